@@ -14,6 +14,7 @@ from tidelog import errors
 from tidelog.client import Client
 from tidelog.consumer import Consumer
 from tidelog.errors import TidelogError
+from tidelog.group_options import Group
 from tidelog.model import (
     ClusterStatus,
     Committed,
@@ -43,6 +44,7 @@ __all__ = [
     "ConsumedBatch",
     "Consumer",
     "Fetched",
+    "Group",
     "NextDeletion",
     "Node",
     "Offset",

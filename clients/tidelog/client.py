@@ -22,6 +22,7 @@ from tidelog.consumer_options import Partitions
 from tidelog.deserializers import Decoding, Deserializer, OnUndecodable
 from tidelog.errors import ClosedError, ForkedError, InvalidRequestError, WrongEventLoopError
 from tidelog.filters import record_filter
+from tidelog.group_options import Group
 from tidelog.lane import BATCH_BYTES_TARGET
 from tidelog.model import (
     Acks,
@@ -96,6 +97,7 @@ class Client:
             request_timeout_s=request_timeout_s,
             quorum_timeout_s=quorum_timeout_s,
         )
+        self._client_id = client_id
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -135,6 +137,8 @@ class Client:
             return
         self._check_usable()
         try:
+            for consumer in list(self._consumers):
+                await consumer.close()
             for producer in list(self._producers):
                 await producer.close()
         finally:
@@ -149,7 +153,7 @@ class Client:
         for producer in self._producers:
             await producer.abort()
         for consumer in self._consumers:
-            await consumer.close()
+            await consumer.abort()
         await self._router.close()
 
     # ---------------------------------------------------------------------------------------------- topics
@@ -499,7 +503,7 @@ class Client:
         self,
         *topics: str,
         pattern: str | None = None,
-        group: str | None = None,
+        group: str | Group | None = None,
         start: Start = "earliest",
         partitions: Partitions = None,
         on_out_of_range: OnOutOfRange = "error",
@@ -518,7 +522,8 @@ class Client:
         Args:
             topics: their names. Without any, and without a pattern, it reads what it is told to: `Consumer.assign`.
             pattern: instead, a regular expression (RE2) over whole names; topics that match later are taken in, too.
-            group: begin where this group committed, and commit for it.
+            group: share the topics with the other members of this group, a name or a `Group`; begin where it committed.
+                With `partitions`, or a `start` by partition, be no member: only begin and commit under its name.
             start: where to begin without a committed position: "earliest", "latest", a datetime (with a zone), an
                 offset for every partition, or {partition: offset}, by TopicPartition or, of one topic, by number. That
                 wins over committed positions, and of the topics it names only these partitions are read.
@@ -542,10 +547,11 @@ class Client:
             InvalidRequestError, InvalidTopicError: an argument has no such value.
         """
         self._check_usable(bind=False)
+        named = Group(group) if isinstance(group, str) else group
         options = ConsumerOptions.of(
             topics,
             pattern=pattern,
-            group=group,
+            group=None if named is None else named.name,
             start=start,
             partitions=partitions,
             on_out_of_range=on_out_of_range,
@@ -560,7 +566,10 @@ class Client:
             ),
             dead_letter=dead_letter,
         )
-        consumer = Consumer(self._router, options, self._check_usable, self.producer, admit)
+        wish = named if options.is_shared else None
+        consumer = Consumer(
+            self._router, options, self._check_usable, self.producer, admit, wish=wish, client_id=self._client_id
+        )
         self._consumers = [each for each in self._consumers if not each.closed] + [consumer]
         return consumer
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Literal, Self
 
@@ -20,6 +21,8 @@ from tidelog.consumer_options import ConsumerOptions, OnOutOfRange, Start, find_
 from tidelog.cursor import Cursor
 from tidelog.dead_letters import DeadLetters
 from tidelog.errors import InvalidRequestError, TidelogError, error_of_local
+from tidelog.group_member import GroupMember
+from tidelog.group_options import Group
 from tidelog.intake import Intake
 from tidelog.model import Committed, ConsumedBatch, Record, TopicPartition
 from tidelog.producer import Producer
@@ -45,6 +48,8 @@ class Consumer:
         check: refuses use where the client is of no use.
         make_producer: makes a producer for a topic, for what does not decode.
         admit: see `Arrivals`.
+        wish: what was asked for as a member of the group; None for one that is none.
+        client_id: what the client calls itself.
     """
 
     def __init__(
@@ -54,6 +59,9 @@ class Consumer:
         check: Callable[[], None],
         make_producer: Callable[[str], Producer],
         admit: Callable[[int], bool] | None = None,
+        *,
+        wish: Group | None = None,
+        client_id: str = "",
     ) -> None:
         self._router = router
         self._options = options
@@ -62,6 +70,14 @@ class Consumer:
         self._cursor = self._assignment.cursor
         self._intake = Intake(router, options, self._assignment)
         self._dead_letters = DeadLetters(lambda: make_producer(options.dead_letter or ""))
+        self._member: GroupMember | None = None
+        if wish is not None:
+            self._member = GroupMember(
+                router, options, wish, self._assignment, client_id=client_id, is_waiting=lambda: self._waiting
+            )
+        self._commits_processed = wish is not None and wish.commit == "processed"
+        self._waiting = False
+        """Whether the user waits for records."""
         self._begun = False
         self._closed = False
 
@@ -72,7 +88,7 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
+        await (self.close() if kind is None else self.abort())
 
     @property
     def closed(self) -> bool:
@@ -135,13 +151,14 @@ class Consumer:
             raise InvalidRequestError("max_records is at least 1, timeout_s not negative")
         self._check_usable()
         await self.begin()
+        await self._asked(polls=True)
         deadline = asyncio.get_running_loop().time() + timeout_s
         taken = self._cursor.take(max_records)
         while len(taken) < max_records and (not taken or self._assignment.has_arrivals):
             waits = not taken and self._cursor.undecodable is None  # a dead letter takes the time that it takes
             try:
                 async with asyncio.timeout_at(deadline if waits else None):
-                    if not await self.fill():
+                    if not await self.more():
                         break
                 taken += self._cursor.take(max_records - len(taken))
             except TimeoutError:
@@ -164,12 +181,25 @@ class Consumer:
         """
         self._check_usable()
         await self.begin()
-        return await self._assignment.next_batch()
+        self._waiting = True
+        try:
+            return await self._assignment.next_batch()
+        finally:
+            self._waiting = False
 
     async def fill(self) -> bool:
-        """Wait until the cursor has a batch again, or is past what does not decode; False when this was closed.
+        """Take note that the user is done with all that was handed out, and get `more`.
 
         Iterating does it by itself; the blocking consumer asks for it.
+
+        Raises:
+            TidelogError: as `more`; with `commit="processed"`, what he is done with could not be committed.
+        """
+        await self._asked()
+        return await self.more()
+
+    async def more(self) -> bool:
+        """Wait until the cursor has a batch again, or is past what does not decode; False when this was closed.
 
         Raises:
             TidelogError: as `next_batch`; a dead letter was not acknowledged.
@@ -205,10 +235,11 @@ class Consumer:
 
         Raises:
             UnknownTopicError, UnknownPartitionError: there is no such thing; nothing is changed.
-            InvalidRequestError: an offset is negative.
+            InvalidRequestError: an offset is negative, or the group decides what is read.
             TidelogError: no node can be reached, or none can tell where to begin.
         """
         self._check_usable()
+        self._check_by_hand()
         await self.begin()
         standing = self._assignment.partitions
         known = {where: offset for where, offset in positions.items() if offset is not None}
@@ -230,7 +261,9 @@ class Consumer:
 
         Raises:
             UnknownPartitionError: one is not read; nothing is changed.
+            InvalidRequestError: the group decides what is read.
         """
+        self._check_by_hand()
         self._assignment.check(partitions)
         self._assignment.unassign(partitions)
 
@@ -262,29 +295,51 @@ class Consumer:
         """Return partition -> offset of the next record that will be handed out."""
         return self._cursor.positions
 
-    async def commit(self, *, note: str = "") -> dict[TopicPartition, Committed]:
-        """Store the positions of what was handed out for the group; return what holds now.
+    async def commit(
+        self, positions: Mapping[TopicPartition, int] | None = None, *, note: str = ""
+    ) -> dict[TopicPartition, Committed]:
+        """Store positions for the group; return what holds now.
+
+        Args:
+            positions: partition -> next offset to read; None for all that was handed out, the newest record included.
+            note: kept and given back, at most 4,096 bytes.
 
         Raises:
             InvalidRequestError: the consumer has no group.
+            MemberFencedError: another member has one of the partitions; others may be stored.
             UnknownTopicError: a topic that was read is gone; one of its name that was made since is another.
         """
         group = self._options.group
         if group is None:
             raise InvalidRequestError("this consumer has no group to commit for; use client.consumer(..., group=...)")
         self._check_usable()
+        moved = self._cursor.uncommitted() if positions is None else dict(positions)
+        if self._member is not None:
+            if positions is None:
+                moved = self._member.handover.leaving | moved
+            return await self._commit_as_member(self._member, moved, note)
         by_topic: dict[str, dict[int, int]] = {}
-        for where, offset in self._cursor.uncommitted().items():
+        for where, offset in moved.items():
             by_topic.setdefault(where.topic, {})[where.partition] = offset
         held: dict[TopicPartition, Committed] = {}
-        for topic, positions in by_topic.items():
+        for topic, of_topic in by_topic.items():
             topic_id = self._assignment.topic_ids.get(topic)
             stored = await reading.commit(
-                self._router, group, topic, positions, reset=False, note=note, topic_id=topic_id
+                self._router, group, topic, of_topic, reset=False, note=note, topic_id=topic_id
             )
             held |= {TopicPartition(topic, number): each for number, each in stored.items()}
-            self._cursor.committed({TopicPartition(topic, number): offset for number, offset in positions.items()})
+            self._cursor.committed({TopicPartition(topic, number): offset for number, offset in of_topic.items()})
         return held
+
+    @property
+    def generation(self) -> int:
+        """The group's generation, which grows whenever it is shared out anew; 0 for one that is no member."""
+        return 0 if self._member is None else self._member.generation
+
+    @property
+    def member_id(self) -> str:
+        """What this consumer is called in its group by now; empty for one that is no member."""
+        return "" if self._member is None else self._member.member_id
 
     async def seek(self, partition: TopicPartition | int, to: SeekTo) -> None:
         """Go on somewhere else in one partition; what was received ahead of it is dropped.
@@ -345,6 +400,13 @@ class Consumer:
         if not self._may_begin():
             return
         self._check_usable()
+        if self._member is not None:
+            for topic in self._options.topics:
+                await self._router.about_topic(topic, partial(self._router.topic_now, topic), repeatable=True)
+            if self._may_begin():
+                self._begun = True
+                self._member.begin()
+            return
         beginnings = await self._intake.find()
         if not self._may_begin():  # somebody was faster, or closed it meanwhile
             return
@@ -352,15 +414,49 @@ class Consumer:
         self._intake.begin(beginnings)
 
     async def close(self) -> None:
-        """Stop. Whoever iterates comes to the end. Nothing is committed by this. Doing it twice does nothing."""
+        """Stop. Whoever iterates comes to the end. Doing it twice does nothing.
+
+        A member commits what was handed out, unless it commits by hand, and leaves its group. Others commit nothing.
+        """
+        await self._end(commits_hand=True)
+
+    async def abort(self) -> None:
+        """As `close`, but what you have in hand does not count as done: leaving `async with` by an error does it."""
+        await self._end(commits_hand=False)
+
+    # --------------------------------------------------------------------------------------------- internals
+
+    async def _end(self, *, commits_hand: bool) -> None:
         if self._closed:
             return
         self._closed = True
+        if self._member is not None:
+            await self._member.close(commits_hand=commits_hand)
         await self._intake.close()
         await self._assignment.close()
         await self._dead_letters.close()
 
-    # --------------------------------------------------------------------------------------------- internals
+    async def _asked(self, *, polls: bool = False) -> None:
+        self._cursor.asked(polls=polls)
+        if self._commits_processed and self._member is not None:
+            moved = self._member.commits.moved(self._cursor.processed())
+            if moved:
+                await self._commit_as_member(self._member, moved, "")
+
+    async def _commit_as_member(
+        self, member: GroupMember, positions: Mapping[TopicPartition, int], note: str
+    ) -> dict[TopicPartition, Committed]:
+        stored = await member.commits.store(positions, note=note)
+        self._cursor.committed({where: positions[where] for where in stored.held})
+        for failure in stored.failed.values():
+            raise failure
+        return stored.held
+
+    def _check_by_hand(self) -> None:
+        if self._member is not None:
+            raise InvalidRequestError(
+                f"the group {self._options.group!r} decides what its members read; to choose by hand, give partitions="
+            )
 
     def _may_begin(self) -> bool:
         return not self._begun and not self._closed

@@ -124,6 +124,12 @@ class ConsumerOptions:
             dead_letter,
         )
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether a group decides what is read, and not who asked."""
+        chooses = self.partitions is not None or isinstance(self.start, Mapping)
+        return self.group is not None and not chooses and bool(self.topics or self.pattern)
+
     def of_topic(self, topic: str) -> TopicOptions:
         """Return what was asked for in one topic."""
         start: Literal["earliest", "latest"] | datetime | int | Mapping[int, int]

@@ -52,8 +52,45 @@ class Cursor:
         self._iterator: Iterator[int] = iter(())
         """Over these. How much is left of it says how many records were handed out."""
         self._values: list[bytes | None] = []
+        self._in_hand: dict[TopicPartition, int] = {}
+        """Of batches that are used up, taken away or were handed out whole: see `in_hand`."""
+        self._left_when_asked = 0
+        """Records of the batch at hand that were left when the user last asked for more."""
+        self._polls = False
+        """The user takes many at once, and has all of them in hand until he asks again; else the last one only."""
+        self.asks = 0
+        """How often he has asked: he is done with everything that was handed out before."""
 
     # -------------------------------------------------------------------------------------------- positions
+
+    def asked(self, *, polls: bool = False) -> None:
+        """The user asks for more, so he has dealt with all that was handed out so far.
+
+        Args:
+            polls: he takes many records at once.
+        """
+        with self._lock:
+            self.asks += 1
+            self._polls = polls
+            self._in_hand = {}
+            self._left_when_asked = length_hint(self._iterator)
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Something that changes whenever the user takes a record or asks for more."""
+        return self.asks, length_hint(self._iterator)
+
+    def in_hand(self) -> dict[TopicPartition, int]:
+        """Return what the user may still be at: partition -> the first offset that he may not be done with."""
+        with self._lock:
+            return self._in_hand | self._at_hand()
+
+    def processed(self) -> dict[TopicPartition, int]:
+        """Return the positions that moved since `committed`, each no further than what the user is done with."""
+        with self._lock:
+            hand = self._in_hand | self._at_hand()
+            self._settle()
+            return {where: min(offset, hand.get(where, offset)) for where, offset in self._moved.items()}
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
@@ -106,6 +143,7 @@ class Cursor:
         with self._lock:
             self._settle()
             self._take_up(batch)
+            self._left_when_asked = len(batch)
 
     def failed(self, error: Exception) -> None:
         """Do with the record on which `records` raised `error` what the user wants done; then `records` goes on.
@@ -169,6 +207,7 @@ class Cursor:
         with self._lock:
             left = self._rest()
             if left is not None:
+                self._in_hand[self._where] = left.batch.offset_list()[0]
                 self._move(self._where, left.batch.end_offset)
             self._drop()
             return left
@@ -211,6 +250,7 @@ class Cursor:
             return
         left = length_hint(self._iterator)
         if not left:
+            self._in_hand |= self._at_hand()
             # Behind the last one nothing is left up to the end, which may lie further on.
             self._move(self._where, batch.batch.end_offset)
             self._drop()
@@ -218,6 +258,16 @@ class Cursor:
             offset = self._offsets[-left - 1] + 1
             if self._positions.get(self._where) != offset:  # else it may be committed already
                 self._move(self._where, offset)
+
+    def _at_hand(self) -> dict[TopicPartition, int]:
+        """Return what the user may be at of the batch at hand."""
+        if self._batch is None:
+            return {}
+        left = length_hint(self._iterator)
+        if left >= self._left_when_asked:
+            return {}
+        first = self._left_when_asked if self._polls else left + 1
+        return {self._where: self._in_hand.get(self._where, self._offsets[-first])}
 
     def _stopped(self) -> RecordBatch | None:
         """Return what is left of the batch where `records` raised, from that record on; None when it was dropped."""
@@ -244,6 +294,7 @@ class Cursor:
     def _leave(self, partitions: Collection[TopicPartition]) -> None:
         self._settle()
         if self._batch is not None and self._where in partitions:
+            self._in_hand |= self._at_hand()
             self._drop()
 
     def _drop(self) -> None:

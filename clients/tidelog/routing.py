@@ -104,6 +104,18 @@ class Router:
             partitions, reached.connection, answer, wait_s=wait_s, reads=True, instead_of=reached.instead_of
         )
 
+    async def call_owner(
+        self, partition: TopicPartition, connection: Connection, envelope: pb.Envelope, *, wait_s: float = 0
+    ) -> Frame:
+        """As `call`, to who owns a partition; given up when it is silent and there is another owner.
+
+        Raises:
+            ConnectionLostError: it was given up.
+            TidelogError: as `call`.
+        """
+        answer = self.call(connection, envelope, wait_s=wait_s)
+        return await self._unless_moved([partition], connection, answer, wait_s=wait_s)
+
     async def call_any(self, make: Callable[[], pb.Envelope], *, repeatable: bool) -> Frame:
         """Send a request to any node, again and again until it is answered or the request timeout is over.
 

@@ -60,6 +60,7 @@ class Consumer:
         self._consumer = consumer
         self._cursor = consumer.cursor
         self._filled = _Asked(thread, consumer.fill)
+        self._more = _Asked(thread, consumer.more)
         self._next = _Asked(thread, consumer.next_batch)
 
     def __enter__(self) -> Self:

@@ -43,10 +43,9 @@ def even(
         target = scales.emptiest(weighed[1][0])
         if target is not None:
             scales.give(target, weighed)
-    while True:
-        moved = [member for member in scales.fullest_first() if scales.relieve(member, worth)]
-        if not moved:
-            return scales.given()
+    while scales.relieve_all(worth):
+        pass
+    return scales.given()
 
 
 class _Scales:
@@ -68,9 +67,6 @@ class _Scales:
     def given(self) -> Assignment:
         return {member: {key for held in has.values() for _, key in held} for member, has in self._has.items()}
 
-    def fullest_first(self) -> list[str]:
-        return sorted(self._loads, key=lambda member: (-self._loads[member], self._order[member]))
-
     def emptiest(self, topic_id: bytes) -> str | None:
         """Return who has least of those that have asked for a topic; None if nobody has."""
         heap = self._waiting.get(topic_id)
@@ -85,19 +81,33 @@ class _Scales:
         insort(self._has[member].setdefault(weighed[1][0], []), weighed)
         self._change(member, weighed[0])
 
-    def relieve(self, member: str, worth: float) -> bool:
-        """Move from a member what is worth it; return whether there was anything."""
+    def relieve_all(self, worth: float) -> bool:
+        """Move, one partition at a time and always from the fullest, what is worth it; return whether anything was.
+
+        Who was relieved to the end of what is worth it first would be given something back in the end.
+        """
         moved = False
-        while (best := self._best_move(member, worth)) is not None:
-            target, weighed = best
-            held = self._has[member][weighed[1][0]]
-            del held[bisect_left(held, weighed)]
-            if not held:
-                del self._has[member][weighed[1][0]]
-            self._change(member, -weighed[0])
-            self.give(target, weighed)
-            moved = True
+        fullest = [(-load, self._order[member], member) for member, load in self._loads.items()]
+        heapify(fullest)
+        while fullest:
+            load, order, member = heappop(fullest)
+            if -load != self._loads[member]:
+                heappush(fullest, (-self._loads[member], order, member))
+                continue
+            best = self._best_move(member, worth)
+            if best is not None:
+                self._move(member, *best)
+                moved = True
+                heappush(fullest, (-self._loads[member], order, member))
         return moved
+
+    def _move(self, member: str, target: str, weighed: _Weighed) -> None:
+        held = self._has[member][weighed[1][0]]
+        del held[bisect_left(held, weighed)]
+        if not held:
+            del self._has[member][weighed[1][0]]
+        self._change(member, -weighed[0])
+        self.give(target, weighed)
 
     def _best_move(self, member: str, worth: float) -> tuple[str, _Weighed] | None:
         """Return where to move what from a member: what brings two members closest."""

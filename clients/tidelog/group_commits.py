@@ -1,0 +1,133 @@
+"""Committing as a member of a group: each partition has its own outcome, and what holds is remembered.
+
+A position of a partition that another member has by now is refused, and those beside it are stored all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from tidelog.admin import committed_of
+from tidelog.connection import Connection, results_of
+from tidelog.errors import MemberFencedError, TidelogError, UnknownTopicError, error_of
+from tidelog.group_membership import Membership
+from tidelog.model import Committed, TopicPartition
+from tidelog.paging import in_requests
+from tidelog.routing import Router
+from tidelog_proto import broker_pb2 as pb
+
+_log: Final = logging.getLogger("tidelog.consumer")
+
+
+class Commits(NamedTuple):
+    """What became of positions: those that hold, and why others do not."""
+
+    held: dict[TopicPartition, Committed]
+    failed: dict[TopicPartition, TidelogError]
+
+
+class GroupCommits:
+    """The commits of one member after the other, under one group.
+
+    Args:
+        router: the client's.
+        topic_ids: topic -> id, of those that are read.
+        life: the membership by now; None while there is none.
+    """
+
+    def __init__(
+        self, router: Router, topic_ids: Callable[[], Mapping[str, bytes]], life: Callable[[], Membership | None]
+    ) -> None:
+        self._router = router
+        self._topic_ids = topic_ids
+        self._life = life
+        self._stored: dict[TopicPartition, int] = {}
+
+    def began(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Note where partitions begin that the member reads from now on: so far they are stored, or nothing is."""
+        self._stored.update(positions)
+
+    def forget(self, partitions: frozenset[TopicPartition]) -> None:
+        """The member reads some partitions no longer."""
+        for where in partitions:
+            self._stored.pop(where, None)
+
+    def moved(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return those of some positions that are further on than what is stored."""
+        return {where: offset for where, offset in positions.items() if offset > self._stored.get(where, -1)}
+
+    async def store(self, positions: Mapping[TopicPartition, int], *, note: str = "") -> Commits:
+        """Store positions durably; each succeeds or fails by itself.
+
+        Raises:
+            MemberFencedError: this is no member at all.
+            TidelogError: nobody could store them, or whether they are stored is not known.
+        """
+        life = self._life()
+        if life is None or not life.is_joined:
+            raise MemberFencedError("this consumer is no member of its group at the moment: nothing was committed")
+        ids, held, failed = self._topic_ids(), dict[TopicPartition, Committed](), dict[TopicPartition, TidelogError]()
+        for part in in_requests(list(positions.items())):
+            commits = await self._store_some(life, part, ids, note)
+            held |= commits.held
+            failed |= commits.failed
+        self._stored.update({where: positions[where] for where in held})
+        return Commits(held, failed)
+
+    async def _store_some(
+        self, life: Membership, positions: list[tuple[TopicPartition, int]], ids: Mapping[str, bytes], note: str
+    ) -> Commits:
+        def entry(where: TopicPartition, offset: int) -> pb.CommitEntry:
+            route = self._router.metadata.route(*where)
+            return pb.CommitEntry(
+                topic_id=ids.get(where.topic, b""),
+                partition=where.partition,
+                next_offset=offset,
+                note=note,
+                epoch=0 if route is None else route.epoch,
+            )
+
+        request = pb.Commit(group=life.group, member_id=life.member_id, generation=life.generation)
+        request.entries.extend(entry(where, offset) for where, offset in positions)
+
+        async def ask(connection: Connection) -> list[pb.CommittedResult]:
+            frame = await self._router.call(connection, pb.Envelope(commit=request))
+            return results_of(frame.envelope.commit_reply.results, len(positions), connection)
+
+        results = await self._router.retrying(lambda: self._router.at_any(ask), repeatable=True)
+        commits = Commits({}, {})
+        names = {ids[where.topic]: where.topic for where, _ in positions if where.topic in ids}
+        for (where, _), result in zip(positions, results, strict=True):
+            if result.HasField("error"):
+                commits.failed[where] = error_of(result.error)
+            else:
+                commits.held[where] = committed_of([result], names)[0]
+        return commits
+
+
+async def store_quietly(commits: GroupCommits, positions: Mapping[TopicPartition, int], group: str) -> None:
+    """Store what has moved of positions, as nobody asked for it; the log says what could not be stored, and why."""
+    moved = commits.moved(positions)
+    if not moved:
+        return
+    try:
+        failed = (await commits.store(moved)).failed
+    except TidelogError as error:
+        _log.warning("%s: positions of %d partitions are not committed yet: %s", group, len(moved), error)
+        return
+    told = {where: error for where, error in failed.items() if not isinstance(error, UnknownTopicError)}
+    if told:
+        where, why = next(iter(told.items()))
+        _log.warning("%s: %d positions were not committed, that of %s/%d: %s", group, len(told), *where, why)
+
+
+async def store_by_and_by(
+    commits: GroupCommits, processed: Callable[[], Mapping[TopicPartition, int]], interval_s: float, group: str
+) -> None:
+    """Store what the user is done with, again and again."""
+    while True:
+        await asyncio.sleep(interval_s)
+        await store_quietly(commits, processed(), group)

@@ -1,0 +1,252 @@
+"""A consumer as a member of its group: it says that it lives, hears what it is to read, and begins anew when fenced.
+
+Questions go to the node that coordinates, which holds its answer back until there is news. A question that has no
+answer by the time the session is over ends the membership, whatever the node does later: others may read by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from tidelog.assignment import Assignment
+from tidelog.backoff import Backoff
+from tidelog.consumer_options import ConsumerOptions
+from tidelog.errors import MemberFencedError, TidelogError
+from tidelog.group_commits import GroupCommits, store_by_and_by
+from tidelog.group_membership import Membership
+from tidelog.group_options import ASSIGNORS, Group
+from tidelog.handover import Handover
+from tidelog.model import TopicPartition
+from tidelog.routing import Router
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.names import OFFSETS_TOPIC
+
+COORDINATES: Final = TopicPartition(OFFSETS_TOPIC, 0)
+"""The partition whose owner coordinates."""
+WAIT_SHARE: Final = 3
+"""A question waits for this part of the session at most, so that two may get lost."""
+LEAVE_TIMEOUT_S: Final = 2.0
+IDLE_LOOK_S: Final = 0.5
+
+_log: Final = logging.getLogger("tidelog.consumer")
+
+
+class GroupMember:
+    """See the module.
+
+    Args:
+        router: the client's.
+        options, wish: what the consumer was asked for.
+        assignment: what it reads.
+        client_id: what the client calls itself.
+        is_waiting: whether the user waits for records.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        options: ConsumerOptions,
+        wish: Group,
+        assignment: Assignment,
+        *,
+        client_id: str,
+        is_waiting: Callable[[], bool],
+    ) -> None:
+        assert options.group is not None
+        self._router = router
+        self._group = options.group
+        self._options = options
+        self._wish = wish
+        self._assignment = assignment
+        self._client_id = client_id
+        self._is_waiting = is_waiting
+        self._life: Membership | None = None
+        self._news = asyncio.Event()
+        self._joined = asyncio.Event()
+        self._running: list[asyncio.Task[None]] = []
+        self.commits = GroupCommits(router, lambda: assignment.topic_ids, lambda: self._life)
+        self.handover = Handover(
+            router, options, wish=wish, assignment=assignment, commits=self.commits, changed=self._news.set
+        )
+        assignment.let_go = lambda _: True
+
+    @property
+    def generation(self) -> int:
+        """The group's generation as this member knows it; 0 before it has joined."""
+        return 0 if self._life is None else self._life.generation
+
+    @property
+    def member_id(self) -> str:
+        """What this member is called in its group by now; empty before it asks to join."""
+        return "" if self._life is None else self._life.member_id
+
+    def begin(self) -> None:
+        """Join, and stay a member until `close`."""
+        self._run(self._stay(), f"member of {self._group}")
+        if self._wish.commit == "auto":
+            work = store_by_and_by(
+                self.commits, self._assignment.cursor.processed, self._wish.commit_interval_s, self._group
+            )
+            self._run(work, f"commits of {self._group}")
+
+    async def joined(self) -> None:
+        """Wait until this is a member."""
+        await self._joined.wait()
+
+    async def close(self, *, commits_hand: bool) -> None:
+        """Give everything up and leave; a static member's partitions wait for it."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        life, self._running = self._life, []
+        if life is None or not life.is_joined:
+            return
+        await self.handover.end(life, commits_hand=commits_hand)
+        self._life = None
+        if self._wish.instance_id is not None:
+            return
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                await self._ask(life.leaving(), wait_ms=0)
+        except (TidelogError, TimeoutError) as error:
+            _log.info("%s: nobody heard that this member leaves; it is missed by and by: %s", self._group, error)
+
+    # --------------------------------------------------------------------------------------------- internals
+
+    async def _stay(self) -> None:
+        refused = Backoff()
+        while True:
+            life = self._life = self._new_life()
+            try:
+                await self._as_member(life)
+            except MemberFencedError as error:
+                if not life.is_joined:
+                    _log.warning("%s: this process may not join: %s", self._group, error)
+                    await asyncio.sleep(refused.next_wait_s(1000))
+                else:
+                    _log.warning("%s: this process was a member and joins anew: %s", self._group, error)
+            except TidelogError as error:
+                self._assignment.broken(error)
+                return
+            await self.handover.lose(life)
+
+    async def _as_member(self, life: Membership) -> None:
+        """Live as a member until that is over.
+
+        Raises:
+            MemberFencedError: the coordinator says so.
+            TidelogError: no trying again helps.
+        """
+        loop = asyncio.get_running_loop()
+        wait_ms = int(self._wish.session_timeout_s * 1000) // WAIT_SHARE
+        backoff, idle = Backoff(), _Idle(self._wish.poll_timeout_s, loop.time())
+        while not life.is_over(loop.time()):
+            self._news.clear()
+            sent_at = loop.time()
+            try:
+                reply = await self._unless_news(life, life.heartbeat(wait_ms=wait_ms))
+            except TidelogError as error:
+                if not error.retriable:
+                    raise
+                self._router.learn_from(OFFSETS_TOPIC, error, COORDINATES.partition)
+                await self._router.news(OFFSETS_TOPIC, backoff.next_wait_s(error.retry_after_ms))
+                continue
+            backoff.reset()
+            if reply is not None:
+                change = life.answered(reply, sent_at=sent_at, now=loop.time())
+                if life.is_joined:
+                    self._joined.set()
+                self.handover.give_up(life, change.gives_up)
+                self.handover.take_up(life, change.begins)
+            if idle.is_too_long(loop.time(), self._assignment.cursor.progress, waits=self._is_waiting()):
+                await self._sit_out(life)
+                return
+        _log.warning(
+            "%s: the coordinator was not heard for %g s; others may read what this member read, and it joins anew",
+            self._group,
+            self._wish.session_timeout_s,
+        )
+
+    async def _unless_news(self, life: Membership, said: pb.GroupHeartbeat) -> pb.GroupHeartbeatReply | None:
+        """Ask; None if there was something new to say before the answer, or the session ends.
+
+        Raises:
+            TidelogError: there is no answer.
+        """
+        loop = asyncio.get_running_loop()
+        asking = loop.create_task(self._ask(said, wait_ms=said.wait_ms))
+        hearing = loop.create_task(self._news.wait())
+        try:
+            patience_s = life.ends_at - loop.time() if life.is_joined else None
+            await asyncio.wait({asking, hearing}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+            return asking.result() if asking.done() else None
+        finally:
+            for task in (asking, hearing):
+                task.cancel()
+            await asyncio.gather(asking, hearing, return_exceptions=True)
+
+    async def _ask(self, said: pb.GroupHeartbeat, *, wait_ms: int) -> pb.GroupHeartbeatReply:
+        connection = await self._router.connection(*COORDINATES)
+        envelope = pb.Envelope(group_heartbeat=said)
+        frame = await self._router.call_owner(COORDINATES, connection, envelope, wait_s=wait_ms / 1000)
+        return frame.envelope.group_heartbeat_reply
+
+    async def _sit_out(self, life: Membership) -> None:
+        """Leave, because the user has asked for nothing for too long; return when he asks again."""
+        _log.warning(
+            "%s: nothing was asked for in %g s, so this member gives its partitions to others until something is; "
+            "raise poll_timeout_s if that is how long it takes",
+            self._group,
+            self._wish.poll_timeout_s,
+        )
+        await self.handover.lose(life)
+        try:
+            await self._ask(life.leaving(), wait_ms=0)
+        except TidelogError as error:
+            _log.info("%s: nobody heard that this member leaves: %s", self._group, error)
+        before = self._assignment.cursor.progress
+        while self._assignment.cursor.progress == before and not self._is_waiting():  # noqa: ASYNC110 (nobody tells)
+            await asyncio.sleep(IDLE_LOOK_S)
+
+    def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        def ran(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._assignment.broken(error)
+
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        task.add_done_callback(ran)
+        self._running.append(task)
+
+    def _new_life(self) -> Membership:
+        wish, options = self._wish, self._options
+        asked = pb.GroupWish(
+            topics=options.topics,
+            pattern="" if options.pattern is None else options.pattern.text,
+            assignor=ASSIGNORS[wish.assignor],
+            instance_id=wish.instance_id or "",
+            session_timeout_ms=int(wish.session_timeout_s * 1000),
+            client_id=self._client_id,
+            host=socket.gethostname(),
+            born_us=time.time_ns() // 1000,
+        )
+        return Membership(self._group, secrets.token_hex(16), asked, wish.session_timeout_s)
+
+
+class _Idle:
+    """How long the user has had something to do and has not asked for more."""
+
+    def __init__(self, timeout_s: float, now: float) -> None:
+        self._timeout_s = timeout_s
+        self._progress: object = None
+        self._since = now
+
+    def is_too_long(self, now: float, progress: object, *, waits: bool) -> bool:
+        if waits or progress != self._progress:
+            self._progress, self._since = progress, now
+        return now - self._since >= self._timeout_s

@@ -1,0 +1,84 @@
+"""What a member of a consumer group was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from tidelog.admin import checked_group
+from tidelog.errors import InvalidRequestError
+from tidelog.model import TopicPartition
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.limits import GROUP_SESSION_MS_MAX, GROUP_SESSION_MS_MIN, INSTANCE_ID_BYTES_MAX
+
+Assignor = Literal["sticky", "range", "round_robin", "load"]
+
+CommitWhen = Literal["auto", "processed", "manual"]
+
+OnPartitions = Callable[[frozenset[TopicPartition]], Awaitable[None] | None]
+"""Is told of partitions; what it returns is awaited if it can be."""
+
+SESSION_TIMEOUT_S_DEFAULT: Final = 10.0
+POLL_TIMEOUT_S_DEFAULT: Final = 300.0
+COMMIT_INTERVAL_S_DEFAULT: Final = 5.0
+
+ASSIGNORS: Final[dict[Assignor | None, pb.Assignor]] = {
+    None: pb.ASSIGNOR_UNSPECIFIED,
+    "sticky": pb.STICKY,
+    "range": pb.RANGE,
+    "round_robin": pb.ROUND_ROBIN,
+    "load": pb.BY_LOAD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group that a consumer is a member of, and how; `client.consumer(..., group="g")` takes what stands here.
+
+    Args:
+        name: the group's.
+        commit: "auto": every `commit_interval_s`, when partitions go to others and at the end, what you have asked
+            past; "processed": before each batch (or `poll`) all that came before it, and as partitions go; "manual":
+            only by `commit()`.
+        commit_interval_s: see there.
+        assignor: how the group shares partitions: "sticky" (even, and few move), "range", "round_robin" or "load" (even
+            by bytes per second); the last member that says it decides for all. None: as the group has it.
+        instance_id: the same at every start of this process: its partitions wait for it for a session.
+        session_timeout_s: 0.5 to 1800; others get your partitions when the cluster has not heard of you for so long.
+        poll_timeout_s: and when you have asked for nothing for so long.
+        on_assigned: called (and awaited, if that can be) with partitions before anything of them is handed out.
+        on_revoked: the same with partitions that are given up, when nothing more of them is handed out; `commit()`
+            still takes their positions.
+        on_lost: the same with partitions that others may have already.
+
+    Raises:
+        InvalidRequestError: one of them has no such value.
+    """
+
+    name: str
+    commit: CommitWhen = "auto"
+    commit_interval_s: float = COMMIT_INTERVAL_S_DEFAULT
+    assignor: Assignor | None = None
+    instance_id: str | None = None
+    session_timeout_s: float = SESSION_TIMEOUT_S_DEFAULT
+    poll_timeout_s: float = POLL_TIMEOUT_S_DEFAULT
+    on_assigned: OnPartitions | None = None
+    on_revoked: OnPartitions | None = None
+    on_lost: OnPartitions | None = None
+
+    def __post_init__(self) -> None:
+        checked_group(self.name)
+        if self.commit not in get_args(CommitWhen):
+            raise InvalidRequestError(f"commit is one of {get_args(CommitWhen)}, not {self.commit!r}")
+        if self.assignor not in ASSIGNORS:
+            raise InvalidRequestError(f"assignor is one of {get_args(Assignor)}, not {self.assignor!r}")
+        if not GROUP_SESSION_MS_MIN <= self.session_timeout_s * 1000 <= GROUP_SESSION_MS_MAX:
+            raise InvalidRequestError(
+                f"session_timeout_s is {GROUP_SESSION_MS_MIN / 1000:g} to {GROUP_SESSION_MS_MAX / 1000:g}, "
+                f"not {self.session_timeout_s:g}"
+            )
+        if self.poll_timeout_s <= 0 or self.commit_interval_s <= 0:
+            raise InvalidRequestError("poll_timeout_s and commit_interval_s are above zero")
+        if self.instance_id is not None and not 1 <= len(self.instance_id.encode()) <= INSTANCE_ID_BYTES_MAX:
+            raise InvalidRequestError(f"an instance_id has 1 to {INSTANCE_ID_BYTES_MAX} bytes")
