@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from tidelog.connection import results_of
-from tidelog.errors import error_of
+from tidelog.errors import TidelogError, error_of
 from tidelog.model import Compacted
+from tidelog.partly import tell_done
 from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
 
@@ -20,7 +21,14 @@ async def compact(router: Router, topic: str, partitions: Iterable[int] | None) 
     if partitions is None:
         route = await router.about_topic(topic, lambda: router.topic_now(topic), repeatable=True)
         partitions = sorted(route.partitions)
-    return {partition: await _one(router, topic, partition) for partition in dict.fromkeys(partitions)}
+    done: dict[int, Compacted] = {}
+    try:
+        for partition in dict.fromkeys(partitions):
+            done[partition] = await _one(router, topic, partition)
+    except TidelogError as error:
+        tell_done(error, done, "compacted")
+        raise
+    return done
 
 
 async def _one(router: Router, topic: str, partition: int) -> Compacted:
