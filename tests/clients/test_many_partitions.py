@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.clients.fake_node import FakeConnection, FakeNode
 
@@ -136,3 +138,17 @@ async def test_offsets_that_were_found_are_not_looked_for_again_and_a_failure_is
         asked.refusals[3] = [ProtocolError(pb.NOT_OWNER, "not here")] * 1000
         with pytest.raises(NotOwnerError):
             await hurried.list_offsets("t", "latest")
+
+
+async def test_a_consumer_of_many_partitions_subscribes_by_several_requests_and_reads_all(
+    node: FakeNode, client: Client, asked: Asked
+) -> None:
+    node.add_topic("t", partitions=5)
+    async with client.producer("t") as producer:
+        for partition in range(5):
+            await producer.send(b"%d" % partition, partition=partition)
+    async with client.consumer("t", start="earliest") as consumer, asyncio.timeout(10):
+        read = [await anext(consumer) for _ in range(5)]
+    assert sorted((record.partition, record.value) for record in read) == [(each, b"%d" % each) for each in range(5)]
+    assert node.requests.count("subscribe") == 3
+    assert all(len(part) <= 2 for part in asked.offsets)

@@ -25,7 +25,7 @@ async def delete(peer: Peer, *entries: pb.DeleteRecordsEntry) -> list[pb.DeleteR
 
 
 def entry(topic_id: bytes, partition: int = 0, **before: int) -> pb.DeleteRecordsEntry:
-    return pb.DeleteRecordsEntry(topic_id=topic_id, partition=partition, **before)  # type: ignore[arg-type]  # offsets and times
+    return pb.DeleteRecordsEntry(topic_id=topic_id, partition=partition, **before)
 
 
 @pytest.fixture
