@@ -178,10 +178,10 @@ def test_a_first_use_waits_for_no_more_syncs_than_it_needs() -> None:
 def test_what_was_acknowledged_after_a_kill_during_the_first_use_survives_a_power_cut() -> None:
     """A process that is killed leaves names that are there and not durable; the next one must not build on them."""
     for cut in range(60):
+        is_begun = False
         for seed in range(8):
             sim = new_disk()
             sim.cut_at = sim.steps + cut
-            is_begun = False
             with suppress(PowerCutError):
                 open_partition(sim).start_epoch(0, 0)
                 is_begun = True
@@ -220,7 +220,7 @@ def test_what_was_acknowledged_after_a_kill_during_rolls_survives_a_power_cut() 
             again = open_partition(killed.power_cut(Random(seed)))
             assert (again.limbo, read_all(again)) == (None, held), f"cut at step {cut}, seed {seed}"
         if is_filled:
-            assert again.epochs[0].segment_count > 2, "no segment has rolled, and the test sees nothing"
+            assert log.epochs[0].segment_count > 2, "no segment has rolled, and the test sees nothing"
             return
     raise AssertionError("the log was never filled")
 
@@ -229,16 +229,16 @@ def test_a_power_cut_during_the_first_use_leaves_a_log_that_begins() -> None:
     for cut in range(60):
         sim = new_disk()
         sim.cut_at = sim.steps + cut
-        is_begun = False
+        stored: list[bytes] | None = None
         with suppress(PowerCutError):
             log = open_partition(sim)
             log.start_epoch(0, 0)
-            stored = append(log, [batch()], epoch=0)
+            appended = append(log, [batch()], epoch=0)
             log.sync()
-            is_begun = True
+            stored = appended
         again = open_partition(sim.power_cut(Random(cut)))
         assert again.limbo is None
-        if is_begun:
+        if stored is not None:
             assert read_all(again) == stored
             return
         again.start_epoch(0, 0)
