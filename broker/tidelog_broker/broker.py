@@ -42,7 +42,7 @@ from tidelog_broker.metadata.internal_topics import internal_config
 from tidelog_broker.metadata.meta_freshness import MetaFreshness
 from tidelog_broker.metadata.state_log import MetaLog, OffsetsLog
 from tidelog_broker.partition.partitions import Partitions
-from tidelog_broker.partition.pass_watch import Progress
+from tidelog_broker.partition.pass_watch import LastMove
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.partition.waking import Waking
 from tidelog_broker.rebalance import copy_progress
@@ -216,7 +216,7 @@ class Broker:
             readers=self.threads.readers,
             notes=self.threads.notes,
             compactor=self.threads.compactor,
-            passes=Progress(self.loop.time),
+            passes=LastMove(self.loop.time),
             clock=self.clock,
             rings=self.rings,
             metrics=self.metrics,

@@ -283,7 +283,7 @@ class CompactedVersions:
             terms,
             begin=store.start_offset,
             memory_bytes=self._tools.settings.compaction_bytes,
-            pace=partial(_pace, self._tools.settings.compaction_bytes_per_s, self.must_stop, self._watch.moved),
+            pace=partial(wait_pace, self._tools.settings.compaction_bytes_per_s, self.must_stop, self._watch.moved),
         )
 
         def run() -> list[Made] | None:
@@ -311,7 +311,7 @@ def _terms(compaction: pb.Compaction) -> Terms:
     return Terms(compaction.horizon, compaction.tombstones_below, compaction.floor)
 
 
-def _pace(bytes_per_s: int, must_stop: Callable[[], bool], moved: Callable[[], None], size_bytes: int) -> None:
+def wait_pace(bytes_per_s: int, must_stop: Callable[[], bool], moved: Callable[[], None], size_bytes: int) -> None:
     """Wait so long that no more than so much is read a second. Runs on the compactor's thread.
 
     Raises:

@@ -41,7 +41,7 @@ DECIDE_S: Final = 10.0
 STILL_S: Final = 30.0
 """Nothing of a pass may have moved for so long before who asked for it is told; longer than each of its own bounds."""
 
-LOOK_S: Final = 0.25
+LOOK_S: Final = 0.2
 """How often that is looked at."""
 
 

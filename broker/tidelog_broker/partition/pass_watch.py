@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class Progress:
+class LastMove:
     """When something last moved.
 
     Args:
@@ -41,8 +41,8 @@ class PassWatch:
         node: what all passes of the node do: one that waits for its turn behind others moves as these do.
     """
 
-    def __init__(self, now_s: Callable[[], float], node: Progress) -> None:
-        self._own = Progress(now_s)
+    def __init__(self, now_s: Callable[[], float], node: LastMove) -> None:
+        self._own = LastMove(now_s)
         self._node = node
         self._is_queued = False
         self._waits_for: Callable[[], str] = str

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tidelog_broker.partition.pass_watch import PassWatch, Progress
+from tidelog_broker.partition.pass_watch import LastMove, PassWatch
 
 
 class Clock:
@@ -13,7 +13,7 @@ class Clock:
 
 def test_a_step_says_what_it_waits_for_and_stands_still_until_something_moves() -> None:
     clock = Clock()
-    watch = PassWatch(clock, Progress(clock))
+    watch = PassWatch(clock, LastMove(clock))
     names = ["b"]
     watch.step(lambda: f"copies on {names}")
     names.append("c")
@@ -28,7 +28,7 @@ def test_a_step_says_what_it_waits_for_and_stands_still_until_something_moves() 
 
 def test_a_pass_that_waits_for_its_turn_moves_as_those_in_front_of_it() -> None:
     clock = Clock()
-    node = Progress(clock)
+    node = LastMove(clock)
     first, second = PassWatch(clock, node), PassWatch(clock, node)
     first.step(lambda: "the disk", queued=True)
     first.begun()
