@@ -44,6 +44,7 @@ from tidelog_broker.metadata.internal_topics import internal_config
 from tidelog_broker.metadata.meta_freshness import MetaFreshness
 from tidelog_broker.metadata.state_log import MetaLog, OffsetsLog
 from tidelog_broker.partition.partitions import Partitions
+from tidelog_broker.partition.pass_watch import LastMove
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.partition.waking import Waking
 from tidelog_broker.rebalance import copy_progress
@@ -233,6 +234,7 @@ class Broker:
             readers=self.threads.readers,
             notes=self.threads.notes,
             compactor=self.threads.compactor,
+            passes=LastMove(self.loop.time),
             clock=self.clock,
             rings=self.rings,
             metrics=self.metrics,

@@ -351,9 +351,14 @@ class Client:
         """Compact all that `partitions` (None: all) of a topic hold now, one after the other; return when it is done.
 
         A pass takes as long as reading the log at the pace that nodes are set to: minutes for some GB. Repeating it, or
-        ending it in the middle, does no harm. Other replicas follow the owner.
+        ending it in the middle, does no harm. Other replicas follow the owner. Where a copy or a disk that it waits for
+        does not answer, that is told after half a minute; the pass goes on when it does.
 
         Raises:
+            TimedOutError: nothing of the pass moved for 30 s; the message says what it waits for.
+            EpochChangingError: a quorum did not decide what the pass had come to; the message says which copies are
+                waited for.
+            ConnectionLostError: the owner has said nothing at all for 20 s.
             InvalidRequestError: the topic is not to be compacted, or on hold.
             UnknownTopicError, UnknownPartitionError: there is no such thing.
         """

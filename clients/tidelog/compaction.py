@@ -6,13 +6,16 @@ from collections.abc import Iterable
 from typing import Final
 
 from tidelog.connection import results_of
-from tidelog.errors import error_of
+from tidelog.errors import TidelogError, error_of
+from tidelog.long_answers import while_it_speaks
 from tidelog.model import Compacted
+from tidelog.partly import tell_done
 from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
 
 PASS_S: Final = 3600.0
-"""How long one partition's pass may take: it reads all of the log, at a bounded pace, and may wait for others."""
+"""How long one partition's pass may take: it reads all of the log, at a bounded pace, and may wait for others. A node
+tells within half a minute that nothing of it moves, and one that tells nothing is given up (`long_answers`)."""
 
 
 async def compact(router: Router, topic: str, partitions: Iterable[int] | None) -> dict[int, Compacted]:
@@ -20,7 +23,14 @@ async def compact(router: Router, topic: str, partitions: Iterable[int] | None) 
     if partitions is None:
         route = await router.about_topic(topic, lambda: router.topic_now(topic), repeatable=True)
         partitions = sorted(route.partitions)
-    return {partition: await _one(router, topic, partition) for partition in dict.fromkeys(partitions)}
+    done: dict[int, Compacted] = {}
+    try:
+        for partition in dict.fromkeys(partitions):
+            done[partition] = await _one(router, topic, partition)
+    except TidelogError as error:
+        tell_done(error, done, "compacted")
+        raise
+    return done
 
 
 async def _one(router: Router, topic: str, partition: int) -> Compacted:
@@ -28,7 +38,8 @@ async def _one(router: Router, topic: str, partition: int) -> Compacted:
         connection = await router.connection(topic, partition)
         route = await router.topic(topic)
         entry = pb.CompactEntry(topic_id=route.topic_id, partition=partition)
-        frame = await router.call(connection, pb.Envelope(compact=pb.Compact(entries=[entry])), wait_s=PASS_S)
+        answer = router.call(connection, pb.Envelope(compact=pb.Compact(entries=[entry])), wait_s=PASS_S)
+        frame = await while_it_speaks(router, topic, partition, connection, answer, what="compacts")
         (result,) = results_of(frame.envelope.compact_reply.results, 1, connection)
         if result.HasField("error"):
             raise error_of(result.error)

@@ -1,7 +1,7 @@
 """Every error that the client raises: one tree, attributes instead of text to parse.
 
 ```
-TidelogError                      code, retriable, definite, retry_after_ms
+TidelogError                      code, retriable, definite, retry_after_ms, done
 ├── UsageError                    the program holds the client wrongly; nothing was sent
 │   ├── ClosedError               the client, producer or consumer was closed
 │   ├── ForkedError               it was made before a fork and used behind it
@@ -36,6 +36,7 @@ with a code (an `except` clause could not choose), and a class per situation in 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Final
 
 from tidelog_proto import broker_pb2 as pb
@@ -50,6 +51,7 @@ class TidelogError(Exception):
         retriable: the same request may succeed later or elsewhere.
         definite: nothing was written; False when the outcome is unknown.
         retry_after_ms: the node's hint for the next try, 0 for none.
+        done: of what was asked of many partitions, by partition, what came of those that were done all the same.
     """
 
     default_code: ClassVar[int] = pb.ERROR_CODE_UNSPECIFIED
@@ -71,6 +73,7 @@ class TidelogError(Exception):
         self.retriable = _first(retriable, self.default_retriable, nature.retriable)
         self.definite = _first(definite, self.default_definite, nature.definite)
         self.retry_after_ms = retry_after_ms
+        self.done: Mapping[int, object] = {}
 
     @property
     def code_name(self) -> str:

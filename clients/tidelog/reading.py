@@ -20,6 +20,7 @@ from tidelog.filters import RecordFilter
 from tidelog.metadata import gone_error
 from tidelog.model import Committed, Fetched, Offset, TopicPartition
 from tidelog.paging import in_requests
+from tidelog.partly import tell_done
 from tidelog.routing import Router
 from tidelog.stand_ins import Reached
 from tidelog_proto import broker_pb2 as pb
@@ -191,13 +192,15 @@ async def commit(
     checked_group(group)
     if not positions:
         return {}
+    done: dict[bytes, dict[int, Committed]] = {}
+    """By topic id: what one try has committed is not asked for by the next one, which asks for the rest."""
 
     async def ask(connection: Connection) -> dict[int, Committed]:
         route = await router.topic(topic)
         if topic_id is not None and route.topic_id != topic_id:
             raise gone_error(topic)
-        held: dict[int, Committed] = {}
-        for part in in_requests(list(positions.items())):
+        held = done.setdefault(route.topic_id, {})
+        for part in in_requests([position for position in positions.items() if position[0] not in held]):
             entries = [
                 pb.CommitEntry(topic_id=route.topic_id, partition=partition, next_offset=next_offset, note=note)
                 for partition, next_offset in part
@@ -205,12 +208,21 @@ async def commit(
             envelope = pb.Envelope(commit=pb.Commit(group=group, reset=reset, entries=entries))
             frame = await router.call(connection, envelope)
             results = results_of(frame.envelope.commit_reply.results, len(entries), connection)
-            held |= {each.partition: each for each in committed_of(results, {route.topic_id: topic})}
-        return held
+            stored = committed_of([one for one in results if not one.HasField("error")], {route.topic_id: topic})
+            held |= {each.partition: each for each in stored}
+            failures = [error_of(one.error) for one in results if one.HasField("error")]
+            for failure in sorted(failures, key=lambda each: each.retriable):
+                raise failure
+        return {partition: held[partition] for partition in positions if partition in held}
 
     # A commit that is repeated says the same again, and without reset positions only move forward. With it, a copy that
     # is late could undo a newer reset, so that one goes to one node at a time.
-    return await router.about_topic(topic, lambda: router.at_any(ask, repeatable=not reset), repeatable=True)
+    try:
+        return await router.about_topic(topic, lambda: router.at_any(ask, repeatable=not reset), repeatable=True)
+    except TidelogError as error:
+        route = router.metadata.topic(topic)
+        tell_done(error, done.get(topic_id or (route.topic_id if route is not None else b""), {}), "committed")
+        raise
 
 
 async def committed(router: Router, group: str, topic: str | None) -> list[Committed]:

@@ -9,9 +9,10 @@ from typing import Final
 from tidelog.admin import microseconds
 from tidelog.connection import Connection, results_of
 from tidelog.errors import InvalidRequestError, TidelogError, error_of
+from tidelog.paging import in_requests
+from tidelog.partly import tell_done
 from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
 _OFFSET_MAX: Final = 2**63
 
@@ -22,6 +23,11 @@ async def delete_records(
     """Delete records and return where each partition begins now. See `Client.delete_records`.
 
     Doing it twice deletes no more than doing it once, so it is tried again where the outcome is unknown.
+
+    Raises:
+        InvalidRequestError: neither an offset nor a moment with a zone; an offset of several partitions.
+        UnknownPartitionError: the topic has none of that number; nothing was asked.
+        TidelogError: what a node said; `done` has where those partitions begin whose records were deleted.
     """
     wanted = None if partitions is None else list(dict.fromkeys(partitions))
     if isinstance(before, bool) or not isinstance(before, int | datetime):
@@ -30,6 +36,7 @@ async def delete_records(
         raise InvalidRequestError(f"an offset is not negative and below 2**63, not {before}")
     before_us = microseconds(before) if isinstance(before, datetime) else 0
     starts: dict[int, int] = {}
+    of_topic = b""
 
     def entry(topic_id: bytes, partition: int) -> pb.DeleteRecordsEntry:
         if isinstance(before, int):
@@ -37,16 +44,19 @@ async def delete_records(
         return pb.DeleteRecordsEntry(topic_id=topic_id, partition=partition, timestamp_us=before_us)
 
     async def attempt() -> dict[int, int]:
+        nonlocal of_topic
         route = await router.topic_now(topic)
+        route = await router.topic_with(topic, wanted or ())
+        if route.topic_id != of_topic:
+            of_topic = route.topic_id
+            starts.clear()  # what was done in another topic of the name is not done in this one
         numbers = sorted(route.partitions) if wanted is None else wanted
         if isinstance(before, int) and wanted is None and len(numbers) > 1:
             raise InvalidRequestError(
                 f"{topic!r} has {len(numbers)} partitions: say of which one {before} is an offset"
             )
-        missing = [number for number in numbers if number not in starts]
         failures: list[TidelogError] = []
-        for first in range(0, len(missing), ENTRIES_PER_REQUEST_MAX):
-            asked = missing[first : first + ENTRIES_PER_REQUEST_MAX]
+        for asked in in_requests([number for number in numbers if number not in starts]):
             envelope = pb.Envelope(
                 delete_records=pb.DeleteRecords(entries=[entry(route.topic_id, number) for number in asked])
             )
@@ -65,4 +75,8 @@ async def delete_records(
             raise failure
         return {number: starts[number] for number in numbers}
 
-    return await router.about_topic(topic, attempt, repeatable=True)
+    try:
+        return await router.about_topic(topic, attempt, repeatable=True)
+    except TidelogError as error:
+        tell_done(error, starts, "deleted")
+        raise

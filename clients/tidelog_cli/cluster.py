@@ -39,8 +39,8 @@ SHOWN_MAX = 8
 """So many partitions without a quorum are named."""
 NO_ANSWER: Final = "no answer"
 """The state of a node of which only others tell."""
-_UNTOLD: Final = frozenset({"away", "no owner"})
-"""The states of a partition of which nobody who answers has a copy."""
+_UNTOLD: Final = frozenset({"away", "no owner", "idle"})
+"""The states of a partition of which nobody who answers has a copy that is open."""
 
 _LOAD: Final = ("uptime_ms", "connections", "in_flight_bytes", "data_bytes", "disk_free_bytes")
 
@@ -87,8 +87,8 @@ def print_status(cluster: ClusterStatus, *, internal: bool) -> None:
                 partition.owner,
                 partition.epoch,
                 copies_text(partition),
-                ABSENT if _is_away(partition) else partition.high_watermark - partition.log_start_offset,
-                ABSENT if _is_away(partition) else bytes_text(partition.size_bytes),
+                ABSENT if _is_untold(partition) else partition.high_watermark - partition.log_start_offset,
+                ABSENT if _is_untold(partition) else bytes_text(partition.size_bytes),
                 partition.state,
             )
             for topic in cluster.topics
@@ -233,8 +233,8 @@ def _node_row(node: Node) -> tuple[object, ...]:
     )
 
 
-def _is_away(partition: Partition) -> bool:
-    """Whether nobody who answers has a copy."""
+def _is_untold(partition: Partition) -> bool:
+    """Whether nobody who answers has a copy that is open: its offsets are not known."""
     return partition.state in _UNTOLD
 
 

@@ -244,9 +244,9 @@ def _point_of(text: str) -> int | datetime:
     Raises:
         CommandFailed: it names neither.
     """
-    if text.isascii() and text.isdigit():
-        return int(text)
     try:
+        if text.isascii() and text.isdigit():
+            return int(text)
         return ago(text, datetime.now(UTC)) if is_duration(text) else moment_of(text)
     except ValueError as error:
         raise CommandFailed(

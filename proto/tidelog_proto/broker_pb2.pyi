@@ -1131,16 +1131,18 @@ class TopicReply(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., next: _Optional[_Union[TopicCursor, _Mapping]] = ...) -> None: ...
 
 class ClusterStatus(_message.Message):
-    __slots__ = ("partitions", "cursor", "nodes_only", "ages")
+    __slots__ = ("partitions", "cursor", "nodes_only", "ages", "as_is")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     NODES_ONLY_FIELD_NUMBER: _ClassVar[int]
     AGES_FIELD_NUMBER: _ClassVar[int]
+    AS_IS_FIELD_NUMBER: _ClassVar[int]
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionName]
     cursor: TopicCursor
     nodes_only: bool
     ages: bool
-    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ..., cursor: _Optional[_Union[TopicCursor, _Mapping]] = ..., nodes_only: _Optional[bool] = ..., ages: _Optional[bool] = ...) -> None: ...
+    as_is: bool
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ..., cursor: _Optional[_Union[TopicCursor, _Mapping]] = ..., nodes_only: _Optional[bool] = ..., ages: _Optional[bool] = ..., as_is: _Optional[bool] = ...) -> None: ...
 
 class PartitionName(_message.Message):
     __slots__ = ("topic_id", "partition")

@@ -68,3 +68,66 @@ def test_a_topic_is_compacted(cli: Cli, node: str, topic: str) -> None:
     ]:
         refused = cli("topic", "compact", *arguments)
         assert (refused.code, message in refused.err) == (1, True), refused.err
+
+
+def filled(cli: Cli, name: str, *, partitions: int = 1) -> None:
+    """Have a topic with ten records in its first partition."""
+    assert cli("topic", "create", name, "--partitions", partitions).code == 0
+    lines = b"".join(b"%d\n" % number for number in range(10))
+    assert cli("produce", name, "--partition", 0, stdin=lines).code == 0
+
+
+def test_records_are_deleted_before_an_offset_and_a_time(cli: Cli) -> None:
+    filled(cli, "cut", partitions=2)
+    assert cli("topic", "delete-records", "cut", "--before", 4, "--partition", 0).out == (
+        "partition 0 begins at offset 4\n"
+    )
+    nothing = cli("topic", "delete-records", "cut", "--before", "7d", "--json")
+    starts = [{"partition": 0, "log_start_offset": 4}, {"partition": 1, "log_start_offset": 0}]
+    assert json.loads(nothing.out) == starts, "nothing is so old"
+    assert json.loads(cli("topic", "delete-records", "cut", "--before", "1960-01-01", "--json").out) == starts
+    late = cli("topic", "delete-records", "cut", "--before", "9999-12-31T23:59:59")
+    assert (late.code, late.out) == (0, "partition 0 begins at offset 10\npartition 1 begins at offset 0\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "code", "said"),
+    [
+        ("", 2, "give an offset"),
+        ("-1", 2, "give an offset"),
+        ("yesterday", 2, "give an offset"),
+        ("7x", 2, "give an offset"),
+        ("9" * 30 + "w", 2, "give an offset"),
+        ("2026-13-01", 2, "give an offset"),
+        ("10000-01-01", 2, "give an offset"),
+        ("9" * 5000, 2, "give an offset"),
+        (2**63, 1, "below 2**63"),
+        (11, 1, "the log ends at 10"),
+        (5, 0, ""),
+    ],
+)
+def test_a_point_before_which_records_are_deleted(cli: Cli, before: object, code: int, said: str) -> None:
+    if cli("topic", "create", "points").code == 0:
+        assert cli("produce", "points", stdin=b"x\n" * 10).code == 0
+    ended = cli("topic", "delete-records", "points", "--before", before)
+    assert (ended.code, said in ended.err) == (code, True), ended
+    assert "Traceback" not in ended.err
+
+
+def test_records_of_what_is_not_there_are_not_deleted(cli: Cli) -> None:
+    filled(cli, "frozen", partitions=2)
+    for arguments, code, said in (
+        (("nowhere", "--before", 1), 1, "nowhere"),
+        (("__meta", "--before", 1), 1, ""),
+        (("frozen", "--before", 1, "--partition", 2), 1, "partitions 0 to 1, not 2"),
+        (("frozen", "--before", 1, "--partition", -1), 2, "partition"),
+        (("frozen", "--before", 1), 1, "say of which one"),
+        (("frozen",), 2, "--before"),
+    ):
+        ended = cli("topic", "delete-records", *arguments)
+        assert (ended.code, said in ended.err) == (code, True), (arguments, ended)
+    assert cli("topic", "alter", "frozen", "--hold").code == 0
+    ended = cli("topic", "delete-records", "frozen", "--before", 1, "--partition", 0)
+    assert (ended.code, "on hold" in ended.err) == (1, True)
+    assert cli("topic", "alter", "frozen", "--no-hold").code == 0
+    assert cli("topic", "delete-records", "frozen", "--before", 1, "--partition", 0).code == 0

@@ -94,3 +94,25 @@ async def test_programs_that_block(node: FakeNode, asked: Asked) -> None:
 
     assert await asyncio.to_thread(work) == {0: Compacted(10, 100)}
     assert asked == [[0], [0]]
+
+
+async def test_one_that_is_refused_is_told_with_what_was_compacted(
+    node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add_topic("t", partitions=4)
+
+    def answer(connection: FakeConnection, frame: Frame) -> None:
+        (entry,) = frame.envelope.compact.entries
+        result = pb.CompactResult(below=10 + entry.partition, size_bytes=1)
+        if entry.partition == 2:
+            result = pb.CompactResult(error=ProtocolError(pb.INVALID_REQUEST, "t/2 is on hold").to_message())
+        connection.reply(frame, pb.Envelope(compact_reply=pb.CompactReply(results=[result])))
+
+    monkeypatch.setattr(FakeConnection, "on_compact", answer, raising=False)
+    with pytest.raises(InvalidRequestError) as refused:
+        await client.compact_topic("t")
+    assert str(refused.value) == "t/2 is on hold; compacted all the same: partitions 0 to 1"
+    assert refused.value.done == {0: Compacted(10, 1), 1: Compacted(11, 1)}
+    with pytest.raises(InvalidRequestError) as only:
+        await client.compact_topic("t", [2, 3])
+    assert (str(only.value), only.value.done) == ("t/2 is on hold", {})

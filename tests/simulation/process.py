@@ -33,6 +33,7 @@ from tidelog_broker.core.ring import RingBudget
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.node import reboot_note
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.pass_watch import LastMove
 from tidelog_broker.partition.scrubber import Scrubber
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver_ports import Tools
@@ -316,6 +317,7 @@ class Process:
             readers=self.readers,
             notes=self.notes,
             compactor=self.compactor,
+            passes=LastMove(self.loop.time),
             clock=self.clock,
             rings=self.rings,
             metrics=self.metrics,

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from tidelog_broker.core.replication.ports import Position
 from tidelog_broker.partition.changes import Changes
+from tidelog_broker.partition.pass_watch import PassWatch
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver import ReplicaDriver
@@ -54,6 +55,7 @@ class CompactedVersions:
         state, changes: of the partition.
         driver: its replica's.
         tools, io_key: the node's, and the partition's I/O worker.
+        watch: told what is waited for, and what moves.
         replaced: called with the end of each epoch whose compacted version is in the log from now on.
     """
 
@@ -65,8 +67,10 @@ class CompactedVersions:
         *,
         tools: PartitionTools,
         io_key: int,
+        watch: PassWatch,
         replaced: Callable[[int], None],
     ) -> None:
+        self._watch = watch
         self._replaced = replaced
         self._state = state
         self._changes = changes
@@ -168,11 +172,13 @@ class CompactedVersions:
             return
 
         def run() -> None:
+            self._watch.begun()
             try:
                 store.compacted.remove_replaced()
             finally:
                 self._passing.clear()
 
+        self._watch.step(lambda: "this node's disk, from which replaced files are removed", queued=True)
         self._passing.set()
         try:
             await self._tools.compactor.call(0, run)
@@ -185,6 +191,7 @@ class CompactedVersions:
 
     async def _until_may_replace(self) -> bool:
         until_s = self._tools.loop.time() + WHOLE_S
+        self._watch.step(lambda: "what was decided to be written down, and other nodes to tell what producers sent")
         while self._may_not_replace():
             if self.is_over or self._tools.loop.time() >= until_s:
                 return False
@@ -226,6 +233,7 @@ class CompactedVersions:
             self._note_differing(made.epoch, end)
             await self._tools.io.call(self._io_key, self._state.log.compacted.abandon, made.epoch)
             return False
+        self._watch.step(lambda: "this node's disk, on which the new version is put in place")
         await self._tools.io.call(self._io_key, self._replace, made, decided)
         self._replaced(end.offset)
         self._changes.wake()
@@ -275,10 +283,11 @@ class CompactedVersions:
             terms,
             begin=store.start_offset,
             memory_bytes=self._tools.settings.compaction_bytes,
-            pace=partial(_pace, self._tools.settings.compaction_bytes_per_s, self.must_stop),
+            pace=partial(wait_pace, self._tools.settings.compaction_bytes_per_s, self.must_stop, self._watch.moved),
         )
 
         def run() -> list[Made] | None:
+            self._watch.begun()
             try:
                 return one.run()
             except PassStoppedError:
@@ -286,6 +295,7 @@ class CompactedVersions:
             finally:
                 self._passing.clear()
 
+        self._watch.step(lambda: "this node's disk, from which the log is read and to which it is written", queued=True)
         self._passing.set()
         try:
             made = await self._tools.compactor.call(0, run)
@@ -301,7 +311,7 @@ def _terms(compaction: pb.Compaction) -> Terms:
     return Terms(compaction.horizon, compaction.tombstones_below, compaction.floor)
 
 
-def _pace(bytes_per_s: int, must_stop: Callable[[], bool], size_bytes: int) -> None:
+def wait_pace(bytes_per_s: int, must_stop: Callable[[], bool], moved: Callable[[], None], size_bytes: int) -> None:
     """Wait so long that no more than so much is read a second. Runs on the compactor's thread.
 
     Raises:
@@ -309,6 +319,7 @@ def _pace(bytes_per_s: int, must_stop: Callable[[], bool], size_bytes: int) -> N
     """
     until_s = time.monotonic() + (size_bytes / bytes_per_s if bytes_per_s else 0)
     while not must_stop():
+        moved()
         left_s = until_s - time.monotonic()
         if left_s <= 0:
             return

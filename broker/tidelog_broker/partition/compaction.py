@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from tidelog_broker.partition.changes import Changes
 from tidelog_broker.partition.compacted_versions import WHOLE_AGAIN_S, WHOLE_S, CompactedVersions
+from tidelog_broker.partition.pass_watch import PassWatch
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver import ReplicaDriver
@@ -36,6 +37,12 @@ COMPACTIONS_MAX: Final = 256
 
 DECIDE_S: Final = 10.0
 """How long a proposed end of an epoch is waited for."""
+
+STILL_S: Final = 30.0
+"""Nothing of a pass may have moved for so long before who asked for it is told; longer than each of its own bounds."""
+
+LOOK_S: Final = 0.2
+"""How often that is looked at."""
 
 
 class Compacted(NamedTuple):
@@ -70,10 +77,15 @@ class Compaction:
         self._driver = driver
         self._tools = tools
         self._io_key = io_key
-        self._versions = CompactedVersions(state, changes, driver, tools=tools, io_key=io_key, replaced=replaced)
+        self._watch = PassWatch(tools.loop.time, tools.passes)
+        self._versions = CompactedVersions(
+            state, changes, driver, tools=tools, io_key=io_key, watch=self._watch, replaced=replaced
+        )
         self._left: frozenset[int] = frozenset()
         """Epochs that the owner's last pass has left as they are, see `CompactionPass`. The next one tries again."""
         self._busy = asyncio.Lock()
+        self._asked: set[asyncio.Task[None]] = set()
+        """Passes that somebody asked for, some of which may be waited for no longer."""
 
     async def close(self) -> None:
         """Begin nothing more, and end what is under way: the log is about to be closed, or removed."""
@@ -124,7 +136,8 @@ class Compaction:
 
         Raises:
             ProtocolError: INVALID_REQUEST where the topic is not to be compacted, or held; NOT_OWNER; EPOCH_CHANGING
-                when it was not decided in time; DISK_FULL and others of the pass.
+                when it was not decided in time; TIMED_OUT, with what it waits for, when nothing of the pass has moved
+                for `STILL_S`: it goes on when that comes; DISK_FULL and others of the pass.
         """
         config, name = self._state.topic.config, self._state.name
         if not self.is_configured:
@@ -134,15 +147,52 @@ class Compaction:
             )
         if config.hold:
             raise ProtocolError(pb.INVALID_REQUEST, f"{name} is on hold; end that first: tidelog topic alter --no-hold")
+        await self._while_it_moves()
+        self._check_owner()
+        return Compacted(self._compacted_below(), self._state.log.size_bytes)
+
+    async def _while_it_moves(self) -> None:
+        """Run a pass and wait for its end, for as long as anything of it moves.
+
+        One that hangs cannot be ended, only left: it keeps what it has of the partition until what it waits for comes.
+        """
+        began_s, loop = self._tools.loop.time(), self._tools.loop
+        has_turn = asyncio.Event()
+        running = loop.create_task(self._run(has_turn), name=f"compact {self._state.name}")
+        self._asked.add(running)
+        running.add_done_callback(self._ended)
+        is_left = False
+        try:
+            while not (await asyncio.wait([running], timeout=LOOK_S))[0]:
+                still_s = min(self._watch.still_s, loop.time() - began_s)
+                if still_s >= STILL_S:
+                    is_left = has_turn.is_set()
+                    raise ProtocolError(
+                        pb.TIMED_OUT,
+                        f"{self._state.name}: nothing of the pass has moved for {still_s:.0f} s; it waits for "
+                        f"{self._watch.waits_for}",
+                    )
+        finally:
+            if not is_left:
+                running.cancel()
+        running.result()
+
+    async def _run(self, has_turn: asyncio.Event) -> None:
         async with self._busy:
+            has_turn.set()
             try:
                 await self._versions.converge()
                 await self._compact(self._state.high_watermark)
                 await self._versions.converge()
             except PassStoppedError:
-                raise ProtocolError(pb.EPOCH_CHANGING, f"{name}: the node is stopping; send again") from None
-        self._check_owner()
-        return Compacted(self._compacted_below(), self._state.log.size_bytes)
+                raise ProtocolError(
+                    pb.EPOCH_CHANGING, f"{self._state.name}: the node is stopping; send again"
+                ) from None
+
+    def _ended(self, running: asyncio.Task[None]) -> None:
+        self._asked.discard(running)
+        if not running.cancelled():
+            running.exception()  # who has left it has been told what it waited for
 
     # --- the owner -------------------------------------------------------------------------------------
 
@@ -196,12 +246,14 @@ class Compaction:
         """
         until_s = self._tools.loop.time() + WHOLE_S
         history = self._state.replica.backfill
+        self._watch.step(self._missing_here)
         while self._versions.is_converging or history.is_lacking or not self._versions.can_pass(terms, epochs):
             self._check_open()
             if self._tools.loop.time() >= until_s:
                 raise ProtocolError(
                     pb.EPOCH_CHANGING,
-                    f"{self._state.name}: the copy here is not whole yet, and cannot be compacted; send again",
+                    f"{self._state.name}: the copy here is not whole yet, and cannot be compacted: it waits for "
+                    f"{self._missing_here()}; send again",
                     retry_after_ms=1000,
                 )
             await asyncio.sleep(WHOLE_AGAIN_S)
@@ -213,6 +265,7 @@ class Compaction:
             ProtocolError: EPOCH_CHANGING when that does not come about in time; NOT_OWNER.
         """
         epoch = self._state.epoch
+        self._watch.step(self.awaited_copies)
         plan = replace(self._state.replica.ownership.plan_on(), compactions=tuple(compactions))
         self._driver.roll_over(plan)
         try:
@@ -222,9 +275,27 @@ class Compaction:
                     await self._changes.change()
         except TimeoutError:
             raise ProtocolError(
-                pb.EPOCH_CHANGING, f"{self._state.name}: the end of epoch {epoch} was not decided in time; send again"
+                pb.EPOCH_CHANGING,
+                f"{self._state.name}: the end of epoch {epoch} was not decided within {DECIDE_S:.0f} s, "
+                f"{self.awaited_copies()} did not answer; send again",
             ) from None
         self._check_owner()
+
+    def awaited_copies(self) -> str:
+        """Return which copies have to answer, those that do not as far as the owner knows if there are such."""
+        replica = self._state.replica
+        active, alive = replica.state.active, replica.state.surroundings.alive
+        streaming = {each.node_id for each in replica.followers if each.streaming}
+        others = [node for node in active.placement if node != replica.state.node_id]
+        away = [node for node in others if not alive(node) or node not in streaming]
+        return f"the copies on {', '.join(map(repr, away or others))}" if others else "this node's journal"
+
+    def _missing_here(self) -> str:
+        missing = self._state.replica.backfill.missing()
+        if missing is None:
+            return "this node's disk, or the end of an older pass"
+        where = repr(missing.source) if missing.source else "a node that has them"
+        return f"{missing.records:,} older records from {where}"
 
     def _compacted_below(self) -> int:
         """Return up to where the newest decided pass has looked."""

@@ -12,6 +12,7 @@ from tidelog_broker.base.offload import Offload
 from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.cluster.route_watch import RouteNews
 from tidelog_broker.core.ring import RingBudget
+from tidelog_broker.partition.pass_watch import LastMove
 from tidelog_broker.replication.driver_ports import Neighbours
 from tidelog_broker.replication.takeover_log import TakenOver
 from tidelog_broker.storage.segment.disk import Disk
@@ -33,6 +34,8 @@ class PartitionTools:
     """For small files beside the logs, and for what a deletion waits for."""
     compactor: Offload
     """For passes of compaction, one at a time."""
+    passes: LastMove
+    """When any of them last moved."""
     clock: SteadyClock
     """Tells how old records are."""
     rings: RingBudget

@@ -17,6 +17,9 @@ from tidelog_proto import broker_pb2 as pb
 _NOT_WHOLE: Final = frozenset({"limbo", "failed", "away", "no owner"})
 """States of a copy that is damaged, or not there."""
 
+_UNTOLD: Final = frozenset({"idle", "away", "no owner"})
+"""States by which a node says that it has no offsets to tell: its log is not open, or it has none."""
+
 
 class _Lacks(NamedTuple):
     """What a node says that its copy lacks of sealed epochs, and what is wrong with it beside that."""
@@ -118,10 +121,13 @@ def _number_of(info: pb.PartitionInfo) -> int:
 
 
 def _best(infos: Mapping[str, pb.PartitionInfo]) -> str:
-    """Return who knows a partition best: its newest epoch, as its owner if that has told, or else one of its nodes."""
+    """Return who knows a partition best: its newest epoch, as its owner if that has told, or else one of its nodes.
 
-    def worth(teller: str) -> tuple[int, bool, bool]:
+    Where the owner's log is not open, a node whose log is knows more.
+    """
+
+    def worth(teller: str) -> tuple[int, bool, bool, bool]:
         info = infos[teller]
-        return info.epoch, info.owner == teller, teller in info.placement
+        return info.epoch, info.state not in _UNTOLD, info.owner == teller, teller in info.placement
 
     return max(sorted(infos), key=worth)

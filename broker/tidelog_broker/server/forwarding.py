@@ -60,9 +60,23 @@ async def at_owner(
 
 
 async def ask_owner(
-    broker: Broker, key: PartitionKey, envelope: pb.Envelope, local: Local, *, timeout_s: float = FORWARD_TIMEOUT_S
+    broker: Broker,
+    key: PartitionKey,
+    envelope: pb.Envelope,
+    local: Local,
+    *,
+    timeout_s: float = FORWARD_TIMEOUT_S,
+    answer_s: float = 0.0,
 ) -> pb.Envelope:
     """Return the owner's answer, wherever it is.
+
+    Args:
+        broker: of this node.
+        key: the partition.
+        envelope: the request.
+        local: answers it, if this node is the owner.
+        timeout_s: for finding the owner and having its answer, with as many tries as that takes.
+        answer_s: how long another node may take for its answer all the same, if that is longer.
 
     Raises:
         ProtocolError: as `at_owner`.
@@ -78,7 +92,7 @@ async def ask_owner(
             if owner:
                 asked = pb.Envelope()
                 asked.CopyFrom(envelope)
-                answer = broker.cluster.request(owner, asked, timeout_s=max(left_s, 0.1))
+                answer = broker.cluster.request(owner, asked, timeout_s=max(left_s, answer_s, 0.1))
                 return (await _unless_gone(broker, key, owner, answer)).envelope
             raise not_owner(broker, key)
         except ProtocolError as error:

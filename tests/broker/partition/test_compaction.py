@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster_stand import NODES, ClusterStand, others
+from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, StandCluster, others
 from tests.broker.partition.compaction_stand import alike, compact, compacting, configure, latest, publish, send
 from tests.broker.stand import settled
 from tests.broker.storage.partition.keyed import all_records
 
+from tidelog_broker.partition import compacted_versions as versions_module
+from tidelog_broker.partition import compaction as compaction_module
+from tidelog_broker.partition.access import Access
+from tidelog_broker.server.handlers import compaction as compaction_handler
 from tidelog_broker.storage.partition import compaction_pass
+from tidelog_broker.storage.partition.compaction_pass import CompactionPass, Made
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import columns_of, encode_batch
 from tidelog_proto.derived import Deriver
@@ -148,3 +154,87 @@ async def test_who_may_compact(cluster: ClusterStand) -> None:
     await configure(cluster, hold=False, cleanup=pb.DELETE)
     with pytest.raises(ProtocolError, match="not to be compacted"):
         await compact(cluster)
+
+
+# ------------------------------------------------------------------------------- passes that do not move
+
+
+async def asked(stand: ClusterStand, node_id: str) -> pb.Error:
+    """Return what a node says of a pass that it is asked for."""
+    peer = await stand.peer(node_id)
+    entry = pb.CompactEntry(topic_id=TOPIC_ID, partition=0)
+    (result,) = (await peer.ask(compact=pb.Compact(entries=[entry]))).envelope.compact_reply.results
+    return result.error
+
+
+async def test_copies_that_do_not_answer_are_named_soon(cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has noticed yet that they are away, so the end of the epoch is proposed, and not decided."""
+    monkeypatch.setattr(compaction_module, "DECIDE_S", 0.2)
+    monkeypatch.setattr(compaction_handler, "OWNER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(StandCluster, "is_alone", property(lambda _: False))  # a node tries again what may move
+    await publish(cluster, (b"a", b"1"))
+    owner = await cluster.owner()
+    deaf = others(owner)
+    for name in deaf:
+        monkeypatch.setattr(cluster.partition(name).driver, "receive", lambda *_: None)
+    async with asyncio.timeout(5):
+        error = await asked(cluster, owner)
+    assert (error.code, error.retriable) == (pb.EPOCH_CHANGING, True)
+    assert f"the copies on {', '.join(map(repr, sorted(deaf)))} did not answer" in error.message
+
+
+async def test_an_owner_that_cannot_write_yet_says_whom_it_waits_for(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction_handler, "OWNER_TIMEOUT_S", 0.1)
+    owner = await cluster.owner()
+
+    async def never(_: Access) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Access, "ensure_active", never)
+    async with asyncio.timeout(5):
+        error = await asked(cluster, owner)
+    assert error.code == pb.EPOCH_CHANGING
+    assert "cannot write yet, the copies on" in error.message
+
+
+async def test_a_pass_that_hangs_is_told_and_left_and_goes_on_when_it_can(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction_module, "STILL_S", 0.3)
+    monkeypatch.setattr(compaction_module, "LOOK_S", 0.05)
+    go_on, run = threading.Event(), CompactionPass.run
+
+    def hang(one: CompactionPass) -> list[Made]:
+        assert go_on.wait(20), "the test never let go"
+        return run(one)
+
+    monkeypatch.setattr(CompactionPass, "run", hang)
+    await publish(cluster, (b"a", b"1"), (b"a", b"2"))
+    owner = await cluster.owner()
+    try:
+        for _ in range(2):  # the second one waits for its turn behind the first
+            async with asyncio.timeout(5):
+                error = await asked(cluster, owner)
+            assert error.code == pb.TIMED_OUT
+            assert "nothing of the pass has moved for" in error.message
+            assert "this node's disk" in error.message
+    finally:
+        go_on.set()
+    await settled(lambda: latest(cluster, owner) == {b"a": b"2"}, "what was left has not gone on")
+    assert (await asked(cluster, owner)).code == 0
+
+
+async def test_a_pass_that_is_slow_and_moves_is_waited_for(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction_module, "STILL_S", 0.3)
+    monkeypatch.setattr(compaction_module, "LOOK_S", 0.05)
+    await publish(cluster, *((b"k%d" % number, b"v" * 1000) for number in range(20)))
+    owner = await cluster.owner()
+    pace, size_bytes = versions_module.wait_pace, cluster.partition(owner).log.size_bytes
+    monkeypatch.setattr(versions_module, "wait_pace", lambda _, *rest: pace(size_bytes, *rest))
+    began_s = asyncio.get_running_loop().time()
+    assert (await asked(cluster, owner)).code == 0
+    assert asyncio.get_running_loop().time() - began_s > 0.5, "it was not slow, and the test sees nothing"

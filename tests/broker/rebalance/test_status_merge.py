@@ -53,6 +53,15 @@ def test_the_owners_word_counts_and_each_copys_own_about_what_it_lacks() -> None
     assert own.partitions[0].high_watermark == 6, "the owner knows better than this node's own copy"
 
 
+def test_who_has_the_log_open_is_believed_before_an_owner_who_has_not() -> None:
+    own = told("b", state="idle").topics[0]
+    merge_topic("b", own, told_topics([told("c", hw=5), told("x", state="away")])[own.topic_id])
+    assert (own.partitions[0].high_watermark, own.partitions[0].state) == (5, "active")
+    own = told("c", epoch=2, hw=5).topics[0]
+    merge_topic("c", own, told_topics([told("b", epoch=3, state="idle")])[own.topic_id])
+    assert own.partitions[0].epoch == 3, "a newer epoch counts, open or not"
+
+
 def test_a_copy_that_is_in_doubt_says_so_itself_and_not_its_owner() -> None:
     own = told("a").topics[0]
     merge_topic(

@@ -33,7 +33,8 @@ _NODES_WITH_TOPICS: Final = 256
 async def cluster_status(broker: Broker, request: Request) -> None:
     """Handle CLUSTER_STATUS: the nodes, and the first page of the topics; or another page of them.
 
-    Another node is told of this one alone, or only of the partitions that it names.
+    Another node is told of this one alone, or only of the partitions that it names. Nothing is opened for it, here or
+    elsewhere: whoever watches a cluster would open all that it has (ADR 0075).
 
     Raises:
         ProtocolError: INVALID_REQUEST for too many partitions.
@@ -58,22 +59,21 @@ async def cluster_status(broker: Broker, request: Request) -> None:
             reply.next.SetInParent()  # the nodes alone are much
         else:
             page = described.page_of(broker, all_items(broker.topics, cursor, internal=True), cursor)
-    if await described.opened(broker, page):
-        async with broker.bounds.turns.turn(request.connection):
-            page = described.page_of(broker, all_items(broker.topics, cursor, internal=True), cursor)
     if cursor is None:
-        statuses, told = await asyncio.gather(
-            others_status(broker, others), described.told_by(broker, page.pieces, others, timeout_s=STATUS_TIMEOUT_S)
-        )
+        statuses, told = await asyncio.gather(others_status(broker, others), _told(broker, page, others))
         reply.nodes.extend(_merged(broker, statuses) if is_client else [broker.status()])
     elif others:
-        told = await described.told_by(broker, page.pieces, others, timeout_s=STATUS_TIMEOUT_S)
+        told = await _told(broker, page, others)
     async with broker.bounds.turns.turn(request.connection):
         described.merge(broker, page, told)
         reply.topics.extend(page.infos)
         if page.next is not None:
             reply.next.CopyFrom(page.next)
         request.reply(pb.Envelope(cluster_status_reply=reply))
+
+
+async def _told(broker: Broker, page: Page, others: Collection[str]) -> list[pb.ClusterStatusReply]:
+    return await described.told_by(broker, page.pieces, others, timeout_s=STATUS_TIMEOUT_S, as_is=True)
 
 
 async def others_status(broker: Broker, peers: Collection[str]) -> list[pb.NodeStatus]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Final
 
@@ -13,7 +14,12 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 COMPACT_TIMEOUT_S: Final = 3600.0
-"""A pass reads all of a log, at a bounded pace; whoever asked has gone or asks again."""
+"""For an answer: a pass reads all of a log, at a bounded pace. One that does not move is told of much earlier, see
+`Compaction.run_now`."""
+
+OWNER_TIMEOUT_S: Final = 10.0
+"""For an owner to be found, and for that to be able to write. What it says after that is the answer, and is not tried
+again here: a client that hears nothing for an hour does not know that copies are away."""
 
 
 async def compact(broker: Broker, request: Request) -> None:
@@ -41,14 +47,22 @@ async def _one(broker: Broker, request: Request, entry: pb.CompactEntry) -> pb.E
     if request.connection.peer_id is not None:
         return await at_owner(broker, key, request, local)
     envelope = pb.Envelope(compact=pb.Compact(entries=[entry]))
-    return await ask_owner(broker, key, envelope, local, timeout_s=COMPACT_TIMEOUT_S)
+    return await ask_owner(broker, key, envelope, local, timeout_s=OWNER_TIMEOUT_S, answer_s=COMPACT_TIMEOUT_S)
 
 
 async def _compact(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
     [entry] = envelope.compact.entries
     await broker.partitions.awake([(entry.topic_id, entry.partition)])
     partition = broker.partitions.get(entry.topic_id, entry.partition)
-    await partition.access.ensure_active()
+    try:
+        async with asyncio.timeout(OWNER_TIMEOUT_S):
+            await partition.access.ensure_active()
+    except TimeoutError:
+        raise ProtocolError(
+            pb.EPOCH_CHANGING,
+            f"{partition.name}: this node cannot write yet, {partition.compaction.awaited_copies()} did not answer "
+            f"within {OWNER_TIMEOUT_S:.0f} s; send again",
+        ) from None
     compacted = await partition.compaction.run_now()
     result = pb.CompactResult(below=compacted.below, size_bytes=compacted.size_bytes)
     return pb.Envelope(compact_reply=pb.CompactReply(results=[result]))

@@ -48,9 +48,24 @@ async def add_ages(broker: Broker, infos: Iterable[pb.TopicInfo]) -> None:
 
 
 async def told_by(
-    broker: Broker, pieces: Sequence[Piece], peers: Collection[str], *, timeout_s: float, ages: bool = False
+    broker: Broker,
+    pieces: Sequence[Piece],
+    peers: Collection[str],
+    *,
+    timeout_s: float,
+    ages: bool = False,
+    as_is: bool = False,
 ) -> list[pb.ClusterStatusReply]:
-    """Return what other nodes tell of the partitions of a page; each reply names who tells it."""
+    """Return what other nodes tell of the partitions of a page; each reply names who tells it.
+
+    Args:
+        broker: of this node.
+        pieces: of the page.
+        peers: whom to ask.
+        timeout_s: for all of their answers.
+        ages: also when records were appended.
+        as_is: they open nothing for it.
+    """
     names = [
         pb.PartitionName(topic_id=piece.record.topic_id, partition=index)
         for piece in pieces
@@ -58,7 +73,7 @@ async def told_by(
     ]
     if not names:
         return []
-    asked = pb.ClusterStatus(partitions=names, ages=ages)
+    asked = pb.ClusterStatus(partitions=names, ages=ages, as_is=as_is)
     told = await asyncio.gather(*(ask(broker, peer, asked, timeout_s=timeout_s) for peer in sorted(peers)))
     return [reply for reply in told if reply is not None]
 
@@ -83,7 +98,7 @@ def merge(broker: Broker, page: Page, told: Sequence[pb.ClusterStatusReply]) -> 
 
 
 async def open_named(broker: Broker, request: Request) -> None:
-    """Open what another node asks about by name: it may decide something by the answer.
+    """Open what another node asks about by name, unless it says that it does not decide anything by the answer.
 
     Raises:
         ProtocolError: INVALID_REQUEST for too many.
@@ -93,6 +108,8 @@ async def open_named(broker: Broker, request: Request) -> None:
         raise ProtocolError(
             pb.INVALID_REQUEST, f"{len(asked)} partitions; ask for at most {ENTRIES_PER_REQUEST_MAX} at a time"
         )
+    if request.envelope.cluster_status.as_is:
+        return
     named = ((name.topic_id, name.partition) for name in asked)
     await broker.partitions.awake([key for key in named if broker.partitions.closed.is_used(key)])
 

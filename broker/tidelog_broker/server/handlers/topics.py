@@ -122,16 +122,15 @@ async def describe_one(broker: Broker, request: Request) -> None:
 
 
 async def list_some(broker: Broker, request: Request) -> None:
-    """Handle TOPIC list: a page of what there is by now, or is known here if nobody can be asked."""
+    """Handle TOPIC list: a page of what there is by now, or is known here if nobody can be asked.
+
+    Nothing is opened for it (ADR 0075): TOPIC describe tells the offsets of one topic's partitions, opening them.
+    """
     asked = request.envelope.topic_list
     cursor = cursor_of(asked)
     begins = cursor is None or not cursor.topic_id  # a page's end has an id: who lists from a name on begins there
     if begins and request.connection.peer_id is None:
         await is_current(broker)
-    if not asked.brief:
-        async with broker.bounds.turns.turn(request.connection):
-            page = _page(broker, asked, cursor)
-        await described.opened(broker, page)
     async with broker.bounds.turns.turn(request.connection):
         page = _page(broker, asked, cursor)
         request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from tidelog_broker.storage.epoch.presence import note_newest, prepare_note
@@ -14,7 +15,14 @@ from tidelog_broker.storage.segment.layout import NEW_SUFFIX
 
 
 def make_epoch_dir(
-    disk: Disk, directory: Path, start: SegmentStart, *, segment_bytes: int, is_newest: bool, is_lacking: bool
+    disk: Disk,
+    directory: Path,
+    start: SegmentStart,
+    *,
+    segment_bytes: int,
+    is_newest: bool,
+    is_lacking: bool,
+    before_named: Callable[[], None] | None = None,
 ) -> None:
     """Make an epoch's directory with its first segment in it.
 
@@ -25,6 +33,7 @@ def make_epoch_dir(
         segment_bytes: how large that may grow.
         is_newest: whether it is noted as the newest epoch that has begun here, see `presence`.
         is_lacking: whether it lacks from its birth what this node held of the epoch, see `repair`.
+        before_named: returns when all is durable that has to be before the epoch is there; raises a StorageError.
 
     Raises:
         DiskFullError: there is no space for it; nothing has changed.
@@ -46,6 +55,8 @@ def make_epoch_dir(
         if is_lacking:
             write_note(fs, unnamed)
         fs.sync_dir(unnamed)
+        if before_named is not None:
+            before_named()
         fs.rename(unnamed, directory)
     except OSError as error:
         raise space_or_failure(f"epoch {start.epoch} cannot begin in {directory}", error) from error

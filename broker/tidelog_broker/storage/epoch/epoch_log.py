@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -91,6 +91,7 @@ class EpochLog:
         start_digest: int = 0,
         is_newest: bool = False,
         is_lacking: bool = False,
+        before_named: Callable[[], None] | None = None,
     ) -> EpochLog:
         """Begin an epoch in a new directory, which is there durably and complete, or not at all; see `make_epoch_dir`.
 
@@ -101,8 +102,16 @@ class EpochLog:
             StorageFailedError: the disk failed; the directory may be there.
         """
         start = SegmentStart(topic_id, partition, epoch, start_offset, start_digest, start_offset)
-        make_epoch_dir(disk, directory, start, segment_bytes=segment_bytes, is_newest=is_newest, is_lacking=is_lacking)
-        return cls.open(disk, directory, segment_bytes=segment_bytes)
+        make_epoch_dir(
+            disk,
+            directory,
+            start,
+            segment_bytes=segment_bytes,
+            is_newest=is_newest,
+            is_lacking=is_lacking,
+            before_named=before_named,
+        )
+        return cls._recovered(disk, directory, segment_bytes=segment_bytes, is_new=True)
 
     @classmethod
     def open(cls, disk: Disk, directory: Path, *, segment_bytes: int, sealed_end_offset: int | None = None) -> EpochLog:
@@ -112,7 +121,19 @@ class EpochLog:
             DamagedError: not even a first segment can be told.
             StorageFailedError: the disk does not read or write.
         """
-        recovered = recover_epoch(disk.fs, directory, sealed_end_offset=sealed_end_offset)
+        return cls._recovered(disk, directory, segment_bytes=segment_bytes, sealed_end_offset=sealed_end_offset)
+
+    @classmethod
+    def _recovered(
+        cls,
+        disk: Disk,
+        directory: Path,
+        *,
+        segment_bytes: int,
+        sealed_end_offset: int | None = None,
+        is_new: bool = False,
+    ) -> EpochLog:
+        recovered = recover_epoch(disk.fs, directory, sealed_end_offset=sealed_end_offset, is_new=is_new)
         active = None
         if recovered.last is not None:
             active = reopen_last(disk, recovered.last, segment_bytes=segment_bytes, writable=recovered.damage is None)

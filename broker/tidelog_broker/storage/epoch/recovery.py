@@ -84,13 +84,17 @@ class _Found:
     size_bytes: int
 
 
-def recover_epoch(fs: FileSystem, directory: Path, *, sealed_end_offset: int | None = None) -> Recovered:
+def recover_epoch(
+    fs: FileSystem, directory: Path, *, sealed_end_offset: int | None = None, is_new: bool = False
+) -> Recovered:
     """Find out what an epoch holds, cutting an unsynced tail; with LIMBO nothing is changed.
 
     Args:
         fs: the files.
         directory: the epoch's.
         sealed_end_offset: where the epoch ends, when it is decided; nothing of a sealed epoch is ever cut.
+        is_new: whether this process has just made the directory, durably. In any other one a process that was killed
+            may have left names that no sync has reached.
 
     Raises:
         DamagedError: there is no segment with a valid header: not even what the epoch is can be told.
@@ -102,7 +106,7 @@ def recover_epoch(fs: FileSystem, directory: Path, *, sealed_end_offset: int | N
         found, damage = _read_headers(fs, directory)
         if sealed_end_offset is not None and damage is None:
             return _recover_sealed(fs, found, sealed_end_offset)
-        return _recover_open(fs, found, damage)
+        return _recover_open(fs, found, damage, is_new=is_new)
     except OSError as error:
         raise StorageFailedError(f"{directory} cannot be recovered: {error}; check the disk") from error
 
@@ -215,7 +219,7 @@ def _recover_sealed(fs: FileSystem, found: list[_Found], end_offset: int) -> Rec
     return recovered
 
 
-def _recover_open(fs: FileSystem, found: list[_Found], damage: Damage | None) -> Recovered:
+def _recover_open(fs: FileSystem, found: list[_Found], damage: Damage | None, *, is_new: bool) -> Recovered:
     synced_offset = found[-1].header.synced_offset
     start = max((i for i, segment in enumerate(found) if segment.header.base_offset <= synced_offset), default=0)
     recovered = _trusted(fs, found[: start + 1])
@@ -240,7 +244,7 @@ def _recover_open(fs: FileSystem, found: list[_Found], damage: Damage | None) ->
             recovered.damage = _judge(fs, scan, segment, found[number + 1 :])
         if recovered.damage is None:
             _keep(fs, walked, max(scan.synced_offset, synced_offset))
-            _cut(fs, segment, scan, found[number + 1 :])
+            _cut(fs, segment, scan, found[number + 1 :], is_new=is_new)
         return recovered
     raise AssertionError("the last segment has no next one")
 
@@ -270,7 +274,7 @@ def _keep(fs: FileSystem, walked: list[tuple[_Found, SegmentScan]], synced_offse
                 file.datasync()
 
 
-def _cut(fs: FileSystem, segment: _Found, scan: SegmentScan, later: list[_Found]) -> None:
+def _cut(fs: FileSystem, segment: _Found, scan: SegmentScan, later: list[_Found], *, is_new: bool) -> None:
     """Forget everything behind the good prefix, durably, and make durable what is kept, the names as well.
 
     Later segments go newest first, each durably, so that a crash in between leaves a log that is cut again.
@@ -279,7 +283,7 @@ def _cut(fs: FileSystem, segment: _Found, scan: SegmentScan, later: list[_Found]
     for other in reversed(later):
         remove_segment(fs, other.path)
         fs.sync_dir(directory)
-    remove_made(fs, segment.path)
+    has_changed = remove_made(fs, segment.path) or bool(later)
     with closing(fs.open(segment.path)) as file:
         is_dirty = bool(examine_tail(file, nonce=segment.header.nonce, position=scan.end_position).dirty)
         if is_dirty:
@@ -287,7 +291,8 @@ def _cut(fs: FileSystem, segment: _Found, scan: SegmentScan, later: list[_Found]
         if is_dirty or scan.synced_end != scan.end:
             write_anew(file, segment.header, scan.synced_end, scan.end)
             file.datasync()
-    fs.sync_dir(directory)
+    if has_changed or not is_new:
+        fs.sync_dir(directory)
 
 
 def remove_segment(fs: FileSystem, segment: Path) -> None:

@@ -89,7 +89,7 @@ class EpochCopies:
             if fill is not None:
                 fill.log.close()
                 self._fills[epoch] = None
-            self._held.make_directory()
+            self._held.make_directory()()
             start = LogPosition(start_offset, start_digest or 0)
             fill = self._open_fill(FillTarget(epoch, start, end, tuple(or_digests)), start_digest)
             self._fills[epoch] = fill

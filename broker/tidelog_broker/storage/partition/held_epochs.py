@@ -6,10 +6,12 @@ All else belongs to the partition's one appending thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from tidelog_broker.storage.epoch.deferred_syncs import DeferredSync
 from tidelog_broker.storage.epoch.epoch_log import EpochLog, State
 from tidelog_broker.storage.epoch.presence import note_directory
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
@@ -181,21 +183,34 @@ class HeldEpochs:
                 raise StorageFailedError(f"{path} cannot be removed: {error}; check the disk") from error
             self.replaced.pop(0)
 
-    def make_directory(self) -> None:
-        """Make the partition's directory if it is not there.
+    def make_directory(self) -> Callable[[], None]:
+        """Make the partition's directory if it is not there; what is returned waits until it is durable.
+
+        The disk is at that meanwhile, on another thread if there is one. No epoch may be there before it has ended: a
+        process that is killed then leaves a log that the next one takes for durable.
 
         Raises:
-            DiskFullError: no space.
-            StorageFailedError: the disk failed.
+            DiskFullError: no space; so does what is returned.
+            StorageFailedError: the disk failed; so does what is returned.
         """
-        fs = self.disk.fs
+        fs, what = self.disk.fs, f"{self.directory} cannot be made"
         try:
             if not fs.exists(self.directory):
                 fs.make_dir(self.directory)
             note_directory(fs, self.directory)
-            fs.sync_dir(self.directory.parent)
         except OSError as error:
-            raise space_or_failure(f"{self.directory} cannot be made", error) from error
+            raise space_or_failure(what, error) from error
+        owed = DeferredSync(partial(fs.sync_dir, self.directory.parent), lambda _: None)
+        if self.disk.namer is not None:
+            self.disk.namer.offer(owed.finish_ahead)
+
+        def finish() -> None:
+            try:
+                owed.finish()
+            except OSError as error:
+                raise space_or_failure(what, error) from error
+
+        return finish
 
 
 def find_lost_epoch(disk: Disk, directory: Path, opened: OpenedEpochs) -> LostEpoch | None:

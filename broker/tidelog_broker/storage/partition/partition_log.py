@@ -18,7 +18,7 @@ from pathlib import Path
 from tidelog_broker.storage.epoch.epoch_log import AppendedGroup, EpochLog, State
 from tidelog_broker.storage.epoch.presence import forget_directory
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
-from tidelog_broker.storage.io.errors import DivergedError, LimboError, StorageFailedError
+from tidelog_broker.storage.io.errors import DiskFullError, DivergedError, LimboError, StorageFailedError
 from tidelog_broker.storage.partition.append_times import AppendTimes
 from tidelog_broker.storage.partition.compacted_copies import CompactedCopies
 from tidelog_broker.storage.partition.epoch_copies import EpochCopies
@@ -233,8 +233,9 @@ class PartitionLog:
             self._writable()
             return old
         self._check_may_begin(epoch)
+        until_durable: Callable[[], None] | None = None
         if old is None:
-            self._held.make_directory()
+            until_durable = self._held.make_directory()
         else:
             assert old.end_offset <= start_offset, f"epoch {epoch} at {start_offset}, the log ends at {old.end_offset}"
             assert epoch > old.epoch, f"epoch {epoch} after {old.epoch}"
@@ -246,17 +247,23 @@ class PartitionLog:
                     old.finish_repair()
                 if old.state != "sealed":
                     old.seal()
-        new = EpochLog.create(
-            self._held.disk,
-            self.directory / epoch_dir_name(epoch),
-            topic_id=self.name.topic_id,
-            partition=self.name.partition,
-            epoch=epoch,
-            start_offset=start_offset,
-            segment_bytes=self._held.segment_bytes,
-            is_newest=True,
-            is_lacking=is_lacking,
-        )
+        try:
+            new = EpochLog.create(
+                self._held.disk,
+                self.directory / epoch_dir_name(epoch),
+                topic_id=self.name.topic_id,
+                partition=self.name.partition,
+                epoch=epoch,
+                start_offset=start_offset,
+                segment_bytes=self._held.segment_bytes,
+                is_newest=True,
+                is_lacking=is_lacking,
+                before_named=until_durable,
+            )
+        except DiskFullError:
+            if until_durable is not None:
+                until_durable()  # a sync that fails unseen would be taken for done by the next try
+            raise
         self._held.epochs = (*self._held.epochs, new)
         self._held.lost = None
         self.copies.take_in_whole()  # what was complete and did not continue the older epochs that have left the log

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import threading
+import time
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 
 import pytest
-from tests.broker.storage.build import HOME, PARTITION, TOPIC_ID, append, batch, read_all
+from tests.broker.storage.build import HOME, PARTITION, SEGMENT_BYTES, TOPIC_ID, append, batch, read_all
 from tests.broker.storage.logs import new_disk, open_partition, retain
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
@@ -19,12 +22,14 @@ from tidelog_broker.storage.io.errors import (
     NotHeldError,
     StorageFailedError,
 )
+from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.partition.partition_dirs import (
     epoch_dirs,
     partition_dir_name,
     sweep_trash,
 )
 from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -140,6 +145,151 @@ def test_power_cuts_during_retention_leave_a_log_without_holes() -> None:
         assert read_all(again) == batches[again.start_offset // 2 :]
     else:
         raise AssertionError("retention never ended")
+
+
+def steps_of(sim: SimDisk) -> list[tuple[str, str]]:
+    """Note what the disk does from now on: the operation, and the end of the path."""
+    noted: list[tuple[str, str]] = []
+
+    def note(operation: str, path: Path) -> OSError | None:
+        noted.append((operation, path.name))
+        return None
+
+    sim.fail = note
+    return noted
+
+
+def test_a_first_use_waits_for_no_more_syncs_than_it_needs() -> None:
+    sim = new_disk()
+    log = open_partition(sim)
+    noted = steps_of(sim)
+    log.start_epoch(0, 0)
+    append(log, [batch()], epoch=0)
+    log.sync()
+    assert [step for step in noted if step[0].startswith("sync")] == [
+        ("sync", "00000000000000000000.beg"),  # its header, before it has its name
+        ("sync_dir", "epoch-00000000.new"),  # that, before the epoch has its own
+        ("sync_dir", HOME.name),  # the partition's name: a thread does it beside these two, if there is one
+        ("sync_dir", DIRECTORY.name),
+        ("sync", "00000000000000000000.seg"),
+    ]
+
+
+def test_what_was_acknowledged_after_a_kill_during_the_first_use_survives_a_power_cut() -> None:
+    """A process that is killed leaves names that are there and not durable; the next one must not build on them."""
+    for cut in range(60):
+        is_begun = False
+        for seed in range(8):
+            sim = new_disk()
+            sim.cut_at = sim.steps + cut
+            with suppress(PowerCutError):
+                open_partition(sim).start_epoch(0, 0)
+                is_begun = True
+            killed = sim.restart()
+            log = open_partition(killed)
+            assert log.limbo is None
+            log.start_epoch(0, 0)
+            stored = append(log, [batch(b"acknowledged")], epoch=0)
+            log.sync()
+            again = open_partition(killed.power_cut(Random(seed)))
+            assert (again.limbo, read_all(again)) == (None, stored), f"cut at step {cut}, seed {seed}"
+        if is_begun:
+            return
+    raise AssertionError("the epoch never began")
+
+
+def test_what_was_acknowledged_after_a_kill_during_rolls_survives_a_power_cut() -> None:
+    """The next process finds segments whose names were never synced, appends behind them, and syncs no names again."""
+    for cut in range(200):
+        sim = new_disk()
+        log = open_partition(sim)
+        log.start_epoch(0, 0)
+        sim.cut_at = sim.steps + cut
+        is_filled = False
+        with suppress(PowerCutError):
+            for number in range(6):
+                append(log, [batch(bytes([number]) * 1500)], epoch=0)
+            log.sync()
+            is_filled = True
+        killed = sim.restart()
+        log = open_partition(killed)
+        append(log, [batch(b"acknowledged")], epoch=0)
+        log.sync()
+        held = read_all(log)
+        for seed in range(4):
+            again = open_partition(killed.power_cut(Random(seed)))
+            assert (again.limbo, read_all(again)) == (None, held), f"cut at step {cut}, seed {seed}"
+        if is_filled:
+            assert log.epochs[0].segment_count > 2, "no segment has rolled, and the test sees nothing"
+            return
+    raise AssertionError("the log was never filled")
+
+
+def test_a_power_cut_during_the_first_use_leaves_a_log_that_begins() -> None:
+    for cut in range(60):
+        sim = new_disk()
+        sim.cut_at = sim.steps + cut
+        stored: list[bytes] | None = None
+        with suppress(PowerCutError):
+            log = open_partition(sim)
+            log.start_epoch(0, 0)
+            appended = append(log, [batch()], epoch=0)
+            log.sync()
+            stored = appended
+        again = open_partition(sim.power_cut(Random(cut)))
+        assert again.limbo is None
+        if stored is not None:
+            assert read_all(again) == stored
+            return
+        again.start_epoch(0, 0)
+        append(again, [batch()], epoch=0)
+    raise AssertionError("the epoch never began")
+
+
+def test_an_epoch_is_not_there_before_the_name_of_its_partition_is_durable() -> None:
+    """Another thread makes that durable meanwhile; else a kill would leave an epoch that the next process trusts."""
+    sim, go_on, seen = new_disk(), threading.Event(), list[bool]()
+    disk = Disk(sim, namer=IoWorkers(1, name="namer"))
+    assert disk.namer is not None
+    sync_dir = sim.sync_dir
+
+    def held(path: Path) -> None:
+        if path == HOME:
+            assert go_on.wait(10), "the test never let go"
+            seen.append(sim.exists(DIRECTORY / "epoch-00000000"))
+        sync_dir(path)
+
+    sim.sync_dir = held  # type: ignore[method-assign] # a lever
+    log = PartitionLog.open(
+        disk, HOME, topic="events", topic_id=TOPIC_ID, partition=PARTITION, segment_bytes=SEGMENT_BYTES
+    )
+    beginning = threading.Thread(target=log.start_epoch, args=(0, 0))
+    beginning.start()
+    until_s = time.monotonic() + 10
+    while not sim.exists(DIRECTORY / "epoch-00000000.new") or not sim.steps:
+        assert time.monotonic() < until_s, "the epoch waits for the name to be made at all"
+        time.sleep(0.001)
+    time.sleep(0.02)
+    go_on.set()
+    beginning.join(10)
+    disk.namer.close()
+    assert seen == [False]
+    assert log.epochs[0].epoch == 0
+
+
+def test_a_name_that_cannot_be_synced_is_told_also_where_the_epoch_finds_no_space() -> None:
+    sim = new_disk()
+    log = open_partition(sim)
+    full, broken = OSError(errno.ENOSPC, "no space"), OSError(errno.EIO, "broken")
+
+    def fail(operation: str, path: Path) -> OSError | None:
+        if operation == "allocate":
+            return full
+        return broken if (operation, path) == ("sync_dir", HOME) else None
+
+    sim.fail = fail
+    with pytest.raises(StorageFailedError, match="cannot be made"):
+        log.start_epoch(0, 0)
 
 
 def test_power_cuts_while_an_epoch_begins_keep_everything() -> None:

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from tidelog_broker.partition.pass_watch import LastMove, PassWatch
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_step_says_what_it_waits_for_and_stands_still_until_something_moves() -> None:
+    clock = Clock()
+    watch = PassWatch(clock, LastMove(clock))
+    names = ["b"]
+    watch.step(lambda: f"copies on {names}")
+    names.append("c")
+    clock.now_s += 20
+    assert (watch.still_s, watch.waits_for) == (20, "copies on ['b', 'c']"), "what it waits for now"
+    watch.moved()
+    clock.now_s += 5
+    assert watch.still_s == 5
+    watch.step(lambda: "the disk")
+    assert (watch.still_s, watch.waits_for) == (0, "the disk")
+
+
+def test_a_pass_that_waits_for_its_turn_moves_as_those_in_front_of_it() -> None:
+    clock = Clock()
+    node = LastMove(clock)
+    first, second = PassWatch(clock, node), PassWatch(clock, node)
+    first.step(lambda: "the disk", queued=True)
+    first.begun()
+    second.step(lambda: "the disk", queued=True)
+    clock.now_s += 30
+    first.moved()
+    clock.now_s += 3
+    assert (first.still_s, second.still_s) == (3, 3)
+    second.begun()
+    clock.now_s += 7
+    first.moved()
+    assert second.still_s == 7, "it has its turn, and moves by itself or not at all"
