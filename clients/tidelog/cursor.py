@@ -143,7 +143,6 @@ class Cursor:
         with self._lock:
             self._settle()
             self._take_up(batch)
-            self._left_when_asked = len(batch)
 
     def failed(self, error: Exception) -> None:
         """Do with the record on which `records` raised `error` what the user wants done; then `records` goes on.
@@ -224,7 +223,9 @@ class Cursor:
     # --------------------------------------------------------------------------------------------- internals
 
     def _take_up(self, batch: ConsumedBatch) -> None:
+        self._in_hand |= self._at_hand()  # of the same batch, where a record in the middle does not decode
         self._drop()
+        self._left_when_asked = len(batch)
         self._where = TopicPartition(batch.topic, batch.partition)
         if not len(batch):
             self._move(self._where, batch.batch.end_offset)

@@ -105,12 +105,12 @@ async def test_batches_give_columns(node: FakeNode, client: Client) -> None:
 
 async def test_commit_stores_what_was_handed_out_and_a_group_goes_on_there(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(10), batch=5)
-    async with client.consumer("t", group="g") as consumer:
+    async with client.consumer("t", group="g", partitions="all") as consumer:
         assert await take(consumer, 3) == numbered(3)
         assert consumer.position() == {T0: 3}
         assert (await consumer.commit())[T0].next_offset == 3
         assert await consumer.commit() == {}, "nothing moved since"
-    async with client.consumer("t", group="g") as consumer:
+    async with client.consumer("t", group="g", partitions="all") as consumer:
         assert await take(consumer, 7) == numbered(7, 3)
     async with client.consumer("t", group="g", start={0: 8}) as consumer:
         assert await take(consumer, 2) == numbered(2, 8), "offsets given win over committed ones"

@@ -22,7 +22,7 @@ WIDE = [TopicPartition("wide", number) for number in range(4)]
 async def test_several_topics_are_read_in_one_and_committed_by_one_group(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(3))
     await publish(node, *numbered(2), topic="wide", partition=2)
-    async with client.consumer("t", "wide", group="g") as consumer:
+    async with client.consumer("t", "wide", group="g", partitions="all") as consumer:
         assert consumer.assignment() == {T0, *WIDE}
         assert sorted(await places(consumer, 5)) == [("t", 0, n) for n in range(3)] + [("wide", 2, n) for n in range(2)]
         assert consumer.position() == dict.fromkeys(WIDE, 0) | {T0: 3, WIDE[2]: 2}
@@ -30,7 +30,7 @@ async def test_several_topics_are_read_in_one_and_committed_by_one_group(node: F
         assert {where: each.next_offset for where, each in held.items()} == {T0: 3, WIDE[2]: 2}
     assert node.requests.count("subscribe") == 1, "one subscription for all at one node"
     await publish(node, b"new", topic="wide", partition=2)
-    async with client.consumer("wide", "t", group="g") as consumer:
+    async with client.consumer("wide", "t", group="g", partitions="all") as consumer:
         assert await places(consumer, 1) == [("wide", 2, 2)]
 
 

@@ -83,7 +83,7 @@ async def test_what_is_known_is_told_when_nobody_can_confirm_it(cluster: FakeClu
 
 async def test_a_consumer_commits_nothing_for_the_namesake_of_its_topic(cluster: FakeCluster, client: Client) -> None:
     await client.producer("t").send_many([b"0", b"1"])
-    async with client.consumer("t", group="g") as consumer:
+    async with client.consumer("t", group="g", partitions="all") as consumer:
         assert (await anext(consumer)).value == b"0"
         cluster.make_again("t")
         with pytest.raises(UnknownTopicError):
@@ -104,7 +104,7 @@ async def test_a_group_begins_where_it_committed_in_the_topic_that_there_is(
         await other.producer("t").send_many([b"0", b"1", b"2"])
         await other.commit("g", "t", {0: 2})
     assert [each.next_offset for each in await client.committed("g", "t")] == [2]
-    async with client.consumer("t", group="g") as consumer:
+    async with client.consumer("t", group="g", partitions="all") as consumer:
         assert (await anext(consumer)).value == b"2"
 
 
@@ -120,7 +120,7 @@ async def test_partitions_that_were_added_are_not_left_out(cluster: FakeCluster,
         await other.producer("t").send_many([b"%d" % number for number in range(12)], partition=1)
         await other.commit("g", "t", {1: 10})
     assert [(each.partition, each.next_offset) for each in await client.committed("g", "t")] == [(1, 10)]
-    async with client.consumer("t", group="g") as consumer:
+    async with client.consumer("t", group="g", partitions="all") as consumer:
         record = await anext(consumer)
         assert (record.partition, record.value) == (1, b"10")
     found = await client.list_offsets("t", "latest")

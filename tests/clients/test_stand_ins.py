@@ -203,7 +203,7 @@ async def test_a_group_waits_until_its_positions_are_known(
 
     monkeypatch.setattr(FakeConnection, "on_committed", refuse)
     async with Client(cluster.bootstrap, quorum_timeout_s=0.3) as late:
-        reading = asyncio.ensure_future(taken(late.consumer("wide", group="g"), 3))
+        reading = asyncio.ensure_future(taken(late.consumer("wide", group="g", partitions="all"), 3))
         await told(caplog, "__offsets/0: 1 of 3 replicas")
         await asyncio.sleep(0.5)  # longer than one request lasts
         assert not reading.done()

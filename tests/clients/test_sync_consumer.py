@@ -29,7 +29,7 @@ def test_consuming_records_batches_commit_and_seek(client: Client) -> None:
     values = [b"%d" % number for number in range(10)]
     client.producer("t").send_many(values[:6])
     client.producer("t").send_many(values[6:])
-    with client.consumer("t", group="g") as consumer:
+    with client.consumer("t", group="g", partitions="all") as consumer:
         assert [next(consumer).value for _ in range(4)] == values[:4]
         assert consumer.position() == {TopicPartition("t", 0): 4}
         assert consumer.commit()[TopicPartition("t", 0)].next_offset == 4
