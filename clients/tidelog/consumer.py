@@ -19,12 +19,11 @@ from tidelog.assignment import Assignment
 from tidelog.consumer_options import ConsumerOptions, OnOutOfRange, Start, find_rest, resolve_start
 from tidelog.cursor import Cursor
 from tidelog.dead_letters import DeadLetters
-from tidelog.errors import InvalidRequestError, TidelogError, error_of_local
+from tidelog.errors import InvalidRequestError, TidelogError
 from tidelog.intake import Intake
 from tidelog.model import Committed, ConsumedBatch, Record, TopicPartition
 from tidelog.producer import Producer
 from tidelog.routing import Router
-from tidelog_proto.errors import ProtocolError
 
 __all__ = ["Consumer", "ConsumerOptions", "OnOutOfRange", "SeekTo", "Start"]
 
@@ -108,7 +107,7 @@ class Consumer:
             except Exception as error:  # noqa: BLE001 - a deserialiser of the user's may raise anything
                 cursor.failed(error)
                 continue
-            if not await self.fill():
+            if not cursor.open() and not await self.fill():
                 raise StopAsyncIteration
 
     async def batches(self) -> AsyncIterator[ConsumedBatch]:
@@ -183,12 +182,7 @@ class Consumer:
         batch = await self.next_batch()
         if batch is None:
             return False
-        try:
-            self._cursor.load(batch)
-        except ProtocolError as error:  # without it there would be a gap
-            failure = error_of_local(error)
-            self._assignment.broken(failure)
-            raise failure from error
+        self._cursor.load(batch)
         return True
 
     # ------------------------------------------------------------------------------------------- assignment

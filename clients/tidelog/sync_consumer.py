@@ -79,7 +79,7 @@ class Consumer:
             except Exception as error:  # noqa: BLE001 - a deserialiser of the user's may raise anything
                 cursor.failed(error)
                 continue
-            if not self._filled.get():
+            if not cursor.open() and not self._filled.get():
                 return
 
     def __next__(self) -> Record:
