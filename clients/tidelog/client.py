@@ -7,22 +7,30 @@ sockets and tasks shared that way fail later and stranger.
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Final, Self
 
-from tidelog import admin, compaction, lookup, paging, reading, record_deletion, topic_changes, topic_settings
+from tidelog import (
+    admin,
+    compaction,
+    lookup,
+    paging,
+    reading,
+    record_deletion,
+    topic_changes,
+    topic_settings,
+)
 from tidelog.admin import At
 from tidelog.consumer import Consumer, ConsumerOptions, OnOutOfRange, Start
 from tidelog.consumer_options import Partitions
 from tidelog.deserializers import Decoding, Deserializer, OnUndecodable
-from tidelog.errors import ClosedError, ForkedError, InvalidRequestError, WrongEventLoopError
+from tidelog.errors import ClosedError, InvalidRequestError
 from tidelog.filters import record_filter
+from tidelog.group_admin import Groups
 from tidelog.group_options import Group
+from tidelog.home import Home, software
 from tidelog.lane import BATCH_BYTES_TARGET
 from tidelog.model import (
     Acks,
@@ -49,14 +57,6 @@ from tidelog_proto.limits import CLIENT_ID_BYTES_MAX
 REQUEST_TIMEOUT_S_DEFAULT: Final = 30.0
 CONNECT_TIMEOUT_S_MAX: Final = 10.0
 FETCH_BYTES_DEFAULT: Final = 8 * 1024 * 1024
-
-
-def software() -> str:
-    """Return what this client calls itself in greetings; nodes log it."""
-    try:
-        return f"tidelog-python/{version('tidelog')}"
-    except PackageNotFoundError:
-        return "tidelog-python"
 
 
 class Client:
@@ -98,9 +98,10 @@ class Client:
             quorum_timeout_s=quorum_timeout_s,
         )
         self._client_id = client_id
-        self._pid = os.getpid()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._home = Home()
         self._closed = False
+        self.groups = Groups(self._router, self._check_usable)
+        """The consumer groups of the cluster."""
         self._producers: list[Producer] = []
         self._consumers: list[Consumer] = []
 
@@ -588,14 +589,6 @@ class Client:
 
     def _check_usable(self, *, bind: bool = True) -> None:
         """Refuse use in another process, in another event loop, or after close."""
-        if os.getpid() != self._pid:
-            raise ForkedError("this client was made before a fork: make a new one in the child process")
+        self._home.check(bind=bind)
         if self._closed:
             raise ClosedError("the client is closed")
-        if not bind:
-            return
-        loop = asyncio.get_running_loop()
-        if self._loop is None:
-            self._loop = loop
-        elif self._loop is not loop:
-            raise WrongEventLoopError("this client belongs to another event loop: make one for each loop")

@@ -20,14 +20,13 @@ from tidelog.assignment import Assignment
 from tidelog.consumer_options import ConsumerOptions, OnOutOfRange, Start, find_rest, resolve_start
 from tidelog.cursor import Cursor
 from tidelog.dead_letters import DeadLetters
-from tidelog.errors import InvalidRequestError, TidelogError, error_of_local
+from tidelog.errors import InvalidRequestError, TidelogError
 from tidelog.group_member import GroupMember
 from tidelog.group_options import Group
 from tidelog.intake import Intake
 from tidelog.model import Committed, ConsumedBatch, Record, TopicPartition
 from tidelog.producer import Producer
 from tidelog.routing import Router
-from tidelog_proto.errors import ProtocolError
 
 __all__ = ["Consumer", "ConsumerOptions", "OnOutOfRange", "SeekTo", "Start"]
 
@@ -75,7 +74,8 @@ class Consumer:
             self._member = GroupMember(
                 router, options, wish, self._assignment, client_id=client_id, is_waiting=lambda: self._waiting
             )
-        self._commits_processed = wish is not None and wish.commit == "processed"
+        self.commits_processed = wish is not None and wish.commit == "processed"
+        """Whether asking for more commits what the user is done with."""
         self._waiting = False
         """Whether the user waits for records."""
         self._begun = False
@@ -124,7 +124,7 @@ class Consumer:
             except Exception as error:  # noqa: BLE001 - a deserialiser of the user's may raise anything
                 cursor.failed(error)
                 continue
-            if not await self.fill():
+            if not cursor.open() and not await self.fill():
                 raise StopAsyncIteration
 
     async def batches(self) -> AsyncIterator[ConsumedBatch]:
@@ -151,7 +151,7 @@ class Consumer:
             raise InvalidRequestError("max_records is at least 1, timeout_s not negative")
         self._check_usable()
         await self.begin()
-        await self._asked(polls=True)
+        await self.ask(polls=True)
         deadline = asyncio.get_running_loop().time() + timeout_s
         taken = self._cursor.take(max_records)
         while len(taken) < max_records and (not taken or self._assignment.has_arrivals):
@@ -195,8 +195,20 @@ class Consumer:
         Raises:
             TidelogError: as `more`; with `commit="processed"`, what he is done with could not be committed.
         """
-        await self._asked()
+        await self.ask()
         return await self.more()
+
+    async def ask(self, *, polls: bool = False) -> None:
+        """Take note that the user asks for more; see `Cursor.asked`.
+
+        Raises:
+            TidelogError: with `commit="processed"`, what he is done with could not be committed.
+        """
+        self._cursor.asked(polls=polls)
+        if self.commits_processed and self._member is not None:
+            moved = self._member.commits.moved(self._cursor.processed())
+            if moved:
+                await self._commit_as_member(self._member, moved, "")
 
     async def more(self) -> bool:
         """Wait until the cursor has a batch again, or is past what does not decode; False when this was closed.
@@ -213,12 +225,7 @@ class Consumer:
         batch = await self.next_batch()
         if batch is None:
             return False
-        try:
-            self._cursor.load(batch)
-        except ProtocolError as error:  # without it there would be a gap
-            failure = error_of_local(error)
-            self._assignment.broken(failure)
-            raise failure from error
+        self._cursor.load(batch)
         return True
 
     # ------------------------------------------------------------------------------------------- assignment
@@ -435,13 +442,6 @@ class Consumer:
         await self._intake.close()
         await self._assignment.close()
         await self._dead_letters.close()
-
-    async def _asked(self, *, polls: bool = False) -> None:
-        self._cursor.asked(polls=polls)
-        if self._commits_processed and self._member is not None:
-            moved = self._member.commits.moved(self._cursor.processed())
-            if moved:
-                await self._commit_as_member(self._member, moved, "")
 
     async def _commit_as_member(
         self, member: GroupMember, positions: Mapping[TopicPartition, int], note: str

@@ -17,9 +17,10 @@ from operator import length_hint
 from typing import NamedTuple
 
 from tidelog.deserializers import Decoding, decoded
-from tidelog.errors import RecordError
+from tidelog.errors import RecordError, error_of_local
 from tidelog.model import ConsumedBatch, Record, RecordColumns, TopicPartition, record_columns, records_from
 from tidelog_proto.batch import RecordBatch
+from tidelog_proto.errors import ProtocolError
 
 
 class Undecodable(NamedTuple):
@@ -47,6 +48,7 @@ class Cursor:
         self._moved: dict[TopicPartition, int] = {}
         self._lock = threading.Lock()
         self._batch: ConsumedBatch | None = None
+        self._unopened: ConsumedBatch | None = None
         self._where = TopicPartition("", 0)
         self._offsets: Sequence[int] = ()
         self._iterator: Iterator[int] = iter(())
@@ -135,14 +137,31 @@ class Cursor:
     # ------------------------------------------------------------------------------------- the batch at hand
 
     def load(self, batch: ConsumedBatch) -> None:
-        """Take a batch to hand out; one without records is handed out by that.
-
-        Raises:
-            ProtocolError: CORRUPT_BATCH when the body does not decode.
-        """
+        """Take a batch to hand out, whole (`rest`) or by records (`open`); one without any is handed out by that."""
         with self._lock:
             self._settle()
-            self._take_up(batch)
+            self._drop()
+            self._where = TopicPartition(batch.topic, batch.partition)
+            if len(batch):
+                self._unopened = batch
+            else:
+                self._move(self._where, batch.batch.end_offset)
+
+    def open(self) -> bool:
+        """Make the records of a batch that was loaded and not opened yet; False where there is none.
+
+        Raises:
+            CorruptBatchError: the body does not decode; the position stays.
+        """
+        if self._unopened is None:
+            return False
+        with self._lock:
+            if self._unopened is not None:
+                try:
+                    self._take_up(self._unopened)
+                except ProtocolError as error:
+                    raise error_of_local(error) from error
+        return True
 
     def failed(self, error: Exception) -> None:
         """Do with the record on which `records` raised `error` what the user wants done; then `records` goes on.
@@ -199,7 +218,8 @@ class Cursor:
                 with self._lock:
                     if (rest := self._stopped()) is not None:
                         self._take_up(ConsumedBatch(*self._where, rest))
-            return taken
+            if taken or not self.open():
+                return taken
 
     def rest(self) -> ConsumedBatch | None:
         """Hand out what is left of the batch at hand as a batch; None when there is nothing left."""
@@ -214,7 +234,7 @@ class Cursor:
     def take_back(self, where: TopicPartition) -> ConsumedBatch | None:
         """Give up what is left of the batch at hand if it is of this partition, and return it."""
         with self._lock:
-            if self._batch is None or self._where != where:
+            if self._where != where:
                 return None
             left = self._rest()
             self._drop()
@@ -223,14 +243,14 @@ class Cursor:
     # --------------------------------------------------------------------------------------------- internals
 
     def _take_up(self, batch: ConsumedBatch) -> None:
+        columns = record_columns(batch.batch)
         self._in_hand |= self._at_hand()  # of the same batch, where a record in the middle does not decode
         self._drop()
         self._left_when_asked = len(batch)
         self._where = TopicPartition(batch.topic, batch.partition)
         if not len(batch):
-            self._move(self._where, batch.batch.end_offset)
             return
-        columns, self._values = self._decoded(record_columns(batch.batch))
+        columns, self._values = self._decoded(columns)
         self._offsets = batch.batch.offset_list()
         self._iterator = iter(self._offsets)
         self._batch = batch
@@ -281,6 +301,8 @@ class Cursor:
         return batch.batch.slice_from(self._offsets[handed_out])
 
     def _rest(self) -> ConsumedBatch | None:
+        if self._unopened is not None:
+            return self._unopened
         self._settle()
         if self._batch is None:
             return None
@@ -294,12 +316,13 @@ class Cursor:
 
     def _leave(self, partitions: Collection[TopicPartition]) -> None:
         self._settle()
-        if self._batch is not None and self._where in partitions:
+        if self._where in partitions:
             self._in_hand |= self._at_hand()
             self._drop()
 
     def _drop(self) -> None:
         self._batch = None
+        self._unopened = None
         self.undecodable = None
         self.records = iter(())
         self._iterator = iter(())

@@ -347,3 +347,48 @@ class TopicRoute:
     def partition_count(self) -> int:
         """How many partitions the topic has."""
         return len(self.partitions)
+
+
+GroupState = Literal["empty", "stable", "moving"]
+"""Of a group: it has no members, everybody has what he is to have, or partitions change hands."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMemberInfo:
+    """A member of a group: who it is, the partitions that it reads, and those that it is to read."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    reads: tuple[TopicPartition, ...]
+    is_to_read: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """A consumer group. `members` is filled by `Client.group` alone; `last_commit_us` is None if it never committed."""
+
+    name: str
+    state: GroupState
+    generation: int
+    member_count: int
+    position_count: int
+    assignor: str | None
+    coordinator: str
+    last_commit_us: int | None
+    members: tuple[GroupMemberInfo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far behind a group is in one partition, in offsets; without a position all that there is lies before it."""
+
+    topic: str
+    partition: int
+    next_offset: int | None
+    log_start_offset: int
+    end_offset: int
+    lag: int
+    commit_timestamp_us: int | None
+    note: str | None

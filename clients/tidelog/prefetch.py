@@ -70,13 +70,13 @@ class Window:
             return
         self.waiting = self.waiting.minus(cost)
         self.owed = self.owed.minus(cost)
-        self.prefetch.freed(self)
+        self.prefetch.freed(self, cost)
 
     def ready(self, send: Callable[[Credit], None]) -> None:
         """The node knows of the subscription, and takes more credit through `send`."""
         self.send = send
         if not self.closed:
-            self.prefetch.freed(self)
+            self.prefetch.freed(self, NONE)
 
     def close(self) -> None:
         """The subscription has ended; what waits of it does so on."""
@@ -94,12 +94,18 @@ class Prefetch:
 
     Attributes:
         parts: how many subscriptions there are to be; the shares are cut for so many.
+        in_need: called when a subscription gets no credit although its user has nothing of it to take: see `overdrawn`.
     """
 
     def __init__(self, bound: Credit) -> None:
         self.parts = 1
+        self.in_need: Callable[[], None] = lambda: None
         self._bound = bound
         self._windows: dict[Window, None] = {}
+        self._short: dict[Window, None] = {}
+        """Those of them that should have more, for which there is nothing left."""
+        self._owed = NONE
+        """Of all of them."""
         self._apart = NONE
         """What waits and belongs to no subscription."""
 
@@ -111,16 +117,14 @@ class Prefetch:
     @property
     def held(self) -> Credit:
         """What nodes may send and what waits, together."""
-        total = self._apart
-        for window in self._windows:
-            total = total.plus(window.owed)
-        return total
+        return self._owed.plus(self._apart)
 
     def open(self) -> Window:
         """Begin a subscription; `owed` of the window is the credit that it begins with."""
         window = Window(self, NONE)
         self._windows[window] = None
         window.owed = self._share.at_most(self._left)
+        self._owed = self._owed.plus(window.owed)
         return window
 
     def keep(self, cost: Credit) -> None:
@@ -132,16 +136,18 @@ class Prefetch:
         self._apart = self._apart.minus(cost)
         self._refill()
 
-    def freed(self, window: Window) -> None:
-        """A window has less on its account; who is in need is served first."""
-        if len(self._windows) == 1:
-            self._top_up(window)
-        else:
-            self._refill()
+    def freed(self, window: Window, cost: Credit) -> None:
+        """A window has less on its account; who is short is served first."""
+        self._owed = self._owed.minus(cost)
+        for other in list(self._short):
+            self._top_up(other)
+        self._top_up(window)
 
     def closed(self, window: Window) -> None:
         """A window has ended."""
         self._windows.pop(window, None)
+        self._short.pop(window, None)
+        self._owed = self._owed.minus(window.owed)
         self.keep(window.waiting)
         self._refill()
 
@@ -178,12 +184,26 @@ class Prefetch:
             self._top_up(window)
 
     def _top_up(self, window: Window) -> None:
+        if window.send is None:
+            return
         share = self._share
         more = share.minus(window.owed).at_most(self._left)
-        enough = more.records >= share.records * REFILL_SHARE or more.bytes >= share.bytes * REFILL_SHARE
-        if window.send is not None and more != NONE and (enough or _is_starved(window)):
+        is_starved = _is_starved(window)
+        if more != NONE and (is_starved or _is_much(more, share)):
             window.owed = window.owed.plus(more)
+            self._owed = self._owed.plus(more)
             window.send(more)
+        elif is_starved:
+            self.in_need()
+        if _is_starved(window) or _is_much(share.minus(window.owed), share):
+            self._short[window] = None
+        else:
+            self._short.pop(window, None)
+
+
+def _is_much(credit: Credit, share: Credit) -> bool:
+    """Whether it is worth a message."""
+    return credit.records >= share.records * REFILL_SHARE or credit.bytes >= share.bytes * REFILL_SHARE
 
 
 def _is_starved(window: Window) -> bool:

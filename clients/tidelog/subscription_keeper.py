@@ -100,6 +100,7 @@ class Serving:
         self._pacing = Pacing()
         self._attempts: dict[TopicPartition, asyncio.Task[None]] = {}
         self._stirred = asyncio.Event()
+        prefetch.in_need = self.stir
         self._keeper: asyncio.Task[None] | None = None
         self._broken = False
 

@@ -30,6 +30,7 @@ from tidelog.consumer import OnOutOfRange, Start
 from tidelog.consumer_options import Partitions
 from tidelog.deserializers import Deserializer, OnUndecodable
 from tidelog.errors import TidelogError
+from tidelog.group_options import Group
 from tidelog.lane import BATCH_BYTES_TARGET
 from tidelog.loop_thread import LoopThread
 from tidelog.model import (
@@ -56,6 +57,7 @@ from tidelog.model import (
 from tidelog.producer import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT
 from tidelog.receipts import ReceiptRange, Receipts
 from tidelog.sync_consumer import Consumer
+from tidelog.sync_groups import Groups
 from tidelog.sync_receipts import PendingReceipt, PendingReceipts
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.columns import Headers
@@ -96,6 +98,8 @@ class Client:
             idle_poll_us=idle_poll_us,
         )
         self._thread = LoopThread(f"tidelog {client_id}")
+        self.groups = Groups(self._thread, self._client.groups)
+        """See `tidelog.Client.groups`."""
         # Closes what nobody closed, at the end of the program or of this object.
         self._finalizer = weakref.finalize(self, _shut_down, self._thread, self._client)
 
@@ -278,7 +282,7 @@ class Client:
         self,
         *topics: str,
         pattern: str | None = None,
-        group: str | None = None,
+        group: str | Group | None = None,
         start: Start = "earliest",
         partitions: Partitions = None,
         on_out_of_range: OnOutOfRange = "error",

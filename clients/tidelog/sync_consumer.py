@@ -70,7 +70,10 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
 
     def __iter__(self) -> Iterator[Record]:
         cursor = self._cursor
@@ -80,7 +83,7 @@ class Consumer:
             except Exception as error:  # noqa: BLE001 - a deserialiser of the user's may raise anything
                 cursor.failed(error)
                 continue
-            if not self._filled.get():
+            if not cursor.open() and not self._filled.get():
                 return
 
     def __next__(self) -> Record:
@@ -101,6 +104,10 @@ class Consumer:
         if max_records < 1 or timeout_s < 0:
             raise InvalidRequestError("max_records is at least 1, timeout_s not negative")
         self.begin()
+        if self._consumer.commits_processed:
+            self._thread.run(lambda: self._consumer.ask(polls=True))
+        else:
+            self._cursor.asked(polls=True)
         deadline = time.monotonic() + timeout_s
         taken = self._cursor.take(max_records)
         while len(taken) < max_records:
@@ -108,7 +115,7 @@ class Consumer:
                 if taken and not self.has_arrivals:
                     break
                 wait_s = _SIGNALS_S if taken else max(0.0, deadline - time.monotonic())
-                if not self._filled.get(wait_s):
+                if not self._more.get(wait_s):
                     break
                 taken += self._cursor.take(max_records - len(taken))
             except TimeoutError:
@@ -179,9 +186,21 @@ class Consumer:
         """See `tidelog.Consumer.position`."""
         return self._consumer.position()
 
-    def commit(self, *, note: str = "") -> dict[TopicPartition, Committed]:
+    def commit(
+        self, positions: Mapping[TopicPartition, int] | None = None, *, note: str = ""
+    ) -> dict[TopicPartition, Committed]:
         """See `tidelog.Consumer.commit`."""
-        return self._thread.run(lambda: self._consumer.commit(note=note))
+        return self._thread.run(lambda: self._consumer.commit(positions, note=note))
+
+    @property
+    def generation(self) -> int:
+        """See `tidelog.Consumer.generation`."""
+        return self._consumer.generation
+
+    @property
+    def member_id(self) -> str:
+        """See `tidelog.Consumer.member_id`."""
+        return self._consumer.member_id
 
     def seek(self, partition: TopicPartition | int, to: SeekTo) -> None:
         """See `tidelog.Consumer.seek`."""
@@ -195,6 +214,11 @@ class Consumer:
         """See `tidelog.Consumer.close`."""
         if not self._thread.closed:
             self._thread.run(self._consumer.close)
+
+    def abort(self) -> None:
+        """See `tidelog.Consumer.abort`."""
+        if not self._thread.closed:
+            self._thread.run(self._consumer.abort)
 
     def _in_loop(self, do: Callable[[], T]) -> T:
         """Do something in the loop's thread, which alone changes what is read."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import AsyncIterator
 
 import pytest
+from tests.clients.fake_cluster import FakeCluster, running_cluster
 from tests.clients.fake_node import FakeNode
 from tests.clients.test_consumer import nothing_comes, numbered, places, publish, take
 
@@ -126,3 +129,83 @@ async def test_a_paused_partition_can_be_sought_and_unassigned(node: FakeNode, c
         assert consumer.paused() == frozenset()
         await consumer.assign({T0: 18})
         assert await take(consumer, 2) == numbered(2, 18)
+
+
+# ------------------------------------------------------------------------------------------ several nodes
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with running_cluster() as cluster:
+        yield cluster
+
+
+async def test_what_is_received_ahead_is_bounded_over_all_nodes(cluster: FakeCluster) -> None:
+    arrived: list[int] = []
+
+    def admit(size_bytes: int) -> bool:
+        arrived.append(size_bytes)
+        return True
+
+    async with Client(cluster.bootstrap) as client:
+        producer = client.producer("wide")
+        sent = [b"%03d" % number + bytes(997) for number in range(180)]
+        for number, value in enumerate(sent):
+            await producer.send(value, partition=number % 3)
+        async with client.consumer("wide", prefetch_bytes=30_000, admit=admit) as consumer:
+            await asyncio.gather(*(node.received("subscribe") for node in cluster.nodes))
+            await asyncio.sleep(0.2)
+            assert 15_000 < sum(arrived) < 30_000 + 3 * 1_500, "one more batch from each node"
+            seen = [(await anext(consumer)).value for _ in sent]
+        assert sorted(seen) == sent
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_through_any_change_each_record_is_read_once_and_in_order(cluster: FakeCluster, seed: int) -> None:
+    """Partitions are taken away, given back, paused and sought, and move between nodes, while records come."""
+    draw, count = random.Random(seed), 300
+    parts = [TopicPartition("wide", number) for number in range(3)]
+    async with Client(cluster.bootstrap) as client, client.consumer(prefetch_records=30) as consumer:
+        await consumer.assign(dict.fromkeys(parts, 0))
+
+        async def publish(partition: int) -> None:
+            producer = client.producer("wide")
+            for at in range(0, count, 10):
+                await producer.send_many(numbered(10, at), partition=partition)
+
+        publishing = [asyncio.ensure_future(publish(where.partition)) for where in parts]
+        seen = dict.fromkeys(parts, 0)
+        while sum(seen.values()) < 3 * count:
+            for record in await consumer.poll(draw.randint(1, 40), timeout_s=0.1):
+                where = TopicPartition(record.topic, record.partition)
+                assert (record.offset, record.value) == (seen[where], b"%d" % seen[where])
+                seen[where] += 1
+            where = draw.choice(parts)
+            match draw.randrange(8):
+                case 0:
+                    await consumer.unassign([where])
+                    await consumer.assign({where: seen[where]})
+                case 1:
+                    consumer.pause(where)
+                case 2 | 3:
+                    consumer.resume(*parts)
+                case 4:
+                    cluster.move("wide", draw.choice(cluster.nodes), partition=where.partition)
+                case 5:
+                    await consumer.seek(where, seen[where])
+                case _:
+                    assert consumer.position() == seen
+        await asyncio.gather(*publishing)
+
+
+async def test_a_node_that_comes_later_gets_its_share_of_what_an_idle_one_holds(cluster: FakeCluster) -> None:
+    async with Client(cluster.bootstrap) as client, client.consumer(prefetch_records=10) as consumer:
+        await client.producer("wide").send_many(numbered(40), partition=1)
+        await consumer.assign({WIDE[0]: 0})
+        await cluster.nodes[0].received("subscribe")
+        assert await nothing_comes(consumer)
+        await consumer.assign({WIDE[1]: 0})
+        async with asyncio.timeout(2):
+            assert await take(consumer, 40) == numbered(40)
+        await client.producer("wide").send(b"idle no more", partition=0)
+        assert await take(consumer, 1) == [b"idle no more"]

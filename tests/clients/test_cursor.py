@@ -5,7 +5,7 @@ from tests.proto.derived_batches import compacted_log
 
 from tidelog.cursor import Cursor
 from tidelog.deserializers import Decoding
-from tidelog.errors import RecordError
+from tidelog.errors import CorruptBatchError, RecordError
 from tidelog.model import ConsumedBatch, Record, TopicPartition
 from tidelog_proto.batch import RecordBatch, encode_batch
 from tidelog_proto.columns import columns_of
@@ -15,6 +15,7 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def next_of(cursor: Cursor) -> Record | None:
+    cursor.open()
     return next(cursor.records, None)
 
 
@@ -177,11 +178,13 @@ def test_keys_are_decoded_and_what_they_do_not_decode_to_is_told() -> None:
 def test_who_runs_over_the_records_of_a_dropped_partition_comes_to_the_end() -> None:
     cursor = Cursor()
     cursor.load(batch_at(0, 4))
+    assert cursor.open()
     running = cursor.records
     assert next(running).offset == 0
     assert cursor.forget([P0]) == {P0: 1}
     assert list(running) == []
     cursor.load(batch_at(0, 4))
+    assert cursor.open()
     running = cursor.records
     next(running)
     cursor.seek(P0, 7)
@@ -199,3 +202,13 @@ def test_what_is_left_of_a_paused_partition_is_given_back() -> None:
     assert [record.offset for record in left] == [6, 7, 8]
     assert cursor.take(9) == []
     assert cursor.positions == {P0: 6}
+
+
+def test_a_body_that_does_not_decode_is_an_error_each_time_and_nothing_moves() -> None:
+    cursor = Cursor()
+    cursor.begin({P0: 0})
+    cursor.load(ConsumedBatch("t", 0, RecordBatch(batch_at(0, 2).batch.header, bytes(10))))
+    for _ in range(2):
+        with pytest.raises(CorruptBatchError):
+            cursor.take(1)
+    assert cursor.positions == {P0: 0}

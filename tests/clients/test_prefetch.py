@@ -32,10 +32,12 @@ def test_the_bound_holds_for_all_subscriptions_together() -> None:
 
 
 def test_what_a_busy_one_gives_back_goes_to_who_has_nothing() -> None:
-    prefetch = Prefetch(BOUND)
+    prefetch, needs = Prefetch(BOUND), list[None]()
+    prefetch.in_need = lambda: needs.append(None)
     first, to_first = opened(prefetch)
     second, to_second = opened(prefetch)
     assert second.owed == NONE
+    assert needs == [None]
     first.arrived(Credit(80, 800))
     first.give_back(Credit(10, 100))
     assert to_second == [Credit(10, 100)]

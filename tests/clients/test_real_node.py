@@ -7,7 +7,8 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from unittest.mock import ANY
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pytest
 from tests.clients.compacted_topics import create_compacted
 
-from tidelog import Client, Compacted, sync
+from tidelog import Client, Compacted, Record, TopicPartition, sync
 from tidelog.errors import InvalidRequestError, OffsetOutOfRangeError, TopicExistsError, UnsupportedBatchError
 
 pytestmark = pytest.mark.e2e
@@ -129,6 +130,65 @@ def test_the_blocking_client(real_node: RealNode) -> None:
             assert len({next(consumer).value for _ in range(100)}) == 100
             consumer.commit()
         assert sum(each.next_offset for each in client.committed("g")) == 100
+
+
+async def test_topics_that_match_partitions_by_hand_and_places_to_go_on_at(real_node: RealNode) -> None:
+    async with Client(f"127.0.0.1:{real_node.port}") as client:
+        for name in ("orders.eu", "orders.us", "other", "dead"):
+            await client.create_topic(name, partitions=2, index_key=True, flush="never")
+        sent = {name: [b'{"n": %d}' % number for number in range(3000)] for name in ("orders.eu", "orders.us", "other")}
+        for name, values in sent.items():
+            await client.producer(name).send_many(values, keys=[b"%d" % (number % 10) for number in range(3000)])
+        async with client.consumer(
+            pattern=r"orders\..*", group="g", value_deserializer="json", prefetch_bytes=20_000
+        ) as consumer:
+            assert {where.topic for where in consumer.assignment()} == {"orders.eu", "orders.us"}
+            seen: dict[str, list[int]] = {"orders.eu": [], "orders.us": []}
+            while sum(map(len, seen.values())) < 6000:
+                for record in await consumer.poll():
+                    seen[record.topic].append(record.value["n"])
+            assert {name: sorted(numbers) for name, numbers in seen.items()} == {
+                name: list(range(3000)) for name in seen
+            }
+            held = await consumer.commit()
+            assert sum(each.next_offset for each in held.values()) == 6000
+        async with client.consumer(group="g") as consumer:
+            there, other = TopicPartition("orders.eu", 0), TopicPartition("other", 1)
+            await consumer.assign({there: None, other: 5})
+            assert consumer.position() == {there: held[there].next_offset, other: 5}
+            assert (await anext(consumer)).offset == 5
+            consumer.pause(other)
+            newest = [record async for record in _until_end(client, "orders.eu", 0) if record.key == b"7"]
+            found = await consumer.seek_to_key(there, b"7")
+            assert found == bool(newest)
+            if newest:
+                assert (await anext(consumer)).offset == newest[-1].offset
+            await consumer.seek(there, datetime(2013, 1, 1, tzinfo=UTC))
+            assert consumer.position()[there] == 0
+            await consumer.unassign([there])
+            consumer.resume(other)
+            assert (await anext(consumer)).offset == 6
+
+
+async def _until_end(client: Client, topic: str, partition: int) -> AsyncIterator[Record]:
+    end = (await client.list_offsets(topic, "latest", [partition]))[partition].offset
+    async with client.consumer(topic, partitions=[partition]) as consumer:
+        async for record in consumer:
+            yield record
+            if record.offset == end - 1:
+                return
+
+
+async def test_a_record_that_does_not_decode_goes_to_a_topic_of_its_own(real_node: RealNode) -> None:
+    async with Client(f"127.0.0.1:{real_node.port}") as client:
+        for name in ("t", "dead"):
+            await client.create_topic(name)
+        await client.producer("t").send_many([b"1", b"one", b"2"])
+        async with client.consumer("t", value_deserializer="json", dead_letter="dead") as consumer:
+            assert [(await anext(consumer)).value for _ in range(2)] == [1, 2]
+        (dead,) = (await client.fetch("dead", 0, 0)).batches
+        assert dead.values() == [b"one"]
+        assert dict(dead.headers()[0])["tidelog-offset"] == b"1"
 
 
 async def test_records_are_found_by_key_and_tag(real_node: RealNode) -> None:

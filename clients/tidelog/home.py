@@ -1,0 +1,42 @@
+"""Where a client belongs: one process, one event loop; and what it calls itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from importlib.metadata import PackageNotFoundError, version
+
+from tidelog.errors import ForkedError, WrongEventLoopError
+
+
+class Home:
+    """The process that something was made in, and the event loop that it was first used in."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def check(self, *, bind: bool) -> None:
+        """Refuse use elsewhere; `bind`: an event loop runs, and this belongs to it from the first time on.
+
+        Raises:
+            ForkedError: this is another process.
+            WrongEventLoopError: this is another event loop.
+        """
+        if os.getpid() != self._pid:
+            raise ForkedError("this client was made before a fork: make a new one in the child process")
+        if not bind:
+            return
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise WrongEventLoopError("this client belongs to another event loop: make one for each loop")
+
+
+def software() -> str:
+    """Return what this client calls itself in greetings; nodes log it."""
+    try:
+        return f"tidelog-python/{version('tidelog')}"
+    except PackageNotFoundError:
+        return "tidelog-python"

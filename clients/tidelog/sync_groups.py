@@ -1,0 +1,48 @@
+"""The consumer groups of a cluster, for programs that block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tidelog import group_admin as asynchronous
+from tidelog.group_admin import ResetTo
+from tidelog.loop_thread import LoopThread
+from tidelog.model import GroupInfo, Lag
+
+
+class Groups:
+    """See `tidelog.group_admin.Groups`."""
+
+    def __init__(self, thread: LoopThread, groups: asynchronous.Groups) -> None:
+        self._thread = thread
+        self._groups = groups
+
+    def list(self) -> list[GroupInfo]:
+        """See `tidelog.group_admin.Groups.list`."""
+        return self._thread.run(self._groups.list)
+
+    def describe(self, name: str) -> GroupInfo:
+        """See `tidelog.group_admin.Groups.describe`."""
+        return self._thread.run(lambda: self._groups.describe(name))
+
+    def delete(self, name: str) -> None:
+        """See `tidelog.group_admin.Groups.delete`."""
+        self._thread.run(lambda: self._groups.delete(name))
+
+    def lag(self, name: str, topic: str | None = None) -> Sequence[Lag]:
+        """See `tidelog.group_admin.Groups.lag`."""
+        return self._thread.run(lambda: self._groups.lag(name, topic))
+
+    def reset(
+        self,
+        name: str,
+        to: ResetTo,
+        *,
+        topic: str | None = None,
+        partitions: Iterable[int] | None = None,
+        dry_run: bool = False,
+    ) -> Sequence[Lag]:
+        """See `tidelog.group_admin.Groups.reset`."""
+        return self._thread.run(
+            lambda: self._groups.reset(name, to, topic=topic, partitions=partitions, dry_run=dry_run)
+        )
