@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog_proto.batch import RecordBatch
-from tidelog_proto.columns import HEADERS_TYPE
+from tidelog_proto.columns import HEADERS_TYPE, no_headers
 from tidelog_proto.exact import Int64s
 
 Keep = npt.NDArray[np.bool_]
@@ -124,7 +124,8 @@ def _header_weights(lists: Any) -> Int64s:
 
 def joined(survivors: list[Survivors], name: str) -> Any:
     """Return one column of them all, with nulls (or no headers) for those whose source does not have it."""
-    absent: Any = pa.scalar([] if name == "headers" else None, _TYPES[name])
-    return pa.concat_arrays(
-        [one.columns[name] if name in one.columns else pa.repeat(absent, one.count) for one in survivors]
-    )
+
+    def absent(count: int) -> Any:
+        return no_headers(count) if name == "headers" else pa.nulls(count, _TYPES[name])
+
+    return pa.concat_arrays([one.columns[name] if name in one.columns else absent(one.count) for one in survivors])
