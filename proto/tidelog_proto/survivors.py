@@ -29,7 +29,12 @@ _RECORD_WEIGHT_BYTES: Final = 28
 """Delta, timestamp, and the four offsets of key, value, headers and tag."""
 _HEADER_WEIGHT_BYTES: Final = 8
 """The offsets of its key and value."""
-_TYPES: Final = {"key": pa.binary(), "value": pa.binary(), "headers": HEADERS_TYPE, "tag": pa.string()}
+_TYPES: Final[dict[str, Any]] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": HEADERS_TYPE,
+    "tag": pa.string(),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,4 +133,5 @@ def joined(survivors: list[Survivors], name: str) -> Any:
     def absent(count: int) -> Any:
         return no_headers(count) if name == "headers" else pa.nulls(count, _TYPES[name])
 
-    return pa.concat_arrays([one.columns[name] if name in one.columns else absent(one.count) for one in survivors])
+    parts: list[Any] = [one.columns[name] if name in one.columns else absent(one.count) for one in survivors]
+    return pa.concat_arrays(parts)
