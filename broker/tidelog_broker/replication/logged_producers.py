@@ -60,7 +60,8 @@ class LoggedProducers:
             return ProducerTable(), 0
         try:
             table, _ = self._scan(offset, log_start, may_forget=may_forget)
-            return table, self._last_append_us(offset) if table is not None else 0
+            # A log that begins behind a hole has no batch in front of it to tell the time: the snapshot does.
+            return table, max(self._last_append_us(offset), table.last_append_timestamp_us) if table is not None else 0
         except ProtocolError as error:
             log.warning("%s: the producers cannot be told: %s", self.store.directory.name, error)
             return None, 0
@@ -211,8 +212,11 @@ class LoggedProducers:
             if header.flags & Flags.DERIVED:
                 if not may_forget:
                     return None, None  # compaction has taken out what it said of producers
+                last_append_us = table.last_append_timestamp_us
                 table = ProducerTable()  # what was known may be out of date: who is unknown begins anew, and is told
-            table.apply(header)
+                table.last_append_timestamp_us = last_append_us
+            else:  # a derived batch says nothing of producers, and has a time that is rounded up
+                table.apply(header)
             last, at = header, header.end_offset
         return (table, last) if at == offset else (None, None)
 

@@ -98,3 +98,21 @@ def test_what_leaves_in_front_of_a_hole_says_first_what_it_knows_of_producers(tm
     assert kept[:3] == (2, 6, 0), "it counts where the missing epoch begins"
     assert len(ProducerTable.restore(kept.payload)) == 1
     assert view.producers.at(9, log_start=0) == (None, 0)
+
+
+def test_a_log_that_begins_behind_a_hole_knows_how_late_it_was_there(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    chain = chain_of(decided(disk, tmp_path))
+    store = open_log(disk, tmp_path)
+    view = view_of(store, chain)
+    table, timestamp_us = view.producers.at(6, log_start=0)
+    assert table is not None
+    assert timestamp_us > 0
+    store.save_producer_snapshot(2, 9, 0, table.snapshot(), committed=9)
+    store.start_epoch(2, 9)
+    assert store.start_offset == 9
+    table, known_us = view.producers.at(9, log_start=0)
+    assert table is not None
+    assert len(table) == 0, "nothing here is numbered: only the time is known"
+    assert known_us == timestamp_us, "who is asked about producers, or owns the next epoch, must not go back in time"

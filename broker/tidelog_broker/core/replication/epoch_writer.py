@@ -51,7 +51,6 @@ class Owner:
         descriptor: pb.EpochDescriptor,
         *,
         producers: ProducerTable,
-        last_append_timestamp_us: int = 0,
     ) -> None:
         assert 1 <= descriptor.ack_quorum <= len(descriptor.placement)
         assert descriptor.owner in descriptor.placement
@@ -63,7 +62,7 @@ class Owner:
         self.next_offset = descriptor.start_offset
         self.digest = 0
         self.high_watermark = descriptor.start_offset
-        self._last_append_timestamp_us = last_append_timestamp_us
+        self._last_append_timestamp_us = producers.last_append_timestamp_us
         self._start_offset = descriptor.start_offset
         self._durable_ends = dict.fromkeys(descriptor.placement, descriptor.start_offset)
 

@@ -223,7 +223,8 @@ class Ownership:
         state = self._state
         state.become("owner")
         self._producers_pull = None
-        state.owner = Owner(state.active, producers=table, last_append_timestamp_us=last_append_timestamp_us)
+        table.last_append_timestamp_us = max(table.last_append_timestamp_us, last_append_timestamp_us)
+        state.owner = Owner(state.active, producers=table)
         if len(state.active.placement) > 1:
             self._pushes = Pushes.begin(state.key, state.active, state.timing, now_ms)
         state.emit(OwnerReady())

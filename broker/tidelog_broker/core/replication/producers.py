@@ -63,6 +63,8 @@ class ProducerTable:
         self._producers_max = producers_max
         self._states: OrderedDict[int, ProducerState] = OrderedDict()
         self._silent = SilentProducers()
+        self.last_append_timestamp_us = 0
+        """The newest append timestamp of all batches, with a producer or without: the next one has no earlier."""
 
     def __len__(self) -> int:
         """How many producers there are whose newest batches are remembered."""
@@ -122,6 +124,8 @@ class ProducerTable:
             header.epoch,
             header.append_timestamp_us,
         )
+        if stored.append_timestamp_us > self.last_append_timestamp_us:
+            self.last_append_timestamp_us = stored.append_timestamp_us
         if producer_id == 0:
             return stored
         state = self._states.get(producer_id)
@@ -136,7 +140,9 @@ class ProducerTable:
 
     def snapshot(self) -> bytes:
         """Return the table as bytes, oldest producer first."""
-        message = pb.ProducerSnapshot(silent=self._silent.snapshot())
+        message = pb.ProducerSnapshot(
+            silent=self._silent.snapshot(), last_append_timestamp_us=self.last_append_timestamp_us
+        )
         for producer_id, state in self._states.items():
             entry = message.producers.add(producer_id=producer_id, producer_epoch=state.producer_epoch)
             for stored in state.window:
@@ -160,6 +166,7 @@ class ProducerTable:
         table = cls(producers_max=producers_max)
         message = pb.ProducerSnapshot.FromString(payload)
         table._silent = SilentProducers.restore(message.silent)
+        table.last_append_timestamp_us = message.last_append_timestamp_us
         for entry in message.producers:
             state = ProducerState(entry.producer_epoch)
             for stored in entry.window:
@@ -174,6 +181,9 @@ class ProducerTable:
                     )
                 )
             table._states[entry.producer_id] = state
+            newest_us = state.window[-1].append_timestamp_us if state.window else 0
+            # A snapshot of before there was the field still tells the time of its producers.
+            table.last_append_timestamp_us = max(table.last_append_timestamp_us, newest_us)
         return table
 
 

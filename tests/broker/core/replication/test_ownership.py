@@ -119,6 +119,10 @@ def test_a_retry_after_the_takeover_gets_the_offset_of_the_first_attempt() -> No
         group = trial.ownership.assign([candidate(3, producer=9), candidate(1)], now_us=1, now_ms=0)
         assert (group.outcomes[0], group.duplicates) == (placed, [True, False])
         assert group.headers[0].append_timestamp_us == 77, "time does not go back across the takeover either"
+        owner = trial.owner
+        assert owner is not None
+        kept = ProducerTable.restore(owner.producers.snapshot())
+        assert kept.last_append_timestamp_us == 77, "nor behind a snapshot of it"
 
 
 def test_a_table_for_another_position_or_too_late_makes_nobody_owner() -> None:
