@@ -135,9 +135,11 @@ def producers_not_kept() -> Replacements:
     """What batches say of producers is not kept when they are compacted, and who owns them does not ask others."""
     scan = LoggedProducers._scan
 
-    def forgetful(self: LoggedProducers, offset: int, log_start: int, *, may_forget: bool = False) -> Any:
-        del may_forget
-        return scan(self, offset, log_start, may_forget=True)
+    def forgetful(self: LoggedProducers, offset: int, log_start: int) -> Any:
+        table, last = scan(self, offset, log_start)
+        if table is not None:
+            table.known_from = 0
+        return table, last
 
     return [(LoggedProducers, "at_end", lambda *_, **__: None), (LoggedProducers, "_scan", forgetful)]
 

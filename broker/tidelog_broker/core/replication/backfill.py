@@ -355,8 +355,8 @@ class Backfill:
             if self._is_here(pull.epoch):
                 self.incomplete.discard(pull.epoch)
             self._note_left_behind(pull.epoch)
-            if decided is not None:
-                self.producers.want(pull.epoch, now_ms)
+            if decided is not None or 0 < state.log_start >= state.start_of(pull.epoch):
+                self.producers.want(pull.epoch, now_ms)  # compacted, or retention has deleted what lies in front
             self.go_on(now_ms)
             if not self._wanted():
                 self._whole()

@@ -44,13 +44,17 @@ class Group:
 
 
 class Owner:
-    """The one writer of an epoch. All offsets are absolute; `next_offset` is the first unassigned one."""
+    """The one writer of an epoch. All offsets are absolute; `next_offset` is the first unassigned one.
+
+    `is_logged`: whether the log here tells what the producers had sent before the epoch.
+    """
 
     def __init__(
         self,
         descriptor: pb.EpochDescriptor,
         *,
         producers: ProducerTable,
+        is_logged: bool = True,
     ) -> None:
         assert 1 <= descriptor.ack_quorum <= len(descriptor.placement)
         assert descriptor.owner in descriptor.placement
@@ -59,6 +63,7 @@ class Owner:
         self.incarnation = descriptor.owner_incarnation
         self.ack_quorum = descriptor.ack_quorum
         self.producers = producers
+        self.is_logged = is_logged
         self.next_offset = descriptor.start_offset
         self.digest = 0
         self.high_watermark = descriptor.start_offset
