@@ -66,7 +66,7 @@ class ProducerTable:
         self._states: OrderedDict[int, ProducerState] = OrderedDict()
         self._silent = SilentProducers()
         self.last_append_timestamp_us = 0
-        """The newest append timestamp of all batches, with a producer or without: the next one has no earlier."""
+        """The append timestamp of the last batch, with a producer or without, in µs: the next one has no earlier."""
 
     def __len__(self) -> int:
         """How many producers there are whose newest batches are remembered."""
@@ -121,7 +121,7 @@ class ProducerTable:
             header.epoch,
             header.append_timestamp_us,
         )
-        self.last_append_timestamp_us = max(self.last_append_timestamp_us, stored.append_timestamp_us)
+        self.last_append_timestamp_us = header.append_timestamp_us  # they never go back along a log
         if producer_id == 0:
             return stored
         state = self._states.get(producer_id)

@@ -149,3 +149,20 @@ def test_it_is_not_asked_for_behind_a_copy_that_has_its_front() -> None:
     trial.wrote()
     asks = [effect.message for effect in trial.take(Send) if isinstance(effect.message, pb.Backfill)]
     assert [ask for ask in asks if ask.producers] == []
+
+
+def test_it_is_asked_for_where_what_is_missing_is_deleted_meanwhile() -> None:
+    """The log goes on behind it, and nobody has headers of it any more."""
+    past = Past()
+    trial = past.lacking(1, held=(2,))
+    trial.take()
+    trial.backfill.raise_log_start(8, 0)
+    asks = [effect.message for effect in trial.take(Send) if isinstance(effect.message, pb.Backfill)]
+    assert [(ask.epoch, ask.from_offset) for ask in asks if ask.producers] == [(1, 8)]
+
+
+def test_it_is_not_asked_for_where_there_is_no_log_to_keep_it_beside() -> None:
+    trial = Past().lacking(1)
+    trial.take()
+    trial.backfill.raise_log_start(8, 0)
+    assert not trial.backfill.producers.is_asking
