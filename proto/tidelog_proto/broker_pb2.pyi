@@ -1819,12 +1819,16 @@ class FenceEntry(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., descriptor: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., promised: _Optional[_Union[Ballot, _Mapping]] = ..., accepted: _Optional[_Union[Ballot, _Mapping]] = ..., accepted_value: _Optional[bytes] = ..., dropped: _Optional[bool] = ..., deleting_below: _Optional[int] = ...) -> None: ...
 
 class ProducerSnapshot(_message.Message):
-    __slots__ = ("producers", "silent")
+    __slots__ = ("producers", "silent", "last_append_timestamp_us", "known_from")
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     SILENT_FIELD_NUMBER: _ClassVar[int]
+    LAST_APPEND_TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FROM_FIELD_NUMBER: _ClassVar[int]
     producers: _containers.RepeatedCompositeFieldContainer[ProducerEntry]
     silent: _containers.RepeatedCompositeFieldContainer[SilentProducers]
-    def __init__(self, producers: _Optional[_Iterable[_Union[ProducerEntry, _Mapping]]] = ..., silent: _Optional[_Iterable[_Union[SilentProducers, _Mapping]]] = ...) -> None: ...
+    last_append_timestamp_us: int
+    known_from: int
+    def __init__(self, producers: _Optional[_Iterable[_Union[ProducerEntry, _Mapping]]] = ..., silent: _Optional[_Iterable[_Union[SilentProducers, _Mapping]]] = ..., last_append_timestamp_us: _Optional[int] = ..., known_from: _Optional[int] = ...) -> None: ...
 
 class SilentProducers(_message.Message):
     __slots__ = ("producer_ids", "producer_epochs", "end_sequences")

@@ -161,6 +161,12 @@ DELETING = [
     Mutant(
         "producers deleted with the log", retention.producers_deleted_with_the_log, mixture=RETENTION, first_seed=130
     ),
+    Mutant(
+        "late copies taken for whole ones",
+        retention.late_copies_taken_for_whole_ones,
+        mixture=COMPACTED_AND_DELETED,
+        first_seed=6930,
+    ),
     Mutant("producers of what was cut off kept", retention.producers_of_cut_batches_kept, mixture="late cut"),
 ]
 """Of what retention leaves behind."""

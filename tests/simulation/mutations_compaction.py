@@ -15,6 +15,7 @@ from tidelog_broker.core.replication.copied_producers import CopiedProducers
 from tidelog_broker.core.replication.versions import Versions
 from tidelog_broker.partition.compacted_versions import CompactedVersions
 from tidelog_broker.partition.compaction import Compaction
+from tidelog_broker.partition.producer_snapshots import SnapshotWriter
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.logged_producers import LoggedProducers
 from tidelog_broker.replication.replica_log import ReplicaLog
@@ -127,17 +128,22 @@ def borders_not_looked_for() -> Replacements:
 
 
 def producers_not_fetched() -> Replacements:
-    """A copy that comes compacted comes without what producers sent into it."""
-    return [(CopiedProducers, "want", lambda *_: None)]
+    """A copy that comes compacted comes without what producers sent into it, nor does an owner keep what it is told.
+
+    Each makes up for the lack of the other: no world of 510 noticed copies that come without while owners keep it.
+    """
+    return [(CopiedProducers, "want", lambda *_: None), (SnapshotWriter, "begin_epoch", lambda *_: None)]
 
 
 def producers_not_kept() -> Replacements:
     """What batches say of producers is not kept when they are compacted, and who owns them does not ask others."""
     scan = LoggedProducers._scan
 
-    def forgetful(self: LoggedProducers, offset: int, log_start: int, *, may_forget: bool = False) -> Any:
-        del may_forget
-        return scan(self, offset, log_start, may_forget=True)
+    def forgetful(self: LoggedProducers, offset: int, log_start: int) -> Any:
+        table, last = scan(self, offset, log_start)
+        if table is not None:
+            table.known_from = 0
+        return table, last
 
     return [(LoggedProducers, "at_end", lambda *_, **__: None), (LoggedProducers, "_scan", forgetful)]
 

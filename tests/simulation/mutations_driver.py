@@ -117,9 +117,7 @@ def reads_past_cut() -> Replacements:
 def producers_forgotten() -> Replacements:
     """A new owner begins without producers."""
 
-    def at(
-        self: LoggedProducers, offset: int, *, log_start: int, may_forget: bool = False
-    ) -> tuple[ProducerTable, int]:
+    def at(self: LoggedProducers, offset: int, *, log_start: int) -> tuple[ProducerTable, int]:
         return ProducerTable(), 0
 
     return [(LoggedProducers, "at", at)]

@@ -148,6 +148,19 @@ def producers_deleted_with_the_log() -> Replacements:
     return [(LoggedProducers, "keep", lambda *_, **__: None)]
 
 
+def late_copies_taken_for_whole_ones() -> Replacements:
+    """A log that begins behind what was deleted before it had it is believed to tell of all producers."""
+    scan = LoggedProducers._scan
+
+    def all_of_them(self: LoggedProducers, offset: int, log_start: int) -> Any:
+        table, last = scan(self, offset, log_start)
+        if table is not None:
+            table.known_from = 0
+        return table, last
+
+    return [(LoggedProducers, "_scan", all_of_them)]
+
+
 def producers_of_cut_batches_kept() -> Replacements:
     """Who owns the partition again goes on with the producers that it knew, whatever was cut off since."""
     open_ = Ownership._open

@@ -47,6 +47,7 @@ SILENT = (
     "replication.replica_log",
     "replication.takeover_log",
     "replication.log_writer",
+    "replication.logged_producers",
     "partition.unsafe_end",
 )
 """Modules that have much to say of what is done to them here."""

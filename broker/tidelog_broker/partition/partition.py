@@ -164,7 +164,6 @@ class Partition:
 
     def decided(self, news: EpochDecided) -> None:
         """An epoch has ended, and with it what was appended behind its end."""
-        self.snapshots.end_epoch()
         self._tell_of_loss(news)
         self.retention.note_log_start()  # it may have stood alone until now, and deleted without a note
         cut_offset = self.driver.cut_offset

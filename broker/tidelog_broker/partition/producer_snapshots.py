@@ -35,16 +35,22 @@ class SnapshotWriter:
         self._batches = 0
         """Appended since the newest snapshot."""
         self._first: ProducerSnapshot | None = None
-        """What an owner knows and its log does not tell: to be written as soon as its epoch has a log."""
+        """What an owner knows and its log does not tell: to be written as soon as there is a log."""
 
     def begin_epoch(self, owner: Owner) -> None:
-        """An epoch of this node begins."""
-        if owner.next_offset > 0 and len(owner.producers) and self._state.log.end_offset != owner.next_offset:
-            self._first = ProducerSnapshot(owner.epoch, owner.next_offset, 0, owner.producers.snapshot())
+        """An epoch of this node begins.
 
-    def end_epoch(self) -> None:
-        """The epoch has ended."""
-        self._first = None
+        What the log here does not tell is written at once: an epoch may end before anything is appended to it, and who
+        has told may be gone by then. It counts at the end of the epoch before.
+        """
+        if owner.is_logged or owner.next_offset == 0:
+            return
+        ended = self._state.replica.state.decision(owner.epoch - 1)
+        snapshot = ProducerSnapshot(ended.epoch, ended.end_offset, ended.end_digest, owner.producers.snapshot())
+        if self._state.log.epochs:
+            self._write(snapshot)
+        else:
+            self._first = snapshot
 
     def appended(self, appends: Sequence[Append]) -> None:
         """Batches are durable here: write a snapshot if it is time for one."""

@@ -489,9 +489,9 @@ class ReplicaDriver:
             self.pump()
 
         def rebuild() -> tuple[ProducerTable | None, int, KnownLater | None]:
-            found = self.view.producers.at(effect.offset, log_start=log_start, may_forget=effect.may_forget)
-            is_wanted = found[0] is None and effect.or_later
-            return (*found, self.view.producers.later(effect.offset) if is_wanted else None)
+            table, last_us = self.view.producers.at(effect.offset, log_start=log_start)
+            is_wanted = effect.or_later and (table is None or table.known_from > 0)
+            return table, last_us, self.view.producers.later(effect.offset) if is_wanted else None
 
         self._tools.io.start(self._io_key, rebuild, done)
 

@@ -2,6 +2,10 @@
 
 Retention and compaction take headers away, and a log that leaves in front of a hole does: before that, what they say is
 kept in a snapshot beside the log (`storage.partition.snapshots`). A snapshot counts by what the log holds around it.
+
+A log that begins behind offset 0 tells of all producers only with such a snapshot. A copy that began late, as retention
+had deleted what lies in front, never had those headers, and one that was fetched compacted never had the epoch's: what
+they tell is known from an offset on (`ProducerTable.known_from`), and others are asked for the rest.
 """
 
 from __future__ import annotations
@@ -12,8 +16,7 @@ from typing import NamedTuple
 
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import KnownLater
-from tidelog_broker.core.replication.producers import ProducerTable
-from tidelog_broker.storage.epoch.epoch_log import EpochLog
+from tidelog_broker.core.replication.producers import ProducerTable, known_from
 from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot
@@ -47,20 +50,19 @@ class LoggedProducers:
         self._log_start = log_start
         store.before_leaving = self._keep_what_leaves
 
-    def at(self, offset: int, *, log_start: int, may_forget: bool = False) -> tuple[ProducerTable | None, int]:
+    def at(self, offset: int, *, log_start: int) -> tuple[ProducerTable | None, int]:
         """Rebuild what the log says of producers at `offset`, and the append timestamp there.
 
-        What retention has deleted, below `log_start`, is forgotten; with `may_forget`, what compaction has taken out
-        without a snapshot here, too.
-
         Returns:
-            None for the table when the log here does not reach there without a hole, from a snapshot or from its start.
+            None for the table when the log here does not reach there without a hole, from a snapshot or from
+            `log_start`, below which retention has deleted. One that says less than all has a `known_from`.
         """
         if offset == 0:
             return ProducerTable(), 0
         try:
-            table, _ = self._scan(offset, log_start, may_forget=may_forget)
-            return table, self._last_append_us(offset) if table is not None else 0
+            table, _ = self._scan(offset, log_start)
+            # A log that begins behind a hole has no batch in front of it to tell the time: the snapshot does.
+            return table, max(self._last_append_us(offset), table.last_append_timestamp_us) if table is not None else 0
         except ProtocolError as error:
             log.warning("%s: the producers cannot be told: %s", self.store.directory.name, error)
             return None, 0
@@ -80,8 +82,10 @@ class LoggedProducers:
         Snapshots count by what the log holds in front of them, so the newest one would be lost with that. Runs on the
         I/O worker.
 
+        One of no producers at all is kept, too: without it nobody could tell later that there were none.
+
         Returns:
-            None when one counts that lies behind, or the log says nothing of producers.
+            None when one counts that lies behind and knows as much, or the log here cannot tell.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
@@ -89,11 +93,15 @@ class LoggedProducers:
         store = self.store
         offset = min(committed, store.end_offset)
         beginning = self._beginning(below)
-        snapshots = (one for one in store.reader.load_producer_snapshots() if below <= one.offset <= offset)
-        if any(self._behind(one) is not None and (one.offset > below or one[:3] == beginning) for one in snapshots):
+        behind = [
+            known_from(one.payload)
+            for one in store.reader.load_producer_snapshots()
+            if below <= one.offset <= offset and (one.offset > below or one[:3] == beginning) and self.counts(one)
+        ]
+        if 0 in behind:
             return None
         table, last = self._scan(offset, log_start)
-        if table is None or table.is_empty:
+        if table is None or table.known_from >= min([*behind, offset]):
             return None
         if beginning is not None and beginning[1] == offset:
             return ProducerSnapshot(
@@ -127,7 +135,7 @@ class LoggedProducers:
             return
         try:
             table, _ = self._scan(newest.end_offset, self._log_start())
-            if table is not None and not table.is_empty:
+            if table is not None and table.known_from < newest.end_offset:
                 store.save_producer_snapshot(
                     following, newest.end_offset, 0, table.snapshot(), committed=newest.end_offset
                 )
@@ -142,30 +150,33 @@ class LoggedProducers:
         Runs on the I/O worker.
 
         Returns:
-            None when one counts that lies there or behind; and where the log here does not tell, as it came compacted
-            from another node: before this one owns the partition it asks others, see `at`.
+            None when one counts that lies there or behind and knows as much; and where the log here does not tell, as
+            it came compacted from another node: before this one owns the partition it asks others, see `at`.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
         """
-        if self.knows_at(epoch, committed=committed):
-            return None
         decision = self._chain.decision(epoch)
         end_offset = decision.end_offset
+        behind = [
+            known_from(one.payload)
+            for one in self.store.reader.load_producer_snapshots()
+            if end_offset <= one.offset <= committed and self.counts(one)
+        ]
+        if 0 in behind:
+            return None
         table, _ = self._scan(end_offset, log_start)
-        return None if table is None else ProducerSnapshot(epoch, end_offset, decision.end_digest, table.snapshot())
+        if table is None or table.known_from >= min([*behind, end_offset]):
+            return None
+        return ProducerSnapshot(epoch, end_offset, decision.end_digest, table.snapshot())
 
-    def knows_at(self, epoch: int, *, committed: int | None = None) -> bool:
-        """Whether a snapshot counts that lies at a decided epoch's end or behind it; not behind `committed`.
+    def knows_at(self, epoch: int) -> bool:
+        """Whether a snapshot counts that lies at a decided epoch's end or behind it, and knows all.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
         """
-        end_offset = self._chain.decision(epoch).end_offset
-        snapshots = (one for one in self.store.reader.load_producer_snapshots() if end_offset <= one.offset)
-        if committed is not None:
-            snapshots = (one for one in snapshots if one.offset <= committed)
-        return any(self._behind(one) is not None for one in snapshots)
+        return self.later(self._chain.decision(epoch).end_offset) is not None
 
     def counts(self, snapshot: ProducerSnapshot) -> bool:
         """Whether a snapshot is of this log, see `_behind`.
@@ -176,52 +187,67 @@ class LoggedProducers:
         return self._behind(snapshot) is not None
 
     def later(self, offset: int) -> KnownLater | None:
-        """Return the earliest snapshot that counts and lies at an offset or behind it; None without one.
+        """Return the earliest snapshot that counts, knows all and lies at an offset or behind it; None without one.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
         """
         snapshots = [one for one in self.store.reader.load_producer_snapshots() if one.offset >= offset]
-        found = next(filter(self.counts, reversed(snapshots)), None)
+        whole = (one for one in reversed(snapshots) if self.counts(one) and not known_from(one.payload))
+        found = next(whole, None)
         return KnownLater(*found) if found is not None else None
 
     def unknown_epoch(self) -> int | None:
-        """The newest epoch that is here as compaction left it, where no snapshot says what producers sent into it."""
-        chain = self._chain
+        """The newest epoch of which neither headers nor a snapshot say what producers sent into it, or in front of it.
+
+        Compaction left it so, or the log here begins with it, or behind it, and never had what lies in front.
+
+        Raises:
+            StorageError: the disk failed, or something is damaged.
+        """
+        chain, store = self._chain, self.store
         for epoch, compactions in sorted(chain.compactions.items(), reverse=True):
-            held = self.store.log_of(epoch)
+            held = store.log_of(epoch)
             if held is not None and held.end_digest in {each.terms.end_digest for each in compactions}:
                 return None if self.knows_at(epoch) else epoch
-        return None
+        if not store.epochs or not 0 < store.start_offset <= self._log_start():
+            return None  # it has a front, or waits for one
+        epoch = min(store.epochs[0].epoch, chain.active.epoch - 1)
+        return epoch if epoch >= chain.genesis.epoch and self.later(store.start_offset) is None else None
 
-    def _scan(
-        self, offset: int, log_start: int, *, may_forget: bool = False
-    ) -> tuple[ProducerTable | None, BatchHeader | None]:
+    def _scan(self, offset: int, log_start: int) -> tuple[ProducerTable | None, BatchHeader | None]:
         """Return the table, and the header of the last batch below `offset` if one was seen."""
         store = self.store
         known = self._snapshot_at_most(offset)
         if known is None:
             if store.start_offset > log_start or not store.epochs:
                 return None, None
-            known = _Known(ProducerTable(), None, store.start_offset, store.reader.scan_headers(store.start_offset))
+            begin = store.start_offset
+            known = _Known(ProducerTable(known_from=begin), None, begin, store.reader.scan_headers(begin))
         table, last, at, headers = known
         for header in headers:
             if header.end_offset > offset:
                 break
-            if header.flags & Flags.DERIVED:
-                if not may_forget:
-                    return None, None  # compaction has taken out what it said of producers
-                table = ProducerTable()  # what was known may be out of date: who is unknown begins anew, and is told
-            table.apply(header)
+            if header.flags & Flags.DERIVED:  # it says nothing of producers, and has a time that is rounded up
+                last_append_us = table.last_append_timestamp_us
+                table = ProducerTable(known_from=header.end_offset)  # what was known may be out of date
+                table.last_append_timestamp_us = last_append_us
+            else:
+                table.apply(header)
             last, at = header, header.end_offset
         return (table, last) if at == offset else (None, None)
 
     def _snapshot_at_most(self, offset: int) -> _Known | None:
-        """Return the newest snapshot that counts, and what is behind it; see `_behind`."""
+        """Return the newest of the snapshots that count and know most, and what is behind it; see `_behind`."""
+        best: _Known | None = None
         for snapshot in self.store.reader.load_producer_snapshots():
             if snapshot.offset <= offset and (behind := self._behind(snapshot)) is not None:
-                return _Known(ProducerTable.restore(snapshot.payload), behind[0], snapshot.offset, behind[1])
-        return None
+                table = ProducerTable.restore(snapshot.payload)
+                if best is None or table.known_from < best.table.known_from:
+                    best = _Known(table, behind[0], snapshot.offset, behind[1])
+                if not table.known_from:
+                    break
+        return best
 
     def _behind(self, snapshot: ProducerSnapshot) -> tuple[BatchHeader | None, Iterator[BatchHeader]] | None:
         """Return the last header that a snapshot covers and those behind it, if it counts.
@@ -229,11 +255,11 @@ class LoggedProducers:
         A snapshot can be ahead of a log whose unsynced tail was lost, and the log can have grown past its offset with
         other records since: it counts only if the batch that ends there carries its epoch and digest. One that was
         made at an epoch's start, from what a peer told, has the digest 0, and the epoch begins there. Where retention
-        has deleted that batch, the segment behind it tells the same digest. At the end that was decided for a whole
-        epoch it counts however compaction has changed that epoch since.
+        has deleted that batch, the segment behind it tells the same digest. At the end that was decided for an epoch it
+        counts however compaction has changed that epoch since, and whether the log reaches there or begins there.
         """
         store, held = self.store, self.store.log_of(snapshot.epoch)
-        if held is not None and self._is_decided_end(held, snapshot):
+        if self._is_decided_end(snapshot):
             return None, store.reader.scan_headers(snapshot.offset)
         if held is not None and (held.start_offset, held.start_digest) == (snapshot.offset, snapshot.digest):
             return None, store.reader.scan_headers(snapshot.offset)
@@ -245,9 +271,14 @@ class LoggedProducers:
             return None
         return last, headers
 
-    def _is_decided_end(self, held: EpochLog, snapshot: ProducerSnapshot) -> bool:
-        if not self._chain.genesis.epoch <= snapshot.epoch < self._chain.active.epoch:
+    def _is_decided_end(self, snapshot: ProducerSnapshot) -> bool:
+        """Whether a snapshot lies at the decided end of an epoch, and the log here holds what follows."""
+        chain, store = self._chain, self.store
+        if not chain.genesis.epoch <= snapshot.epoch < chain.active.epoch:
             return False
-        decision = self._chain.decision(snapshot.epoch)
-        is_whole = held.end_offset == decision.end_offset and held.damage is None
-        return is_whole and (decision.end_offset, decision.end_digest) == (snapshot.offset, snapshot.digest)
+        decision, held = chain.decision(snapshot.epoch), store.log_of(snapshot.epoch)
+        if (decision.end_offset, decision.end_digest) != (snapshot.offset, snapshot.digest):
+            return False
+        if held is not None:
+            return held.end_offset == decision.end_offset and held.damage is None
+        return bool(store.epochs) and store.start_offset <= snapshot.offset <= store.end_offset

@@ -16,7 +16,7 @@ from tidelog_broker.core.replication.effects import ReadLog
 from tidelog_broker.core.replication.ports import Position
 from tidelog_broker.core.replication.replica_state import Doubt
 from tidelog_broker.replication.logged_producers import LoggedProducers
-from tidelog_broker.storage.io.errors import DiskFullError, NotHeldError
+from tidelog_broker.storage.io.errors import DiskFullError, NotHeldError, StorageFailedError
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -56,6 +56,7 @@ class ReplicaLog:
         self._synced: tuple[int, bool] | None = None
         self._rebooted = rebooted
         self._short = False
+        self._without_producers: int | None = None
         self.is_reboot_noted = True
         """Whether nothing is left to be written down of the machine's going down."""
 
@@ -73,7 +74,16 @@ class ReplicaLog:
         view._begin_again()
         view._note_reboot()
         view.go_on_filling()
+        view._look_for_producers()
         return view
+
+    def _look_for_producers(self) -> None:
+        try:
+            self._without_producers = self.producers.unknown_epoch()
+        except StorageFailedError:
+            raise
+        except ProtocolError as error:  # damaged: it is told of elsewhere, and who owns it asks others
+            log.warning("%s: the producers cannot be told: %s", self.store.directory.name, error)
 
     # --- the chain, as this log needs it ---------------------------------------------------------------
 
@@ -265,8 +275,8 @@ class ReplicaLog:
         self._log_start = max(self._log_start, offset)
 
     def epoch_without_producers(self) -> int | None:
-        """The newest epoch that is here as compaction left it, where no snapshot says what producers sent into it."""
-        return self.producers.unknown_epoch()
+        """The newest epoch by whose end the log here did not tell all of producers when it was opened; None: it did."""
+        return self._without_producers
 
     def sync_ahead(self, epoch: int, slack_bytes: int) -> None:
         """Have the disk take what the newest epoch holds, beside its I/O worker; see `EpochReader.sync_ahead`.

@@ -18,6 +18,7 @@ from tidelog_broker.core.replication.effects import (
     SyncLog,
     Truncate,
 )
+from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.io.errors import StorageFailedError
@@ -251,9 +252,12 @@ def test_producers_of_a_later_place_are_kept_if_the_log_is_the_same_there(tmp_pa
     second = write_epoch(source, 1, b"c")
     write_epoch(copy, 0, b"a", b"b")
     theirs, mine = view_of(source, chain_of(first)), view_of(copy, chain_of(first))
-    source.save_producer_snapshot(1, *second, b"state", committed=3)
-    assert theirs.producers.later(2) == (1, *second, b"state")
-    keep = KeepProducers(0, 1, *second, b"state")
+    source.save_producer_snapshot(1, *second, ProducerTable(known_from=2).snapshot(), committed=3)
+    assert theirs.producers.later(2) is None, "one that knows less than all is no help"
+    state = ProducerTable().snapshot()
+    source.save_producer_snapshot(1, *second, state, committed=3)
+    assert theirs.producers.later(2) == (1, *second, state)
+    keep = KeepProducers(0, 1, *second, state)
     assert not log_writer.perform(mine, keep), "the log has not come so far"
     write_epoch(copy, 1, b"c")
     assert log_writer.perform(mine, keep)

@@ -7,14 +7,20 @@ from pathlib import Path
 from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.replica_logs import chain_of, decided, open_log, reopened, view_of
 
-from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_broker.core.replication.producers import ProducerTable, known_from
 from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_proto.header import BatchHeader
 
 
 def of_one(store: PartitionLog) -> bytes:
     """A snapshot that knows one producer."""
+    return of_one_at(next(store.reader.scan_headers(0)))
+
+
+def of_one_at(header: BatchHeader) -> bytes:
+    """A snapshot that knows one producer, of a batch."""
     table = ProducerTable()
-    table.apply(next(store.reader.scan_headers(0))._replace(producer_id=7, base_sequence=0))
+    table.apply(header._replace(producer_id=7, base_sequence=0))
     return table.snapshot()
 
 
@@ -53,8 +59,6 @@ def test_a_snapshot_that_is_ahead_of_the_log_hides_no_older_one(tmp_path: Path) 
     chain = chain_of(decided(disk, tmp_path))
     store = open_log(disk, tmp_path)
     view = view_of(store, chain)
-    kept = view.producers.keep(3, committed=6, log_start=0)
-    assert kept is None, "nothing here is numbered"
     header = next(store.reader.scan_headers(4))
     store.save_producer_snapshot(header.epoch, header.end_offset, header.digest, of_one(store), committed=6)
     store.save_producer_snapshot(1, 6, 12345, ProducerTable().snapshot(), committed=6)
@@ -98,3 +102,89 @@ def test_what_leaves_in_front_of_a_hole_says_first_what_it_knows_of_producers(tm
     assert kept[:3] == (2, 6, 0), "it counts where the missing epoch begins"
     assert len(ProducerTable.restore(kept.payload)) == 1
     assert view.producers.at(9, log_start=0) == (None, 0)
+
+
+def test_a_log_that_begins_behind_a_hole_knows_how_late_it_was_there(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    chain = chain_of(decided(disk, tmp_path))
+    store = open_log(disk, tmp_path)
+    view = view_of(store, chain)
+    table, timestamp_us = view.producers.at(6, log_start=0)
+    assert table is not None
+    assert timestamp_us > 0
+    store.save_producer_snapshot(2, 9, 0, table.snapshot(), committed=9)
+    store.start_epoch(2, 9)
+    assert store.start_offset == 9
+    table, known_us = view.producers.at(9, log_start=0)
+    assert table is not None
+    assert len(table) == 0, "nothing here is numbered: only the time is known"
+    assert known_us == timestamp_us, "who is asked about producers, or owns the next epoch, must not go back in time"
+
+
+def test_a_copy_that_began_late_tells_of_producers_only_from_there(tmp_path: Path) -> None:
+    """What was sent in front of it others may know; what came since is kept all the same."""
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    chain = chain_of(decided(disk, tmp_path))
+    store = open_log(disk, tmp_path)
+    store.delete_before(3)
+    view = view_of(store, chain, log_start=3)
+    table, timestamp_us = view.producers.at(6, log_start=3)
+    assert table is not None
+    assert (table.known_from, timestamp_us) == (3, 7)
+    assert view.epoch_without_producers() == 0, "the one in front of it is asked for"
+    partly = view.producers.keep(5, committed=6, log_start=3)
+    assert partly is not None
+    assert known_from(partly.payload) == 3
+    store.save_producer_snapshot(*partly, committed=6)
+    assert view.producers.keep(5, committed=6, log_start=3) is None, "one that knows as much is there"
+    assert view.producers.later(3) is None, "nobody is told that this is all"
+
+    first = next(store.reader.scan_headers(3))
+    store.save_producer_snapshot(first.epoch, first.end_offset, first.digest, of_one_at(first), committed=6)
+    table, _ = view.producers.at(6, log_start=3)
+    assert table is not None
+    assert (table.known_from, len(table)) == (0, 1), "an older one that knows all goes before a newer one"
+    kept = view.producers.keep(5, committed=6, log_start=3)
+    assert kept is not None
+    assert known_from(kept.payload) == 0, "nor does it go with what is deleted because the other one is there"
+    assert view_of(store, chain, log_start=3).epoch_without_producers() is None
+
+
+def test_that_there_are_no_producers_is_kept_too(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    store = open_log(disk, tmp_path)
+    view = view_of(store, chain_of(store.epoch_end(0, 0)), log_start=3)
+    snapshot = view.producers.keep(3, committed=6, log_start=0)
+    assert snapshot is not None
+    store.save_producer_snapshot(*snapshot, committed=6)
+    store.delete_before(3)
+    table, _ = view.producers.at(6, log_start=3)
+    assert table is not None
+    assert (table.known_from, len(table)) == (0, 0), "a copy that began late would not know that"
+
+
+def test_what_was_told_at_the_end_of_an_epoch_counts_wherever_the_log_goes_on_from_there(tmp_path: Path) -> None:
+    """An owner keeps so what others have told; its log may lack the epoch, or the epoch may have no records."""
+    disk = FaultyDisk()
+    reopened(disk, tmp_path)
+    store = open_log(disk, tmp_path)
+    second = store.epoch_end(1, 3)
+    chain = chain_of(store.epoch_end(0, 0), second, (second[0], 0), (9, 77))
+    store.delete_before(3)
+    view = view_of(store, chain, log_start=3)
+    told = of_one_at(next(store.reader.scan_headers(3)))
+    store.save_producer_snapshot(2, 6, 0, told, committed=6)
+    table, _ = view.producers.at(6, log_start=3)
+    assert table is not None
+    assert (table.known_from, len(table)) == (0, 1), "epoch 2 is empty and has no directory"
+    store.save_producer_snapshot(3, 9, 77, told, committed=9)
+    assert view.producers.at(9, log_start=3) == (None, 0), "the log does not reach there"
+    store.start_epoch(4, 9)
+    table, _ = view.producers.at(9, log_start=3)
+    assert table is not None
+    assert (table.known_from, len(table)) == (0, 1), "it begins there: epoch 3 is missing"
+    store.save_producer_snapshot(3, 9, 78, told, committed=9)
+    assert view.producers.at(9, log_start=3) == (None, 0), "that is not how the epoch ended"

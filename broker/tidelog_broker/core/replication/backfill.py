@@ -238,8 +238,10 @@ class Backfill:
             return
         state.log_start = offset
         state.log.raise_log_start(offset)
-        lacked = bool(self.incomplete)
-        self.incomplete = {epoch for epoch in self.incomplete if state.decision(epoch).end_offset > state.log_start}
+        lacked = self.incomplete
+        self.incomplete = {epoch for epoch in lacked if state.decision(epoch).end_offset > state.log_start}
+        if lacked != self.incomplete and state.log.newest_epoch() is not None:
+            self.producers.want(max(lacked - self.incomplete), now_ms)  # what was sent into it is not told here
         pull = self._pull
         is_over = pull is not None and not {pull.epoch} & {*self.incomplete, *filter(self._is_rotten, self._rotten)}
         if pull is not None and (is_over or self._at.offset < offset):
@@ -355,8 +357,8 @@ class Backfill:
             if self._is_here(pull.epoch):
                 self.incomplete.discard(pull.epoch)
             self._note_left_behind(pull.epoch)
-            if decided is not None:
-                self.producers.want(pull.epoch, now_ms)
+            if decided is not None or 0 < state.log_start >= state.start_of(pull.epoch):
+                self.producers.want(pull.epoch, now_ms)  # compacted, or retention has deleted what lies in front
             self.go_on(now_ms)
             if not self._wanted():
                 self._whole()

@@ -1,10 +1,11 @@
-"""What producers have sent into compacted epochs that came from other nodes: it is asked of them, and kept.
+"""What producers have sent that copies from other nodes do not tell: it is asked of them, and kept.
 
-Compaction leaves of a batch no word of its producer; who compacts keeps a snapshot of that (`KeepProducers`). A copy
-that was fetched compacted comes without one. If its node owned the partition later, and whoever knew were gone for
-good, retries would be stored twice. So the snapshot is fetched right behind the copy, of the newest such epoch: it
-covers the older ones, and the epochs behind it tell of themselves. Who held that epoch may be no replica any more when
-this node comes to own the partition, so an owner forgets nothing as long as they are asked.
+Compaction leaves of a batch no word of its producer; who compacts keeps a snapshot of that (`KeepProducers`), and so
+does who deletes the front of the log. A copy that was fetched compacted, or behind such a front, comes without one. If
+its node owned the partition later, and whoever knew were gone for good, retries would be stored twice. So the snapshot
+is fetched right behind the copy, of the newest such epoch: it covers what lies in front, and the epochs behind it tell
+of themselves. Who held that epoch may be no replica any more when this node comes to own the partition, so an owner
+forgets nothing as long as they are asked.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tidelog_broker.core.replication.effects import KeepProducers
 from tidelog_broker.core.replication.ports import Position
+from tidelog_broker.core.replication.producers import known_from
 from tidelog_broker.core.replication.pull import Pull
 from tidelog_proto import broker_pb2 as pb
 
@@ -68,7 +70,7 @@ class CopiedProducers:
         pull = self._pull
         if pull is None or reply.length or not pull.expects(sender, reply, self._end(pull)):
             return False
-        if reply.status != pb.HELD:
+        if reply.status != pb.HELD or known_from(reply.producers):  # it knows no more than was sent since then
             pull.turned_down(now_ms)
             if pull.refused(self._state.surroundings.alive):
                 self._pull = None  # nobody knows: it is forgotten, as what retention has deleted

@@ -205,15 +205,14 @@ class SyncAhead:
 class RebuildProducers:
     """Rebuild the producers' state at `offset`, the end of `epoch`, from the log; then `Replica.producers_rebuilt`.
 
-    With `to`, it is for another node that has no log of its own yet. Done after the writes before it. Compaction leaves
-    of a batch no word of its producer, and says so in a snapshot; where nobody has that, `may_forget` does without it.
-    With `or_later` a snapshot of a later place will do for the other node.
+    With `to`, it is for another node whose log cannot tell. Done after the writes before it. A log that lacks headers
+    and a snapshot of what they say tells from an offset on, see `ProducerTable.known_from`. With `or_later` a snapshot
+    of a later place will do for the other node.
     """
 
     epoch: int
     offset: int
     to: str = ""
-    may_forget: bool = False
     or_later: bool = False
 
 

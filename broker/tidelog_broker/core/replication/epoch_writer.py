@@ -44,14 +44,17 @@ class Group:
 
 
 class Owner:
-    """The one writer of an epoch. All offsets are absolute; `next_offset` is the first unassigned one."""
+    """The one writer of an epoch. All offsets are absolute; `next_offset` is the first unassigned one.
+
+    `is_logged`: whether the log here tells what the producers had sent before the epoch.
+    """
 
     def __init__(
         self,
         descriptor: pb.EpochDescriptor,
         *,
         producers: ProducerTable,
-        last_append_timestamp_us: int = 0,
+        is_logged: bool = True,
     ) -> None:
         assert 1 <= descriptor.ack_quorum <= len(descriptor.placement)
         assert descriptor.owner in descriptor.placement
@@ -60,10 +63,11 @@ class Owner:
         self.incarnation = descriptor.owner_incarnation
         self.ack_quorum = descriptor.ack_quorum
         self.producers = producers
+        self.is_logged = is_logged
         self.next_offset = descriptor.start_offset
         self.digest = 0
         self.high_watermark = descriptor.start_offset
-        self._last_append_timestamp_us = last_append_timestamp_us
+        self._last_append_timestamp_us = producers.last_append_timestamp_us
         self._start_offset = descriptor.start_offset
         self._durable_ends = dict.fromkeys(descriptor.placement, descriptor.start_offset)
 

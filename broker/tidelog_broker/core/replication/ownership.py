@@ -1,8 +1,9 @@
 """Being the owner of an epoch: recovering producer state, then replicating what is appended.
 
 A node that a decision names begins as *opening*: it may not give out an offset before it knows, for the end of the
-epoch before, what every producer has sent (exactly once is a function of the log). A log that is whole here tells;
-otherwise another replica is asked, and this log again once it is whole. From then on `epoch_writer` gives out
+epoch before, what every producer has sent (exactly once is a function of the log). A log that is whole here tells, or
+its snapshots of what has left it; otherwise the other replicas are asked, and this log again once it is whole. Where
+nobody knows all, whoever knows most will do: the rest is forgotten for good. From then on `epoch_writer` gives out
 offsets and `Pushes` keeps the replicas up.
 """
 
@@ -54,6 +55,8 @@ class Ownership:
         """Who has told this node, which gives up, how its epoch ended."""
         self._pushes: Pushes | None = None
         self._producers_pull: Pull | None = None
+        self._known_best: ProducerTable | None = None
+        """While others are asked: what is known of producers here or there, and is not all."""
         self._confirmations = 0
         self._confirming: dict[int, set[str]] = {}
 
@@ -137,7 +140,7 @@ class Ownership:
 
     def leave(self) -> None:
         """The epoch is decided."""
-        self._state.owner = self._pushes = self._producers_pull = None
+        self._state.owner = self._pushes = self._producers_pull = self._known_best = None
         self._confirming.clear()
         self._gone_on.clear()
         self._resign_ms = 0
@@ -153,9 +156,9 @@ class Ownership:
         if self._state.role == "opening" and self._state.halted is None:
             self._rebuild()
 
-    def _rebuild(self, *, may_forget: bool = False) -> None:
+    def _rebuild(self) -> None:
         active = self._state.active
-        self._state.emit(RebuildProducers(active.epoch - 1, active.start_offset, may_forget=may_forget))
+        self._state.emit(RebuildProducers(active.epoch - 1, active.start_offset))
 
     def begin_first(self, now_ms: int) -> None:
         """The partition is new and its founding names this incarnation: nobody has sent anything yet."""
@@ -180,21 +183,26 @@ class Ownership:
                 producers=table.snapshot() if table is not None else b"",
                 append_timestamp_us=last_append_timestamp_us,
             )
-            if table is None and later is not None:
+            if later is not None:
                 reply.status = pb.HELD
                 reply.producers, reply.producers_epoch = later.payload, later.epoch
                 reply.end_offset, reply.end_digest = later.offset, later.digest
             state.send(effect.to, state.about(reply, effect.epoch))
         elif state.role == "opening" and (active.epoch, active.start_offset) == (effect.epoch + 1, effect.offset):
-            if table is not None:
+            if table is not None and not table.known_from:
                 self._open(table, last_append_timestamp_us, now_ms)
                 return
+            if table is not None:
+                self._note_known(table, last_append_timestamp_us)
             if self._producers_pull is not None:
+                self._forget_if_refused(now_ms)
                 return  # the others are being asked already
             sources = [node for node in state.holders_of(effect.epoch) if node != state.node_id]
             if sources:
                 self._producers_pull = Pull(state.key, effect.epoch, sources, state.timing, producers=True)
                 self._ask_producers(now_ms)
+            elif self._known_best is not None:
+                self._forget(self._known_best, now_ms)
             else:
                 state.halt("the log here cannot tell what its producers have sent, and nobody else holds it")
 
@@ -204,13 +212,36 @@ class Ownership:
         about_batches = reply.status == pb.HELD and reply.length > 0
         if pull is None or about_batches or not pull.expects(sender, reply, self._start()):
             return False
-        if reply.status != pb.HELD:
-            pull.turned_down(now_ms)
-            if pull.refused(self._state.surroundings.alive) and not self._others_are_asked():
-                self._rebuild(may_forget=True)
-        else:
-            self._open(ProducerTable.restore(reply.producers), reply.append_timestamp_us, now_ms)
+        table = ProducerTable.restore(reply.producers) if reply.status == pb.HELD else None
+        if table is not None and not table.known_from:
+            self._open(table, reply.append_timestamp_us, now_ms, is_logged=False)
+            return True
+        if table is not None:
+            self._note_known(table, reply.append_timestamp_us)
+        pull.turned_down(now_ms)
+        self._forget_if_refused(now_ms)
         return True
+
+    def _note_known(self, table: ProducerTable, last_append_timestamp_us: int) -> None:
+        """Keep whichever knows most: batches were deleted, or compacted, before this node or another had them."""
+        best = self._known_best
+        last_us = max(last_append_timestamp_us, table.last_append_timestamp_us)
+        last_us = max(last_us, best.last_append_timestamp_us if best is not None else 0)
+        if best is None or table.known_from < best.known_from:
+            best = self._known_best = table
+        best.last_append_timestamp_us = last_us
+
+    def _forget_if_refused(self, now_ms: int) -> None:
+        """Go on with what is known once nobody can be asked who may know more."""
+        pull, best = self._producers_pull, self._known_best
+        if pull is None or best is None or self._others_are_asked():
+            return
+        if pull.refused(self._state.surroundings.alive):
+            self._forget(best, now_ms)
+
+    def _forget(self, best: ProducerTable, now_ms: int) -> None:
+        best.known_from = 0  # who is not in there begins anew, and is told so
+        self._open(best, best.last_append_timestamp_us, now_ms, is_logged=False)
 
     def _ask_producers(self, now_ms: int) -> None:
         assert self._producers_pull is not None
@@ -219,11 +250,14 @@ class Ownership:
     def _start(self) -> Position:
         return Position(self._state.active.start_offset, 0)
 
-    def _open(self, table: ProducerTable, last_append_timestamp_us: int, now_ms: int) -> None:
+    def _open(
+        self, table: ProducerTable, last_append_timestamp_us: int, now_ms: int, *, is_logged: bool = True
+    ) -> None:
         state = self._state
         state.become("owner")
-        self._producers_pull = None
-        state.owner = Owner(state.active, producers=table, last_append_timestamp_us=last_append_timestamp_us)
+        self._producers_pull = self._known_best = None
+        table.last_append_timestamp_us = max(table.last_append_timestamp_us, last_append_timestamp_us)
+        state.owner = Owner(state.active, producers=table, is_logged=is_logged)
         if len(state.active.placement) > 1:
             self._pushes = Pushes.begin(state.key, state.active, state.timing, now_ms)
         state.emit(OwnerReady())

@@ -58,20 +58,19 @@ class ProducerState:
 class ProducerTable:
     """producer id -> state, least recently appended first."""
 
-    def __init__(self, *, producers_max: int = PRODUCERS_MAX) -> None:
+    def __init__(self, *, producers_max: int = PRODUCERS_MAX, known_from: int = 0) -> None:
         assert producers_max > 0
+        self.known_from = known_from
+        """What was sent below this offset may be missing here; 0 where nothing is."""
         self._producers_max = producers_max
         self._states: OrderedDict[int, ProducerState] = OrderedDict()
         self._silent = SilentProducers()
+        self.last_append_timestamp_us = 0
+        """The append timestamp of the last batch, with a producer or without, in µs: the next one has no earlier."""
 
     def __len__(self) -> int:
         """How many producers there are whose newest batches are remembered."""
         return len(self._states)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is kept of anybody."""
-        return not self._states and self._silent.is_empty
 
     def check(self, header: BatchHeader) -> StoredBatch | None:
         """Judge a batch before an offset is given to it.
@@ -122,6 +121,7 @@ class ProducerTable:
             header.epoch,
             header.append_timestamp_us,
         )
+        self.last_append_timestamp_us = header.append_timestamp_us  # they never go back along a log
         if producer_id == 0:
             return stored
         state = self._states.get(producer_id)
@@ -136,7 +136,11 @@ class ProducerTable:
 
     def snapshot(self) -> bytes:
         """Return the table as bytes, oldest producer first."""
-        message = pb.ProducerSnapshot(silent=self._silent.snapshot())
+        message = pb.ProducerSnapshot(
+            silent=self._silent.snapshot(),
+            last_append_timestamp_us=self.last_append_timestamp_us,
+            known_from=self.known_from,
+        )
         for producer_id, state in self._states.items():
             entry = message.producers.add(producer_id=producer_id, producer_epoch=state.producer_epoch)
             for stored in state.window:
@@ -157,9 +161,10 @@ class ProducerTable:
         Raises:
             DecodeError: they are none.
         """
-        table = cls(producers_max=producers_max)
         message = pb.ProducerSnapshot.FromString(payload)
+        table = cls(producers_max=producers_max, known_from=message.known_from)
         table._silent = SilentProducers.restore(message.silent)
+        table.last_append_timestamp_us = message.last_append_timestamp_us
         for entry in message.producers:
             state = ProducerState(entry.producer_epoch)
             for stored in entry.window:
@@ -174,7 +179,19 @@ class ProducerTable:
                     )
                 )
             table._states[entry.producer_id] = state
+            newest_us = state.window[-1].append_timestamp_us if state.window else 0
+            # A snapshot of before there was the field still tells the time of its producers.
+            table.last_append_timestamp_us = max(table.last_append_timestamp_us, newest_us)
         return table
+
+
+def known_from(snapshot: bytes) -> int:
+    """Return below which offset a snapshot may miss what was sent; 0 where it misses nothing.
+
+    Raises:
+        DecodeError: the bytes are no snapshot.
+    """
+    return pb.ProducerSnapshot.FromString(snapshot).known_from
 
 
 def _find(window: Iterable[StoredBatch], header: BatchHeader) -> StoredBatch:

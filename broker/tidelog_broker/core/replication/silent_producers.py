@@ -55,11 +55,6 @@ class SilentProducers:
         self._runs: deque[_Run] = deque(maxlen=runs_max)
         self._newest: dict[int, SilentProducer] = {}
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is none."""
-        return not self._newest and not self._runs
-
     def add(self, producer_id: int, producer_epoch: int, end_sequence: int) -> None:
         """Note a producer, whatever was known of it before."""
         self._newest[producer_id] = SilentProducer(producer_epoch, end_sequence)

@@ -60,6 +60,8 @@ class Source:
             return pb.BEHIND
         if ask.epoch < state.chain.genesis.epoch or (ask.epoch == state.tail.epoch and not state.is_member):
             return pb.NOT_HELD
+        if ask.producers and ask.epoch < state.active.epoch and ask.from_offset == state.decision(ask.epoch).end_offset:
+            return pb.HELD  # the log and its snapshots decide: also of what was deleted, or never held, they may tell
         # An older version than this node is to have may be what another one lacks to make the newest.
         if ask.epoch in self._incomplete() and state.log.epoch_end(ask.epoch) not in state.ends_of(ask.epoch):
             return pb.NOT_HELD

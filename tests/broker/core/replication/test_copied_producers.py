@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from tests.broker.core.bench import decision
-from tests.broker.core.fetching_bench import FetchingBench
+from tests.broker.core.bench import decision, end_of
+from tests.broker.core.fetching_bench import FetchingBench, Past
 from tests.broker.core.replication.test_backfill_versions import CompactedPast
 
 from tidelog_broker.core.replication.effects import KeepProducers, Send
 from tidelog_broker.core.replication.ports import Position
+from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
+
+SENT = ProducerTable().snapshot()
 
 
 def whole() -> FetchingBench:
@@ -19,7 +22,7 @@ def whole() -> FetchingBench:
 def answer(trial: FetchingBench, sender: str, *, knows: bool) -> None:
     reply = pb.BackfillReply(epoch=1, status=pb.HELD if knows else pb.NOT_HELD, base_offset=8)
     if knows:
-        reply.producers = b"what they have sent"
+        reply.producers = SENT
     trial.backfill.on_reply(sender, reply, (), 0)
 
 
@@ -31,7 +34,7 @@ def test_it_is_asked_for_at_the_end_of_the_epoch_and_kept() -> None:
     assert (to, ask.epoch, ask.from_offset, ask.producers) == ("a", 1, 8, True)
     answer(trial, "a", knows=True)
     decision = trial.decision(1)
-    assert trial.peek() == [KeepProducers(1, 1, 8, decision.end_digest, b"what they have sent")]
+    assert trial.peek() == [KeepProducers(1, 1, 8, decision.end_digest, SENT)]
     assert (producers.is_asking, producers.deadline_ms) == (True, None), "it is not on the disk yet"
     trial.wrote()
     assert (producers.is_asking, producers.deadline_ms) == (False, None)
@@ -42,10 +45,10 @@ def test_what_is_known_of_a_later_place_will_do() -> None:
     producers = trial.backfill.producers
     producers.want(1, 0)
     assert trial.asked()[1].producers_or_later
-    reply = pb.BackfillReply(epoch=1, status=pb.HELD, base_offset=8, producers=b"state", end_offset=12, end_digest=7)
+    reply = pb.BackfillReply(epoch=1, status=pb.HELD, base_offset=8, producers=SENT, end_offset=12, end_digest=7)
     reply.producers_epoch = 2
     trial.backfill.on_reply("a", reply, (), 0)
-    assert trial.peek() == [KeepProducers(1, 2, 12, 7, b"state")]
+    assert trial.peek() == [KeepProducers(1, 2, 12, 7, SENT)]
     trial.wrote(ok=False)
     assert producers.is_asking, "the log here has not come so far: it is asked for again"
 
@@ -110,3 +113,56 @@ def test_it_is_asked_for_behind_a_copy_that_came_compacted() -> None:
     asks = [effect.message for effect in trial.take(Send) if isinstance(effect.message, pb.Backfill)]
     assert [(ask.epoch, ask.from_offset) for ask in asks if ask.producers] == [(1, 8)]
     assert Position(8, reply.epoch_digest) == trial.ends_of(1)[-1]
+
+
+def test_who_knows_less_than_all_is_left_for_the_next() -> None:
+    trial = whole()
+    producers = trial.backfill.producers
+    producers.want(1, 0)
+    assert trial.asked()[0] == "a"
+    partly = ProducerTable(known_from=4).snapshot()
+    trial.backfill.on_reply("a", pb.BackfillReply(epoch=1, status=pb.HELD, base_offset=8, producers=partly), (), 0)
+    assert (trial.peek(), producers.is_asking) == ([], True)
+    producers.tick(producers.deadline_ms or 0)
+    assert trial.asked()[0] == "c"
+
+
+def test_it_is_asked_for_behind_a_copy_whose_front_is_deleted() -> None:
+    past = Past()
+    trial = past.lacking(2)
+    trial.take()
+    trial.backfill.raise_log_start(9, 0)
+    trial.take()
+    trial.reply(past.batches[2][1:], epoch=2, base=end_of(past.batches[2][:1]))
+    trial.wrote()
+    trial.wrote()
+    asks = [effect.message for effect in trial.take(Send) if isinstance(effect.message, pb.Backfill)]
+    assert [(ask.epoch, ask.from_offset) for ask in asks if ask.producers] == [(2, 12)]
+
+
+def test_it_is_not_asked_for_behind_a_copy_that_has_its_front() -> None:
+    past = Past()
+    trial = past.lacking(2)
+    trial.take()
+    trial.reply(past.batches[2], epoch=2)
+    trial.wrote()
+    trial.wrote()
+    asks = [effect.message for effect in trial.take(Send) if isinstance(effect.message, pb.Backfill)]
+    assert [ask for ask in asks if ask.producers] == []
+
+
+def test_it_is_asked_for_where_what_is_missing_is_deleted_meanwhile() -> None:
+    """The log goes on behind it, and nobody has headers of it any more."""
+    past = Past()
+    trial = past.lacking(1, held=(2,))
+    trial.take()
+    trial.backfill.raise_log_start(8, 0)
+    asks = [effect.message for effect in trial.take(Send) if isinstance(effect.message, pb.Backfill)]
+    assert [(ask.epoch, ask.from_offset) for ask in asks if ask.producers] == [(1, 8)]
+
+
+def test_it_is_not_asked_for_where_there_is_no_log_to_keep_it_beside() -> None:
+    trial = Past().lacking(1)
+    trial.take()
+    trial.backfill.raise_log_start(8, 0)
+    assert not trial.backfill.producers.is_asking

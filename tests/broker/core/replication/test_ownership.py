@@ -9,6 +9,7 @@ from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import (
     Append,
     CommitMoved,
+    KnownLater,
     OwnerConfirmed,
     OwnerReady,
     RebuildProducers,
@@ -86,6 +87,16 @@ class Trial(Bench):
         return [news.number for news in self.take(OwnerConfirmed)]
 
 
+def known_from(offset: int) -> ProducerTable:
+    """Return what a copy tells that began late."""
+    return ProducerTable(known_from=offset)
+
+
+def told(table: ProducerTable) -> pb.BackfillReply:
+    """Return another node's answer about producers."""
+    return pb.BackfillReply(base_offset=5, producers=table.snapshot())
+
+
 # --- beginning -----------------------------------------------------------------------------------------
 
 
@@ -119,6 +130,10 @@ def test_a_retry_after_the_takeover_gets_the_offset_of_the_first_attempt() -> No
         group = trial.ownership.assign([candidate(3, producer=9), candidate(1)], now_us=1, now_ms=0)
         assert (group.outcomes[0], group.duplicates) == (placed, [True, False])
         assert group.headers[0].append_timestamp_us == 77, "time does not go back across the takeover either"
+        owner = trial.owner
+        assert owner is not None
+        kept = ProducerTable.restore(owner.producers.snapshot())
+        assert kept.last_append_timestamp_us == 77, "nor behind a snapshot of it"
 
 
 def test_a_table_for_another_position_or_too_late_makes_nobody_owner() -> None:
@@ -156,9 +171,59 @@ def test_nothing_is_forgotten_while_those_that_held_older_epochs_are_asked() -> 
     trial.others_are_asked = False
     trial.ownership.became_whole()
     [asked] = trial.take(RebuildProducers)
-    assert not asked.may_forget
     trial.ownership.rebuilt(asked, ProducerTable(), 0, 30)
     assert trial.owner is not None
+
+
+def test_a_log_that_tells_only_from_an_offset_on_makes_it_ask_those_that_know_all() -> None:
+    trial = Trial()
+    trial.ownership.rebuilt(trial.begin(), known_from(3), 50, 0)
+    assert (trial.owner, [to for to, _ in trial.sent(pb.Backfill)]) == (None, ["a"])
+    assert trial.ownership.take_producers("a", told(known_from(2)), 10)
+    trial.ownership.tick(10)
+    assert (trial.owner, [to for to, _ in trial.sent(pb.Backfill)]) == (None, ["c"])
+    whole = ProducerTable()
+    [first] = run_of(descriptor(), 3)
+    whole.apply(first.header._replace(producer_id=9, base_sequence=0))
+    assert trial.ownership.take_producers("c", told(whole), 20)
+    assert trial.owner is not None
+    assert (len(trial.owner.producers), trial.owner.is_logged) == (1, False)
+
+
+def test_where_nobody_knows_all_whoever_knows_most_will_do() -> None:
+    trial = Trial()
+    trial.ownership.rebuilt(trial.begin(), known_from(3), 50, 0)
+    most = known_from(2)
+    [first] = run_of(descriptor(), 3)
+    most.apply(first.header._replace(producer_id=9, base_sequence=0))
+    assert trial.ownership.take_producers("a", told(most), 10)
+    trial.ownership.tick(10)
+    trial.others_are_asked = True
+    assert trial.ownership.take_producers("c", told(known_from(4)), 20)
+    assert trial.role == "opening", "those of older epochs may know"
+    trial.others_are_asked = False
+    trial.ownership.rebuilt(RebuildProducers(0, 5), known_from(3), 50, 30)
+    owner = trial.owner
+    assert owner is not None
+    assert (len(owner.producers), owner.producers.known_from, owner.is_logged) == (1, 0, False)
+    assert owner.producers.last_append_timestamp_us == 50, "also of one that knows less"
+
+
+def test_the_only_copy_asks_nobody_what_it_never_had() -> None:
+    trial = Trial(placement=("b",), quorum=1)
+    trial.chain = EpochChain(descriptor(owner="b", placement=("b",), quorum=1))
+    trial.chain.extend(decision(trial.chain, end_of(PAST), placement=("b",), quorum=1))
+    trial.ownership.rebuilt(trial.begin(), known_from(3), 50, 0)
+    assert trial.owner is not None
+    assert not trial.owner.is_logged
+
+
+def test_who_asks_for_a_later_place_is_not_told_less_than_all() -> None:
+    trial = Trial()
+    later = KnownLater(1, 9, 7, ProducerTable().snapshot())
+    trial.ownership.rebuilt(RebuildProducers(0, 5, "c"), known_from(3), 0, 0, later=later)
+    reply = trial.answer(pb.BackfillReply)
+    assert (reply.status, reply.producers, reply.producers_epoch, reply.end_offset) == (pb.HELD, later.payload, 1, 9)
 
 
 def test_answers_about_batches_or_of_strangers_are_no_producers() -> None:

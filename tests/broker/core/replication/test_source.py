@@ -100,16 +100,22 @@ def test_who_does_not_know_the_digest_is_not_refused_for_it() -> None:
     assert trial.take(ReadLog) == [ReadLog("c", 1, 5, 8, 1000)]
 
 
-def test_producers_are_rebuilt_for_who_asks_only_from_a_log_that_is_whole() -> None:
+def test_what_producers_have_sent_by_an_epochs_end_is_looked_up_in_whatever_is_here() -> None:
+    """A snapshot may tell where retention has deleted the epoch, or others have told what this node does not hold."""
     past = Past()
     ask = pb.Backfill(epoch=2, from_offset=12, producers=True)
-    trial = past.lacking(held=(0, 1, 2))
-    trial.source.on_ask("c", ask, 0)
-    assert trial.take(RebuildProducers) == [RebuildProducers(2, 12, "c")]
-    trial = past.lacking(2, held=(0, 1))
-    trial.take()
-    trial.source.on_ask("c", ask, 0)
-    assert trial.take(RebuildProducers) == []
+    for held in ((0, 1, 2), (0, 1), ()):
+        trial = past.lacking(*({0, 1, 2} - set(held)), held=held)
+        trial.take()
+        trial.source.on_ask("c", ask, 0)
+        assert trial.take(RebuildProducers) == [RebuildProducers(2, 12, "c")]
+
+
+def test_producers_are_told_only_where_a_batch_ends() -> None:
+    trial = Past().lacking(held=(0, 1, 2))
+    trial.source.on_ask("c", pb.Backfill(epoch=2, from_offset=11, producers=True), 0)
+    assert [type(effect) for effect in trial.peek()] == [Send]
+    assert trial.answer(pb.BackfillReply).status == pb.NOT_HELD
 
 
 def test_what_was_read_is_sent_with_both_ends() -> None:
