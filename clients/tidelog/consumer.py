@@ -194,13 +194,13 @@ class Consumer:
     async def assign(self, positions: Mapping[TopicPartition, int | None]) -> None:
         """Read more partitions from now on, each from an offset; None: from where the consumer would begin in it.
 
-        That is where the group committed, or what `start` says. A partition that is read already goes on at the
-        offset, and with None is left where it is.
+        That is where the group committed, or what `start` says; it is waited for until somebody can tell. A partition
+        that is read already goes on at the offset, and with None is left where it is.
 
         Raises:
             UnknownTopicError, UnknownPartitionError: there is no such thing; nothing is changed.
             InvalidRequestError: an offset is negative.
-            TidelogError: no node can be reached, or none can tell where to begin.
+            TidelogError: no node can be reached, or trying again would not help.
         """
         self._check_usable()
         await self.begin()

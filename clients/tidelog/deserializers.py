@@ -17,7 +17,12 @@ _DECODER: Final = json.JSONDecoder()
 
 
 def _json(content: bytes) -> Any:
-    return _DECODER.decode(content.decode())
+    text = content.decode()
+    try:
+        value, end = _DECODER.scan_once(text, 0)
+    except StopIteration:  # white space in front, or an error: the decoder tells which
+        return _DECODER.decode(text)
+    return value if end == len(text) else _DECODER.decode(text)
 
 
 _BY_NAME: Final[dict[str, Callable[[bytes], Any]]] = {"json": _json, "utf-8": bytes.decode}

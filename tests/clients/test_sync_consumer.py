@@ -101,3 +101,21 @@ def test_ctrl_c_interrupts_a_waiting_consumer_and_loses_nothing(client: Client) 
         timer.join()
         client.producer("t").send(b"after")
         assert next(consumer).value == b"after"
+
+
+def test_ctrl_c_in_a_deserializer_loses_no_record(client: Client) -> None:
+    interrupts = [b"1"]
+
+    def number(content: bytes) -> int:
+        if content in interrupts:
+            interrupts.remove(content)
+            raise KeyboardInterrupt
+        return int(content)
+
+    client.producer("t").send_many([b"0", b"1", b"2"])
+    with client.consumer("t", value_deserializer=number) as consumer:
+        assert next(consumer).value == 0
+        with pytest.raises(KeyboardInterrupt):
+            next(consumer)
+        assert consumer.position() == {TopicPartition("t", 0): 1}
+        assert [next(consumer).value for _ in range(2)] == [1, 2]
