@@ -124,7 +124,7 @@ class Consumer:
         """Return what is there, at most `max_records` records; wait for the first of them, `timeout_s` at most.
 
         The list is empty when nothing came in time, or the consumer was closed. The first call begins, which may take
-        longer.
+        longer. Many thousands of records at once cost more each: Python's garbage collector looks at all of them.
 
         Raises:
             InvalidRequestError: `max_records` is below 1, or `timeout_s` negative.

@@ -54,7 +54,7 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
 def test_what_is_no_json_is_an_error(content: bytes) -> None:
     function = decoding(value="json").value
     assert function is not None
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError):  # noqa: PT011 - what it says is the decoder's business
         function(content)
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -119,3 +120,32 @@ def test_ctrl_c_in_a_deserializer_loses_no_record(client: Client) -> None:
             next(consumer)
         assert consumer.position() == {TopicPartition("t", 0): 1}
         assert [next(consumer).value for _ in range(2)] == [1, 2]
+
+
+def test_nothing_is_handed_out_once_another_thread_took_a_partition_away(client: Client) -> None:
+    client.producer("t").send_many([b"%d" % number for number in range(5000)])
+    first = TopicPartition("t", 0)
+    seen: list[int] = []
+    with client.consumer("t") as consumer:
+
+        def read() -> None:
+            for record in consumer:
+                seen.append(record.offset)
+                time.sleep(0.0005)
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        while len(seen) < 20:
+            time.sleep(0.001)
+        consumer.unassign([first])
+        at = len(seen)
+        time.sleep(0.05)
+        assert len(seen) <= at + 1, "but for the one that was on its way"
+        assert consumer.position() == {}
+        consumer.assign({first: seen[-1] + 1})
+        count = len(seen) + 20
+        while len(seen) < count:
+            time.sleep(0.001)
+        consumer.close()
+        thread.join(10)
+    assert seen == list(range(len(seen)))
