@@ -110,9 +110,9 @@ class Prefetch:
         """What waits and belongs to no subscription."""
 
     @property
-    def bound(self) -> Credit:
-        """The bound."""
-        return self._bound
+    def beside_max(self) -> Credit:
+        """How much may wait of paused partitions: half the bound, so that the others are not held up by it."""
+        return Credit(self._bound.records // 2, self._bound.bytes // 2)
 
     @property
     def held(self) -> Credit:
@@ -160,8 +160,9 @@ class Prefetch:
 
     @property
     def _whole(self) -> Credit:
-        """The bound; at least a record and a byte for each part."""
-        return Credit(max(self._bound.records, self._parts), max(self._bound.bytes, self._parts))
+        """The bound; but at least a record and a byte for each part beside what may wait of paused partitions."""
+        beside, parts = self.beside_max, self._parts
+        return Credit(max(self._bound.records, parts + beside.records), max(self._bound.bytes, parts + beside.bytes))
 
     @property
     def _parts(self) -> int:

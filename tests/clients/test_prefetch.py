@@ -96,7 +96,10 @@ def test_a_batch_larger_than_the_credit_is_waited_for_and_not_taken_twice() -> N
     assert sent == [Credit(250, 10)], "so that the node, which is at -150, has 100 again"
 
 
-def test_more_subscriptions_than_records_are_all_served() -> None:
-    prefetch = Prefetch(Credit(2, 2))
-    prefetch.parts = 3
-    assert [prefetch.open().owed for _ in range(3)] == [Credit(1, 1)] * 3
+def test_more_subscriptions_than_records_are_all_served_whatever_is_paused() -> None:
+    for beside in (NONE, Credit(1, 1)):
+        prefetch = Prefetch(Credit(2, 2))
+        prefetch.parts = 3
+        assert beside.at_most(prefetch.beside_max) == beside
+        prefetch.keep(beside)
+        assert [prefetch.open().owed for _ in range(3)] == [Credit(1, 1)] * 3
