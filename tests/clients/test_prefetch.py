@@ -47,6 +47,17 @@ def test_what_a_busy_one_gives_back_goes_to_who_has_nothing() -> None:
     assert prefetch.held == BOUND
 
 
+def test_what_was_given_back_in_small_pieces_is_there_for_who_comes_next() -> None:
+    prefetch = Prefetch(BOUND)
+    first, sent = opened(prefetch)
+    first.arrived(Credit(40, 400))
+    for _ in range(4):
+        first.give_back(Credit(10, 100))
+    assert sent == [], "not worth a message"
+    assert prefetch.open().owed == Credit(40, 400)
+    assert prefetch.held == BOUND
+
+
 def test_credit_that_idles_while_another_has_none_is_taken_back() -> None:
     prefetch = Prefetch(BOUND)
     first, _ = opened(prefetch)
