@@ -21,9 +21,6 @@ from tidelog.routing import Router
 from tidelog.subscription import Prefetched
 from tidelog.subscription_keeper import Serving
 
-_PAUSED_SHARE = 2
-"""What waits of paused partitions takes at most this part of the bound, so that the others are not held up by it."""
-
 
 class Assignment:
     """The partitions of one consumer, with where its user stands in each.
@@ -151,8 +148,7 @@ class Assignment:
                 continue
             self._paused.add(where)
             first = self._taken_back(where)
-            bound = self._prefetch.bound
-            room = Credit(bound.records // _PAUSED_SHARE, bound.bytes // _PAUSED_SHARE).minus(self._arrivals.beside)
+            room = self._prefetch.beside_max.minus(self._arrivals.beside)
             again_at = self._arrivals.pause(where, first, room)
             self._serving.pause(where)
             if again_at is not None:

@@ -141,7 +141,7 @@ class Consumer:
         """Return what is there, at most `max_records` records; wait for the first of them, `timeout_s` at most.
 
         The list is empty when nothing came in time, or the consumer was closed. The first call begins, which may take
-        longer.
+        longer. Many thousands of records at once cost more each: Python's garbage collector looks at all of them.
 
         Raises:
             InvalidRequestError: `max_records` is below 1, or `timeout_s` negative.
@@ -237,13 +237,13 @@ class Consumer:
     async def assign(self, positions: Mapping[TopicPartition, int | None]) -> None:
         """Read more partitions from now on, each from an offset; None: from where the consumer would begin in it.
 
-        That is where the group committed, or what `start` says. A partition that is read already goes on at the
-        offset, and with None is left where it is.
+        That is where the group committed, or what `start` says; it is waited for until somebody can tell. A partition
+        that is read already goes on at the offset, and with None is left where it is.
 
         Raises:
             UnknownTopicError, UnknownPartitionError: there is no such thing; nothing is changed.
             InvalidRequestError: an offset is negative, or the group decides what is read.
-            TidelogError: no node can be reached, or none can tell where to begin.
+            TidelogError: no node can be reached, or trying again would not help.
         """
         self._check_usable()
         self._check_by_hand()

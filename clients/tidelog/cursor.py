@@ -194,6 +194,12 @@ class Cursor:
             offset=offset,
         ) from error
 
+    def again(self) -> None:
+        """Have the record on which `records` raised come first again."""
+        with self._lock:
+            if (rest := self._stopped()) is not None:
+                self._take_up(ConsumedBatch(*self._where, rest))
+
     def pass_over(self, undecodable: Undecodable) -> None:
         """Go on behind a record that was taken away; nothing happens when its partition was dropped meanwhile."""
         with self._lock:
@@ -215,9 +221,7 @@ class Cursor:
                 if not taken:
                     self.failed(error)
                     continue
-                with self._lock:
-                    if (rest := self._stopped()) is not None:
-                        self._take_up(ConsumedBatch(*self._where, rest))
+                self.again()
             if taken or not self.open():
                 return taken
 
@@ -295,7 +299,7 @@ class Cursor:
         batch = self._batch
         if batch is None:
             return None
-        handed_out = len(batch) - length_hint(self._iterator) - 1
+        handed_out = max(0, len(batch) - length_hint(self._iterator) - 1)
         if handed_out:
             self._move(self._where, self._offsets[handed_out - 1] + 1)
         return batch.batch.slice_from(self._offsets[handed_out])

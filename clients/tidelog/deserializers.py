@@ -14,10 +14,17 @@ Deserializer = Literal["json", "utf-8"] | Callable[[bytes], Any]
 OnUndecodable = Literal["error", "skip"]
 
 _DECODER: Final = json.JSONDecoder()
+_SCAN: Final[Any] = cast("Any", _DECODER).scan_once
+"""The decoder without what it does about white space; the stubs lack it."""
 
 
 def _json(content: bytes) -> Any:
-    return _DECODER.decode(content.decode())
+    text = content.decode()
+    try:
+        value, end = _SCAN(text, 0)
+    except StopIteration:  # white space in front, or an error: the decoder tells which
+        return _DECODER.decode(text)
+    return value if end == len(text) else _DECODER.decode(text)
 
 
 _BY_NAME: Final[dict[str, Callable[[bytes], Any]]] = {"json": _json, "utf-8": bytes.decode}

@@ -124,7 +124,9 @@ class Intake:
     def _add(self, topic: str, topic_id: bytes, positions: dict[int, int]) -> None:
         if self._ids.get(topic) == topic_id:
             by_name = {TopicPartition(topic, number): offset for number, offset in positions.items()}
-            self._assignment.add(by_name, {topic: topic_id})
+            standing = self._assignment.partitions  # by hand, meanwhile
+            new = {where: offset for where, offset in by_name.items() if where not in standing}
+            self._assignment.add(new, {topic: topic_id})
 
     # ------------------------------------------------------------------------------------------- what comes
 

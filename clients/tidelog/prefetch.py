@@ -12,8 +12,8 @@ them: whoever keeps them makes them anew.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 REFILL_SHARE: Final = 0.5
@@ -42,41 +42,87 @@ class Credit(NamedTuple):
 NONE: Final = Credit(0, 0)
 
 
-@dataclass(slots=True, eq=False)
 class Window:
     """What one subscription may send, and what of it waits. Made by `Prefetch.open`.
 
     Attributes:
         owed: credit that the node has and items that wait, together; below zero where a node sent more than it had.
-        waiting: the items alone.
+            What was given back since the last account is still in it.
         send: tells the node of more credit; None until `ready`.
         closed: the subscription has ended.
     """
 
-    prefetch: Prefetch
-    owed: Credit
-    waiting: Credit = NONE
-    send: Callable[[Credit], None] | None = None
-    closed: bool = False
+    __slots__ = (
+        *("closed", "owed", "prefetch", "send"),
+        *("_bytes", "_records", "_returned_bytes", "_returned_records", "_waiting_bytes", "_waiting_records"),
+    )
+
+    def __init__(self, prefetch: Prefetch) -> None:
+        self.prefetch = prefetch
+        self.owed = NONE
+        self.send: Callable[[Credit], None] | None = None
+        self.closed = False
+        self._records = self._bytes = 0
+        """What the node may still send."""
+        self._waiting_records = self._waiting_bytes = 0
+        self._returned_records = self._returned_bytes = 0
+
+    @property
+    def waiting(self) -> Credit:
+        """What was sent and not taken."""
+        return Credit(self._waiting_records, self._waiting_bytes)
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether its node has taken it up and may send nothing, and nothing waits that will free some of it."""
+        waits = self._waiting_records or self._waiting_bytes
+        return self.send is not None and not waits and (self._records <= 0 or self._bytes <= 0)
+
+    def granted(self, more: Credit) -> None:
+        """The node gets more credit."""
+        self.owed = self.owed.plus(more)
+        self._records += more.records
+        self._bytes += more.bytes
 
     def arrived(self, cost: Credit) -> None:
         """Something was sent, and waits."""
-        self.waiting = self.waiting.plus(cost)
+        self._records -= cost.records
+        self._bytes -= cost.bytes
+        self._waiting_records += cost.records
+        self._waiting_bytes += cost.bytes
 
     def give_back(self, cost: Credit) -> None:
         """Something that waited was taken."""
         if self.closed:
             self.prefetch.give_back(cost)
             return
-        self.waiting = self.waiting.minus(cost)
-        self.owed = self.owed.minus(cost)
-        self.prefetch.freed(self, cost)
+        self._waiting_records -= cost.records
+        self._waiting_bytes -= cost.bytes
+        self._returned_records += cost.records
+        self._returned_bytes += cost.bytes
+        # An account takes microseconds, which is much for an event of one record.
+        step = self.prefetch.step
+        if (
+            self._returned_records >= step.records
+            or self._returned_bytes >= step.bytes
+            or self._records <= 0
+            or self._bytes <= 0
+            or self.prefetch.is_short
+        ):
+            self.prefetch.freed(self)
+
+    def take_returned(self) -> Credit:
+        """Return what was given back since the last account, and begin another."""
+        returned = Credit(self._returned_records, self._returned_bytes)
+        self._returned_records = self._returned_bytes = 0
+        self.owed = self.owed.minus(returned)
+        return returned
 
     def ready(self, send: Callable[[Credit], None]) -> None:
         """The node knows of the subscription, and takes more credit through `send`."""
         self.send = send
         if not self.closed:
-            self.prefetch.freed(self, NONE)
+            self.prefetch.freed(self)
 
     def close(self) -> None:
         """The subscription has ended; what waits of it does so on."""
@@ -94,11 +140,13 @@ class Prefetch:
 
     Attributes:
         parts: how many subscriptions there are to be; the shares are cut for so many.
+        step: of what was given back so much makes an account worth while.
         in_need: called when a subscription gets no credit although its user has nothing of it to take: see `overdrawn`.
     """
 
     def __init__(self, bound: Credit) -> None:
         self.parts = 1
+        self.step = NONE
         self.in_need: Callable[[], None] = lambda: None
         self._bound = bound
         self._windows: dict[Window, None] = {}
@@ -110,9 +158,14 @@ class Prefetch:
         """What waits and belongs to no subscription."""
 
     @property
-    def bound(self) -> Credit:
-        """The bound."""
-        return self._bound
+    def is_short(self) -> bool:
+        """Whether a subscription should have more and waits for others to give back."""
+        return bool(self._short)
+
+    @property
+    def beside_max(self) -> Credit:
+        """How much may wait of paused partitions: half the bound, so that the others are not held up by it."""
+        return Credit(self._bound.records // 2, self._bound.bytes // 2)
 
     @property
     def held(self) -> Credit:
@@ -121,9 +174,10 @@ class Prefetch:
 
     def open(self) -> Window:
         """Begin a subscription; `owed` of the window is the credit that it begins with."""
-        window = Window(self, NONE)
+        self._make_accounts()
+        window = Window(self)
         self._windows[window] = None
-        window.owed = self._share.at_most(self._left)
+        window.granted(self._share.at_most(self._left))
         self._owed = self._owed.plus(window.owed)
         return window
 
@@ -136,9 +190,9 @@ class Prefetch:
         self._apart = self._apart.minus(cost)
         self._refill()
 
-    def freed(self, window: Window, cost: Credit) -> None:
-        """A window has less on its account; who is short is served first."""
-        self._owed = self._owed.minus(cost)
+    def freed(self, window: Window) -> None:
+        """Make a window's account; who is short is served first."""
+        self._owed = self._owed.minus(window.take_returned())
         for other in list(self._short):
             self._top_up(other)
         self._top_up(window)
@@ -148,20 +202,23 @@ class Prefetch:
         self._windows.pop(window, None)
         self._short.pop(window, None)
         self._owed = self._owed.minus(window.owed)
+        window.take_returned()
         self.keep(window.waiting)
         self._refill()
 
     def overdrawn(self) -> list[Window]:
         """Return the windows to be made anew because others have to do without; none where nobody is in need."""
-        if not any(map(_is_starved, self._windows)):
+        if not any(each.is_starved for each in self._windows):
             return []
+        self._make_accounts()
         share = self._share
         return [each for each in self._windows if each.owed.records > share.records or each.owed.bytes > share.bytes]
 
     @property
     def _whole(self) -> Credit:
-        """The bound; at least a record and a byte for each part."""
-        return Credit(max(self._bound.records, self._parts), max(self._bound.bytes, self._parts))
+        """The bound; but at least a record and a byte for each part beside what may wait of paused partitions."""
+        beside, parts = self.beside_max, self._parts
+        return Credit(max(self._bound.records, parts + beside.records), max(self._bound.bytes, parts + beside.bytes))
 
     @property
     def _parts(self) -> int:
@@ -179,23 +236,28 @@ class Prefetch:
     def _left(self) -> Credit:
         return self._whole.minus(self.held)
 
+    def _make_accounts(self) -> None:
+        for window in self._windows:
+            self._owed = self._owed.minus(window.take_returned())
+
     def _refill(self) -> None:
-        for window in sorted(self._windows, key=lambda each: not _is_starved(each)):
+        for window in sorted(self._windows, key=lambda each: not each.is_starved):
             self._top_up(window)
 
     def _top_up(self, window: Window) -> None:
         if window.send is None:
             return
         share = self._share
+        self.step = Credit(_part(share.records), _part(share.bytes))
         more = share.minus(window.owed).at_most(self._left)
-        is_starved = _is_starved(window)
+        is_starved = window.is_starved
         if more != NONE and (is_starved or _is_much(more, share)):
-            window.owed = window.owed.plus(more)
+            window.granted(more)
             self._owed = self._owed.plus(more)
             window.send(more)
         elif is_starved:
             self.in_need()
-        if _is_starved(window) or _is_much(share.minus(window.owed), share):
+        if window.is_starved or _is_much(share.minus(window.owed), share):
             self._short[window] = None
         else:
             self._short.pop(window, None)
@@ -203,12 +265,8 @@ class Prefetch:
 
 def _is_much(credit: Credit, share: Credit) -> bool:
     """Whether it is worth a message."""
-    return credit.records >= share.records * REFILL_SHARE or credit.bytes >= share.bytes * REFILL_SHARE
+    return credit.records >= _part(share.records) or credit.bytes >= _part(share.bytes)
 
 
-def _is_starved(window: Window) -> bool:
-    """Whether its node has taken it up and may send nothing, and nothing waits that will free some of it."""
-    if window.send is None:
-        return False
-    may_send = window.owed.minus(window.waiting)
-    return window.waiting == NONE and (may_send.records <= 0 or may_send.bytes <= 0)
+def _part(share: int) -> int:
+    return math.ceil(share * REFILL_SHARE)

@@ -83,6 +83,9 @@ class Consumer:
             except Exception as error:  # noqa: BLE001 - a deserialiser of the user's may raise anything
                 cursor.failed(error)
                 continue
+            except KeyboardInterrupt:  # in the middle of a deserialiser: the record was not handed out
+                cursor.again()
+                raise
             if not cursor.open() and not self._filled.get():
                 return
 

@@ -12,11 +12,15 @@ from tests.clients.fake_node import FakeNode
 from tests.clients.test_consumer import nothing_comes, numbered, places, publish, take
 
 from tidelog import Client, TopicPartition, intake
+from tidelog.assignment import Assignment
+from tidelog.consumer_options import ConsumerOptions
 from tidelog.errors import (
     InvalidRequestError,
     UnknownPartitionError,
     UnknownTopicError,
 )
+from tidelog.pool import ConnectionPool, Identity
+from tidelog.routing import Router
 
 T0 = TopicPartition("t", 0)
 WIDE = [TopicPartition("wide", number) for number in range(4)]
@@ -209,3 +213,22 @@ async def test_a_node_that_comes_later_gets_its_share_of_what_an_idle_one_holds(
             assert await take(consumer, 40) == numbered(40)
         await client.producer("wide").send(b"idle no more", partition=0)
         assert await take(consumer, 1) == [b"idle no more"]
+
+
+async def test_whoever_decides_what_is_read_gets_the_positions_that_may_be_committed(node: FakeNode) -> None:
+    await publish(node, *numbered(6), batch=6)
+    router = Router([("127.0.0.1", node.port)], ConnectionPool(Identity("test", "test", 5.0)), request_timeout_s=5.0)
+    assignment = Assignment(router, ConsumerOptions.of([]))
+    await assignment.assign({T0: 2, WIDE[1]: 0})
+    assert assignment.topic_ids == {name: node.topics[name].topic_id for name in ("t", "wide")}
+    batch = await assignment.next_batch()
+    assert batch is not None
+    assignment.cursor.load(batch)
+    assert [record.offset for record in assignment.cursor.take(2)] == [2, 3]
+    left = assignment.cursor.records
+    assert assignment.unassign([T0, WIDE[2]]) == {T0: 4}
+    assert list(left) == []
+    assert assignment.partitions == {WIDE[1]}
+    assert assignment.unassign([T0]) == {}
+    await assignment.close()
+    await router.close()

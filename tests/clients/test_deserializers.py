@@ -50,6 +50,14 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
         decoding(**options)
 
 
+@pytest.mark.parametrize("content", [b"", b" ", b"1 2", b"{", b"[1]]", b"\xff", b"\xef\xbb\xbf1"])
+def test_what_is_no_json_is_an_error(content: bytes) -> None:
+    function = decoding(value="json").value
+    assert function is not None
+    with pytest.raises(ValueError):  # noqa: PT011 - what it says is the decoder's business
+        function(content)
+
+
 def test_a_function_that_raises_stop_iteration_does_not_end_the_column() -> None:
     function = decoding(key=lambda content: next(iter(content))).key
     assert function is not None

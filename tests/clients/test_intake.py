@@ -101,3 +101,16 @@ async def test_a_named_topic_that_is_gone_ends_reading(node: FakeNode, client: C
         end_all(node, pb.UNKNOWN_TOPIC)
         with pytest.raises(UnknownTopicError):
             await anext(consumer)
+
+
+async def test_a_partition_that_was_assigned_by_hand_meanwhile_is_not_begun_again(
+    node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "NEW_PARTITIONS_S", 0.01)
+    await publish(node, *numbered(4), topic="wide", partition=1)
+    async with client.consumer("wide", "t") as consumer:
+        node.add_topic("wide", 5)
+        await publish(node, *numbered(4), topic="wide", partition=4)
+        await consumer.assign({TopicPartition("wide", 4): 3})
+        assert max(await places(consumer, 5)) == ("wide", 4, 3)
+        assert await nothing_comes(consumer)

@@ -47,6 +47,17 @@ def test_what_a_busy_one_gives_back_goes_to_who_has_nothing() -> None:
     assert prefetch.held == BOUND
 
 
+def test_what_was_given_back_in_small_pieces_is_there_for_who_comes_next() -> None:
+    prefetch = Prefetch(BOUND)
+    first, sent = opened(prefetch)
+    first.arrived(Credit(40, 400))
+    for _ in range(4):
+        first.give_back(Credit(10, 100))
+    assert sent == [], "not worth a message"
+    assert prefetch.open().owed == Credit(40, 400)
+    assert prefetch.held == BOUND
+
+
 def test_credit_that_idles_while_another_has_none_is_taken_back() -> None:
     prefetch = Prefetch(BOUND)
     first, _ = opened(prefetch)
@@ -96,7 +107,10 @@ def test_a_batch_larger_than_the_credit_is_waited_for_and_not_taken_twice() -> N
     assert sent == [Credit(250, 10)], "so that the node, which is at -150, has 100 again"
 
 
-def test_more_subscriptions_than_records_are_all_served() -> None:
-    prefetch = Prefetch(Credit(2, 2))
-    prefetch.parts = 3
-    assert [prefetch.open().owed for _ in range(3)] == [Credit(1, 1)] * 3
+def test_more_subscriptions_than_records_are_all_served_whatever_is_paused() -> None:
+    for beside in (NONE, Credit(1, 1)):
+        prefetch = Prefetch(Credit(2, 2))
+        prefetch.parts = 3
+        assert beside.at_most(prefetch.beside_max) == beside
+        prefetch.keep(beside)
+        assert [prefetch.open().owed for _ in range(3)] == [Credit(1, 1)] * 3

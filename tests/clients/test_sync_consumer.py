@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -101,3 +102,50 @@ def test_ctrl_c_interrupts_a_waiting_consumer_and_loses_nothing(client: Client) 
         timer.join()
         client.producer("t").send(b"after")
         assert next(consumer).value == b"after"
+
+
+def test_ctrl_c_in_a_deserializer_loses_no_record(client: Client) -> None:
+    interrupts = [b"1"]
+
+    def number(content: bytes) -> int:
+        if content in interrupts:
+            interrupts.remove(content)
+            raise KeyboardInterrupt
+        return int(content)
+
+    client.producer("t").send_many([b"0", b"1", b"2"])
+    with client.consumer("t", value_deserializer=number) as consumer:
+        assert next(consumer).value == 0
+        with pytest.raises(KeyboardInterrupt):
+            next(consumer)
+        assert consumer.position() == {TopicPartition("t", 0): 1}
+        assert [next(consumer).value for _ in range(2)] == [1, 2]
+
+
+def test_nothing_is_handed_out_once_another_thread_took_a_partition_away(client: Client) -> None:
+    client.producer("t").send_many([b"%d" % number for number in range(5000)])
+    first = TopicPartition("t", 0)
+    seen: list[int] = []
+    with client.consumer("t") as consumer:
+
+        def read() -> None:
+            for record in consumer:
+                seen.append(record.offset)
+                time.sleep(0.0005)
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        while len(seen) < 20:
+            time.sleep(0.001)
+        consumer.unassign([first])
+        at = len(seen)
+        time.sleep(0.05)
+        assert len(seen) <= at + 1, "but for the one that was on its way"
+        assert consumer.position() == {}
+        consumer.assign({first: seen[-1] + 1})
+        count = len(seen) + 20
+        while len(seen) < count:
+            time.sleep(0.001)
+        consumer.close()
+        thread.join(10)
+    assert seen == list(range(len(seen)))
