@@ -22,6 +22,7 @@ TidelogError                      code, retriable, definite, retry_after_ms, don
 ├── RecordError                   a record does not decode; topic, partition, offset
 ├── SequenceError                 SequenceGapError, ProducerFencedError, UnknownProducerError,
 │                                 DuplicateOutOfWindowError
+├── GroupError                    MemberFencedError, GroupNotEmptyError, UnknownGroupError
 ├── NodeBusyError                 not now, or not here; nothing was written: NotOwnerError (epoch),
 │                                 EpochChangingError, OverloadedError, ShuttingDownError, DiskFullError,
 │                                 LimboError, QuorumLostError

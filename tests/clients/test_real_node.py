@@ -140,7 +140,7 @@ async def test_topics_that_match_partitions_by_hand_and_places_to_go_on_at(real_
         for name, values in sent.items():
             await client.producer(name).send_many(values, keys=[b"%d" % (number % 10) for number in range(3000)])
         async with client.consumer(
-            pattern=r"orders\..*", group="g", value_deserializer="json", prefetch_bytes=20_000
+            pattern=r"orders\..*", group="g", partitions="all", value_deserializer="json", prefetch_bytes=20_000
         ) as consumer:
             assert {where.topic for where in consumer.assignment()} == {"orders.eu", "orders.us"}
             seen: dict[str, list[int]] = {"orders.eu": [], "orders.us": []}
