@@ -187,6 +187,11 @@ class Assignment:
         """Whether `next_batch` would not wait."""
         return self._arrivals.are_there
 
+    def batch_now(self) -> ConsumedBatch | None:
+        """As `next_batch`, where there is one already; None where that has to wait, or raise."""
+        item = self._arrivals.take_now()
+        return None if item is None else ConsumedBatch(*item.where, item.batch)
+
     async def next_batch(self) -> ConsumedBatch | None:
         """Wait for the next batch and return it; None when this was closed. It does not count as handed out.
 

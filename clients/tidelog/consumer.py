@@ -222,7 +222,12 @@ class Consumer:
             await self._dead_letters.put(undecodable)
             self._cursor.pass_over(undecodable)
             return True
-        batch = await self.next_batch()
+        self._check_usable()
+        if not self._begun:
+            await self.begin()
+        batch = self._assignment.batch_now()
+        if batch is None:
+            batch = await self._assignment.next_batch()
         if batch is None:
             return False
         self._cursor.load(batch)

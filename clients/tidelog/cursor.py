@@ -14,7 +14,7 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import length_hint
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tidelog.deserializers import Decoding, decoded
 from tidelog.errors import RecordError, error_of_local
@@ -44,6 +44,7 @@ class Cursor:
         self.skipped = 0
         self.undecodable: Undecodable | None = None
         self._decoding = decoding or Decoding()
+        self._decodes = self._decoding.value is not None or self._decoding.key is not None
         self._positions: dict[TopicPartition, int] = {}
         self._moved: dict[TopicPartition, int] = {}
         self._lock = threading.Lock()
@@ -53,7 +54,7 @@ class Cursor:
         self._offsets: Sequence[int] = ()
         self._iterator: Iterator[int] = iter(())
         """Over these. How much is left of it says how many records were handed out."""
-        self._values: list[bytes | None] = []
+        self._values: list[Any] = []
         self._in_hand: dict[TopicPartition, int] = {}
         """Of batches that are used up, taken away or were handed out whole: see `in_hand`."""
         self._left_when_asked = 0
@@ -140,7 +141,8 @@ class Cursor:
         """Take a batch to hand out, whole (`rest`) or by records (`open`); one without any is handed out by that."""
         with self._lock:
             self._settle()
-            self._drop()
+            if self._batch is not None or self._unopened is not None:
+                self._drop()
             self._where = TopicPartition(batch.topic, batch.partition)
             if len(batch):
                 self._unopened = batch
@@ -249,24 +251,27 @@ class Cursor:
     def _take_up(self, batch: ConsumedBatch) -> None:
         columns = record_columns(batch.batch)
         self._in_hand |= self._at_hand()  # of the same batch, where a record in the middle does not decode
-        self._drop()
+        if self._batch is not None:
+            self._drop()
+        self._unopened = None
         self._left_when_asked = len(batch)
-        self._where = TopicPartition(batch.topic, batch.partition)
         if not len(batch):
             return
-        columns, self._values = self._decoded(columns)
+        self._values = columns.values
+        if self._decodes:
+            columns = self._decoded(columns)
         self._offsets = batch.batch.offset_list()
         self._iterator = iter(self._offsets)
         self._batch = batch
         self.records = records_from(batch.topic, batch.partition, self._iterator, columns)
 
-    def _decoded(self, columns: RecordColumns) -> tuple[RecordColumns, list[bytes | None]]:
-        values = list(columns.values)
-        keys, decoding = columns.keys, self._decoding
+    def _decoded(self, columns: RecordColumns) -> RecordColumns:
+        keys, values, decoding = columns.keys, columns.values, self._decoding
         if decoding.key is not None and isinstance(keys, list):
             keys = decoded(keys, decoding.key)
-        by_value = iter(values) if decoding.value is None else decoded(values, decoding.value)
-        return columns._replace(keys=keys, values=by_value), values
+        if decoding.value is not None:
+            values = decoded(values, decoding.value)
+        return columns._replace(keys=keys, values=values)
 
     def _settle(self) -> None:
         """Bring the position of the batch at hand up to date."""

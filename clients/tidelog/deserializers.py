@@ -89,8 +89,8 @@ def _function(chosen: Deserializer | None) -> Callable[[bytes], Any] | None:
     return guarded
 
 
-def decoded(column: list[bytes | None], function: Callable[[bytes], Any]) -> Any:
+def decoded(column: list[Any], function: Callable[[bytes], Any]) -> Any:
     """Return an iterator of what `function` makes of a column; None stays None. It raises what `function` raises."""
     if None not in column:
-        return map(function, cast("list[bytes]", column))
+        return map(function, column)
     return (None if content is None else function(content) for content in column)

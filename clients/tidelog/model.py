@@ -234,7 +234,7 @@ class RecordColumns(NamedTuple):
 
     timestamps_us: Iterable[int]
     keys: Iterable[Any]
-    values: Iterable[Any]
+    values: list[Any]
     headers: Iterable[tuple[tuple[str, bytes | None], ...]]
     tags: Iterable[str | None]
 

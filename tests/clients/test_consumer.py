@@ -392,3 +392,12 @@ async def test_fetching_from_a_compacted_log(node: FakeNode, client: Client, sta
         offsets += [record.offset for batch in fetched.batches for record in batch]
         offset = fetched.next_offset
     assert offsets == survivors_from(start)
+
+
+async def test_a_batch_without_records_moves_the_position(node: FakeNode, client: Client) -> None:
+    node.partition("t").plant(compacted_log())
+    async with client.consumer("t", start=SURVIVORS[-1]) as consumer:
+        assert (await anext(consumer)).offset == SURVIVORS[-1]
+        await asyncio.sleep(0.05)
+        assert await consumer.poll(timeout_s=0.05) == []
+        assert consumer.position() == {T0: END_OFFSET}
