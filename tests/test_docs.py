@@ -17,7 +17,7 @@ from tidelog_cli.main import build_app
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
-RUN_PAGES = {ROOT / "README.md", ROOT / "docs" / "testing.md"}
+RUN_PAGES = {ROOT / "README.md", ROOT / "docs" / "client.md", ROOT / "docs" / "testing.md"}
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from tidelog.errors import OverloadedError, UsageError
+from tidelog.meters import ConsumerMeter
 from tidelog.subscription import Prefetched
 
 
@@ -16,11 +17,18 @@ class Arrivals:
     Args:
         begun: told of partitions that are read from now on, and where they begin.
         admit: asked with the bytes of what arrives whether that may be kept; None: always.
+        meter: told of what arrives and of what is taken; None: nobody counts.
     """
 
-    def __init__(self, begun: Callable[[dict[int, int]], None], admit: Callable[[int], bool] | None = None) -> None:
+    def __init__(
+        self,
+        begun: Callable[[dict[int, int]], None],
+        admit: Callable[[int], bool] | None = None,
+        meter: ConsumerMeter | None = None,
+    ) -> None:
         self._begun = begun
         self._admit = admit
+        self._meter = meter
         self._refused = False
         self._queue: deque[Prefetched] = deque()
         self._waiter: asyncio.Future[None] | None = None
@@ -46,10 +54,14 @@ class Arrivals:
         item = self._queue.popleft()
         if item.credit is not None:
             item.subscription.give_back(item.credit)
+        if self._meter is not None:
+            self._meter.taken(item.partition, item.batch)
         return item
 
-    def drop(self, partition: int) -> None:
-        """Let go of what has arrived of a partition."""
+    def drop(self, partition: int, offset: int) -> None:
+        """Let go of what has arrived of a partition, which is read on at `offset`."""
+        if self._meter is not None:
+            self._meter.moved({partition: offset})
         for item in self._queue:
             if item.credit is not None and item.partition == partition:
                 item.subscription.give_back(item.credit)
@@ -59,6 +71,8 @@ class Arrivals:
         """Let go of everything; whoever waits comes to the end."""
         self._closed = True
         self._queue.clear()
+        if self._meter is not None:
+            self._meter.closed()
         self._wake()
 
     # --- what serving reports --------------------------------------------------------------------------
@@ -72,11 +86,15 @@ class Arrivals:
         if self._refused:
             return
         self._queue.extend(items)
+        if self._meter is not None:
+            self._meter.arrived(items)
         self._wake()
 
     def added(self, positions: dict[int, int]) -> None:
         """Partitions are read from now on."""
         self._begun(positions)
+        if self._meter is not None:
+            self._meter.moved(positions)
 
     def broken(self, error: BaseException) -> None:
         """Reading cannot go on; the user is told after what has arrived."""

@@ -17,6 +17,7 @@ from tidelog.arrivals import Arrivals
 from tidelog.consumer_options import Beginning, ConsumerOptions, OnOutOfRange, Start, find_rest, resolve_start
 from tidelog.cursor import Cursor
 from tidelog.errors import InvalidRequestError, UnknownPartitionError
+from tidelog.meters import ConsumerMeter, Teller
 from tidelog.model import Committed, ConsumedBatch, Record
 from tidelog.routing import Router
 from tidelog.subscription_keeper import Serving
@@ -38,14 +39,17 @@ class Consumer:
         topic: str,
         options: ConsumerOptions,
         check: Callable[[], None],
+        *,
         admit: Callable[[int], bool] | None = None,
+        teller: Teller | None = None,
     ) -> None:
         self.topic = topic
         self._router = router
         self._options = options
         self._check_usable = check
         self._cursor = Cursor()
-        self._arrivals = Arrivals(self._cursor.begin, admit)
+        meter = None if teller is None else ConsumerMeter(teller, topic)
+        self._arrivals = Arrivals(self._cursor.begin, admit, meter)
         self._serving = Serving(router, topic, options, self._arrivals)
         self._begun = False
         self._finding: asyncio.Task[None] | None = None
@@ -146,7 +150,7 @@ class Consumer:
             raise UnknownPartitionError(f"this consumer reads partitions {self._serving.partitions}, not {partition}")
         if offset < 0:
             raise InvalidRequestError("offsets are not negative")
-        self._arrivals.drop(partition)
+        self._arrivals.drop(partition, offset)
         self._cursor.seek(partition, offset)
         self._serving.seek(partition, offset)
 

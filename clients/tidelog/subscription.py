@@ -33,12 +33,16 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Prefetched:
-    """A batch that waits for the user. `credit` is due when it is taken: the event's, on its last batch."""
+    """A batch that waits for the user. `credit` is due when it is taken: the event's, on its last batch.
+
+    `high_watermark` is the partition's end, as the node knew it when it sent the event.
+    """
 
     partition: int
     batch: RecordBatch
     subscription: Subscription
     credit: Credit | None
+    high_watermark: int = 0
 
 
 class Listener(Protocol):
@@ -104,7 +108,7 @@ class Subscription:
         last = len(batches) - 1
         self._listener.prefetched(
             [
-                Prefetched(event.partition, batch, self, credit if index == last else None)
+                Prefetched(event.partition, batch, self, credit if index == last else None, event.high_watermark)
                 for index, batch in enumerate(batches)
             ]
         )

@@ -34,6 +34,7 @@ from tidelog.cursor import Cursor
 from tidelog.errors import InvalidRequestError, TidelogError
 from tidelog.lane import BATCH_BYTES_TARGET
 from tidelog.loop_thread import LoopThread
+from tidelog.metrics import ClientMetrics
 from tidelog.model import (
     Acks,
     Cleanup,
@@ -89,6 +90,7 @@ class Client:
         request_timeout_s: float = REQUEST_TIMEOUT_S_DEFAULT,
         quorum_timeout_s: float | None = None,
         idle_poll_us: int = POLL_US_DEFAULT,
+        metrics: ClientMetrics | None = None,
     ) -> None:
         self._client = asynchronous.Client(
             bootstrap,
@@ -96,6 +98,7 @@ class Client:
             request_timeout_s=request_timeout_s,
             quorum_timeout_s=quorum_timeout_s,
             idle_poll_us=idle_poll_us,
+            metrics=metrics,
         )
         self._thread = LoopThread(f"tidelog {client_id}")
         # Closes what nobody closed, at the end of the program or of this object.

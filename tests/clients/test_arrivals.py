@@ -69,7 +69,7 @@ async def test_what_is_dropped_gives_its_credit_back() -> None:
     queue, account = arrivals(), Credits()
     kept = arrived(1, account)
     queue.prefetched([arrived(0, account), kept])
-    queue.drop(0)
+    queue.drop(0, 7)
     assert account.given == [Credit(1, 10)]
     assert await queue.take() is kept
 

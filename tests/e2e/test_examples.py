@@ -1,7 +1,7 @@
 """Every example of the pages that have some, each run by itself against a node, and compared with what is shown.
 
 A `text` block shows the output of the block before it, as in the README (`test_readme.py`). An example with tests in
-it is run by pytest, with the fixtures of the package. 127.0.0.1:7400 is the node of this module.
+it is run by pytest, with the fixtures of the package. 127.0.0.1:7400 is the node of this module, port 9000 any.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tests.plugin.installed import run_pytest
 from tests.test_docs import RUN_PAGES
 
 from tidelog import testing
+from tidelog.free_ports import free_ports
 
 README = "README.md"
 
@@ -48,7 +49,7 @@ def node() -> Iterator[testing.LocalNode]:
 @pytest.mark.parametrize("example", [pytest.param(snippet, id=name) for name, snippet in examples()])
 def test_an_example_does_what_is_shown(example: Snippet, node: testing.LocalNode, tmp_path: Path) -> None:
     assert example.language == "python"
-    code = example.code.replace("127.0.0.1:7400", node.bootstrap)
+    code = example.code.replace("127.0.0.1:7400", node.bootstrap).replace("(9000,", f"({free_ports(1)[0]},")
     if "def test_" in code:
         (tmp_path / "test_example.py").write_text(code)
         ran = run_pytest(tmp_path)

@@ -68,7 +68,9 @@ def test_the_fixtures_are_there_without_anything_else(tmp_path: Path) -> None:
 
 def test_tests_in_an_event_loop_make_their_own_client(tmp_path: Path) -> None:
     (tmp_path / "test_user.py").write_text(ASYNCHRONOUS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n")
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
+    )
     ran = run_pytest(tmp_path, "-W", "error")
     assert "1 passed" in ran.stdout, ran.stdout + ran.stderr
 
