@@ -233,7 +233,7 @@ async def committed(router: Router, group: str, topic: str | None) -> list[Commi
         return committed_of(results, await _names(router, connection, results))
 
     if topic is None:
-        return await router.retrying(lambda: router.at_any(ask), repeatable=True)
+        return await router.retrying(lambda: router.at_any(ask), repeatable=True, about=f"group {group!r}")
     return await router.about_topic(topic, lambda: router.at_any(ask), repeatable=True)
 
 

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from tidelog.backoff import Backoff
 from tidelog.batches import OutgoingBatch
 from tidelog.connection import Connection, check_answer, results_of
-from tidelog.errors import ClosedError, TidelogError, error_of
+from tidelog.errors import ClosedError, TidelogError, error_of, told
 from tidelog.lane import RETRY_S_MAX, Lane
 from tidelog.metadata import gone_error
 from tidelog.meters import ProducerMeter
@@ -271,7 +271,7 @@ class Sender:
             if not self._is_expected(shipment):
                 continue
             if result.HasField("error"):
-                self._judge(shipment, error_of(result.error), now)
+                self._judge(shipment, error_of(result.error, connection.name), now)
             else:
                 shipment.lane.acknowledged(shipment.batch, result.base_offset, result.append_timestamp_us)
                 if self._meter is not None:
@@ -325,7 +325,8 @@ class Sender:
         since = self._troubled_since.setdefault(lane.partition, now)
         if not self._told and now - since >= TELL_AFTER_S:
             self._told = True
-            _log.warning("%s/%d: nothing can be published yet, still trying: %s", self._topic, lane.partition, error)
+            where = (self._topic, lane.partition)
+            _log.warning("%s/%d: nothing can be published yet, still trying: %s", *where, told(error))
 
     def _no_trouble(self, lane: Lane) -> None:
         if self._troubled_since.pop(lane.partition, None) is not None and not self._troubled_since:

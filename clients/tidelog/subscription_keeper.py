@@ -24,7 +24,7 @@ from typing import Final, Protocol
 from tidelog.backoff import Backoff
 from tidelog.connection import Address, Connection, results_of
 from tidelog.consumer_options import ConsumerOptions, resolve_added
-from tidelog.errors import ClosedError, OffsetOutOfRangeError, TidelogError, error_of
+from tidelog.errors import ClosedError, OffsetOutOfRangeError, TidelogError, error_of, told
 from tidelog.metadata import gone_error
 from tidelog.owner_moves import Expectation
 from tidelog.paging import in_requests
@@ -145,7 +145,15 @@ class Serving:
             offset = error.log_start_offset if policy == "earliest" else error.high_watermark
             for partition in partitions:
                 _log.warning(
-                    "%s/%d: offset %d is gone, going on at %d", self.topic, partition, self._arrived[partition], offset
+                    "%s/%d: offset %d is gone, the log begins at %d now and ends at %d: going on at %d, because "
+                    "on_out_of_range is %r",
+                    self.topic,
+                    partition,
+                    self._arrived[partition],
+                    error.log_start_offset,
+                    error.high_watermark,
+                    offset,
+                    policy,
                 )
                 self._arrived[partition] = offset
         elif not error.retriable and not isinstance(error, ClosedError):
@@ -235,7 +243,13 @@ class Serving:
             if not error.retriable:
                 self.broken(error)
                 return
-            _log.warning("%s/%s: where to begin is not known yet: %s", self.topic, partitions, error)
+            _log.warning(
+                "%s: where to begin in the new partitions %s is not known yet, it is looked for again within %d s: %s",
+                self.topic,
+                partitions,
+                NEW_PARTITIONS_S,
+                told(error),
+            )
         else:
             self.add(positions)
 
@@ -298,21 +312,19 @@ class Serving:
         return since_s >= PROBE_S and connection.quiet_s >= since_s
 
     def _tell_who_serves(self, reached: Reached, partitions: list[int]) -> None:
-        told = self._stand_ins.intersection(partitions)
-        host, port = reached.connection.address
+        known, name = self._stand_ins.intersection(partitions), reached.connection.name
         if reached.is_owner:
-            self._stand_ins -= told
-            if told:
-                _log.warning("%s: partitions %s are read from their owner again", self.topic, sorted(told))
-        elif len(told) < len(partitions):
+            self._stand_ins -= known
+            if known:
+                _log.warning("%s: partitions %s are read from their owner %s again", self.topic, sorted(known), name)
+        elif len(known) < len(partitions):
             self._stand_ins.update(partitions)
             _log.warning(
                 "%s: nobody can be reached who owns partitions %s, perhaps too few nodes are up: "
-                "what %s:%d knows was committed is read, and nothing newer until there is an owner",
+                "what %s knows was committed is read, and nothing newer until there is an owner",
                 self.topic,
                 partitions,
-                host,
-                port,
+                name,
             )
 
     # ----------------------------------------------------------------------------------------- subscribing
@@ -369,7 +381,7 @@ class Serving:
     def _tell_failure(self, partition: int, error: TidelogError) -> None:
         backoff = self._backoffs.get(partition)
         if error.retriable and backoff is not None and backoff.failures == TELLING_FAILURES:
-            _log.warning("%s/%d: nothing comes yet: %s", self.topic, partition, error)
+            _log.warning("%s/%d: nothing comes yet, still trying: %s", self.topic, partition, told(error))
 
     async def _subscribe(self, reached: Reached, partitions: list[int]) -> None:
         connection = reached.connection
@@ -409,7 +421,7 @@ class Serving:
             raise
         for partition, result in zip(partitions, results, strict=True):
             if result.HasField("error"):
-                subscription.end(partition, error_of(result.error))
+                subscription.end(partition, error_of(result.error, connection.name))
             elif self._serving[partition] is subscription:
                 self._expected[partition] = self._router.moves.expect(
                     self.topic,

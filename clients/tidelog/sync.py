@@ -102,7 +102,8 @@ class Client:
         )
         self._thread = LoopThread(f"tidelog {client_id}")
         # Closes what nobody closed, at the end of the program or of this object.
-        self._finalizer = weakref.finalize(self, _shut_down, self._thread, self._client)
+        name = f"{client_id!r} of {bootstrap}"
+        self._finalizer = weakref.finalize(self, _shut_down, self._thread, self._client, name)
 
     def __enter__(self) -> Self:
         return self
@@ -523,7 +524,7 @@ class Consumer:
         return batch
 
 
-def _shut_down(thread: LoopThread, client: asynchronous.Client) -> None:
+def _shut_down(thread: LoopThread, client: asynchronous.Client, name: str) -> None:
     """Close a client that nobody closed; errors have nobody to go to but the log."""
     if thread.closed or not thread.started:
         return
@@ -534,6 +535,12 @@ def _shut_down(thread: LoopThread, client: asynchronous.Client) -> None:
     try:
         thread.run(close, timeout_s=LAST_FLUSH_S)
     except (TidelogError, TimeoutError) as error:
-        _log.warning("a client that was not closed lost records at the end of the program: %s", error)
+        why = str(error) or f"they were not acknowledged within {LAST_FLUSH_S:g} s"
+        _log.warning(
+            "the client %s was not closed, and lost records when it was thrown away (%s): close it, or use it with "
+            "`with`, and errors are raised",
+            name,
+            why,
+        )
     finally:
         thread.stop()
