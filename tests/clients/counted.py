@@ -6,12 +6,14 @@ from tidelog.metrics import ClientMetrics
 
 
 class Counted:
-    """Every call, as its name and its arguments, in order."""
+    """Every call, as its name and its arguments, in order; some methods may be `broken`, and raise."""
 
-    def __init__(self) -> None:
+    def __init__(self, *broken: str) -> None:
         self.calls: list[tuple[object, ...]] = []
+        self._broken = broken
 
     def sent(self, topic: str, records: int, size_bytes: int) -> None:
+        self._break("sent")
         self.calls.append(("sent", topic, records, size_bytes))
 
     def retried(self, topic: str, records: int, size_bytes: int) -> None:
@@ -27,6 +29,7 @@ class Counted:
         self.calls.append(("buffered", topic, change_bytes))
 
     def consumed(self, topic: str, partition: int, records: int, size_bytes: int) -> None:
+        self._break("consumed")
         self.calls.append(("consumed", topic, partition, records, size_bytes))
 
     def lag(self, topic: str, partition: int, records: int | None) -> None:
@@ -34,6 +37,10 @@ class Counted:
 
     def reconnected(self, node: str) -> None:
         self.calls.append(("reconnected", node))
+
+    def _break(self, name: str) -> None:
+        if name in self._broken:
+            raise ZeroDivisionError
 
     def of(self, name: str) -> list[tuple[object, ...]]:
         """Return the arguments of the calls of one method."""

@@ -93,3 +93,11 @@ def test_one_that_ends_by_itself_is_told_from_one_that_was_ended(make: Make) -> 
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     with pytest.raises(NodeStartError, match="ended by itself with code -9; it said last:"):
         process.check()
+
+
+def test_a_module_in_the_tests_own_folder_is_none_of_the_nodes(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "typer.py").write_text("raise ImportError\n")
+    monkeypatch.chdir(tmp_path)
+    make().start()
