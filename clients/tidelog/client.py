@@ -24,6 +24,8 @@ from tidelog.errors import ClosedError, ForkedError, InvalidRequestError, WrongE
 from tidelog.filters import record_filter
 from tidelog.group_options import Group
 from tidelog.lane import BATCH_BYTES_TARGET
+from tidelog.meters import Teller
+from tidelog.metrics import ClientMetrics
 from tidelog.model import (
     Acks,
     Cleanup,
@@ -70,6 +72,7 @@ class Client:
         quorum_timeout_s: the same for one that nodes refuse because too few of them are there; None: as long.
         idle_poll_us: while small requests are answered as quickly as this, their answers are waited for awake, for so
             many µs at most; 0: asleep.
+        metrics: told of what is published, consumed and lost; see `tidelog.metrics`. None: nobody counts.
 
     Raises:
         InvalidRequestError: an address or argument is no such thing.
@@ -83,6 +86,7 @@ class Client:
         request_timeout_s: float = REQUEST_TIMEOUT_S_DEFAULT,
         quorum_timeout_s: float | None = None,
         idle_poll_us: int = POLL_US_DEFAULT,
+        metrics: ClientMetrics | None = None,
     ) -> None:
         if request_timeout_s <= 0 or len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
             raise InvalidRequestError(
@@ -91,9 +95,10 @@ class Client:
         if not 0 <= idle_poll_us <= POLL_US_MAX:
             raise InvalidRequestError(f"idle_poll_us is 0 to {POLL_US_MAX}, not {idle_poll_us}")
         identity = Identity(client_id, software(), min(request_timeout_s, CONNECT_TIMEOUT_S_MAX), idle_poll_us)
+        self._teller = None if metrics is None else Teller(metrics)
         self._router = Router(
             parse_addresses(bootstrap),
-            ConnectionPool(identity),
+            ConnectionPool(identity, None if self._teller is None else self._teller.reconnected),
             request_timeout_s=request_timeout_s,
             quorum_timeout_s=quorum_timeout_s,
         )
@@ -500,7 +505,7 @@ class Client:
         """
         self._check_usable(bind=False)
         options = ProducerOptions(acks, compression, buffer_bytes, batch_bytes, delivery_timeout_s)
-        producer = Producer(self._router, topic, options, self._check_usable)
+        producer = Producer(self._router, topic, options, self._check_usable, teller=self._teller)
         self._producers = [each for each in self._producers if not each.closed] + [producer]
         return producer
 
@@ -573,7 +578,14 @@ class Client:
         )
         wish = named if options.is_shared else None
         consumer = Consumer(
-            self._router, options, self._check_usable, self.producer, admit, wish=wish, client_id=self._client_id
+            self._router,
+            options,
+            self._check_usable,
+            self.producer,
+            admit,
+            wish=wish,
+            client_id=self._client_id,
+            teller=self._teller,
         )
         self._consumers = [each for each in self._consumers if not each.closed] + [consumer]
         return consumer

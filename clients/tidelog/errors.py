@@ -52,6 +52,7 @@ class TidelogError(Exception):
         definite: nothing was written; False when the outcome is unknown.
         retry_after_ms: the node's hint for the next try, 0 for none.
         done: of what was asked of many partitions, by partition, what came of those that were done all the same.
+        node: who answered so, HOST:PORT; empty for what the client has found out by itself.
     """
 
     default_code: ClassVar[int] = pb.ERROR_CODE_UNSPECIFIED
@@ -74,6 +75,7 @@ class TidelogError(Exception):
         self.definite = _first(definite, self.default_definite, nature.definite)
         self.retry_after_ms = retry_after_ms
         self.done: Mapping[int, object] = {}
+        self.node = ""
 
     @property
     def code_name(self) -> str:
@@ -413,8 +415,8 @@ CLASS_OF_CODE: Final[dict[int, type[TidelogError]]] = {
 """Codes that are not here (of a newer node) become plain `TidelogError`s."""
 
 
-def error_of(message: pb.Error) -> TidelogError:
-    """Return the error that `message` stands for, ready to be raised."""
+def error_of(message: pb.Error, node: str = "") -> TidelogError:
+    """Return the error that `message` of a node (HOST:PORT) stands for, ready to be raised."""
     known = message.code in NATURE
     cls = CLASS_OF_CODE.get(message.code, TidelogError)
     error = cls(
@@ -431,7 +433,13 @@ def error_of(message: pb.Error) -> TidelogError:
         error.epoch = message.epoch
     if isinstance(error, UnknownTopicError):
         error.topic_id = message.topic_id
+    error.node = node
     return error
+
+
+def told(error: TidelogError) -> str:
+    """Return what the log says of an error: its text, and which node has answered so."""
+    return f"{error} (says {error.node})" if error.node else str(error)
 
 
 def error_of_local(error: ProtocolError) -> TidelogError:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from tidelog.assignment import Assignment
 from tidelog.backoff import Backoff
 from tidelog.consumer_options import ConsumerOptions, TopicOptions, find_rest, resolve_start
-from tidelog.errors import TidelogError, UnknownPartitionError, UnknownTopicError
+from tidelog.errors import TidelogError, UnknownPartitionError, UnknownTopicError, told
 from tidelog.group_commits import GroupCommits, store_quietly
 from tidelog.group_membership import Membership, Place
 from tidelog.group_options import Group, OnPartitions
@@ -117,7 +117,7 @@ class Handover:
                 try:
                     beginning = await resolve_start(self._router, topic, options)
                 except (UnknownTopicError, UnknownPartitionError) as error:  # the coordinator hears of it, too
-                    _log.info("%s: %s is not read: %s", self._group, topic, error)
+                    _log.info("%s: %s is not read: %s", self._group, topic, told(error))
                     return
                 except TidelogError as error:
                     if not error.retriable:

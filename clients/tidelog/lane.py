@@ -51,6 +51,7 @@ from tidelog.errors import (
     UnknownProducerError,
     error_of_local,
 )
+from tidelog.meters import ProducerMeter
 from tidelog_proto.batch import EncodedBatch, encode_batch
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.gathered import encode_gathered
@@ -92,6 +93,7 @@ class Lane:
         *,
         backoff: Backoff | None = None,
         on_settled: Callable[[Load], None] = lambda _: None,
+        meter: ProducerMeter | None = None,
     ) -> None:
         self.partition = partition
         self.unsettled_bytes = 0
@@ -101,6 +103,7 @@ class Lane:
         self._options = options
         self._backoff = backoff or Backoff(longest_s=RETRY_S_MAX)
         self._on_settled = on_settled
+        self._meter = meter
         self._queue: deque[Load] = deque()
         self._queued_bytes = 0
         self._queued_records = 0
@@ -395,12 +398,16 @@ class Lane:
     def _fail(self, loads: Sequence[Load], error: TidelogError) -> None:
         for load in loads:
             load.delivery.fail(error)
+        if self._meter is not None:
+            self._meter.failed(loads, error)
         self._settled(loads)
 
     def _settled(self, loads: Sequence[Load]) -> None:
         for load in loads:
             self.unsettled_bytes -= load.size_bytes
             self._on_settled(load)
+        if self._meter is not None:
+            self._meter.weigh()
 
 
 def _expired(cause: TidelogError | None, *, definite: bool, queued: bool = False) -> DeliveryTimeoutError:

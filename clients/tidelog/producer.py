@@ -20,6 +20,7 @@ from tidelog.batches import ColumnsLoad, Delivery, Load, LooseLoad, loose_size_b
 from tidelog.errors import ClosedError, InvalidRequestError, UnknownPartitionError
 from tidelog.lane import BATCH_BYTES_TARGET, Lane, LaneOptions
 from tidelog.metadata import gone_error
+from tidelog.meters import ProducerMeter, Teller
 from tidelog.model import Acks, Compression, Receipt, TopicRoute
 from tidelog.receipts import PendingReceipt, PendingReceipts, Receipts
 from tidelog.room import Room
@@ -78,7 +79,15 @@ class Producer:
     when the first record is given: when that one is deleted, nothing more is accepted, whatever is made under its name.
     """
 
-    def __init__(self, router: Router, topic: str, options: ProducerOptions, check: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        router: Router,
+        topic: str,
+        options: ProducerOptions,
+        check: Callable[[], None],
+        *,
+        teller: Teller | None = None,
+    ) -> None:
         self.topic = topic
         self._router = router
         self._options = options
@@ -93,6 +102,7 @@ class Producer:
         self._sticky: Lane | None = None
         self._topic_id = b""
         self._room = Room(options.buffer_bytes)
+        self._meter = None if teller is None else ProducerMeter(teller, topic, self._room, options.delivery_timeout_s)
         self._failed: list[Delivery] = []
         """What failed before anybody asked for it."""
         self._closed = False
@@ -296,7 +306,8 @@ class Producer:
             raise ClosedError("the producer is closed")
         if self._sender is None:
             loop = asyncio.get_running_loop()
-            self._sender = Sender(self._router, self.topic, acks=_ACKS[self._options.acks], loop=loop)
+            acks = _ACKS[self._options.acks]
+            self._sender = Sender(self._router, self.topic, acks=acks, loop=loop, meter=self._meter)
         route = self._router.metadata.topic(self.topic)
         if route is None or (partition is not None and partition not in route.partitions):
             return None
@@ -421,7 +432,8 @@ class Producer:
     def _lane(self, partition: int) -> Lane:
         lane = self._lanes.get(partition)
         if lane is None:
-            lane = self._lanes[partition] = Lane(partition, self._lane_options, on_settled=self._settled)
+            lane = Lane(partition, self._lane_options, on_settled=self._settled, meter=self._meter)
+            self._lanes[partition] = lane
         return lane
 
     def _deadline(self) -> float:

@@ -24,9 +24,10 @@ from typing import Final, NamedTuple
 from tidelog.backoff import Backoff
 from tidelog.batches import OutgoingBatch
 from tidelog.connection import Connection, check_answer, results_of
-from tidelog.errors import ClosedError, TidelogError, error_of
+from tidelog.errors import ClosedError, TidelogError, error_of, told
 from tidelog.lane import RETRY_S_MAX, Lane
 from tidelog.metadata import gone_error
+from tidelog.meters import ProducerMeter
 from tidelog.model import PartitionRoute
 from tidelog.owner_moves import Expectation
 from tidelog.routing import TELL_AFTER_S, Router
@@ -73,6 +74,7 @@ class Sender:
         acks: pb.Acks,
         loop: asyncio.AbstractEventLoop,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        meter: ProducerMeter | None = None,
     ) -> None:
         self.topic_id = b""
         self._router = router
@@ -80,6 +82,7 @@ class Sender:
         self._acks = acks
         self._loop = loop
         self._clock_us = clock_us
+        self._meter = meter
         self._ready: dict[int, Lane] = {}
         self._scheduled = False
         self._closed = False
@@ -116,6 +119,8 @@ class Sender:
         self._scheduled = False
         if self._closed:
             return
+        if self._meter is not None:
+            self._meter.weigh()
         ready, self._ready = self._ready, {}
         now, now_us = self._loop.time(), self._clock_us()
         serving = list(ready.values())
@@ -246,6 +251,10 @@ class Sender:
             )
         except TidelogError as error:
             self._failed(shipments, error)
+            return
+        if self._meter is not None:
+            for shipment in shipments:
+                self._meter.sent(shipment.batch)
 
     def _answered(self, connection: Connection, shipments: list[Shipment], answer: Frame | TidelogError) -> None:
         if isinstance(answer, TidelogError):
@@ -262,9 +271,11 @@ class Sender:
             if not self._is_expected(shipment):
                 continue
             if result.HasField("error"):
-                self._judge(shipment, error_of(result.error), now)
+                self._judge(shipment, error_of(result.error, connection.name), now)
             else:
                 shipment.lane.acknowledged(shipment.batch, result.base_offset, result.append_timestamp_us)
+                if self._meter is not None:
+                    self._meter.acknowledged(shipment.batch, now)
                 self._no_trouble(shipment.lane)
                 partition, end_offset = shipment.lane.partition, result.base_offset + shipment.batch.count
                 self._router.ends.note(self.topic_id, partition, epoch=result.epoch, end_offset=end_offset)
@@ -314,7 +325,8 @@ class Sender:
         since = self._troubled_since.setdefault(lane.partition, now)
         if not self._told and now - since >= TELL_AFTER_S:
             self._told = True
-            _log.warning("%s/%d: nothing can be published yet, still trying: %s", self._topic, lane.partition, error)
+            where = (self._topic, lane.partition)
+            _log.warning("%s/%d: nothing can be published yet, still trying: %s", *where, told(error))
 
     def _no_trouble(self, lane: Lane) -> None:
         if self._troubled_since.pop(lane.partition, None) is not None and not self._troubled_since:

@@ -32,6 +32,7 @@ from tidelog.deserializers import Deserializer, OnUndecodable
 from tidelog.errors import TidelogError
 from tidelog.lane import BATCH_BYTES_TARGET
 from tidelog.loop_thread import LoopThread
+from tidelog.metrics import ClientMetrics
 from tidelog.model import (
     Acks,
     Cleanup,
@@ -87,6 +88,7 @@ class Client:
         request_timeout_s: float = REQUEST_TIMEOUT_S_DEFAULT,
         quorum_timeout_s: float | None = None,
         idle_poll_us: int = POLL_US_DEFAULT,
+        metrics: ClientMetrics | None = None,
     ) -> None:
         self._client = asynchronous.Client(
             bootstrap,
@@ -94,10 +96,12 @@ class Client:
             request_timeout_s=request_timeout_s,
             quorum_timeout_s=quorum_timeout_s,
             idle_poll_us=idle_poll_us,
+            metrics=metrics,
         )
         self._thread = LoopThread(f"tidelog {client_id}")
         # Closes what nobody closed, at the end of the program or of this object.
-        self._finalizer = weakref.finalize(self, _shut_down, self._thread, self._client)
+        name = f"{client_id!r} of {bootstrap}"
+        self._finalizer = weakref.finalize(self, _shut_down, self._thread, self._client, name)
 
     def __enter__(self) -> Self:
         return self
@@ -428,7 +432,7 @@ class Producer:
             self._thread.run(self._producer.abort)
 
 
-def _shut_down(thread: LoopThread, client: asynchronous.Client) -> None:
+def _shut_down(thread: LoopThread, client: asynchronous.Client, name: str) -> None:
     """Close a client that nobody closed; errors have nobody to go to but the log."""
     if thread.closed or not thread.started:
         return
@@ -439,6 +443,12 @@ def _shut_down(thread: LoopThread, client: asynchronous.Client) -> None:
     try:
         thread.run(close, timeout_s=LAST_FLUSH_S)
     except (TidelogError, TimeoutError) as error:
-        _log.warning("a client that was not closed lost records at the end of the program: %s", error)
+        why = str(error) or f"they were not acknowledged within {LAST_FLUSH_S:g} s"
+        _log.warning(
+            "the client %s was not closed, and lost records when it was thrown away (%s): close it, or use it with "
+            "`with`, and errors are raised",
+            name,
+            why,
+        )
     finally:
         thread.stop()
