@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from tidelog.backoff import Backoff
 from tidelog.batches import OutgoingBatch
@@ -59,10 +59,24 @@ class RetryTimer(NamedTuple):
     route: PartitionRoute | None
 
 
+class Source(Protocol):
+    """Where records gather that no lane has yet."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether there are any."""
+        ...
+
+    def offer(self) -> None:
+        """Give them to lanes if one could send them; what gets something is woken."""
+        ...
+
+
 class Sender:
     """Serves the lanes of one producer. Belongs to one event loop; makes tasks only when a lane needs one.
 
-    `topic_id` is the topic that the producer writes to: set before a lane is served, and never another.
+    Before lanes are served, `source` is asked for more. `topic_id` is the topic that the producer writes to: set before
+    a lane is served, and never another.
     """
 
     def __init__(
@@ -72,6 +86,8 @@ class Sender:
         *,
         acks: pb.Acks,
         loop: asyncio.AbstractEventLoop,
+        request_timeout_s: float | None = None,
+        source: Source | None = None,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         self.topic_id = b""
@@ -79,6 +95,8 @@ class Sender:
         self._topic = topic
         self._acks = acks
         self._loop = loop
+        self._request_timeout_s = router.request_timeout_s if request_timeout_s is None else request_timeout_s
+        self._source = source
         self._clock_us = clock_us
         self._ready: dict[int, Lane] = {}
         self._scheduled = False
@@ -95,9 +113,18 @@ class Sender:
     def wake(self, lane: Lane) -> None:
         """Serve `lane` in this turn of the loop, after everybody who runs now."""
         self._ready[lane.partition] = lane
+        self.wake_soon()
+
+    def wake_soon(self) -> None:
+        """Ask the source for more, and serve what it gives, in this turn of the loop."""
         if not self._scheduled and not self._closed:
             self._scheduled = True
             self._loop.call_soon(self._serve)
+
+    def serve_now(self) -> None:
+        """Serve the lanes that are awake at once: for a loop that puts records and does not let others run."""
+        if not self._closed:
+            self._serve_lanes()
 
     async def close(self) -> None:
         """Stop seeking and waking. What is in flight is still answered."""
@@ -116,6 +143,11 @@ class Sender:
         self._scheduled = False
         if self._closed:
             return
+        if self._source is not None and self._source.waits:
+            self._source.offer()
+        self._serve_lanes()
+
+    def _serve_lanes(self) -> None:
         ready, self._ready = self._ready, {}
         now, now_us = self._loop.time(), self._clock_us()
         serving = list(ready.values())
@@ -223,7 +255,7 @@ class Sender:
 
     def _write(self, connection: Connection, shipments: list[Shipment], size_bytes: int, now: float) -> None:
         left_s = min([shipment.batch.deadline for shipment in shipments]) - now
-        timeout_s = min(self._router.request_timeout_s, max(REQUEST_S_MIN, left_s))
+        timeout_s = min(self._request_timeout_s, max(REQUEST_S_MIN, left_s))
         envelope = pb.Envelope()
         publish = envelope.publish
         publish.acks, publish.timeout_ms = self._acks, int(timeout_s * _MS)
@@ -271,6 +303,8 @@ class Sender:
                 self._router.stored_in(self._topic, partition, result.epoch)
             if not shipment.lane.idle:
                 self.wake(shipment.lane)
+        if self._source is not None and self._source.waits:
+            self.wake_soon()
 
     def _failed(self, shipments: Sequence[Shipment], error: TidelogError) -> None:
         now = self._loop.time()

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog_proto.partitioner import partition_column
-
 
 class Piece(NamedTuple):
     """Rows for one partition; None is "any", for rows of which none has a key."""
@@ -53,16 +51,15 @@ def split_rows(columns: pa.RecordBatch, *, bytes_max: int, records_max: int) -> 
             yield piece
 
 
-def by_key(columns: pa.RecordBatch, partitions: int, keyless: Callable[[], int]) -> Routed:
-    """Group rows by the partition of their key, keeping the input's order within each partition.
+def by_target(columns: pa.RecordBatch, targets: pa.Array[Any], keyless: Callable[[], int]) -> Routed:
+    """Group rows by their partition, keeping the input's order within each partition.
 
     Args:
-        columns: canonical columns with a key column.
-        partitions: of the topic.
-        keyless: chooses the partition of rows without a key that stand among others: to keep their places beside them,
+        columns: canonical columns.
+        targets: the partition of each row as int32; null for those that may go anywhere.
+        keyless: chooses the partition of rows without one that stand among others: to keep their places beside them,
             they have to have one before the rows are sorted.
     """
-    targets = partition_column(columns.column("key"), partitions)
     if 0 < targets.null_count < len(targets):
         targets = pc.fill_null(targets, pa.scalar(keyless(), targets.type))
     order: Any = pc.array_sort_indices(targets)
