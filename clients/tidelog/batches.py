@@ -65,14 +65,10 @@ class Delivery:
         if self.error is not None:
             raise self.error
 
-    def add_waiter(self, waiter: asyncio.Future[None]) -> None:
-        """Complete `waiter` when the outcome is known; whoever waits looks at it then."""
+    def add_waiters(self, waiters: list[asyncio.Future[None]]) -> None:
+        """Complete futures when the outcome, which is not known yet, is; whoever waits looks at it then."""
         self.watched = True
-        if self.done:
-            if not waiter.done():
-                waiter.set_result(None)
-        else:
-            self._waiters.append(waiter)
+        self._waiters += waiters
 
     async def settled(self) -> None:
         """Wait for the outcome, whatever it is; to do so is not to have been told of it."""

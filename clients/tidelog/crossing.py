@@ -113,8 +113,7 @@ class Crossing:
         record = inside.intake.chosen(record, route.partition_count)
         with self._lock:
             gathering = self._place_for(record, route)
-            value, key, headers, tag, partition, timestamp_us, _ = record
-            index = gathering.add(value, key, headers, tag, partition, timestamp_us)
+            index = gathering.add(*record)
             gathering.call_back(index, on_delivery)
             return gathering, index
 

@@ -92,20 +92,25 @@ class Gatherer:
             partition_count: of the topic, as far as is known now.
             room_taken: the caller has its turn, and took the room for this record.
         """
-        self.make_way(record)
         gathering, size_bytes = self._gathering, record.size_bytes
-        if gathering is not None and gathering.left_bytes >= size_bytes:
-            gathering.left_bytes -= size_bytes
-        else:
-            self.freeze()
-            if not room_taken and not self._room.take(size_bytes):
-                return None
-            if gathering is None:
-                gathering = self._begin(timestamped=record.timestamp_us is not None)
-            gathering.granted_bytes += size_bytes
+        if gathering is not None:
+            if self.make_way(record):
+                gathering = None
+            elif gathering.left_bytes >= size_bytes:
+                gathering.left_bytes -= size_bytes
+                return gathering, gathering.add(*record)
+            else:
+                self.freeze()
+        if not room_taken and not self._room.take(size_bytes):
+            return None
         self._partition_count = max(self._partition_count, partition_count)
-        value, key, headers, tag, partition, timestamp_us, _ = record
-        index = gathering.add(value, key, headers, tag, partition, timestamp_us)
+        if gathering is None:
+            # Whether more will join, nobody knows: the first one opens it, and the second reserves room for all.
+            gathering = self._begin(timestamped=record.timestamp_us is not None)
+            gathering.granted_bytes = size_bytes
+            return gathering, gathering.add(*record)
+        gathering.granted_bytes += size_bytes
+        index = gathering.add(*record)
         self._thaw(gathering)
         return gathering, index
 
@@ -163,7 +168,8 @@ class Gatherer:
     def _place(self, gathering: Gathering, partition_count: int, *, full: bool) -> None:
         """Give records to lanes whose room in the buffer is taken, and wake them."""
         assert self._sender is not None
-        gathering.fill_up()
+        if gathering.count > 1:
+            gathering.fill_up()
         size_bytes = gathering.size_bytes
         partition = whole_for(gathering, partition_count)
         if partition is None:

@@ -115,6 +115,7 @@ class Gathering:
         tag: str | None,
         partition: int | None,
         timestamp_us: int | None,
+        size_bytes: int = 0,  # noqa: ARG002 - the last part of a record, which is counted already
     ) -> int:
         """Add a record that was checked and whose bytes are counted already; return its number."""
         index = len(self.values)
@@ -158,8 +159,8 @@ class Gathering:
         """All records have the outcome of `delivery`, in their order."""
         self.delivery = delivery
         delivery.callbacks = self.callbacks
-        for _, waiter in self._waiters:
-            delivery.add_waiter(waiter)
+        if self._waiters:
+            delivery.add_waiters([waiter for _, waiter in self._waiters])
         self._let_go()
 
     def placed_split(self, deliveries: Sequence[Delivery], ends: Sequence[int], order: Sequence[int]) -> None:
@@ -173,7 +174,7 @@ class Gathering:
         self._deliveries, self._ends, self._order = deliveries, ends, order
         for index, waiter in self._waiters:
             delivery, _ = self._part_of(index)
-            delivery.add_waiter(waiter)
+            delivery.add_waiters([waiter])
         if self.callbacks:
             begin = 0
             for delivery, end in zip(deliveries, ends, strict=True):
@@ -183,8 +184,9 @@ class Gathering:
 
     def find(self, index: int) -> tuple[Delivery, int] | None:
         """Return the outcome of the load that a record went to, and its number in there; None before that."""
-        if self.delivery is not None:
-            return self.delivery, index
+        delivery = self.delivery
+        if delivery is not None:
+            return delivery, index
         return self._part_of(index) if self._deliveries else None
 
     def _part_of(self, index: int) -> tuple[Delivery, int]:

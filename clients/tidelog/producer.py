@@ -236,7 +236,8 @@ class Producer:
         # Once a batch others have their turn, or what this one fills would not begin to leave before all is accepted.
         pause = self._gatherer.make_way(record)
         if route is not None and not pause:
-            record = self._intake.chosen(record, route.partition_count)
+            if self._intake.chooses:
+                record = self._intake.chosen(record, route.partition_count)
             accepted = self._gatherer.accept(record, route.partition_count)
             if accepted is not None:
                 return PendingReceipt(*accepted)

@@ -140,12 +140,11 @@ class Sender:
     # --------------------------------------------------------------------------------------------- serving
 
     def _serve(self) -> None:
+        if self._source is not None and self._source.waits and not self._closed:
+            self._source.offer()  # what it wakes is served now: this turn is not over yet
         self._scheduled = False
-        if self._closed:
-            return
-        if self._source is not None and self._source.waits:
-            self._source.offer()
-        self._serve_lanes()
+        if not self._closed:
+            self._serve_lanes()
 
     def _serve_lanes(self) -> None:
         ready, self._ready = self._ready, {}
