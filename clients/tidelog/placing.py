@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelog.batches import ColumnsLoad, Load, LooseLoad
 from tidelog.gathering import Gathering, loose_size_bytes
+from tidelog.splitting import by_target
 from tidelog_proto.columns import columns_of
 from tidelog_proto.partitioner import partition_column, partition_for_key
 
@@ -26,7 +26,6 @@ COLUMNS_MIN: Final = 128
 
 ANYWHERE: Final = -1
 """Instead of a partition: the one with the fewest bytes under way."""
-INT16_MAX: Final = 0x7FFF
 
 
 class Parts(NamedTuple):
@@ -126,38 +125,13 @@ def _columns(gathering: Gathering, partition_count: int, keyless: Callable[[], i
         tags=gathering.tags or None,
         timestamps_us=gathering.timestamps_us or None,
     )
-    targets = _targets(gathering, columns, partition_count, keyless)
-    # Stable sorts of 16-bit numbers go by digits, in linear time.
-    order = np.argsort(targets.astype(np.int16) if partition_count <= INT16_MAX else targets, kind="stable")
-    indices: pa.Array[Any] = pa.array(order, pa.int64())
-    taken = columns.take(indices)
-    numbers, starts = np.unique(targets[order], return_index=True)
-    ends = [*starts[1:].tolist(), gathering.count]
+    hashed = partition_column(columns.column("key"), partition_count) if gathering.keys else None
+    given: Any = pa.array(gathering.partitions, pa.int32()) if gathering.partitions else None
+    targets: Any = hashed if given is None else given if hashed is None else pc.coalesce(given, hashed)
+    routed = by_target(columns, targets, keyless)
     loads: list[Load] = []
-    for partition, start, end in zip(numbers.tolist(), starts.tolist(), ends, strict=True):
-        piece = taken.slice(start, end - start)
-        loads.append(
-            ColumnsLoad(piece, partition=partition, deadline=gathering.deadline, size_bytes=max(1, piece.nbytes))
-        )
-    return Parts(loads, order)  # type: ignore[arg-type]  # indexed, and asked for its length
-
-
-def _targets(
-    gathering: Gathering, columns: pa.RecordBatch, partition_count: int, keyless: Callable[[], int]
-) -> npt.NDArray[np.int32]:
-    """Return the partition of each record."""
-    count = gathering.count
-    missing = np.ones(count, np.bool_)
-    targets = np.empty(count, np.int32)
-    if gathering.keys:
-        hashed: Any = partition_column(columns.column("key"), partition_count)
-        missing = hashed.is_null().to_numpy(zero_copy_only=False)
-        targets[:] = hashed.fill_null(0).to_numpy(zero_copy_only=False)
-    if gathering.partitions:
-        given: Any = pa.array(gathering.partitions, pa.int32())
-        has = given.is_valid().to_numpy(zero_copy_only=False)
-        targets[has] = given.fill_null(0).to_numpy(zero_copy_only=False)[has]
-        missing &= ~has
-    if missing.any():
-        targets[missing] = keyless()
-    return targets
+    for partition, rows in routed.pieces:
+        assert partition is not None, "some have a key or a partition, so that all are sorted"
+        size_bytes = max(1, rows.nbytes)
+        loads.append(ColumnsLoad(rows, partition=partition, deadline=gathering.deadline, size_bytes=size_bytes))
+    return Parts(loads, routed.order.to_numpy())  # type: ignore[arg-type]  # indexed, and asked for its length
