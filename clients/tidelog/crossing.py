@@ -92,8 +92,16 @@ class Crossing:
                 left_bytes = gathering.left_bytes - size_bytes
                 if left_bytes >= 0:
                     gathering.left_bytes = left_bytes
-                    index = gathering.add(value, key, None, None, None, None)
-                    gathering.call_back(index, on_delivery)
+                    values = gathering.values
+                    index = len(values)
+                    values.append(value)
+                    if key is not None:
+                        keys = gathering.keys
+                        if len(keys) != index:
+                            keys += [None] * (index - len(keys))
+                        keys.append(key)
+                    if on_delivery is not None:
+                        gathering.call_back(index, on_delivery)
                     return gathering, index
         return self._put(self._inside.intake.take(value, key, headers, tag, partition, timestamp_us), on_delivery)
 

@@ -406,6 +406,8 @@ class Producer:
             await self._sender.close()
         self._gatherer.fail(error)
         self._lanes.fail_all(error)
+        if self._callbacks is not None:
+            await self._callbacks.all_called()  # the loop may end with this
 
     # --------------------------------------------------------------------------------------------- internals
 

@@ -206,3 +206,16 @@ def test_what_crosses_after_the_producer_was_aborted_fails(client: Client) -> No
     aborting.join()
     with pytest.raises(ClosedError):
         pending.result(10)
+
+
+def test_a_client_that_is_aborted_has_told_every_callback(node: FakeNode) -> None:  # noqa: F811
+    told: list[TidelogError | None] = []
+    client = Client(f"127.0.0.1:{node.port}")
+    producer = client.producer("t")
+    producer.begin()
+    loop = Held(producer)
+    for _ in range(2_000):
+        producer.put(b"v", on_delivery=lambda _receipt, error: told.append(error))
+    threading.Timer(0.1, loop.let_go).start()
+    client.abort()
+    assert len(told) == 2_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 
@@ -180,3 +181,16 @@ async def test_what_is_given_up_fails_and_so_does_what_comes_later() -> None:
     assert late.delivery is not None
     assert isinstance(late.delivery.error, ClosedError)
     assert len(scene.settled) == 2
+
+
+async def test_behind_a_fork_nobody_joins_unseen() -> None:
+    scene = Scene()
+    for _ in range(2):
+        scene.gatherer.accept(record(), 1)
+    assert scene.gatherer.open.left_bytes > 0
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if scene.gatherer.open.left_bytes < 0 else 1)
+    _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert scene.gatherer.open.left_bytes > 0

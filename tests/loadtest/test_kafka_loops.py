@@ -107,8 +107,9 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
     library: Any = ModuleType("confluent_kafka")
     library.__version__ = "9.9"
     library.OFFSET_BEGINNING = -2
-    library.Producer = lambda _config: FakeProducer(broker)
-    library.Producer.produce_batch = FakeProducer.produce_batch
+    producer: Any = lambda _config: FakeProducer(broker)  # noqa: E731 - it gets an attribute
+    producer.produce_batch = FakeProducer.produce_batch
+    library.Producer = producer
     library.Consumer = lambda _config: FakeConsumer(broker)
     library.TopicPartition = lambda *given: given
     admin: Any = ModuleType("confluent_kafka.admin")
