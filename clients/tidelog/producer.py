@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
 import pyarrow as pa
 
 from tidelog.batches import RECORD_OVERHEAD_BYTES, ColumnsLoad, Delivery, Load
+from tidelog.column_pieces import ColumnPieces
 from tidelog.crossing import Inside, buffer_full, unknown_partition
 from tidelog.delivery_callbacks import DeliveryCallbacks
 from tidelog.errors import ClosedError, NotBegunError, UnknownPartitionError
@@ -31,12 +32,8 @@ from tidelog.receipts import PendingReceipt, PendingReceipts, Receipts
 from tidelog.room import Room
 from tidelog.routing import Router
 from tidelog.sender import Sender
-from tidelog.splitting import by_target, split_rows
 from tidelog_proto.columns import Headers, canonical, columns_of
-from tidelog_proto.partitioner import partition_column
 
-KEYED_CHUNK_BYTES: Final = 32 * 1024 * 1024
-"""Keyed inputs are sorted by partition in chunks of this size, so that the copy stays bounded."""
 FAILED_MAX: Final = 1024
 """So many failures are kept until somebody asks for them or `flush` raises the first."""
 
@@ -74,6 +71,7 @@ class Producer:
             shared=self._intake.plain,
             settled=self._settled,
         )
+        self._pieces = ColumnPieces(self._lane_options, self._intake, self._lanes)
         self._sender: Sender | None = None
         self._callbacks: DeliveryCallbacks | None = None
         self._topic_id = b""
@@ -502,7 +500,7 @@ class Producer:
                 route = await self._route(partition)
             # What came one by one before is stored before, and does not keep room that it may never need.
             self._gatherer.hand_over()
-            for number, columns, size_bytes in self._pieces(route, batches, partition, orders):
+            for number, columns, size_bytes in self._pieces.of(route.partition_count, batches, partition, orders):
                 if not room.take(size_bytes, in_turn=in_turn):
                     if not in_turn:
                         await room.enter()
@@ -513,52 +511,6 @@ class Producer:
             if in_turn:
                 room.leave()
         return PendingReceipts(parts, orders or None)
-
-    def _pieces(
-        self,
-        route: TopicRoute,
-        batches: Sequence[pa.RecordBatch],
-        partition: int | None,
-        orders: list[pa.Array[Any]],
-    ) -> Iterator[tuple[int | None, pa.RecordBatch, int]]:
-        """Yield the rows for one partition each (None: any) and their size in bytes; note how they were sorted."""
-        count = route.partition_count
-        # A partitioner may raise: it is asked about all rows before the first of them is accepted.
-        targets = [self._chosen(columns, count) if partition is None else None for columns in batches]
-        for columns, chosen in zip(batches, targets, strict=True):
-            if partition is not None or (chosen is None and "key" not in columns.schema.names):
-                yield from self._split(partition, columns)
-                continue
-            at = 0
-            for chunk in split_rows(columns, bytes_max=KEYED_CHUNK_BYTES, records_max=columns.num_rows):
-                of_chunk = (
-                    partition_column(chunk.column("key"), count) if chosen is None else chosen.slice(at, chunk.num_rows)
-                )
-                at += chunk.num_rows
-                routed = by_target(chunk, of_chunk, lambda: self._lanes.least_loaded(count, 0).partition)
-                orders.append(routed.order)
-                for piece in routed.pieces:
-                    yield from self._split(piece.partition, piece.columns)
-
-    def _chosen(self, columns: pa.RecordBatch, partition_count: int) -> pa.Array[Any] | None:
-        """Return what a partitioner says of each row, null where it leaves that to others; None without one."""
-        if not self._intake.chooses:
-            return None
-        keyed = "key" in columns.schema.names
-        keys = columns.column("key").to_pylist() if keyed else [None] * columns.num_rows
-        chosen: pa.Array[Any] = pa.array(self._intake.targets(keys, partition_count), pa.int32())
-        return chosen
-
-    def _split(
-        self, partition: int | None, columns: pa.RecordBatch
-    ) -> Iterator[tuple[int | None, pa.RecordBatch, int]]:
-        options = self._lane_options
-        size_bytes = columns.nbytes  # looked at as few times as may be: Arrow walks the columns for it
-        if 0 < columns.num_rows <= options.batch_records and size_bytes <= options.batch_bytes:
-            yield partition, columns, size_bytes
-            return
-        for rows in split_rows(columns, bytes_max=options.batch_bytes, records_max=options.batch_records):
-            yield partition, rows, rows.nbytes  # exact for slices
 
     def _add_columns(
         self, route: TopicRoute, partition: int | None, columns: pa.RecordBatch, size_bytes: int
