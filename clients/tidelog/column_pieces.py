@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow as pa
 from tidelog.intake import Intake
 from tidelog.lane import LaneOptions
 from tidelog.lanes import Lanes
+from tidelog.model import TopicRoute
 from tidelog.splitting import by_target, split_rows
 from tidelog_proto.partitioner import partition_column
 
@@ -41,7 +43,7 @@ class ColumnPieces:
 
     def of(
         self,
-        partition_count: int,
+        route: TopicRoute,
         batches: Sequence[pa.RecordBatch],
         partition: int | None,
         orders: list[pa.Array[Any]],
@@ -49,7 +51,7 @@ class ColumnPieces:
         """Yield the rows of canonical columns; note in `orders` how they were sorted, where they were.
 
         Args:
-            partition_count: of the topic.
+            route: of the topic.
             batches: the columns.
             partition: where all rows go, if that was said.
             orders: gets, for each chunk that was sorted, where each of its rows stood.
@@ -58,27 +60,27 @@ class ColumnPieces:
             Exception: what a partitioner raises; nothing was yielded then.
         """
         # A partitioner may raise: it is asked about all rows before the first of them is accepted.
-        targets = [self._chosen(columns, partition_count) if partition is None else None for columns in batches]
-        for columns, chosen in zip(batches, targets, strict=True):
+        targets: Iterable[pa.Array[Any] | None] = repeat(None)
+        if partition is None and self._intake.chooses:
+            targets = [self._chosen(columns, route.partition_count) for columns in batches]
+        for columns, chosen in zip(batches, targets, strict=False):
             if partition is not None or (chosen is None and "key" not in columns.schema.names):
                 yield from self._split(partition, columns)
                 continue
-            at = 0
+            at, count = 0, route.partition_count
             for chunk in split_rows(columns, bytes_max=KEYED_CHUNK_BYTES, records_max=columns.num_rows):
                 rows = chunk.num_rows
-                of_chunk = (
-                    partition_column(chunk.column("key"), partition_count) if chosen is None else chosen.slice(at, rows)
-                )
+                of_chunk = partition_column(chunk.column("key"), count) if chosen is None else chosen.slice(at, rows)
                 at += rows
-                routed = by_target(chunk, of_chunk, lambda: self._lanes.least_loaded(partition_count, 0).partition)
+                routed = by_target(
+                    chunk, of_chunk, lambda: self._lanes.least_loaded(route.partition_count, 0).partition
+                )
                 orders.append(routed.order)
                 for piece in routed.pieces:
                     yield from self._split(piece.partition, piece.columns)
 
-    def _chosen(self, columns: pa.RecordBatch, partition_count: int) -> pa.Array[Any] | None:
-        """Return what a partitioner says of each row, null where it leaves that to others; None without one."""
-        if not self._intake.chooses:
-            return None
+    def _chosen(self, columns: pa.RecordBatch, partition_count: int) -> pa.Array[Any]:
+        """Return what the partitioner says of each row, null where it leaves that to others."""
         keyed = "key" in columns.schema.names
         keys = columns.column("key").to_pylist() if keyed else [None] * columns.num_rows
         chosen: pa.Array[Any] = pa.array(self._intake.targets(keys, partition_count), pa.int32())

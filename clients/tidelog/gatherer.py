@@ -37,6 +37,7 @@ class Gatherer:
         settled: is told of records that failed before they had a lane.
 
     Attributes:
+        gathering: what has gathered; None if there is nothing. An attribute, since it is looked at for every batch.
         open: what plain records may join without a look, as far as its `left_bytes` go.
     """
 
@@ -58,7 +59,7 @@ class Gatherer:
         self._shared = shared
         self._settled = settled
         self._shut = shut_gathering()
-        self._gathering: Gathering | None = None
+        self.gathering: Gathering | None = None
         self._partition_count = 1
         self._sender: Sender | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -75,11 +76,6 @@ class Gatherer:
         """How large a gathering grows."""
         return self._capacity_bytes
 
-    @property
-    def waits(self) -> bool:
-        """Whether records have gathered."""
-        return self._gathering is not None
-
     def bind(self, sender: Sender, loop: asyncio.AbstractEventLoop) -> None:
         """Begin; before that nothing is accepted."""
         self._sender, self._loop = sender, loop
@@ -92,7 +88,7 @@ class Gatherer:
             partition_count: of the topic, as far as is known now.
             room_taken: the caller has its turn, and took the room for this record.
         """
-        gathering, size_bytes = self._gathering, record.size_bytes
+        gathering, size_bytes = self.gathering, record.size_bytes
         if gathering is not None:
             if self.make_way(record):
                 gathering = None
@@ -119,7 +115,7 @@ class Gatherer:
 
         What is full leaves at once: the caller may be a loop that lets nobody else run.
         """
-        gathering = self._gathering
+        gathering = self.gathering
         if gathering is None or (
             gathering.size_bytes + record.size_bytes <= self._capacity_bytes
             and (gathering.timestamps_us is not None) == (record.timestamp_us is not None)
@@ -133,14 +129,14 @@ class Gatherer:
     def freeze(self) -> None:
         """Let nothing join without a look, and give back what is reserved for it."""
         self.open = self._shut
-        if self._gathering is not None:
-            unused_bytes = self._gathering.shut()
+        if self.gathering is not None:
+            unused_bytes = self.gathering.shut()
             if unused_bytes:
                 self._room.give_back(unused_bytes)
 
     def offer(self) -> None:
         """Hand over what has gathered if a lane could send it at once."""
-        if self._gathering is not None and not self._lanes.all_flying(self._partition_count):
+        if self.gathering is not None and not self._lanes.all_flying(self._partition_count):
             self.hand_over()
 
     def hand_over(self, *, full: bool = False) -> None:
@@ -150,7 +146,7 @@ class Gatherer:
             full: no more would have fitted.
         """
         self.freeze()
-        gathering, self._gathering = self._gathering, None
+        gathering, self.gathering = self.gathering, None
         if gathering is not None:
             self._place(gathering, self._partition_count, full=full)
 
@@ -190,7 +186,7 @@ class Gatherer:
         """Give up what has gathered, and what is to be adopted from now on."""
         self._failure = error
         self.freeze()
-        gathering, self._gathering = self._gathering, None
+        gathering, self.gathering = self.gathering, None
         if gathering is not None:
             self._fail(gathering, error)
 
@@ -204,7 +200,7 @@ class Gatherer:
         assert self._sender is not None
         assert self._loop is not None
         deadline = self._loop.time() + self._delivery_timeout_s
-        gathering = self._gathering = Gathering(deadline=deadline, timestamped=timestamped)
+        gathering = self.gathering = Gathering(deadline=deadline, timestamped=timestamped)
         self._sender.wake_soon()
         return gathering
 

@@ -33,6 +33,7 @@ class Intake:
     """Takes records as a producer's options say.
 
     Attributes:
+        chooses: records go through a partitioner that is not the default.
         plain: records come as bytes and are left to the default partitioner.
     """
 
@@ -40,12 +41,8 @@ class Intake:
         self._key = serializer_of(options.key_serializer, "key")
         self._value = serializer_of(options.value_serializer, "value")
         self._choose = chooser_of(options.partitioner)
+        self.chooses = self._choose is not None
         self.plain = self._key is None and self._value is None and self._choose is None
-
-    @property
-    def chooses(self) -> bool:
-        """Whether records go through a partitioner that is not the default."""
-        return self._choose is not None
 
     def take(  # noqa: PLR0917 - a record, as it is given
         self,

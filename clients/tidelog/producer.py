@@ -499,8 +499,9 @@ class Producer:
                 in_turn = True
                 route = await self._route(partition)
             # What came one by one before is stored before, and does not keep room that it may never need.
-            self._gatherer.hand_over()
-            for number, columns, size_bytes in self._pieces.of(route.partition_count, batches, partition, orders):
+            if self._gatherer.gathering is not None:
+                self._gatherer.hand_over()
+            for number, columns, size_bytes in self._pieces.of(route, batches, partition, orders):
                 if not room.take(size_bytes, in_turn=in_turn):
                     if not in_turn:
                         await room.enter()
@@ -518,7 +519,7 @@ class Producer:
         if partition is None:
             lane = self._lanes.least_loaded(route.partition_count, size_bytes)
         elif partition in route.partitions:
-            lane = self._lanes.lane(partition)
+            lane = self._lanes.by_partition.get(partition) or self._lanes.lane(partition)
         else:
             self._room.give_back(size_bytes)
             raise UnknownPartitionError(

@@ -63,8 +63,8 @@ class Source(Protocol):
     """Where records gather that no lane has yet."""
 
     @property
-    def waits(self) -> bool:
-        """Whether there are any."""
+    def gathering(self) -> object | None:
+        """What there is of them."""
         ...
 
     def offer(self) -> None:
@@ -113,7 +113,9 @@ class Sender:
     def wake(self, lane: Lane) -> None:
         """Serve `lane` in this turn of the loop, after everybody who runs now."""
         self._ready[lane.partition] = lane
-        self.wake_soon()
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            self._loop.call_soon(self._serve)
 
     def wake_soon(self) -> None:
         """Ask the source for more, and serve what it gives, in this turn of the loop."""
@@ -123,8 +125,7 @@ class Sender:
 
     def serve_now(self) -> None:
         """Serve the lanes that are awake at once: for a loop that puts records and does not let others run."""
-        if not self._closed:
-            self._serve_lanes()
+        self._serve()
 
     async def close(self) -> None:
         """Stop seeking and waking. What is in flight is still answered."""
@@ -140,13 +141,11 @@ class Sender:
     # --------------------------------------------------------------------------------------------- serving
 
     def _serve(self) -> None:
-        if self._source is not None and self._source.waits and not self._closed:
+        if self._source is not None and self._source.gathering is not None and not self._closed:
             self._source.offer()  # what it wakes is served now: this turn is not over yet
         self._scheduled = False
-        if not self._closed:
-            self._serve_lanes()
-
-    def _serve_lanes(self) -> None:
+        if self._closed:
+            return
         ready, self._ready = self._ready, {}
         now, now_us = self._loop.time(), self._clock_us()
         serving = list(ready.values())
@@ -302,7 +301,7 @@ class Sender:
                 self._router.stored_in(self._topic, partition, result.epoch)
             if not shipment.lane.idle:
                 self.wake(shipment.lane)
-        if self._source is not None and self._source.waits:
+        if self._source is not None and self._source.gathering is not None:
             self.wake_soon()
 
     def _failed(self, shipments: Sequence[Shipment], error: TidelogError) -> None:

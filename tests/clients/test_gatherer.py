@@ -97,10 +97,10 @@ async def test_it_is_offered_only_where_a_lane_could_send_it() -> None:
     assert batch is not None
     scene.gatherer.accept(record(), 1)
     scene.gatherer.offer()
-    assert scene.gatherer.waits, "the only lane waits for an answer"
+    assert scene.gatherer.gathering is not None, "the only lane waits for an answer"
     scene.lanes.lane(0).acknowledged(batch, 0, 0)
     scene.gatherer.offer()
-    assert not scene.gatherer.waits
+    assert scene.gatherer.gathering is None
 
 
 async def test_of_two_partitions_one_that_was_never_used_is_free() -> None:
@@ -113,7 +113,7 @@ async def test_of_two_partitions_one_that_was_never_used_is_free() -> None:
     assert sorted(scene.sender.awake) == [0, 1]
     scene.gatherer.accept(record(), 2)
     scene.gatherer.offer()
-    assert scene.gatherer.waits
+    assert scene.gatherer.gathering is not None
 
 
 async def test_nobody_joins_past_who_stands_in_line() -> None:
