@@ -79,6 +79,8 @@ class Producer:
         """For `tidelog.sync`, not for users."""
         self._refused_bytes = 0
         """What `put` had no room for the last time."""
+        self._unturned_bytes = 0
+        """What came as columns since others of the loop had a turn for it."""
         self._failed: list[Delivery] = []
         """What failed before anybody asked for it."""
         self._closed = False
@@ -508,9 +510,14 @@ class Producer:
                         in_turn = True
                     await room.wait(size_bytes)
                 parts.append(self._add_columns(route, number, columns, size_bytes))
+                self._unturned_bytes += size_bytes
         finally:
             if in_turn:
                 room.leave()
+        if self._unturned_bytes >= self._options.batch_bytes:
+            # As in `enqueue`: what a loop of calls fills would not begin to leave before the buffer is full.
+            self._unturned_bytes = 0
+            await asyncio.sleep(0)
         return PendingReceipts(parts, orders or None)
 
     def _add_columns(

@@ -169,6 +169,15 @@ async def test_a_plain_loop_fills_batches_to_their_size_and_they_leave_before_it
     assert max(entry[2] for publish in node.publishes for entry in publish) <= 10_000 // 97
 
 
+async def test_lists_begin_to_leave_before_a_loop_of_calls_ends(node: FakeNode, client: Client) -> None:
+    async with client.producer("t", batch_bytes=10_000) as producer:
+        await producer.send(b"first")
+        pending = [await producer.enqueue_many([b"%d" % number] * 100) for number in range(100)]
+        assert pending[0].done()
+        assert not pending[-1].done()
+    assert node.values("t") == [b"first", *[b"%d" % (number // 100) for number in range(10_000)]]
+
+
 async def test_many_records_without_bytes_are_no_larger_batch_than_a_node_takes(node: FakeNode, client: Client) -> None:
     async with client.producer("t", batch_bytes=64 << 20) as producer:
         for _ in range(70_000):
