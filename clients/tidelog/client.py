@@ -41,9 +41,12 @@ from tidelog.model import (
     Recovery,
     Topic,
 )
+from tidelog.partitioners import Partitioner
 from tidelog.pool import ConnectionPool, Identity, parse_addresses
-from tidelog.producer import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT, Producer, ProducerOptions
+from tidelog.producer import Producer
+from tidelog.producer_options import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT, ProducerOptions
 from tidelog.routing import Router
+from tidelog.serializers import Serializer
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.idle_poll import POLL_US_DEFAULT, POLL_US_MAX
 from tidelog_proto.limits import CLIENT_ID_BYTES_MAX
@@ -488,6 +491,10 @@ class Client:
         buffer_bytes: int = BUFFER_BYTES_DEFAULT,
         batch_bytes: int = BATCH_BYTES_TARGET,
         delivery_timeout_s: float = DELIVERY_TIMEOUT_S_DEFAULT,
+        request_timeout_s: float | None = None,
+        partitioner: Partitioner | None = None,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
     ) -> Producer:
         """Return a producer for a topic.
 
@@ -496,15 +503,32 @@ class Client:
             acks: "quorum": durable on the ack quorum; "1": on the owner, lost with it; "all": on every replica, or
                 `StoredOnQuorumError` where that cannot be said because the partition has moved.
             compression: of whole batches: "gzip", "snappy", "lz4", "zstd" or None.
-            buffer_bytes: how much may be accepted and not acknowledged; past it you wait.
+            buffer_bytes: how much may be accepted and not acknowledged; past it you wait, and `put` refuses.
             batch_bytes: how large a batch grows while others are in flight, uncompressed.
             delivery_timeout_s: when to give up a record, retries included.
+            request_timeout_s: when to give up one try at a node; the client's unless told.
+            partitioner: which partition a record without a given one goes to. By default, and as "murmur3", its key is
+                hashed, and without a key it goes where the fewest bytes are under way. "murmur2" and "crc32" hash keys
+                as Kafka's clients in Java and C do, "round_robin" ignores them. Or a function of (key or None, number
+                of partitions) to a number below that; what it raises, the call raises, and accepts nothing.
+            key_serializer: what makes bytes of keys: "json", "utf-8", or a function. None stays None.
+            value_serializer: the same of values. Arrow columns are not serialised.
 
         Raises:
             InvalidRequestError: an argument has no such value.
         """
         self._check_usable(bind=False)
-        options = ProducerOptions(acks, compression, buffer_bytes, batch_bytes, delivery_timeout_s)
+        options = ProducerOptions(
+            acks=acks,
+            compression=compression,
+            buffer_bytes=buffer_bytes,
+            batch_bytes=batch_bytes,
+            delivery_timeout_s=delivery_timeout_s,
+            request_timeout_s=request_timeout_s,
+            partitioner=partitioner,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
+        )
         producer = Producer(self._router, topic, options, self._check_usable, teller=self._teller)
         self._producers = [each for each in self._producers if not each.closed] + [producer]
         return producer
@@ -606,7 +630,12 @@ class Client:
             raise ClosedError("the client is closed")
         if not bind:
             return
-        loop = asyncio.get_running_loop()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise WrongEventLoopError(
+                "no event loop runs in this thread; programs that block use tidelog.sync"
+            ) from None
         if self._loop is None:
             self._loop = loop
         elif self._loop is not loop:

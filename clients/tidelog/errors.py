@@ -5,7 +5,10 @@ TidelogError                      code, retriable, definite, retry_after_ms, don
 ├── UsageError                    the program holds the client wrongly; nothing was sent
 │   ├── ClosedError               the client, producer or consumer was closed
 │   ├── ForkedError               it was made before a fork and used behind it
-│   └── WrongEventLoopError       it belongs to another event loop
+│   ├── WrongEventLoopError       it belongs to another event loop
+│   ├── NotBegunError             a producer does not know yet where its records go
+│   └── SerializationError        a key or value does not serialise; nothing of the call was accepted
+├── BufferFullError               a producer has no room for a record just now; it was not accepted
 ├── NodeUnreachableError          no connection could be made; nothing was sent
 ├── ConnectionLostError           the connection broke, or was given up, while an answer was due; the outcome is unknown
 ├── BadReplyError                 what answers does not speak the protocol; the outcome is unknown
@@ -104,6 +107,21 @@ class ForkedError(UsageError):
 
 class WrongEventLoopError(UsageError):
     """A client is used from another event loop than its own."""
+
+
+class NotBegunError(UsageError):
+    """A producer does not know yet where its records go: `await producer.begin()` finds it."""
+
+
+class SerializationError(UsageError):
+    """A key or value does not serialise; nothing of the call was accepted."""
+
+
+class BufferFullError(TidelogError):
+    """A producer has no room for a record just now, and did not accept it: `await producer.ready()` waits for room."""
+
+    default_retriable = True
+    default_definite = True
 
 
 class NodeUnreachableError(TidelogError):

@@ -15,7 +15,6 @@ from tidelog.batches import Load, OutgoingBatch
 from tidelog.errors import TidelogError
 from tidelog.metrics import ClientMetrics
 from tidelog.model import TopicPartition
-from tidelog.room import Room
 from tidelog.subscription import Prefetched
 from tidelog_proto.batch import RecordBatch
 
@@ -54,14 +53,16 @@ class ProducerMeter:
     Args:
         teller: whom.
         topic: the producer's.
-        room: the producer's buffer.
+        buffered_bytes: returns what the producer has accepted and not delivered.
         delivery_timeout_s: from a record's acceptance to its deadline.
     """
 
-    def __init__(self, teller: Teller, topic: str, room: Room, delivery_timeout_s: float) -> None:
+    def __init__(
+        self, teller: Teller, topic: str, buffered_bytes: Callable[[], int], delivery_timeout_s: float
+    ) -> None:
         self._tell, self._metrics = teller.tell, teller.metrics
         self._topic = topic
-        self._room = room
+        self._now_buffered_bytes = buffered_bytes
         self._delivery_timeout_s = delivery_timeout_s
         self._buffered_bytes = 0
 
@@ -82,9 +83,9 @@ class ProducerMeter:
 
     def weigh(self) -> None:
         """Tell of the buffer if it has changed."""
-        taken_bytes = self._room.taken_bytes
-        if change_bytes := taken_bytes - self._buffered_bytes:
-            self._buffered_bytes = taken_bytes
+        buffered_bytes = self._now_buffered_bytes()
+        if change_bytes := buffered_bytes - self._buffered_bytes:
+            self._buffered_bytes = buffered_bytes
             self._tell(self._metrics.buffered, self._topic, change_bytes)
 
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from tidelog.backoff import Backoff
 from tidelog.batches import OutgoingBatch
@@ -60,10 +60,24 @@ class RetryTimer(NamedTuple):
     route: PartitionRoute | None
 
 
+class Source(Protocol):
+    """Where records gather that no lane has yet."""
+
+    @property
+    def gathering(self) -> object | None:
+        """What there is of them."""
+        ...
+
+    def offer(self) -> None:
+        """Give them to lanes if one could send them; what gets something is woken."""
+        ...
+
+
 class Sender:
     """Serves the lanes of one producer. Belongs to one event loop; makes tasks only when a lane needs one.
 
-    `topic_id` is the topic that the producer writes to: set before a lane is served, and never another.
+    Before lanes are served, `source` is asked for more. `topic_id` is the topic that the producer writes to: set before
+    a lane is served, and never another.
     """
 
     def __init__(
@@ -73,6 +87,8 @@ class Sender:
         *,
         acks: pb.Acks,
         loop: asyncio.AbstractEventLoop,
+        request_timeout_s: float | None = None,
+        source: Source | None = None,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         meter: ProducerMeter | None = None,
     ) -> None:
@@ -81,6 +97,8 @@ class Sender:
         self._topic = topic
         self._acks = acks
         self._loop = loop
+        self._request_timeout_s = router.request_timeout_s if request_timeout_s is None else request_timeout_s
+        self._source = source
         self._clock_us = clock_us
         self._meter = meter
         self._ready: dict[int, Lane] = {}
@@ -102,6 +120,16 @@ class Sender:
             self._scheduled = True
             self._loop.call_soon(self._serve)
 
+    def wake_soon(self) -> None:
+        """Ask the source for more, and serve what it gives, in this turn of the loop."""
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            self._loop.call_soon(self._serve)
+
+    def serve_now(self) -> None:
+        """Serve the lanes that are awake at once: for a loop that puts records and does not let others run."""
+        self._serve()
+
     async def close(self) -> None:
         """Stop seeking and waking. What is in flight is still answered."""
         self._closed = True
@@ -116,6 +144,8 @@ class Sender:
     # --------------------------------------------------------------------------------------------- serving
 
     def _serve(self) -> None:
+        if self._source is not None and self._source.gathering is not None and not self._closed:
+            self._source.offer()  # what it wakes is served now: this turn is not over yet
         self._scheduled = False
         if self._closed:
             return
@@ -228,7 +258,7 @@ class Sender:
 
     def _write(self, connection: Connection, shipments: list[Shipment], size_bytes: int, now: float) -> None:
         left_s = min([shipment.batch.deadline for shipment in shipments]) - now
-        timeout_s = min(self._router.request_timeout_s, max(REQUEST_S_MIN, left_s))
+        timeout_s = min(self._request_timeout_s, max(REQUEST_S_MIN, left_s))
         envelope = pb.Envelope()
         publish = envelope.publish
         publish.acks, publish.timeout_ms = self._acks, int(timeout_s * _MS)
@@ -282,6 +312,8 @@ class Sender:
                 self._router.stored_in(self._topic, partition, result.epoch)
             if not shipment.lane.idle:
                 self.wake(shipment.lane)
+        if self._source is not None and self._source.gathering is not None:
+            self.wake_soon()
 
     def _failed(self, shipments: Sequence[Shipment], error: TidelogError) -> None:
         now = self._loop.time()

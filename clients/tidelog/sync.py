@@ -28,8 +28,10 @@ from tidelog.admin import At
 from tidelog.client import FETCH_BYTES_DEFAULT, REQUEST_TIMEOUT_S_DEFAULT
 from tidelog.consumer import OnOutOfRange, Start
 from tidelog.consumer_options import Partitions
+from tidelog.crossing import Crossing
 from tidelog.deserializers import Deserializer, OnUndecodable
 from tidelog.errors import TidelogError
+from tidelog.gathering import OnDelivery
 from tidelog.lane import BATCH_BYTES_TARGET
 from tidelog.loop_thread import LoopThread
 from tidelog.metrics import ClientMetrics
@@ -54,8 +56,10 @@ from tidelog.model import (
     Topic,
     TopicPartition,
 )
-from tidelog.producer import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT
+from tidelog.partitioners import Partitioner
+from tidelog.producer_options import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT
 from tidelog.receipts import ReceiptRange, Receipts
+from tidelog.serializers import Serializer
 from tidelog.sync_consumer import Consumer
 from tidelog.sync_receipts import PendingReceipt, PendingReceipts
 from tidelog_proto.batch import RecordBatch
@@ -266,6 +270,10 @@ class Client:
         buffer_bytes: int = BUFFER_BYTES_DEFAULT,
         batch_bytes: int = BATCH_BYTES_TARGET,
         delivery_timeout_s: float = DELIVERY_TIMEOUT_S_DEFAULT,
+        request_timeout_s: float | None = None,
+        partitioner: Partitioner | None = None,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
     ) -> Producer:
         """See `tidelog.Client.producer`."""
         producer = self._client.producer(
@@ -275,6 +283,10 @@ class Client:
             buffer_bytes=buffer_bytes,
             batch_bytes=batch_bytes,
             delivery_timeout_s=delivery_timeout_s,
+            request_timeout_s=request_timeout_s,
+            partitioner=partitioner,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
         )
         return Producer(self, self._thread, producer)
 
@@ -335,8 +347,10 @@ class Producer:
         self._client = client  # keeps it from being closed while this producer lives
         self._thread = thread
         self._producer = producer
+        self._crossing = Crossing(thread, producer.inside)
 
     def __enter__(self) -> Self:
+        self.begin()
         return self
 
     def __exit__(
@@ -347,11 +361,30 @@ class Producer:
         else:
             self._thread.run(self._producer.abort)
 
+    def put(
+        self,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: Headers | None = None,
+        tag: str | None = None,
+        partition: int | None = None,
+        timestamp_us: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> PendingReceipt:
+        """See `tidelog.Producer.put`: it never blocks, any thread may call it, and the receipt has a `result()`.
+
+        Records of one thread keep their order, and those of several get one. `on_delivery` is called in the client's
+        own thread, where nothing of this client that blocks may be called.
+        """
+        gathering, index = self._crossing.put(value, key, headers, tag, partition, timestamp_us, on_delivery)
+        return PendingReceipt(self._thread, gathering, index)
+
     def send(
         self,
-        value: bytes | None,
+        value: Any,
         *,
-        key: bytes | None = None,
+        key: Any = None,
         headers: Headers | None = None,
         tag: str | None = None,
         partition: int | None = None,
@@ -366,9 +399,9 @@ class Producer:
 
     def enqueue(
         self,
-        value: bytes | None,
+        value: Any,
         *,
-        key: bytes | None = None,
+        key: Any = None,
         headers: Headers | None = None,
         tag: str | None = None,
         partition: int | None = None,
@@ -380,13 +413,13 @@ class Producer:
                 value, key=key, headers=headers, tag=tag, partition=partition, timestamp_us=timestamp_us
             )
         )
-        return PendingReceipt(self._thread, pending)
+        return PendingReceipt(self._thread, pending.gathering, pending.index)
 
     def send_many(
         self,
-        values: Sequence[bytes | None],
+        values: Sequence[Any],
         *,
-        keys: Sequence[bytes | None] | None = None,
+        keys: Sequence[Any] | None = None,
         partition: int | None = None,
     ) -> Receipts:
         """See `tidelog.Producer.send_many`."""
@@ -394,9 +427,9 @@ class Producer:
 
     def enqueue_many(
         self,
-        values: Sequence[bytes | None],
+        values: Sequence[Any],
         *,
-        keys: Sequence[bytes | None] | None = None,
+        keys: Sequence[Any] | None = None,
         partition: int | None = None,
     ) -> PendingReceipts:
         """See `tidelog.Producer.enqueue_many`; the receipts have a `result()`."""
@@ -411,6 +444,14 @@ class Producer:
         """See `tidelog.Producer.enqueue_arrow`; the receipts have a `result()`."""
         pending = self._thread.run(lambda: self._producer.enqueue_arrow(data, partition=partition))
         return PendingReceipts(self._thread, pending)
+
+    def begin(self) -> None:
+        """See `tidelog.Producer.begin`."""
+        self._thread.run(self._producer.begin)
+
+    def ready(self) -> None:
+        """See `tidelog.Producer.ready`."""
+        self._thread.run(self._crossing.ready)
 
     def flush(self) -> None:
         """See `tidelog.Producer.flush`."""

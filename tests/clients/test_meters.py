@@ -92,6 +92,29 @@ async def test_what_fails_is_told_by_its_code_and_leaves_the_buffer(
     assert sum(change for _, change in counted.of("buffered") if isinstance(change, int)) == 0
 
 
+async def test_what_is_only_reserved_is_not_buffered_and_callbacks_free_the_buffer(
+    node: FakeNode, client: Client, counted: Counted
+) -> None:
+    node.hold, called = asyncio.Event(), list[object]()
+
+    def buffered() -> int:
+        return sum(change for _, change in counted.of("buffered") if isinstance(change, int))
+
+    producer = client.producer("t")
+    await producer.begin()
+    producer.put(b"v")
+    await node.received("publish")
+    before = buffered()
+    for _ in range(3):  # they gather behind what is in flight, in room that is reserved for a whole batch
+        producer.put(b"v" * 100, on_delivery=lambda receipt, _: called.append(receipt))
+    await asyncio.sleep(0)
+    assert 300 < buffered() - before < 3000
+    node.hold.set()
+    await producer.flush()
+    assert len(called) == 3
+    assert buffered() == 0
+
+
 async def test_what_is_consumed_and_how_far_it_is_to_the_end(node: FakeNode, client: Client, counted: Counted) -> None:
     producer = client.producer("t")
     for _ in range(3):

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr(tempfile, "tempdir", None)
     return folder
 
 
@@ -66,6 +67,14 @@ def ended(pid: int, folder: Path) -> bool:
     return False
 
 
+def says(node: LocalNode, text: str) -> bool:
+    """Wait until a node has logged something: it does so a moment after it has answered."""
+    deadline = time.monotonic() + 20
+    while text not in node.log and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return text in node.log
+
+
 def test_what_a_node_gives_and_that_nothing_of_it_is_left(temporary: Path) -> None:
     with testing.node() as node:
         assert len(left_in(temporary)) == 1
@@ -79,7 +88,7 @@ def test_what_a_node_gives_and_that_nothing_of_it_is_left(temporary: Path) -> No
             assert [topic.name for topic in client.topics()] == [second]
         with urllib.request.urlopen(f"{node.management_url}/readyz") as answer:
             assert answer.status == 200
-        assert node.log
+        assert says(node, f"removed the data of the deleted topic {first!r}")
     assert not psutil.pid_exists(pid)
     assert left_in(temporary) == []
     with pytest.raises(NodeStartError, match="its `with` block has ended"):
