@@ -14,7 +14,8 @@ from typing import Final
 
 HOST: Final = "127.0.0.1"
 
-_CHOSEN_FROM: Final = range(20_000, 32_000)
+CHOSEN_FROM: Final = range(20_000, 32_000)
+"""Where they are looked for."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -28,7 +29,7 @@ def free_ports(count: int) -> list[int]:
     """
     ports: list[int] = []
     with ExitStack() as held:
-        for port in secrets.SystemRandom().sample(_CHOSEN_FROM, len(_CHOSEN_FROM)):
+        for port in secrets.SystemRandom().sample(CHOSEN_FROM, len(CHOSEN_FROM)):
             if len(ports) == count:
                 break
             with suppress(OSError):
@@ -37,5 +38,5 @@ def free_ports(count: int) -> list[int]:
                 datagrams.bind(listener.getsockname())
                 ports.append(port)
     if len(ports) < count:
-        raise OSError(f"fewer than {count} ports from {_CHOSEN_FROM[0]} to {_CHOSEN_FROM[-1]} are free")
+        raise OSError(f"fewer than {count} ports from {CHOSEN_FROM[0]} to {CHOSEN_FROM[-1]} are free")
     return ports

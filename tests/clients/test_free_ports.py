@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tidelog import free_ports as module
 from tidelog.free_ports import free_ports
 
 
@@ -13,7 +14,7 @@ def test_free_ports_are_different() -> None:
 
 
 def test_free_ports_are_free_and_none_that_a_connection_could_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog.free_ports._CHOSEN_FROM", range(port := free_ports(1)[0], port + 1))
+    monkeypatch.setattr(module, "CHOSEN_FROM", range(port := free_ports(1)[0], port + 1))
     assert free_ports(1) == [port]
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
         with socket.socket(socket.AF_INET, kind) as taken:
