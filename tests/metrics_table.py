@@ -6,6 +6,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from tidelog.prometheus import PrometheusMetrics
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.metrics import Metrics as GatewayMetrics
@@ -21,6 +22,10 @@ Node and gateway serve Prometheus' text format at `/metrics`: the node on its `m
 be: `topic` and `partition` of what the node stores, `peer` the id of another node, `kind` a request of the native
 protocol.
 
+A program that uses the Python client has the metrics of the last table where it gives its clients a
+`PrometheusMetrics` ([The client in a cluster](client.md#metrics-and-traces)), in its own registry and on its own port.
+Their labels: `topic`, `partition`, `code` of an error, `node` as HOST:PORT.
+
 Worth an alarm: `tidelog_missing_epochs` above 0 for long (history is only on other nodes), a rising
 `tidelog_scrub_damaged_total` (a disk rots), `tidelog_declined_total` and `tidelog_peer_dropped_in_total` that rise (a
 bound on memory is reached), `/readyz` that is not 200, or names `no_quorum`: such a node or gateway still serves what
@@ -30,8 +35,10 @@ is committed, so it is not to be taken out.
 
 def render() -> str:
     """Return the page."""
-    gateway = GatewayMetrics(Budget(1), Outgoing(1, 1))
-    return "\n".join([INTRODUCTION, *_table("Node", NodeMetrics().registry), *_table("Gateway", gateway.registry)])
+    gateway, client = GatewayMetrics(Budget(1), Outgoing(1, 1)), CollectorRegistry()
+    PrometheusMetrics(client)
+    tables = {"Node": NodeMetrics().registry, "Gateway": gateway.registry, "Python client": client}
+    return "\n".join([INTRODUCTION, *(line for title, registry in tables.items() for line in _table(title, registry))])
 
 
 def _table(title: str, registry: CollectorRegistry) -> list[str]:

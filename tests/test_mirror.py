@@ -15,6 +15,7 @@ TEST_FOLDER = {
     "proto/tidelog_proto": "proto",
     "clients/tidelog": "clients",
     "clients/tidelog_cli": "cli",
+    "clients/tidelog_pytest": "plugin",
     "broker/tidelog_broker": "broker",
     "gateway/tidelog_gateway": "gateway",
     "spark/pyspark_tidelog": "spark",

@@ -9,6 +9,7 @@ import pytest
 
 import tidelog
 import tidelog.sync
+import tidelog.testing
 
 PUBLIC = {
     "Client",
@@ -37,6 +38,8 @@ PUBLIC = {
     "TopicPartition",
     "errors",
 }
+
+MODULES = [tidelog, tidelog.sync, tidelog.testing]
 
 
 def members(cls: type) -> Iterator[tuple[str, Callable[..., object]]]:
@@ -83,7 +86,7 @@ def test_the_blocking_face_takes_the_same_arguments(name: str) -> None:
     assert differences == []
 
 
-@pytest.mark.parametrize("module", [tidelog, tidelog.sync], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_everything_public_is_documented(module: object) -> None:
     names: list[str] = getattr(module, "__all__", ["Client"])
     undocumented = [name for name in names if not inspect.getdoc(getattr(module, name))]
@@ -91,7 +94,7 @@ def test_everything_public_is_documented(module: object) -> None:
     assert undocumented == []
 
 
-@pytest.mark.parametrize("module", [tidelog, tidelog.sync], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_every_signature_is_typed(module: object) -> None:
     untyped = []
     for name, function in public_functions(module, getattr(module, "__all__", ["Client"])):

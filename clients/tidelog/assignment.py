@@ -15,6 +15,7 @@ from tidelog.consumer_options import ConsumerOptions
 from tidelog.cursor import Cursor
 from tidelog.errors import InvalidRequestError, TidelogError, UnknownPartitionError
 from tidelog.metadata import gone_error
+from tidelog.meters import ConsumerMeter
 from tidelog.model import ConsumedBatch, TopicPartition
 from tidelog.prefetch import Credit, Prefetch
 from tidelog.routing import Router
@@ -29,6 +30,7 @@ class Assignment:
         router: the client's.
         options: what the consumer was asked for.
         admit: see `Arrivals`.
+        meter: told of what arrives and of what is taken; None: nobody counts.
 
     Attributes:
         cursor: where the user is.
@@ -36,12 +38,19 @@ class Assignment:
         let_go: asked when a topic is gone; True where reading goes on without it.
     """
 
-    def __init__(self, router: Router, options: ConsumerOptions, admit: Callable[[int], bool] | None = None) -> None:
+    def __init__(
+        self,
+        router: Router,
+        options: ConsumerOptions,
+        admit: Callable[[int], bool] | None = None,
+        meter: ConsumerMeter | None = None,
+    ) -> None:
         self.cursor = Cursor(options.decoding)
         self.let_go: Callable[[str], bool] = lambda _: False
         self._router = router
         self._prefetch = Prefetch(options.prefetch)
         self._arrivals = Arrivals(admit)
+        self._meter = meter
         self._serving = Serving(
             router, self._prefetch, self, on_out_of_range=options.on_out_of_range, wanted=options.wanted
         )
@@ -102,6 +111,8 @@ class Assignment:
         if new:
             self.cursor.begin(new)
             self._serving.add(new)
+            if self._meter is not None:
+                self._meter.moved(new)
         for topic in topic_ids:
             self._watch(topic)
 
@@ -118,6 +129,8 @@ class Assignment:
         self._arrivals.drop(there)
         self._paused -= there
         self._serving.remove(there)
+        if self._meter is not None:
+            self._meter.left(there)
         left = {where.topic for where in self._serving.partitions}
         for topic in {where.topic for where in there} - left:
             self._unwatch(topic)
@@ -133,6 +146,8 @@ class Assignment:
         self._arrivals.drop([where])
         self.cursor.seek(where, offset)
         self._serving.seek(where, offset)
+        if self._meter is not None:
+            self._meter.moved({where: offset})
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Hand out nothing of some partitions until `resume`.
@@ -199,7 +214,11 @@ class Assignment:
             TidelogError: why nothing more arrives, of anything or of one partition.
         """
         item = await self._arrivals.take()
-        return None if item is None else ConsumedBatch(*item.where, item.batch)
+        if item is None:
+            return None
+        if self._meter is not None:
+            self._meter.taken(item.where, item.batch)
+        return ConsumedBatch(*item.where, item.batch)
 
     async def close(self) -> None:
         """Stop: whoever waits comes to the end."""
@@ -208,12 +227,16 @@ class Assignment:
             self._unwatch(topic)
         await self._serving.close()
         self._arrivals.close()
+        if self._meter is not None:
+            self._meter.closed()
 
     # ----------------------------------------------------------------------------------- what serving reports
 
     def prefetched(self, items: list[Prefetched]) -> None:
         """Batches arrived."""
         self._arrivals.prefetched(items)
+        if self._meter is not None:
+            self._meter.arrived(items)
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
         """One partition cannot be read on; the others are."""

@@ -1,9 +1,9 @@
 """What users hand to a producer, on its way through a batch: loads, their deliveries, batches. Without I/O.
 
 A *load* is some records for one partition with one outcome: columns that came as columns, or loose records that came
-one by one and become columns in one go when their batch is formed. A *delivery* is that outcome: one object a load, not
-one a record, so receipts cost nothing until somebody looks at them. Failures are stored and raised to whoever waits;
-they are never set on a future that nobody may read, so asyncio has nothing to complain about.
+one by one (`gathering.py`) and become columns in one go when their batch is formed. A *delivery* is that outcome: one
+object a load, not one a record, so receipts cost nothing until somebody looks at them. Failures are stored and raised
+to whoever waits; they are never set on a future that nobody may read, so asyncio has nothing to complain about.
 
 A *batch* carries loads. Its bytes are made once, when it is first sent, and stay the same on every retry: that is how
 the node recognises it. Only when it is certain that the node never stored it and never will may it get other numbers
@@ -13,10 +13,11 @@ the node recognises it. Only when it is certain that the node never stored it an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final
+from itertools import chain
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -27,6 +28,8 @@ from tidelog_proto.header import unpack_header
 from tidelog_proto.memory import batch_pool
 from tidelog_proto.single_record import SINGLE_BYTES_MAX
 
+T = TypeVar("T")
+
 RECORD_OVERHEAD_BYTES: Final = 96
 """What a loose record takes in memory besides its bytes: list slots, object headers."""
 
@@ -34,7 +37,7 @@ RECORD_OVERHEAD_BYTES: Final = 96
 class Delivery:
     """The outcome of one load: `base_offset` of its first record, or `error`."""
 
-    __slots__ = ("_waiters", "base_offset", "done", "error", "partition", "timestamp_us", "watched")
+    __slots__ = ("_waiters", "base_offset", "callbacks", "done", "error", "partition", "timestamp_us", "watched")
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
@@ -43,6 +46,8 @@ class Delivery:
         self.error: TidelogError | None = None
         self.done = False
         self.watched = False
+        self.callbacks: list[Callable[[Any, Any], object] | None] = []
+        """What to call with the receipt or error of each record, where anything is; called by who has the load."""
         self._waiters: list[asyncio.Future[None]] = []
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -59,6 +64,11 @@ class Delivery:
             yield from waiter
         if self.error is not None:
             raise self.error
+
+    def add_waiters(self, waiters: list[asyncio.Future[None]]) -> None:
+        """Complete futures when the outcome, which is not known yet, is; whoever waits looks at it then."""
+        self.watched = True
+        self._waiters += waiters
 
     async def settled(self) -> None:
         """Wait for the outcome, whatever it is; to do so is not to have been told of it."""
@@ -105,84 +115,75 @@ class ColumnsLoad:
 
 
 class LooseLoad:
-    """Records that came one by one. All of them have a timestamp of their own, or none has."""
+    """Records that came one by one. All of them have a timestamp of their own, or none has.
+
+    Args:
+        values: one a record.
+        keys, headers, tags, timestamps_us: one a record, or nothing where no record has such a thing.
+        partition: where they go.
+        deadline: loop time at which they are given up, in s.
+        size_bytes: about what they take in memory.
+        full: no more would have fitted, so that waiting for more is in vain.
+    """
 
     __slots__ = (
-        "_headers",
-        "_keys",
-        "_tags",
-        "_timestamps_us",
-        "_values",
         "count",
         "deadline",
         "delivery",
+        "full",
+        "headers",
+        "keys",
         "size_bytes",
+        "tags",
+        "timestamps_us",
+        "values",
     )
 
-    def __init__(self, *, partition: int, deadline: float, timestamped: bool) -> None:
-        self._values: list[bytes | None] = []
-        self._keys: list[bytes | None] | None = None
-        self._headers: list[Headers] | None = None
-        self._tags: list[str | None] | None = None
-        self._timestamps_us: list[int] | None = [] if timestamped else None
-        self.count = 0
-        self.size_bytes = 0
+    def __init__(
+        self,
+        values: list[bytes | None],
+        *,
+        partition: int,
+        deadline: float,
+        size_bytes: int,
+        keys: list[bytes | None] | None = None,
+        headers: list[Headers] | None = None,
+        tags: list[str | None] | None = None,
+        timestamps_us: list[int] | None = None,
+        full: bool = False,
+    ) -> None:
+        self.values = values
+        self.keys = keys or None
+        self.headers = headers or None
+        self.tags = tags or None
+        self.timestamps_us = timestamps_us or None
+        self.count = len(values)
+        self.size_bytes = size_bytes
         self.deadline = deadline
+        self.full = full
         self.delivery = Delivery(partition)
 
     @property
     def timestamped(self) -> bool:
         """Whether the records have timestamps of their own."""
-        return self._timestamps_us is not None
-
-    def add(
-        self,
-        value: bytes | None,
-        *,
-        key: bytes | None,
-        headers: Headers | None,
-        tag: str | None,
-        timestamp_us: int | None,
-        size_bytes: int,
-    ) -> int:
-        """Add a record and return its index in the load."""
-        index = self.count
-        self._values.append(value)
-        if self._keys is not None:
-            self._keys.append(key)
-        elif key is not None:
-            self._keys = [None] * index + [key]
-        if self._headers is not None:
-            self._headers.append(headers or ())
-        elif headers:
-            self._headers = [()] * index + [headers]
-        if self._tags is not None:
-            self._tags.append(tag)
-        elif tag is not None:
-            self._tags = [None] * index + [tag]
-        if self._timestamps_us is not None:
-            assert timestamp_us is not None
-            self._timestamps_us.append(timestamp_us)
-        self.count = index + 1
-        self.size_bytes += size_bytes
-        return index
+        return self.timestamps_us is not None
 
     def single(self) -> tuple[bytes, bytes | None] | None:
         """Return value and key if this is one plain record that `encode_single` takes, else None."""
-        value = self._values[0]
-        plain = self._headers is None and self._tags is None and self._timestamps_us is None
+        value = self.values[0]
+        plain = self.headers is None and self.tags is None and self.timestamps_us is None
         if self.count != 1 or value is None or not plain or self.size_bytes > SINGLE_BYTES_MAX:
             return None
-        return value, None if self._keys is None else self._keys[0]
+        return value, None if self.keys is None else self.keys[0]
 
     def columns(self) -> pa.RecordBatch:
         """Return the records as canonical columns."""
         return columns_of(
-            self._values,
-            keys=self._keys,
-            timestamps_us=self._timestamps_us,
-            headers=self._headers,
-            tags=self._tags,
+            self.values,
+            keys=self.keys,
+            timestamps_us=self.timestamps_us,
+            headers=self.headers,
+            tags=self.tags,
         )
 
 
@@ -237,12 +238,25 @@ class OutgoingBatch:
             base_offset += load.count
 
 
-def loose_size_bytes(value: bytes | None, key: bytes | None, headers: Headers | None, tag: str | None) -> int:
-    """Return about how many bytes of memory a loose record takes."""
-    size_bytes = RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b"") + len(tag or "")
-    for name, content in headers or ():
-        size_bytes += RECORD_OVERHEAD_BYTES + len(name) + len(content or b"")
-    return size_bytes
+def join_loose(loads: Sequence[LooseLoad]) -> pa.RecordBatch:
+    """Return the records of loads, of which all or none are timestamped, as canonical columns."""
+    if len(loads) == 1:
+        return loads[0].columns()
+    nobody: list[None] = [None]
+    no_headers: list[Headers] = [()]
+    return columns_of(
+        list(chain.from_iterable(load.values for load in loads)),
+        keys=_joined([load.keys or nobody * load.count for load in loads], any(load.keys for load in loads)),
+        headers=_joined(
+            [load.headers or no_headers * load.count for load in loads], any(load.headers for load in loads)
+        ),
+        tags=_joined([load.tags or nobody * load.count for load in loads], any(load.tags for load in loads)),
+        timestamps_us=_joined([load.timestamps_us or [] for load in loads], loads[0].timestamped),
+    )
+
+
+def _joined(parts: Iterable[Sequence[T]], used: bool) -> list[T] | None:
+    return list(chain.from_iterable(parts)) if used else None
 
 
 def join_columns(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 from tidelog import (
     admin,
@@ -32,24 +32,28 @@ from tidelog.group_admin import Groups
 from tidelog.group_options import Group
 from tidelog.home import Home, software
 from tidelog.lane import BATCH_BYTES_TARGET
+from tidelog.meters import Teller
+from tidelog.metrics import ClientMetrics
 from tidelog.model import (
     Acks,
-    Cleanup,
     ClusterStatus,
     Committed,
     Compacted,
     Compression,
     Fetched,
-    Flush,
     Node,
     Offset,
     Record,
     Recovery,
     Topic,
 )
+from tidelog.partitioners import Partitioner
 from tidelog.pool import ConnectionPool, Identity, parse_addresses
-from tidelog.producer import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT, Producer, ProducerOptions
+from tidelog.producer import Producer
+from tidelog.producer_options import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT, ProducerOptions
 from tidelog.routing import Router
+from tidelog.serializers import Serializer
+from tidelog.topic_settings import TopicSettings
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.idle_poll import POLL_US_DEFAULT, POLL_US_MAX
 from tidelog_proto.limits import CLIENT_ID_BYTES_MAX
@@ -70,6 +74,7 @@ class Client:
         quorum_timeout_s: the same for one that nodes refuse because too few of them are there; None: as long.
         idle_poll_us: while small requests are answered as quickly as this, their answers are waited for awake, for so
             many µs at most; 0: asleep.
+        metrics: told of what is published, consumed and lost; see `tidelog.metrics`. None: nobody counts.
 
     Raises:
         InvalidRequestError: an address or argument is no such thing.
@@ -83,6 +88,7 @@ class Client:
         request_timeout_s: float = REQUEST_TIMEOUT_S_DEFAULT,
         quorum_timeout_s: float | None = None,
         idle_poll_us: int = POLL_US_DEFAULT,
+        metrics: ClientMetrics | None = None,
     ) -> None:
         if request_timeout_s <= 0 or len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
             raise InvalidRequestError(
@@ -91,9 +97,10 @@ class Client:
         if not 0 <= idle_poll_us <= POLL_US_MAX:
             raise InvalidRequestError(f"idle_poll_us is 0 to {POLL_US_MAX}, not {idle_poll_us}")
         identity = Identity(client_id, software(), min(request_timeout_s, CONNECT_TIMEOUT_S_MAX), idle_poll_us)
+        self._teller = None if metrics is None else Teller(metrics)
         self._router = Router(
             parse_addresses(bootstrap),
-            ConnectionPool(identity),
+            ConnectionPool(identity, None if self._teller is None else self._teller.reconnected),
             request_timeout_s=request_timeout_s,
             quorum_timeout_s=quorum_timeout_s,
         )
@@ -164,60 +171,20 @@ class Client:
         name: str,
         *,
         partitions: int = 1,
-        flush: Flush | None = None,
-        flush_interval_ms: int | None = None,
-        retention_bytes: int | None = None,
-        segment_bytes: int | None = None,
-        replication_factor: int | None = None,
-        retention_ms: int | None = None,
-        cleanup: Cleanup | None = None,
-        compaction_lag_ms: int | None = None,
-        tombstone_retention_ms: int | None = None,
-        dirty_percent: int | None = None,
-        index_key: bool | None = None,
-        index_tag: bool | None = None,
-        hold: bool | None = None,
+        **settings: Unpack[TopicSettings],
     ) -> Topic:
         """Create a topic; what is not given is the node's default.
 
         Args:
             name: 1 to 200 of A-Z a-z 0-9 . _ -
             partitions: how many; they can only grow.
-            flush: when an acknowledged record is on disk: "always", "interval" or "never" by the node's doing.
-            flush_interval_ms: for "interval".
-            retention_bytes: of one partition; old segments past it go. 0 keeps everything.
-            segment_bytes: size of one segment file.
-            replication_factor: copies.
-            retention_ms: segments go when all of their records were appended longer ago. 0 keeps everything.
-            cleanup: "delete" by these two, "compact" to the newest record of each key, or "compact,delete".
-            compaction_lag_ms: younger records are not compacted.
-            tombstone_retention_ms: how long a tombstone stays after the compaction that has first seen it.
-            dirty_percent: compact when so much of the log has not been compacted, 1 to 100.
-            index_key: keep an index of keys.
-            index_tag: keep an index of tags.
-            hold: delete and compact nothing, whatever the rest says.
+            settings: what else it is set to; see `TopicSettings`.
 
         Raises:
             TopicExistsError, InvalidTopicError, InvalidRequestError: and `TidelogError`s of the way there.
         """
         self._check_usable()
-        settings = {
-            "partitions": partitions,
-            "flush": flush,
-            "flush_interval_ms": flush_interval_ms,
-            "retention_bytes": retention_bytes,
-            "segment_bytes": segment_bytes,
-            "replication_factor": replication_factor,
-            "retention_ms": retention_ms,
-            "cleanup": cleanup,
-            "compaction_lag_ms": compaction_lag_ms,
-            "tombstone_retention_ms": tombstone_retention_ms,
-            "dirty_percent": dirty_percent,
-            "index_key": index_key,
-            "index_tag": index_tag,
-            "hold": hold,
-        }
-        request = topic_settings.topic_create(admin.checked_topic(name), settings)
+        request = topic_settings.topic_create(admin.checked_topic(name), {"partitions": partitions, **settings})
         made = await paging.whole(self._router, await topic_changes.create(self._router, request))
         self._router.metadata.made(made)
         return admin.topic_of(made)
@@ -484,6 +451,10 @@ class Client:
         buffer_bytes: int = BUFFER_BYTES_DEFAULT,
         batch_bytes: int = BATCH_BYTES_TARGET,
         delivery_timeout_s: float = DELIVERY_TIMEOUT_S_DEFAULT,
+        request_timeout_s: float | None = None,
+        partitioner: Partitioner | None = None,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
     ) -> Producer:
         """Return a producer for a topic.
 
@@ -492,16 +463,33 @@ class Client:
             acks: "quorum": durable on the ack quorum; "1": on the owner, lost with it; "all": on every replica, or
                 `StoredOnQuorumError` where that cannot be said because the partition has moved.
             compression: of whole batches: "gzip", "snappy", "lz4", "zstd" or None.
-            buffer_bytes: how much may be accepted and not acknowledged; past it you wait.
+            buffer_bytes: how much may be accepted and not acknowledged; past it you wait, and `put` refuses.
             batch_bytes: how large a batch grows while others are in flight, uncompressed.
             delivery_timeout_s: when to give up a record, retries included.
+            request_timeout_s: when to give up one try at a node; the client's unless told.
+            partitioner: which partition a record without a given one goes to. By default, and as "murmur3", its key is
+                hashed, and without a key it goes where the fewest bytes are under way. "murmur2" and "crc32" hash keys
+                as Kafka's clients in Java and C do, "round_robin" ignores them. Or a function of (key or None, number
+                of partitions) to a number below that; what it raises, the call raises, and accepts nothing.
+            key_serializer: what makes bytes of keys: "json", "utf-8", or a function. None stays None.
+            value_serializer: the same of values. Arrow columns are not serialised.
 
         Raises:
             InvalidRequestError: an argument has no such value.
         """
         self._check_usable(bind=False)
-        options = ProducerOptions(acks, compression, buffer_bytes, batch_bytes, delivery_timeout_s)
-        producer = Producer(self._router, topic, options, self._check_usable)
+        options = ProducerOptions(
+            acks=acks,
+            compression=compression,
+            buffer_bytes=buffer_bytes,
+            batch_bytes=batch_bytes,
+            delivery_timeout_s=delivery_timeout_s,
+            request_timeout_s=request_timeout_s,
+            partitioner=partitioner,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
+        )
+        producer = Producer(self._router, topic, options, self._check_usable, teller=self._teller)
         self._producers = [each for each in self._producers if not each.closed] + [producer]
         return producer
 
@@ -574,7 +562,14 @@ class Client:
         )
         wish = named if options.is_shared else None
         consumer = Consumer(
-            self._router, options, self._check_usable, self.producer, admit, wish=wish, client_id=self._client_id
+            self._router,
+            options,
+            self._check_usable,
+            self.producer,
+            admit,
+            wish=wish,
+            client_id=self._client_id,
+            teller=self._teller,
         )
         self._consumers = [each for each in self._consumers if not each.closed] + [consumer]
         return consumer

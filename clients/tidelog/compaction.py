@@ -42,7 +42,7 @@ async def _one(router: Router, topic: str, partition: int) -> Compacted:
         frame = await while_it_speaks(router, topic, partition, connection, answer, what="compacts")
         (result,) = results_of(frame.envelope.compact_reply.results, 1, connection)
         if result.HasField("error"):
-            raise error_of(result.error)
+            raise error_of(result.error, connection.name)
         return Compacted(result.below, result.size_bytes)
 
     return await router.about_topic(topic, attempt, repeatable=True, partition=partition)

@@ -123,6 +123,11 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------------------------------- requests
 
     @property
+    def name(self) -> str:
+        """Its node, as HOST:PORT."""
+        return _name(self.address)
+
+    @property
     def closed(self) -> bool:
         """Whether the connection is gone or going, also where asyncio has yet to say so."""
         return self._error is not None or (self._transport is not None and self._transport.is_closing())
@@ -317,14 +322,14 @@ class Connection(asyncio.BufferedProtocol):
                 raise ProtocolError(pb.MALFORMED_FRAME, f"an answer to request {correlation_id}, which was never made")
             return  # the answer to a request that timed out
         is_error = frame.envelope.WhichOneof("kind") == "error"
-        pending.answered(error_of(frame.envelope.error) if is_error else frame)
+        pending.answered(error_of(frame.envelope.error, self.name) if is_error else frame)
         if len(self._requests.waiting) == REQUESTS_IN_FLIGHT_MAX - 1:
             self._wake()
 
     def _push(self, frame: Frame) -> None:
         kind = frame.envelope.WhichOneof("kind")
         if kind == "error":  # the node says why it is about to close
-            self.close(error_of(frame.envelope.error))
+            self.close(error_of(frame.envelope.error, self.name))
             return
         if kind == "message_event":
             subscriber = self._subscribers.get(frame.envelope.message_event.subscription_id)

@@ -24,6 +24,7 @@ from tidelog.errors import InvalidRequestError, TidelogError
 from tidelog.group_member import GroupMember
 from tidelog.group_options import Group
 from tidelog.intake import Intake
+from tidelog.meters import ConsumerMeter, Teller
 from tidelog.model import Committed, ConsumedBatch, Record, TopicPartition
 from tidelog.producer import Producer
 from tidelog.routing import Router
@@ -49,6 +50,7 @@ class Consumer:
         admit: see `Arrivals`.
         wish: what was asked for as a member of the group; None for one that is none.
         client_id: what the client calls itself.
+        teller: tells the client's metrics; None: nobody counts.
     """
 
     def __init__(
@@ -61,11 +63,12 @@ class Consumer:
         *,
         wish: Group | None = None,
         client_id: str = "",
+        teller: Teller | None = None,
     ) -> None:
         self._router = router
         self._options = options
         self._check_usable = check
-        self._assignment = Assignment(router, options, admit)
+        self._assignment = Assignment(router, options, admit, None if teller is None else ConsumerMeter(teller))
         self._cursor = self._assignment.cursor
         self._intake = Intake(router, options, self._assignment)
         self._dead_letters = DeadLetters(lambda: make_producer(options.dead_letter or ""))

@@ -19,7 +19,7 @@ from tidelog import reading
 from tidelog.admin import checked_group, checked_topic, microseconds
 from tidelog.backoff import Backoff
 from tidelog.deserializers import Decoding
-from tidelog.errors import EpochChangingError, InvalidRequestError, NodeUnreachableError, TidelogError
+from tidelog.errors import EpochChangingError, InvalidRequestError, NodeUnreachableError, TidelogError, told
 from tidelog.filters import RecordFilter
 from tidelog.model import Committed, TopicPartition
 from tidelog.prefetch import Credit
@@ -265,10 +265,11 @@ async def _positions(router: Router, topic: str, options: TopicOptions, there_ar
         unconfirmed = await _known_ends(router, topic, search.missing) if at == "latest" else {}
         if unconfirmed:
             _log.warning(
-                "%s: nobody can confirm where partitions %s end; read from the end on that a replica knows: %s",
+                "%s: nobody can confirm where partitions %s end: they are read from the end on that a replica knows, "
+                "so that older records may come: %s",
                 topic,
                 sorted(unconfirmed),
-                error,
+                told(error),
             )
         positions |= unconfirmed
         rest = [partition for partition in search.missing if partition not in unconfirmed]
@@ -294,7 +295,12 @@ async def find_rest(router: Router, topic: str, search: OffsetSearch, found: Cal
                 raise
             if loop.time() >= tell_at:
                 tell_at = loop.time() + TELL_EVERY_S
-                _log.warning("%s: partitions %s cannot be read yet: %s", topic, search.missing, error)
+                _log.warning(
+                    "%s: partitions %s cannot be read yet, the others are; still trying: %s",
+                    topic,
+                    search.missing,
+                    told(error),
+                )
         new = {partition: each.offset for partition, each in search.found.items() if partition not in before}
         if new:
             found(new)

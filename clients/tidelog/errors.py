@@ -5,7 +5,10 @@ TidelogError                      code, retriable, definite, retry_after_ms, don
 ├── UsageError                    the program holds the client wrongly; nothing was sent
 │   ├── ClosedError               the client, producer or consumer was closed
 │   ├── ForkedError               it was made before a fork and used behind it
-│   └── WrongEventLoopError       it belongs to another event loop
+│   ├── WrongEventLoopError       it belongs to another event loop
+│   ├── NotBegunError             a producer does not know yet where its records go
+│   └── SerializationError        a key or value does not serialise; nothing of the call was accepted
+├── BufferFullError               a producer has no room for a record just now; it was not accepted
 ├── NodeUnreachableError          no connection could be made; nothing was sent
 ├── ConnectionLostError           the connection broke, or was given up, while an answer was due; the outcome is unknown
 ├── BadReplyError                 what answers does not speak the protocol; the outcome is unknown
@@ -53,6 +56,7 @@ class TidelogError(Exception):
         definite: nothing was written; False when the outcome is unknown.
         retry_after_ms: the node's hint for the next try, 0 for none.
         done: of what was asked of many partitions, by partition, what came of those that were done all the same.
+        node: who answered so, HOST:PORT; empty for what the client has found out by itself.
     """
 
     default_code: ClassVar[int] = pb.ERROR_CODE_UNSPECIFIED
@@ -75,6 +79,7 @@ class TidelogError(Exception):
         self.definite = _first(definite, self.default_definite, nature.definite)
         self.retry_after_ms = retry_after_ms
         self.done: Mapping[int, object] = {}
+        self.node = ""
 
     @property
     def code_name(self) -> str:
@@ -103,6 +108,21 @@ class ForkedError(UsageError):
 
 class WrongEventLoopError(UsageError):
     """A client is used from another event loop than its own."""
+
+
+class NotBegunError(UsageError):
+    """A producer does not know yet where its records go: `await producer.begin()` finds it."""
+
+
+class SerializationError(UsageError):
+    """A key or value does not serialise; nothing of the call was accepted."""
+
+
+class BufferFullError(TidelogError):
+    """A producer has no room for a record just now, and did not accept it: `await producer.ready()` waits for room."""
+
+    default_retriable = True
+    default_definite = True
 
 
 class NodeUnreachableError(TidelogError):
@@ -414,8 +434,8 @@ CLASS_OF_CODE: Final[dict[int, type[TidelogError]]] = {
 """Codes that are not here (of a newer node) become plain `TidelogError`s."""
 
 
-def error_of(message: pb.Error) -> TidelogError:
-    """Return the error that `message` stands for, ready to be raised."""
+def error_of(message: pb.Error, node: str = "") -> TidelogError:
+    """Return the error that `message` of a node (HOST:PORT) stands for, ready to be raised."""
     known = message.code in NATURE
     cls = CLASS_OF_CODE.get(message.code, TidelogError)
     error = cls(
@@ -432,7 +452,13 @@ def error_of(message: pb.Error) -> TidelogError:
         error.epoch = message.epoch
     if isinstance(error, UnknownTopicError):
         error.topic_id = message.topic_id
+    error.node = node
     return error
+
+
+def told(error: TidelogError) -> str:
+    """Return what the log says of an error: its text, and which node has answered so."""
+    return f"{error} (says {error.node})" if error.node else str(error)
 
 
 def error_of_local(error: ProtocolError) -> TidelogError:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from tidelog.admin import committed_of
 from tidelog.connection import Connection, results_of
-from tidelog.errors import MemberFencedError, TidelogError, UnknownTopicError, error_of
+from tidelog.errors import MemberFencedError, TidelogError, UnknownTopicError, error_of, told
 from tidelog.group_membership import Membership
 from tidelog.model import Committed, TopicPartition
 from tidelog.paging import in_requests
@@ -93,16 +93,18 @@ class GroupCommits:
         request = pb.Commit(group=life.group, member_id=life.member_id, generation=life.generation)
         request.entries.extend(entry(where, offset) for where, offset in positions)
 
-        async def ask(connection: Connection) -> list[pb.CommittedResult]:
+        async def ask(connection: Connection) -> tuple[list[pb.CommittedResult], str]:
             frame = await self._router.call(connection, pb.Envelope(commit=request))
-            return results_of(frame.envelope.commit_reply.results, len(positions), connection)
+            return results_of(frame.envelope.commit_reply.results, len(positions), connection), connection.name
 
-        results = await self._router.retrying(lambda: self._router.at_any(ask), repeatable=True)
+        results, node = await self._router.retrying(
+            lambda: self._router.at_any(ask), repeatable=True, about=f"group {life.group!r}"
+        )
         commits = Commits({}, {})
         names = {ids[where.topic]: where.topic for where, _ in positions if where.topic in ids}
         for (where, _), result in zip(positions, results, strict=True):
             if result.HasField("error"):
-                commits.failed[where] = error_of(result.error)
+                commits.failed[where] = error_of(result.error, node)
             else:
                 commits.held[where] = committed_of([result], names)[0]
         return commits
@@ -116,12 +118,12 @@ async def store_quietly(commits: GroupCommits, positions: Mapping[TopicPartition
     try:
         failed = (await commits.store(moved)).failed
     except TidelogError as error:
-        _log.warning("%s: positions of %d partitions are not committed yet: %s", group, len(moved), error)
+        _log.warning("%s: positions of %d partitions are not committed yet: %s", group, len(moved), told(error))
         return
-    told = {where: error for where, error in failed.items() if not isinstance(error, UnknownTopicError)}
-    if told:
-        where, why = next(iter(told.items()))
-        _log.warning("%s: %d positions were not committed, that of %s/%d: %s", group, len(told), *where, why)
+    refused = {where: error for where, error in failed.items() if not isinstance(error, UnknownTopicError)}
+    if refused:
+        where, why = next(iter(refused.items()))
+        _log.warning("%s: %d positions were not committed, that of %s/%d: %s", group, len(refused), *where, told(why))
 
 
 async def store_by_and_by(

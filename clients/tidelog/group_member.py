@@ -17,7 +17,7 @@ from typing import Any, Final
 from tidelog.assignment import Assignment
 from tidelog.backoff import Backoff
 from tidelog.consumer_options import ConsumerOptions
-from tidelog.errors import MemberFencedError, TidelogError
+from tidelog.errors import MemberFencedError, TidelogError, told
 from tidelog.group_commits import GroupCommits, store_by_and_by
 from tidelog.group_membership import Membership
 from tidelog.group_options import ASSIGNORS, Group
@@ -127,10 +127,10 @@ class GroupMember:
                 await self._as_member(life)
             except MemberFencedError as error:
                 if not life.is_joined:
-                    _log.warning("%s: this process may not join: %s", self._group, error)
+                    _log.warning("%s: this process may not join: %s", self._group, told(error))
                     await asyncio.sleep(refused.next_wait_s(1000))
                 else:
-                    _log.warning("%s: this process was a member and joins anew: %s", self._group, error)
+                    _log.warning("%s: this process was a member and joins anew: %s", self._group, told(error))
             except TidelogError as error:
                 self._assignment.broken(error)
                 return
@@ -209,7 +209,7 @@ class GroupMember:
         try:
             await self._ask(life.leaving(), wait_ms=0)
         except TidelogError as error:
-            _log.info("%s: nobody heard that this member leaves: %s", self._group, error)
+            _log.info("%s: nobody heard that this member leaves: %s", self._group, told(error))
         before = self._assignment.cursor.progress
         while self._assignment.cursor.progress == before and not self._is_waiting():  # noqa: ASYNC110 (nobody tells)
             await asyncio.sleep(IDLE_LOOK_S)

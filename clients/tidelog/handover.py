@@ -16,7 +16,7 @@ from typing import Any, Final
 from tidelog.assignment import Assignment
 from tidelog.backoff import Backoff
 from tidelog.consumer_options import ConsumerOptions, TopicOptions, find_rest, resolve_start
-from tidelog.errors import TidelogError, UnknownPartitionError, UnknownTopicError
+from tidelog.errors import TidelogError, UnknownPartitionError, UnknownTopicError, told
 from tidelog.group_commits import GroupCommits, store_quietly
 from tidelog.group_membership import Membership, Place
 from tidelog.group_options import Group, OnPartitions
@@ -120,7 +120,7 @@ class Handover:
                     if not error.retriable and not isinstance(error, (UnknownTopicError, UnknownPartitionError)):
                         self._assignment.broken(error)
                         return
-                    _log.info("%s: %s is not read yet: %s", self._group, topic, error)
+                    _log.info("%s: %s is not read yet: %s", self._group, topic, told(error))
                     begun = set[Place]()
                 left -= begun
                 if not begun:

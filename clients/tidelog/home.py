@@ -27,7 +27,12 @@ class Home:
             raise ForkedError("this client was made before a fork: make a new one in the child process")
         if not bind:
             return
-        loop = asyncio.get_running_loop()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise WrongEventLoopError(
+                "no event loop runs in this thread; programs that block use tidelog.sync"
+            ) from None
         if self._loop is None:
             self._loop = loop
         elif self._loop is not loop:

@@ -22,7 +22,7 @@ from tidelog.consumer_options import (
     resolve_added,
     resolve_start,
 )
-from tidelog.errors import TidelogError, UnknownTopicError
+from tidelog.errors import TidelogError, UnknownTopicError, told
 from tidelog.model import TopicPartition
 from tidelog.reading import OffsetSearch
 from tidelog.routing import Router
@@ -145,7 +145,12 @@ class Intake:
             except TidelogError as error:
                 if not error.retriable:
                     raise
-                _log.warning("topics that match %r cannot be looked for yet: %s", self._options.pattern.text, error)
+                _log.warning(
+                    "topics that match %r cannot be looked for yet, that is tried again within %d s: %s",
+                    self._options.pattern.text,
+                    NEW_PARTITIONS_S,
+                    told(error),
+                )
             else:
                 for topic, beginning in new.items():
                     self._take_in(topic, beginning)
@@ -166,7 +171,13 @@ class Intake:
         except TidelogError as error:
             if not error.retriable:
                 raise
-            _log.warning("%s/%s: where to begin is not known yet: %s", topic, partitions, error)
+            _log.warning(
+                "%s: where to begin in the new partitions %s is not known yet, it is looked for again within %d s: %s",
+                topic,
+                partitions,
+                NEW_PARTITIONS_S,
+                told(error),
+            )
             if self._ids.get(topic) == topic_id:  # tried again with the next look for new ones
                 self._seen[topic].difference_update(partitions)
         else:

@@ -37,8 +37,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
+
 from tidelog.backoff import Backoff
-from tidelog.batches import ColumnsLoad, Load, LooseLoad, OutgoingBatch, State, join_columns
+from tidelog.batches import ColumnsLoad, Load, LooseLoad, OutgoingBatch, State, join_columns, join_loose
 from tidelog.errors import (
     DeliveryTimeoutError,
     DuplicateOutOfWindowError,
@@ -51,6 +53,7 @@ from tidelog.errors import (
     UnknownProducerError,
     error_of_local,
 )
+from tidelog.meters import ProducerMeter
 from tidelog_proto.batch import EncodedBatch, encode_batch
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.gathered import encode_gathered
@@ -92,6 +95,7 @@ class Lane:
         *,
         backoff: Backoff | None = None,
         on_settled: Callable[[Load], None] = lambda _: None,
+        meter: ProducerMeter | None = None,
     ) -> None:
         self.partition = partition
         self.unsettled_bytes = 0
@@ -101,6 +105,7 @@ class Lane:
         self._options = options
         self._backoff = backoff or Backoff(longest_s=RETRY_S_MAX)
         self._on_settled = on_settled
+        self._meter = meter
         self._queue: deque[Load] = deque()
         self._queued_bytes = 0
         self._queued_records = 0
@@ -143,24 +148,6 @@ class Lane:
         """Whether a batch is gathering here and `size_bytes` more still fit it."""
         return bool(self._queue) and self._queued_bytes + size_bytes <= self._options.batch_bytes
 
-    def open_loose(self, size_bytes: int, *, timestamped: bool) -> LooseLoad | None:
-        """Return the load at the end of the queue if one more loose record of `size_bytes` may join it."""
-        last = self._queue[-1] if self._queue else None
-        if (
-            isinstance(last, LooseLoad)
-            and last.timestamped == timestamped
-            and last.size_bytes + size_bytes <= self._options.batch_bytes
-            and last.count < self._options.batch_records
-        ):
-            return last
-        return None
-
-    def grew(self, size_bytes: int) -> None:
-        """Note that one record of `size_bytes` joined the load at the end of the queue."""
-        self._queued_bytes += size_bytes
-        self._queued_records += 1
-        self.unsettled_bytes += size_bytes
-
     # --------------------------------------------------------------------------------------------- sending
 
     def next_to_send(self, now: float, now_us: int) -> OutgoingBatch | None:
@@ -201,12 +188,14 @@ class Lane:
         """Whether a batch is not worth waiting for any longer: one more like the last columns would not fit it."""
         if not self._queue:
             return False
-        options, last = self._options, self._queue[-1]
+        options, first, last = self._options, self._queue[0], self._queue[-1]
+        if isinstance(first, LooseLoad) and first.full:
+            return True
         next_bytes, next_records = (last.size_bytes, last.count) if isinstance(last, ColumnsLoad) else (1, 1)
         return (
             self._queued_bytes + next_bytes > options.batch_bytes
             or self._queued_records + next_records > options.batch_records
-            or self._queue[0].size_bytes >= TOGETHER_BYTES_MAX
+            or first.size_bytes >= TOGETHER_BYTES_MAX
         )
 
     def _form(self, now_us: int) -> OutgoingBatch | None:
@@ -227,7 +216,8 @@ class Lane:
 
     def _encoded(self, loads: Sequence[Load], now_us: int) -> EncodedBatch:
         options, first = self._options, loads[0]
-        if isinstance(first, LooseLoad) and options.codec is Codec.NONE and (single := first.single()) is not None:
+        alone = isinstance(first, LooseLoad) and len(loads) == 1 and options.codec is Codec.NONE
+        if isinstance(first, LooseLoad) and alone and (single := first.single()) is not None:
             return encode_single(
                 *single,
                 now_us=now_us,
@@ -235,7 +225,8 @@ class Lane:
                 producer_epoch=self.producer_epoch,
                 base_sequence=self._next_sequence,
             )
-        columns = [load.columns() for load in loads]
+        loose = [load for load in loads if isinstance(load, LooseLoad)]
+        columns = [join_loose(loose)] if loose else [load.columns() for load in loads]
         if options.codec is Codec.NONE:
             gathered = encode_gathered(
                 columns,
@@ -261,15 +252,13 @@ class Lane:
         first = queue.popleft()
         self._count(first, -1)
         loads = [first]
-        if isinstance(first, LooseLoad):
-            return loads
-        size_bytes, records, schema = first.size_bytes, first.count, first.columns().schema
-        while queue and isinstance(load := queue[0], ColumnsLoad):
+        size_bytes, records = first.size_bytes, first.count
+        schema = first.columns().schema if isinstance(first, ColumnsLoad) else None
+        while queue:
+            load = queue[0]
             size_bytes += load.size_bytes
             records += load.count
-            if size_bytes > options.batch_bytes or records > options.batch_records:
-                break
-            if not load.columns().schema.equals(schema):
+            if size_bytes > options.batch_bytes or records > options.batch_records or not _alike(first, schema, load):
                 break
             loads.append(queue.popleft())
             self._count(load, -1)
@@ -395,12 +384,23 @@ class Lane:
     def _fail(self, loads: Sequence[Load], error: TidelogError) -> None:
         for load in loads:
             load.delivery.fail(error)
+        if self._meter is not None:
+            self._meter.failed(loads, error)
         self._settled(loads)
 
     def _settled(self, loads: Sequence[Load]) -> None:
         for load in loads:
             self.unsettled_bytes -= load.size_bytes
             self._on_settled(load)
+        if self._meter is not None:
+            self._meter.weigh()
+
+
+def _alike(first: Load, schema: pa.Schema | None, load: Load) -> bool:
+    """Tell whether a load has the same kind of columns as the first one, of this schema if it has columns already."""
+    if isinstance(load, LooseLoad):
+        return isinstance(first, LooseLoad) and load.timestamped == first.timestamped
+    return schema is not None and load.columns().schema.equals(schema)
 
 
 def _expired(cause: TidelogError | None, *, definite: bool, queued: bool = False) -> DeliveryTimeoutError:

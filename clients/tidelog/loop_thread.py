@@ -60,8 +60,7 @@ class LoopThread:
         Raises:
             UsageError: as `run`.
         """
-        if os.getpid() != self._pid:
-            raise ForkedError("this client was made before a fork: make a new one in the child process")
+        self.check()
         if threading.current_thread() is self._thread:
             raise UsageError("a blocking call inside the client's own event loop would wait for itself for ever")
         with self._lock:
@@ -71,6 +70,22 @@ class LoopThread:
                 self._start()
             assert self._loop is not None
             return asyncio.run_coroutine_threadsafe(make(), self._loop)
+
+    def check(self) -> None:
+        """Make sure that the loop can be reached from here.
+
+        Raises:
+            UsageError: behind a fork, or after `stop`.
+        """
+        if os.getpid() != self._pid:
+            raise ForkedError("this client was made before a fork: make a new one in the child process")
+        if self._closed:
+            raise ClosedError("the client is closed")
+
+    def call(self, callback: Callable[[], None]) -> None:
+        """Have the loop, which runs already, call something soon; in the order of these calls and of `submit`."""
+        assert self._loop is not None, "something was run before"
+        self._loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
         """End the loop and its thread. Doing it twice, or behind a fork, does nothing."""

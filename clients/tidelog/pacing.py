@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tidelog.backoff import Backoff
-from tidelog.errors import TidelogError
+from tidelog.errors import TidelogError, told
 from tidelog.model import TopicPartition
 
 TELLING_FAILURES: Final = 6
@@ -59,4 +59,4 @@ class Pacing:
         """Say once what a partition waits for."""
         backoff = self._backoffs.get(where)
         if error.retriable and backoff is not None and backoff.failures == TELLING_FAILURES:
-            _log.warning("%s/%d: nothing comes yet: %s", *where, error)
+            _log.warning("%s/%d: nothing comes yet, still trying: %s", *where, told(error))

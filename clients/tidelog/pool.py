@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -35,10 +35,16 @@ class Identity:
 
 
 class ConnectionPool:
-    """address -> connection."""
+    """address -> connection.
 
-    def __init__(self, identity: Identity) -> None:
+    Args:
+        identity: of the client.
+        reconnected: called with an address where a connection was lost and another one stands.
+    """
+
+    def __init__(self, identity: Identity, reconnected: Callable[[Address], None] | None = None) -> None:
         self._identity = identity
+        self._reconnected = reconnected
         self._connections: dict[Address, Connection] = {}
         self._attempts: dict[Address, asyncio.Task[Connection]] = {}
         self._backoffs: dict[Address, Backoff] = {}
@@ -117,6 +123,8 @@ class ConnectionPool:
             raise
         backoff.reset()
         self._doubtful.discard(address)
+        if self._reconnected is not None and address in self._connections:
+            self._reconnected(address)
         self._connections[address] = connection
         connection.lost.add_done_callback(lambda _: self._doubtful.add(address))
         return connection

@@ -1,73 +1,46 @@
 """The producer: accepts records in every form that users have them, and gives receipts.
 
-It decides the partition (given, by key, or the one with the fewest bytes under way, kept for a whole batch), bounds the
-memory of what is not acknowledged, and leaves the rest to its lanes and the sender. There is no linger time to choose:
-see `lane.py`.
+Records that come one by one gather (`gatherer.py`); `put` and `enqueue` have the way of a plain record into the open
+gathering written out, since a call more is a fifth of what they cost. Columns are split by partition at once. Lanes and
+the sender do the rest. There is no linger time to choose: see `lane.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from tidelog.batches import ColumnsLoad, Delivery, Load, LooseLoad, loose_size_bytes
-from tidelog.errors import ClosedError, InvalidRequestError, UnknownPartitionError
-from tidelog.lane import BATCH_BYTES_TARGET, Lane, LaneOptions
+from tidelog.batches import RECORD_OVERHEAD_BYTES, ColumnsLoad, Delivery, Load
+from tidelog.column_pieces import ColumnPieces
+from tidelog.crossing import Inside, buffer_full, unknown_partition
+from tidelog.delivery_callbacks import DeliveryCallbacks
+from tidelog.errors import ClosedError, NotBegunError, UnknownPartitionError
+from tidelog.gatherer import Gatherer
+from tidelog.gathering import OnDelivery
+from tidelog.lane import LaneOptions
+from tidelog.lanes import Lanes
 from tidelog.metadata import gone_error
-from tidelog.model import Acks, Compression, Receipt, TopicRoute
+from tidelog.meters import ProducerMeter, Teller
+from tidelog.model import Receipt, TopicRoute
+from tidelog.preparation import Preparation, Taken
+from tidelog.producer_options import ACKS, CODECS, ProducerOptions
 from tidelog.receipts import PendingReceipt, PendingReceipts, Receipts
 from tidelog.room import Room
 from tidelog.routing import Router
 from tidelog.sender import Sender
-from tidelog.splitting import by_key, split_rows
-from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.columns import TIMESTAMP_US_MAX, Headers, canonical, columns_of
-from tidelog_proto.header import Codec
-from tidelog_proto.limits import TAG_BYTES_MAX
-from tidelog_proto.partitioner import partition_for_key
+from tidelog_proto.columns import Headers, canonical, columns_of
 
-BUFFER_BYTES_DEFAULT: Final = 64 * 1024 * 1024
-DELIVERY_TIMEOUT_S_DEFAULT: Final = 120.0
-KEYED_CHUNK_BYTES: Final = 32 * 1024 * 1024
-"""Keyed inputs are sorted by partition in chunks of this size, so that the copy stays bounded."""
 FAILED_MAX: Final = 1024
 """So many failures are kept until somebody asks for them or `flush` raises the first."""
 
-_ACKS: Final[dict[str, pb.Acks]] = {"quorum": pb.QUORUM, "1": pb.ONE, "all": pb.ALL}
-_CODECS: Final = {
-    None: Codec.NONE,
-    "gzip": Codec.GZIP,
-    "snappy": Codec.SNAPPY,
-    "lz4": Codec.LZ4,
-    "zstd": Codec.ZSTD,
-}
 
-
-@dataclass(frozen=True, slots=True)
-class ProducerOptions:
-    """What `Client.producer` was asked for. See there."""
-
-    acks: Acks = "quorum"
-    compression: Compression | None = None
-    buffer_bytes: int = BUFFER_BYTES_DEFAULT
-    batch_bytes: int = BATCH_BYTES_TARGET
-    delivery_timeout_s: float = DELIVERY_TIMEOUT_S_DEFAULT
-
-    def __post_init__(self) -> None:
-        if self.acks not in _ACKS:
-            raise InvalidRequestError(f"acks is one of {', '.join(map(repr, _ACKS))}, not {self.acks!r}")
-        if self.compression not in _CODECS:
-            raise InvalidRequestError(
-                f"compression is one of {', '.join(map(repr, _CODECS))}, not {self.compression!r}"
-            )
-        if self.buffer_bytes <= 0 or self.batch_bytes <= 0 or self.delivery_timeout_s <= 0:
-            raise InvalidRequestError("buffer_bytes, batch_bytes and delivery_timeout_s are above zero")
+_new: Final = object.__new__
+"""Makes a receipt without calling its class, which would run `__init__` in a frame of its own: a tenth of a `put`."""
 
 
 class Producer:
@@ -78,26 +51,55 @@ class Producer:
     when the first record is given: when that one is deleted, nothing more is accepted, whatever is made under its name.
     """
 
-    def __init__(self, router: Router, topic: str, options: ProducerOptions, check: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        router: Router,
+        topic: str,
+        options: ProducerOptions,
+        check: Callable[[], None],
+        *,
+        teller: Teller | None = None,
+    ) -> None:
         self.topic = topic
         self._router = router
         self._options = options
         self._check_usable = check
         self._lane_options = LaneOptions(
             producer_id=secrets.randbits(63) | 1,
-            codec=_CODECS[options.compression],
+            codec=CODECS[options.compression],
             batch_bytes=options.batch_bytes,
         )
-        self._sender: Sender | None = None
-        self._lanes: dict[int, Lane] = {}
-        self._sticky: Lane | None = None
-        self._topic_id = b""
+        self._preparation = Preparation(options)
         self._room = Room(options.buffer_bytes)
+        self._meter: ProducerMeter | None = None
+        if teller is not None:
+            self._meter = ProducerMeter(teller, topic, self._buffered_bytes, options.delivery_timeout_s)
+        self._lanes = Lanes(self._lane_options, self._settled, self._meter)
+        self._gatherer = Gatherer(
+            self._room,
+            self._lanes,
+            self._lane_options,
+            delivery_timeout_s=options.delivery_timeout_s,
+            shared=self._preparation.plain,
+            settled=self._settled,
+            meter=self._meter,
+        )
+        self._pieces = ColumnPieces(self._lane_options, self._preparation, self._lanes)
+        self._sender: Sender | None = None
+        self._callbacks: DeliveryCallbacks | None = None
+        self._topic_id = b""
+        self.inside = Inside(topic, self._preparation, self._gatherer, self._room, self._route_of_threads, self._ready)
+        """For `tidelog.sync`, not for users."""
+        self._refused_bytes = 0
+        """What `put` had no room for the last time."""
+        self._unturned_bytes = 0
+        """What came as columns since others of the loop had a turn for it."""
         self._failed: list[Delivery] = []
         """What failed before anybody asked for it."""
         self._closed = False
 
     async def __aenter__(self) -> Self:
+        await self.begin()
         return self
 
     async def __aexit__(
@@ -115,11 +117,84 @@ class Producer:
 
     # ---------------------------------------------------------------------------------------------- records
 
+    def put(
+        self,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: Headers | None = None,
+        tag: str | None = None,
+        partition: int | None = None,
+        timestamp_us: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> PendingReceipt:
+        """Accept one record at once, or refuse it, and return its receipt: the call for plain loops.
+
+        It is for the event loop's own thread. Records leave while that is let run, and whenever a batch is full.
+        A failure that no receipt is awaited for, and that no `on_delivery` was told of, is raised by `flush`.
+
+        Args:
+            value: as of `send`, and so are those up to `timestamp_us`.
+            key: see there.
+            headers: see there.
+            tag: see there.
+            partition: see there.
+            timestamp_us: see there.
+            on_delivery: is called on the event loop with the record's `Receipt` and None, or with None and its error.
+                While many are called others of the loop have their turn, and the room of the records is not free yet.
+
+        Raises:
+            BufferFullError: there is no room just now; it was not accepted. `await producer.ready()` waits for room.
+            NotBegunError: the topic is not known yet: `async with` the producer, or `await producer.begin()`.
+            UnknownPartitionError: as far as is known now the topic has fewer partitions; `send` asks the cluster.
+            SerializationError, TypeError, ValueError: as `send`.
+        """
+        plain = headers is None and tag is None and partition is None and timestamp_us is None
+        if plain and type(value) is bytes and (on_delivery is None or callable(on_delivery)):
+            gathering = self._gatherer.open
+            if key is None:
+                left_bytes = gathering.left_bytes - len(value) - RECORD_OVERHEAD_BYTES
+                if left_bytes >= 0:
+                    gathering.left_bytes = left_bytes
+                    values = gathering.values
+                    index = len(values)
+                    values.append(value)
+                    if on_delivery is not None:
+                        callbacks = gathering.callbacks
+                        if len(callbacks) != index:
+                            callbacks += [None] * (index - len(callbacks))
+                        callbacks.append(on_delivery)
+                    receipt = _new(PendingReceipt)
+                    receipt.gathering = gathering
+                    receipt.index = index
+                    return receipt
+            elif type(key) is bytes:
+                left_bytes = gathering.left_bytes - len(value) - len(key) - RECORD_OVERHEAD_BYTES
+                if left_bytes >= 0:
+                    gathering.left_bytes = left_bytes
+                    values, keys = gathering.values, gathering.keys
+                    index = len(values)
+                    values.append(value)
+                    if len(keys) != index:
+                        keys += [None] * (index - len(keys))
+                    keys.append(key)
+                    if on_delivery is not None:
+                        callbacks = gathering.callbacks
+                        if len(callbacks) != index:
+                            callbacks += [None] * (index - len(callbacks))
+                        callbacks.append(on_delivery)
+                    receipt = _new(PendingReceipt)
+                    receipt.gathering = gathering
+                    receipt.index = index
+                    return receipt
+        record = self._preparation.take(value, key, headers, tag, partition, timestamp_us)
+        return self._put(record, on_delivery)
+
     async def send(
         self,
-        value: bytes | None,
+        value: Any,
         *,
-        key: bytes | None = None,
+        key: Any = None,
         headers: Headers | None = None,
         tag: str | None = None,
         partition: int | None = None,
@@ -128,8 +203,8 @@ class Producer:
         """Publish one record and wait until it is acknowledged. A `value` of None is a tombstone.
 
         Args:
-            value: the message.
-            key: decides the partition unless `partition` does.
+            value: the message: bytes, or what the producer's `value_serializer` takes.
+            key: decides the partition unless `partition` does: bytes, or what the producer's `key_serializer` takes.
             headers: (name, value) pairs.
             tag: a short label to filter by.
             partition: where to put it; it wins over the key.
@@ -137,6 +212,7 @@ class Producer:
 
         Raises:
             TidelogError: it was not acknowledged; `definite` says whether it is certain that it is not stored.
+            SerializationError: key or value does not serialise; nothing was accepted.
             TypeError, ValueError: an argument is of another type, or out of range.
         """
         return await (
@@ -145,9 +221,9 @@ class Producer:
 
     async def enqueue(
         self,
-        value: bytes | None,
+        value: Any,
         *,
-        key: bytes | None = None,
+        key: Any = None,
         headers: Headers | None = None,
         tag: str | None = None,
         partition: int | None = None,
@@ -157,69 +233,104 @@ class Producer:
 
         Arguments and errors are those of `send`. A failure that no receipt is awaited for is raised by `flush`.
         """
-        _check_record(value, key, headers, tag, timestamp_us)
-        size_bytes = loose_size_bytes(value, key, headers, tag)
+        if type(value) is bytes and headers is None and tag is None and partition is None and timestamp_us is None:
+            gathering = self._gatherer.open
+            if key is None:
+                left_bytes = gathering.left_bytes - len(value) - RECORD_OVERHEAD_BYTES
+                if left_bytes >= 0:
+                    gathering.left_bytes = left_bytes
+                    values = gathering.values
+                    index = len(values)
+                    values.append(value)
+                    receipt = _new(PendingReceipt)
+                    receipt.gathering = gathering
+                    receipt.index = index
+                    return receipt
+            elif type(key) is bytes:
+                left_bytes = gathering.left_bytes - len(value) - len(key) - RECORD_OVERHEAD_BYTES
+                if left_bytes >= 0:
+                    gathering.left_bytes = left_bytes
+                    values, keys = gathering.values, gathering.keys
+                    index = len(values)
+                    values.append(value)
+                    if len(keys) != index:
+                        keys += [None] * (index - len(keys))
+                    keys.append(key)
+                    receipt = _new(PendingReceipt)
+                    receipt.gathering = gathering
+                    receipt.index = index
+                    return receipt
+        record = self._preparation.take(value, key, headers, tag, partition, timestamp_us)
         route = self._known_route(partition)
-        if route is None or not self._room.take(size_bytes):
-            await self._room.enter()
-            try:
-                route = await self._route(partition)
-                await self._room.wait(size_bytes)
-                return self._add_loose(route, value, key, headers, tag, partition, timestamp_us, size_bytes)
-            finally:
-                self._room.leave()
-        return self._add_loose(route, value, key, headers, tag, partition, timestamp_us, size_bytes)
+        # Once a batch others have their turn, or what this one fills would not begin to leave before all is accepted.
+        pause = self._gatherer.make_way(record)
+        if route is not None and not pause:
+            if self._preparation.chooses:
+                record = self._preparation.chosen(record, route.partition_count)
+            accepted = self._gatherer.accept(record, route.partition_count)
+            if accepted is not None:
+                return PendingReceipt(*accepted)
+        self._gatherer.freeze()
+        await self._room.enter()
+        try:
+            if pause:
+                await asyncio.sleep(0)
+            route = await self._route(partition)
+            record = self._preparation.chosen(record, route.partition_count)
+            await self._room.wait(record.size_bytes)
+            accepted = self._gatherer.accept(record, route.partition_count, room_taken=True)
+            assert accepted is not None
+            return PendingReceipt(*accepted)
+        finally:
+            self._room.leave()
 
-    def _add_loose(  # noqa: PLR0917 - a record, as it is given
-        self,
-        route: TopicRoute,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Headers | None,
-        tag: str | None,
-        partition: int | None,
-        timestamp_us: int | None,
-        size_bytes: int,
-    ) -> PendingReceipt:
-        lane = self._lane_for(route, key, partition, size_bytes)
-        load = lane.open_loose(size_bytes, timestamped=timestamp_us is not None)
-        if load is None:
-            load = LooseLoad(partition=lane.partition, deadline=self._deadline(), timestamped=timestamp_us is not None)
-            lane.add(load)
-        index = load.add(value, key=key, headers=headers, tag=tag, timestamp_us=timestamp_us, size_bytes=size_bytes)
-        lane.grew(size_bytes)
-        assert self._sender is not None
-        self._sender.wake(lane)
-        return PendingReceipt(load.delivery, index)
+    def _put(self, record: Taken, on_delivery: OnDelivery | None) -> PendingReceipt:
+        """Accept a record that cannot join the open gathering without a look."""
+        if not (on_delivery is None or callable(on_delivery)):
+            raise TypeError(f"on_delivery is a function or None, not {on_delivery!r}")
+        route = self._known_route(None)
+        if route is None:
+            raise self._not_begun()
+        if record.partition is not None and record.partition not in route.partitions:
+            raise unknown_partition(self.topic, route, record.partition)
+        accepted = self._gatherer.accept(self._preparation.chosen(record, route.partition_count), route.partition_count)
+        if accepted is None:
+            self._refused_bytes = record.size_bytes
+            raise buffer_full(self.topic)
+        gathering, index = accepted
+        gathering.call_back(index, on_delivery)
+        return PendingReceipt(gathering, index)
 
     async def send_many(
         self,
-        values: Sequence[bytes | None],
+        values: Sequence[Any],
         *,
-        keys: Sequence[bytes | None] | None = None,
+        keys: Sequence[Any] | None = None,
         partition: int | None = None,
     ) -> Receipts:
         """Publish many records and wait until all are acknowledged. The fast path for lists of bytes.
 
         Args:
-            values: the messages; None is a tombstone.
+            values: the messages; None is a tombstone. As of `send`, they may be what a serializer takes.
             keys: one a record, None for no key.
             partition: where to put all of them; it wins over keys.
 
         Raises:
             TidelogError: some were not acknowledged; a note on it says how many were.
+            SerializationError: a key or value does not serialise; nothing was accepted.
             TypeError, ValueError: not bytes, or keys and values differ in length.
         """
         return await (await self.enqueue_many(values, keys=keys, partition=partition))
 
     async def enqueue_many(
         self,
-        values: Sequence[bytes | None],
+        values: Sequence[Any],
         *,
-        keys: Sequence[bytes | None] | None = None,
+        keys: Sequence[Any] | None = None,
         partition: int | None = None,
     ) -> PendingReceipts:
         """As `send_many`, returning as soon as all records are accepted."""
+        values, keys = self._preparation.values(values), self._preparation.keys(keys)
         return await self._enqueue_columns([columns_of(values, keys=keys)], partition)
 
     async def send_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> Receipts:
@@ -245,15 +356,41 @@ class Producer:
 
     # -------------------------------------------------------------------------------------------- lifecycle
 
+    async def begin(self) -> None:
+        """Find the topic, so that `put` may be called. `async with` does it; doing it twice does nothing.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+            TidelogError: no node could tell in time.
+        """
+        if self._known_route(None) is not None:
+            return
+        await self._room.enter()
+        try:
+            await self._route(None)
+        finally:
+            self._room.leave()
+
+    async def ready(self) -> None:
+        """Wait until there is room for what `put` refused last, behind all others who wait for room.
+
+        Raises:
+            TidelogError: nothing is accepted any more.
+        """
+        await self._ready(self._refused_bytes)
+
     async def flush(self) -> None:
-        """Wait for every record accepted so far.
+        """Wait for every record accepted so far, and until callbacks that were due meanwhile have been called.
 
         Raises:
             TidelogError: the first failure of a record whose receipt nobody awaited.
         """
         self._check_usable()
-        for load in [load for lane in self._lanes.values() for load in lane.unsettled()]:
+        self._gatherer.hand_over()
+        for load in self._lanes.unsettled():
             await load.delivery.settled()
+        if self._callbacks is not None:
+            await self._callbacks.all_called()
         failed, self._failed = self._failed, []
         for delivery in failed:
             if delivery.error is not None and not delivery.watched:
@@ -280,10 +417,40 @@ class Producer:
         self._room.close(error)
         if self._sender is not None:
             await self._sender.close()
-        for lane in self._lanes.values():
-            lane.fail_all(error)
+        self._gatherer.fail(error)
+        self._lanes.fail_all(error)
+        if self._callbacks is not None:
+            await self._callbacks.all_called()  # the loop may end with this
 
     # --------------------------------------------------------------------------------------------- internals
+
+    async def _ready(self, size_bytes: int) -> None:
+        self._known_route(None)
+        self._gatherer.freeze()
+        await self._room.enter()
+        try:
+            await self._room.wait_free(size_bytes)
+        finally:
+            self._room.leave()
+
+    def _not_begun(self) -> NotBegunError:
+        return NotBegunError(
+            f"it is not known yet where records of {self.topic!r} go: use the producer in a `with` block, or call its "
+            "`begin()` first"
+        )
+
+    def _route_of_threads(self) -> TopicRoute:
+        """Return the topic's route where a record may be put; for any thread.
+
+        Raises:
+            TidelogError: nothing may be put.
+        """
+        if self._closed:
+            raise ClosedError("the producer is closed")
+        route = self._router.metadata.topic(self.topic)
+        if route is None or not self._topic_id:
+            raise self._not_begun()
+        return self._bound(route)
 
     def _known_route(self, partition: int | None) -> TopicRoute | None:
         """Return the topic's route where that, and `partition`, is known already; None when `_route` has to ask.
@@ -296,7 +463,17 @@ class Producer:
             raise ClosedError("the producer is closed")
         if self._sender is None:
             loop = asyncio.get_running_loop()
-            self._sender = Sender(self._router, self.topic, acks=_ACKS[self._options.acks], loop=loop)
+            self._sender = Sender(
+                self._router,
+                self.topic,
+                acks=ACKS[self._options.acks],
+                loop=loop,
+                request_timeout_s=self._options.request_timeout_s,
+                source=self._gatherer,
+                meter=self._meter,
+            )
+            self._callbacks = DeliveryCallbacks(loop, self._called_back)
+            self._gatherer.bind(self._sender, loop)
         route = self._router.metadata.topic(self.topic)
         if route is None or (partition is not None and partition not in route.partitions):
             return None
@@ -333,141 +510,72 @@ class Producer:
         try:
             route = self._known_route(partition)
             if route is None or room.is_awaited:
+                self._gatherer.freeze()
                 await room.enter()
                 in_turn = True
                 route = await self._route(partition)
-            for number, columns, size_bytes in self._pieces(route, batches, partition, orders):
+            # What came one by one before is stored before, and does not keep room that it may never need.
+            if self._gatherer.gathering is not None:
+                self._gatherer.hand_over()
+            for number, columns, size_bytes in self._pieces.of(route, batches, partition, orders):
                 if not room.take(size_bytes, in_turn=in_turn):
                     if not in_turn:
                         await room.enter()
                         in_turn = True
                     await room.wait(size_bytes)
                 parts.append(self._add_columns(route, number, columns, size_bytes))
+                self._unturned_bytes += size_bytes
         finally:
             if in_turn:
                 room.leave()
+        if self._unturned_bytes >= self._options.batch_bytes:
+            # As in `enqueue`: what a loop of calls fills would not begin to leave before the buffer is full.
+            self._unturned_bytes = 0
+            await asyncio.sleep(0)
         return PendingReceipts(parts, orders or None)
-
-    def _pieces(
-        self,
-        route: TopicRoute,
-        batches: Sequence[pa.RecordBatch],
-        partition: int | None,
-        orders: list[pa.Array[Any]],
-    ) -> Iterator[tuple[int | None, pa.RecordBatch, int]]:
-        """Yield the rows for one partition each (None: any) and their size in bytes; note how they were sorted."""
-        for columns in batches:
-            if partition is not None or "key" not in columns.schema.names:
-                yield from self._split(partition, columns)
-                continue
-            for chunk in split_rows(columns, bytes_max=KEYED_CHUNK_BYTES, records_max=columns.num_rows):
-                routed = by_key(chunk, route.partition_count, lambda: self._least_loaded(route, 0).partition)
-                orders.append(routed.order)
-                for piece in routed.pieces:
-                    yield from self._split(piece.partition, piece.columns)
-
-    def _split(
-        self, partition: int | None, columns: pa.RecordBatch
-    ) -> Iterator[tuple[int | None, pa.RecordBatch, int]]:
-        options = self._lane_options
-        size_bytes = columns.nbytes  # looked at as few times as may be: Arrow walks the columns for it
-        if 0 < columns.num_rows <= options.batch_records and size_bytes <= options.batch_bytes:
-            yield partition, columns, size_bytes
-            return
-        for rows in split_rows(columns, bytes_max=options.batch_bytes, records_max=options.batch_records):
-            yield partition, rows, rows.nbytes  # exact for slices
 
     def _add_columns(
         self, route: TopicRoute, partition: int | None, columns: pa.RecordBatch, size_bytes: int
     ) -> tuple[Any, int]:
-        lane = self._lane_for(route, None, partition, size_bytes)
+        if partition is None:
+            lane = self._lanes.least_loaded(route.partition_count, size_bytes)
+        elif partition in route.partitions:
+            lane = self._lanes.by_partition.get(partition) or self._lanes.lane(partition)
+        else:
+            self._room.give_back(size_bytes)
+            raise UnknownPartitionError(
+                f"topic {self.topic!r} has partitions 0 to {route.partition_count - 1}, not {partition}"
+            )
         load = ColumnsLoad(columns, partition=lane.partition, deadline=self._deadline(), size_bytes=size_bytes)
         lane.add(load)
         assert self._sender is not None
         self._sender.wake(lane)
         return load.delivery, load.count
 
-    def _lane_for(self, route: TopicRoute, key: bytes | None, partition: int | None, size_bytes: int) -> Lane:
-        """Return the lane of a record or piece; without a lane the `size_bytes` reserved for it are given back."""
-        if partition is None and key is None:
-            return self._least_loaded(route, size_bytes)
-        number = partition if partition is not None else partition_for_key(key or b"", route.partition_count)
-        if number not in route.partitions:
-            self._room.give_back(size_bytes)
-            raise UnknownPartitionError(
-                f"topic {self.topic!r} has partitions 0 to {route.partition_count - 1}, not {number}"
-            )
-        return self._lane(number)
-
-    def _least_loaded(self, route: TopicRoute, size_bytes: int) -> Lane:
-        """Return the lane with the fewest bytes under way; the last one as long as its batch still gathers."""
-        if self._sticky is not None and self._sticky.gathers(size_bytes):
-            return self._sticky
-        count = route.partition_count
-        # Among equals the next in turn, so that a slow trickle reaches every partition.
-        turn = self._sticky.partition + 1 if self._sticky is not None else secrets.randbelow(count)
-        number, fewest_bytes = 0, -1
-        for step in range(count):
-            each = (turn + step) % count
-            lane = self._lanes.get(each)
-            unsettled_bytes = lane.unsettled_bytes if lane is not None else 0
-            if fewest_bytes < 0 or unsettled_bytes < fewest_bytes:
-                number, fewest_bytes = each, unsettled_bytes
-            if not unsettled_bytes:
-                break
-        self._sticky = self._lane(number)
-        return self._sticky
-
-    def _lane(self, partition: int) -> Lane:
-        lane = self._lanes.get(partition)
-        if lane is None:
-            lane = self._lanes[partition] = Lane(partition, self._lane_options, on_settled=self._settled)
-        return lane
-
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._options.delivery_timeout_s
 
     def _settled(self, load: Load) -> None:
-        self._room.give_back(load.size_bytes)
         delivery = load.delivery
+        if delivery.callbacks:
+            assert self._callbacks is not None
+            delivery.watched |= None not in delivery.callbacks  # somebody is told of each record
+            self._callbacks.add(load)
+        else:
+            self._free(load)
         if delivery.error is not None and not delivery.watched:
             self._failed.append(delivery)
             if len(self._failed) > FAILED_MAX:
                 self._failed = [each for each in self._failed if not each.watched][:FAILED_MAX]
 
+    def _called_back(self, load: Load) -> None:
+        self._free(load)
+        if self._meter is not None:
+            self._meter.weigh()
 
-def _check_header(header: object) -> None:
-    """Refuse what is no (text, bytes or None) pair.
+    def _free(self, load: Load) -> None:
+        self._room.give_back(load.size_bytes)
 
-    Raises:
-        TypeError: it is something else.
-    """
-    match header:
-        case (str() as name, bytes() | None):
-            name.encode()
-        case _:
-            raise TypeError(f"a header is (text, bytes or None), not {header!r}")
-
-
-def _check_record(value: object, key: object, headers: Headers | None, tag: object, timestamp_us: object) -> None:
-    """Refuse a record that no batch could carry, before it can spoil its neighbours' batch.
-
-    Raises:
-        TypeError, ValueError: see `Producer.send`.
-    """
-    if not (value is None or isinstance(value, bytes)):
-        raise TypeError(f"a value is bytes or None, not {type(value).__name__}")
-    if not (key is None or isinstance(key, bytes)):
-        raise TypeError(f"a key is bytes or None, not {type(key).__name__}")
-    if tag is not None:
-        if not isinstance(tag, str):
-            raise TypeError(f"a tag is text or None, not {type(tag).__name__}")
-        if len(tag.encode()) > TAG_BYTES_MAX:
-            raise ValueError(f"a tag has at most {TAG_BYTES_MAX} bytes")
-    if timestamp_us is not None:
-        if not isinstance(timestamp_us, int):
-            raise TypeError(f"timestamp_us is µs since 1970, not {timestamp_us!r}")
-        if not 0 <= timestamp_us <= TIMESTAMP_US_MAX:
-            raise ValueError(f"timestamp_us is µs since 1970, up to the year 9999, not {timestamp_us}")
-    for header in headers or ():
-        _check_header(header)
+    def _buffered_bytes(self) -> int:
+        """Return what is accepted and not delivered: what is only reserved for records to come is none of it."""
+        return self._room.taken_bytes - self._gatherer.reserved_bytes

@@ -60,7 +60,7 @@ async def fetch(
         frame = await router.call_reader([TopicPartition(topic, partition)], reached, envelope, wait_s=wait_ms / _MS)
         (result,) = results_of(frame.envelope.fetch_reply.results, 1, reached.connection)
         if result.HasField("error"):
-            raise error_of(result.error)
+            raise error_of(result.error, reached.connection.name)
         end_offset = router.ends.known(route.topic_id, partition, epoch=result.epoch)
         router.ends.note(route.topic_id, partition, epoch=result.epoch, end_offset=result.high_watermark)
         got_on = result.next_offset > offset  # with a filter, past records that do not match
@@ -210,7 +210,7 @@ async def commit(
             results = results_of(frame.envelope.commit_reply.results, len(entries), connection)
             stored = committed_of([one for one in results if not one.HasField("error")], {route.topic_id: topic})
             held |= {each.partition: each for each in stored}
-            failures = [error_of(one.error) for one in results if one.HasField("error")]
+            failures = [error_of(one.error, connection.name) for one in results if one.HasField("error")]
             for failure in sorted(failures, key=lambda each: each.retriable):
                 raise failure
         return {partition: held[partition] for partition in positions if partition in held}
@@ -246,7 +246,7 @@ async def committed(router: Router, group: str, topic: str | None) -> list[Commi
         return committed_of(results, await _names(router, connection, results))
 
     if topic is None:
-        return await router.retrying(lambda: router.at_any(ask), repeatable=True)
+        return await router.retrying(lambda: router.at_any(ask), repeatable=True, about=f"group {group!r}")
     return await router.about_topic(topic, lambda: router.at_any(ask), repeatable=True)
 
 

@@ -6,6 +6,7 @@ input is arithmetic for inputs without keys, and for keyed inputs one permutatio
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 
 from tidelog.batches import Delivery
 from tidelog.errors import TidelogError
+from tidelog.gathering import Gathering
 from tidelog.model import Receipt
 
 
@@ -33,22 +35,35 @@ class ReceiptRange:
 
 
 class PendingReceipt:
-    """A record that is accepted and on its way. Awaiting it gives its `Receipt`, as often as you like."""
+    """A record that is accepted and on its way. Awaiting it gives its `Receipt`, as often as you like.
 
-    __slots__ = ("_delivery", "_index")
+    What it consists of is for `tidelog.sync`, not for users.
+    """
 
-    def __init__(self, delivery: Delivery, index: int) -> None:
-        self._delivery = delivery
-        self._index = index
+    __slots__ = ("gathering", "index")
+
+    def __init__(self, gathering: Gathering, index: int) -> None:
+        self.gathering = gathering
+        self.index = index
 
     def done(self) -> bool:
         """Whether awaiting it would not wait."""
-        return self._delivery.done
+        found = self.gathering.find(self.index)
+        return found is not None and found[0].done
 
     def __await__(self) -> Generator[Any, None, Receipt]:
-        delivery = self._delivery
+        gathering, index = self.gathering, self.index
+        found = gathering.find(index)
+        if found is None:
+            # A future a waiter: cancelling one who waits must not cancel the others.
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            gathering.wait(index, waiter)
+            yield from waiter
+            found = gathering.find(index)
+            assert found is not None, "what is not placed has no outcome"
+        delivery, at = found
         yield from delivery.__await__()
-        return Receipt(delivery.partition, delivery.base_offset + self._index, delivery.timestamp_us)
+        return Receipt(delivery.partition, delivery.base_offset + at, delivery.timestamp_us)
 
 
 class Receipts(Sequence[Receipt]):

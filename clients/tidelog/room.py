@@ -23,7 +23,7 @@ class Room:
 
     def __init__(self, bytes_max: int) -> None:
         self.taken_bytes = 0
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._turn = asyncio.Lock()  # serves in the order of coming, also while the one who is next wakes up
         self._in_line = 0
         self._waiter: asyncio.Future[None] | None = None
@@ -34,10 +34,15 @@ class Room:
         """Whether somebody stands in line, or has the turn."""
         return self._in_line > 0
 
+    @property
+    def free_bytes(self) -> int:
+        """What may be taken, were there nobody in line."""
+        return max(0, self.bytes_max - self.taken_bytes)
+
     def take(self, size_bytes: int, *, in_turn: bool = False) -> bool:
         """Take room if it is free and nobody stands in line; who has the turn does not mind the line."""
         taken_bytes = self.taken_bytes
-        if (self._in_line and not in_turn) or (taken_bytes and taken_bytes + size_bytes > self._bytes_max):
+        if (self._in_line and not in_turn) or (taken_bytes and taken_bytes + size_bytes > self.bytes_max):
             return False
         self.taken_bytes = taken_bytes + size_bytes
         return True
@@ -62,13 +67,26 @@ class Room:
         Raises:
             Exception: what `close` was given.
         """
+        await self.wait_free(size_bytes)
+        self.take(size_bytes, in_turn=True)
+
+    async def wait_free(self, size_bytes: int) -> None:
+        """Wait until there is so much room, without taking it; for who has the turn.
+
+        Raises:
+            Exception: what `close` was given.
+        """
         while True:
             if self._closed is not None:
                 raise self._closed
-            if self.take(size_bytes, in_turn=True):
+            if not self.taken_bytes or self.taken_bytes + size_bytes <= self.bytes_max:
                 return
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
+
+    def force(self, size_bytes: int) -> None:
+        """Count what is there already, whether it fits or not."""
+        self.taken_bytes += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
         """Let others have what was taken."""

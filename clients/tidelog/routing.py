@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -28,6 +29,7 @@ from tidelog.errors import (
     TidelogError,
     UnknownPartitionError,
     UnknownTopicError,
+    told,
 )
 from tidelog.hedging import race
 from tidelog.metadata import Metadata, joined
@@ -128,7 +130,8 @@ class Router:
         async def ask(connection: Connection) -> Frame:
             return await self.call(connection, make())
 
-        return await self.retrying(lambda: self.at_any(ask, repeatable=repeatable), repeatable=repeatable)
+        about = make().WhichOneof("kind")
+        return await self.retrying(lambda: self.at_any(ask, repeatable=repeatable), repeatable=repeatable, about=about)
 
     async def at_any(self, ask: Callable[[Connection], Awaitable[T]], *, repeatable: bool = True) -> T:
         """Ask some node; if it takes long and the question may be `repeatable`, another one as well.
@@ -144,13 +147,21 @@ class Router:
 
         return await race([partial(attempt, address) for address in self._candidates()], stagger_s=REQUEST_HEDGE_S)
 
-    async def retrying(self, attempt: Callable[[], Awaitable[T]], *, repeatable: bool, topic: str | None = None) -> T:
+    async def retrying(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        *,
+        repeatable: bool,
+        topic: str | None = None,
+        about: str | None = None,
+    ) -> T:
         """Run `attempt` until it succeeds, fails for good, or the request timeout is over.
 
         Args:
             attempt: one try.
             repeatable: see `call_any`.
             topic: news about it end the wait for the next try.
+            about: what the log calls that which is tried; None: the topic.
 
         Raises:
             TidelogError: the last failure.
@@ -158,7 +169,7 @@ class Router:
         loop = asyncio.get_running_loop()
         began = loop.time()
         deadline = began + self.request_timeout_s
-        told = False
+        is_told = False
         backoff = Backoff()
         while True:
             try:
@@ -171,9 +182,10 @@ class Router:
                     raise
                 if isinstance(error, QuorumLostError) and loop.time() - began >= self.quorum_timeout_s:
                     raise
-                if not told and loop.time() - began >= TELL_AFTER_S:
-                    told = True
-                    _log.warning("still trying, for another %d s at most: %s", deadline - loop.time(), error)
+                if not is_told and loop.time() - began >= TELL_AFTER_S:
+                    is_told = True
+                    left_s = math.ceil(deadline - loop.time())
+                    _log.warning("%s: still trying, for another %d s at most: %s", about or topic, left_s, told(error))
                 if topic is None:
                     await asyncio.sleep(wait_s)
                 else:

@@ -19,14 +19,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from tidelog.backoff import Backoff
 from tidelog.batches import OutgoingBatch
 from tidelog.connection import Connection, check_answer, results_of
-from tidelog.errors import ClosedError, TidelogError, error_of
+from tidelog.errors import ClosedError, TidelogError, error_of, told
 from tidelog.lane import RETRY_S_MAX, Lane
 from tidelog.metadata import gone_error
+from tidelog.meters import ProducerMeter
 from tidelog.model import PartitionRoute
 from tidelog.owner_moves import Expectation
 from tidelog.routing import TELL_AFTER_S, Router
@@ -59,10 +60,24 @@ class RetryTimer(NamedTuple):
     route: PartitionRoute | None
 
 
+class Source(Protocol):
+    """Where records gather that no lane has yet."""
+
+    @property
+    def gathering(self) -> object | None:
+        """What there is of them."""
+        ...
+
+    def offer(self) -> None:
+        """Give them to lanes if one could send them; what gets something is woken."""
+        ...
+
+
 class Sender:
     """Serves the lanes of one producer. Belongs to one event loop; makes tasks only when a lane needs one.
 
-    `topic_id` is the topic that the producer writes to: set before a lane is served, and never another.
+    Before lanes are served, `source` is asked for more. `topic_id` is the topic that the producer writes to: set before
+    a lane is served, and never another.
     """
 
     def __init__(
@@ -72,14 +87,20 @@ class Sender:
         *,
         acks: pb.Acks,
         loop: asyncio.AbstractEventLoop,
+        request_timeout_s: float | None = None,
+        source: Source | None = None,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        meter: ProducerMeter | None = None,
     ) -> None:
         self.topic_id = b""
         self._router = router
         self._topic = topic
         self._acks = acks
         self._loop = loop
+        self._request_timeout_s = router.request_timeout_s if request_timeout_s is None else request_timeout_s
+        self._source = source
         self._clock_us = clock_us
+        self._meter = meter
         self._ready: dict[int, Lane] = {}
         self._scheduled = False
         self._closed = False
@@ -99,6 +120,16 @@ class Sender:
             self._scheduled = True
             self._loop.call_soon(self._serve)
 
+    def wake_soon(self) -> None:
+        """Ask the source for more, and serve what it gives, in this turn of the loop."""
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            self._loop.call_soon(self._serve)
+
+    def serve_now(self) -> None:
+        """Serve the lanes that are awake at once: for a loop that puts records and does not let others run."""
+        self._serve()
+
     async def close(self) -> None:
         """Stop seeking and waking. What is in flight is still answered."""
         self._closed = True
@@ -113,9 +144,13 @@ class Sender:
     # --------------------------------------------------------------------------------------------- serving
 
     def _serve(self) -> None:
+        if self._source is not None and self._source.gathering is not None and not self._closed:
+            self._source.offer()  # what it wakes is served now: this turn is not over yet
         self._scheduled = False
         if self._closed:
             return
+        if self._meter is not None:
+            self._meter.weigh()
         ready, self._ready = self._ready, {}
         now, now_us = self._loop.time(), self._clock_us()
         serving = list(ready.values())
@@ -223,7 +258,7 @@ class Sender:
 
     def _write(self, connection: Connection, shipments: list[Shipment], size_bytes: int, now: float) -> None:
         left_s = min([shipment.batch.deadline for shipment in shipments]) - now
-        timeout_s = min(self._router.request_timeout_s, max(REQUEST_S_MIN, left_s))
+        timeout_s = min(self._request_timeout_s, max(REQUEST_S_MIN, left_s))
         envelope = pb.Envelope()
         publish = envelope.publish
         publish.acks, publish.timeout_ms = self._acks, int(timeout_s * _MS)
@@ -246,6 +281,10 @@ class Sender:
             )
         except TidelogError as error:
             self._failed(shipments, error)
+            return
+        if self._meter is not None:
+            for shipment in shipments:
+                self._meter.sent(shipment.batch)
 
     def _answered(self, connection: Connection, shipments: list[Shipment], answer: Frame | TidelogError) -> None:
         if isinstance(answer, TidelogError):
@@ -262,15 +301,19 @@ class Sender:
             if not self._is_expected(shipment):
                 continue
             if result.HasField("error"):
-                self._judge(shipment, error_of(result.error), now)
+                self._judge(shipment, error_of(result.error, connection.name), now)
             else:
                 shipment.lane.acknowledged(shipment.batch, result.base_offset, result.append_timestamp_us)
+                if self._meter is not None:
+                    self._meter.acknowledged(shipment.batch, now)
                 self._no_trouble(shipment.lane)
                 partition, end_offset = shipment.lane.partition, result.base_offset + shipment.batch.count
                 self._router.ends.note(self.topic_id, partition, epoch=result.epoch, end_offset=end_offset)
                 self._router.stored_in(self._topic, partition, result.epoch)
             if not shipment.lane.idle:
                 self.wake(shipment.lane)
+        if self._source is not None and self._source.gathering is not None:
+            self.wake_soon()
 
     def _failed(self, shipments: Sequence[Shipment], error: TidelogError) -> None:
         now = self._loop.time()
@@ -314,7 +357,8 @@ class Sender:
         since = self._troubled_since.setdefault(lane.partition, now)
         if not self._told and now - since >= TELL_AFTER_S:
             self._told = True
-            _log.warning("%s/%d: nothing can be published yet, still trying: %s", self._topic, lane.partition, error)
+            where = (self._topic, lane.partition)
+            _log.warning("%s/%d: nothing can be published yet, still trying: %s", *where, told(error))
 
     def _no_trouble(self, lane: Lane) -> None:
         if self._troubled_since.pop(lane.partition, None) is not None and not self._troubled_since:

@@ -30,12 +30,16 @@ class Lender(Protocol):
 
 
 class Prefetched(NamedTuple):
-    """A batch that waits for the user. `credit` is due when it is taken: the event's, on its last batch."""
+    """A batch that waits for the user. `credit` is due when it is taken: the event's, on its last batch.
+
+    `high_watermark` is the partition's end, as the node knew it when it sent the event.
+    """
 
     where: TopicPartition
     batch: RecordBatch
     lender: Lender
     credit: Credit | None
+    high_watermark: int = 0
 
 
 class Listener(Protocol):
@@ -99,7 +103,7 @@ class Subscription:
         last = len(batches) - 1
         self._listener.prefetched(
             [
-                Prefetched(where, batch, self.window, credit if index == last else None)
+                Prefetched(where, batch, self.window, credit if index == last else None, event.high_watermark)
                 for index, batch in enumerate(batches)
             ]
         )

@@ -223,7 +223,16 @@ class Serving:
             self._reader.failed(where, error)
             return
         offset = error.log_start_offset if self._on_out_of_range == "earliest" else error.high_watermark
-        _log.warning("%s/%d: offset %d is gone, going on at %d", *where, self._arrived[where], offset)
+        _log.warning(
+            "%s/%d: offset %d is gone, the log begins at %d now and ends at %d: going on at %d, because "
+            "on_out_of_range is %r",
+            *where,
+            self._arrived[where],
+            error.log_start_offset,
+            error.high_watermark,
+            offset,
+            self._on_out_of_range,
+        )
         self._arrived[where] = offset
 
     def _break(self, error: TidelogError) -> None:
@@ -291,23 +300,22 @@ class Serving:
                 self._make_anew(subscription)
 
     def _tell_who_serves(self, reached: Reached, partitions: list[TopicPartition]) -> None:
-        host, port = reached.connection.address
+        name = reached.connection.name
         for topic in dict.fromkeys(where.topic for where in partitions):
             mine = [where for where in partitions if where.topic == topic]
-            told = self._stand_ins.intersection(mine)
+            known = self._stand_ins.intersection(mine)
             if reached.is_owner:
-                self._stand_ins -= told
-                if told:
-                    _log.warning("%s: partitions %s are read from their owner again", topic, _numbers(told))
-            elif len(told) < len(mine):
+                self._stand_ins -= known
+                if known:
+                    _log.warning("%s: partitions %s are read from their owner %s again", topic, _numbers(known), name)
+            elif len(known) < len(mine):
                 self._stand_ins.update(mine)
                 _log.warning(
                     "%s: nobody can be reached who owns partitions %s, perhaps too few nodes are up: "
-                    "what %s:%d knows was committed is read, and nothing newer until there is an owner",
+                    "what %s knows was committed is read, and nothing newer until there is an owner",
                     topic,
                     _numbers(mine),
-                    host,
-                    port,
+                    name,
                 )
 
     # ----------------------------------------------------------------------------------------- subscribing
@@ -434,7 +442,7 @@ class Serving:
             raise
         for where, result in zip(partitions, results, strict=True):
             if result.HasField("error"):
-                subscription.end(where, error_of(result.error))
+                subscription.end(where, error_of(result.error, connection.name))
             elif self._serving.get(where) is subscription:
                 self._expected[where] = self._router.moves.expect(
                     *where, connection, partial(subscription.end, where), wait_s=None, instead_of=reached.instead_of

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 import pyarrow as pa
 
@@ -28,21 +28,22 @@ from tidelog.admin import At
 from tidelog.client import FETCH_BYTES_DEFAULT, REQUEST_TIMEOUT_S_DEFAULT
 from tidelog.consumer import OnOutOfRange, Start
 from tidelog.consumer_options import Partitions
+from tidelog.crossing import Crossing
 from tidelog.deserializers import Deserializer, OnUndecodable
 from tidelog.errors import TidelogError
+from tidelog.gathering import OnDelivery
 from tidelog.group_options import Group
 from tidelog.lane import BATCH_BYTES_TARGET
 from tidelog.loop_thread import LoopThread
+from tidelog.metrics import ClientMetrics
 from tidelog.model import (
     Acks,
-    Cleanup,
     ClusterStatus,
     Committed,
     Compacted,
     Compression,
     ConsumedBatch,
     Fetched,
-    Flush,
     NextDeletion,
     Node,
     Offset,
@@ -54,11 +55,14 @@ from tidelog.model import (
     Topic,
     TopicPartition,
 )
-from tidelog.producer import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT
+from tidelog.partitioners import Partitioner
+from tidelog.producer_options import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT
 from tidelog.receipts import ReceiptRange, Receipts
+from tidelog.serializers import Serializer
 from tidelog.sync_consumer import Consumer
 from tidelog.sync_groups import Groups
 from tidelog.sync_receipts import PendingReceipt, PendingReceipts
+from tidelog.topic_settings import TopicSettings
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.columns import Headers
 from tidelog_proto.idle_poll import POLL_US_DEFAULT
@@ -89,6 +93,7 @@ class Client:
         request_timeout_s: float = REQUEST_TIMEOUT_S_DEFAULT,
         quorum_timeout_s: float | None = None,
         idle_poll_us: int = POLL_US_DEFAULT,
+        metrics: ClientMetrics | None = None,
     ) -> None:
         self._client = asynchronous.Client(
             bootstrap,
@@ -96,12 +101,14 @@ class Client:
             request_timeout_s=request_timeout_s,
             quorum_timeout_s=quorum_timeout_s,
             idle_poll_us=idle_poll_us,
+            metrics=metrics,
         )
         self._thread = LoopThread(f"tidelog {client_id}")
         self.groups = Groups(self._thread, self._client.groups)
         """See `tidelog.Client.groups`."""
         # Closes what nobody closed, at the end of the program or of this object.
-        self._finalizer = weakref.finalize(self, _shut_down, self._thread, self._client)
+        name = f"{client_id!r} of {bootstrap}"
+        self._finalizer = weakref.finalize(self, _shut_down, self._thread, self._client, name)
 
     def __enter__(self) -> Self:
         return self
@@ -126,45 +133,9 @@ class Client:
         """See `tidelog.Client.abort`."""
         self._end(self._client.abort)
 
-    def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int = 1,
-        flush: Flush | None = None,
-        flush_interval_ms: int | None = None,
-        retention_bytes: int | None = None,
-        segment_bytes: int | None = None,
-        replication_factor: int | None = None,
-        retention_ms: int | None = None,
-        cleanup: Cleanup | None = None,
-        compaction_lag_ms: int | None = None,
-        tombstone_retention_ms: int | None = None,
-        dirty_percent: int | None = None,
-        index_key: bool | None = None,
-        index_tag: bool | None = None,
-        hold: bool | None = None,
-    ) -> Topic:
+    def create_topic(self, name: str, *, partitions: int = 1, **settings: Unpack[TopicSettings]) -> Topic:
         """See `tidelog.Client.create_topic`."""
-        return self._thread.run(
-            lambda: self._client.create_topic(
-                name,
-                partitions=partitions,
-                flush=flush,
-                flush_interval_ms=flush_interval_ms,
-                retention_bytes=retention_bytes,
-                segment_bytes=segment_bytes,
-                replication_factor=replication_factor,
-                retention_ms=retention_ms,
-                cleanup=cleanup,
-                compaction_lag_ms=compaction_lag_ms,
-                tombstone_retention_ms=tombstone_retention_ms,
-                dirty_percent=dirty_percent,
-                index_key=index_key,
-                index_tag=index_tag,
-                hold=hold,
-            )
-        )
+        return self._thread.run(lambda: self._client.create_topic(name, partitions=partitions, **settings))
 
     def topics(self, *, internal: bool = False) -> list[Topic]:
         """See `tidelog.Client.topics`."""
@@ -266,6 +237,10 @@ class Client:
         buffer_bytes: int = BUFFER_BYTES_DEFAULT,
         batch_bytes: int = BATCH_BYTES_TARGET,
         delivery_timeout_s: float = DELIVERY_TIMEOUT_S_DEFAULT,
+        request_timeout_s: float | None = None,
+        partitioner: Partitioner | None = None,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
     ) -> Producer:
         """See `tidelog.Client.producer`."""
         producer = self._client.producer(
@@ -275,6 +250,10 @@ class Client:
             buffer_bytes=buffer_bytes,
             batch_bytes=batch_bytes,
             delivery_timeout_s=delivery_timeout_s,
+            request_timeout_s=request_timeout_s,
+            partitioner=partitioner,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
         )
         return Producer(self, self._thread, producer)
 
@@ -335,8 +314,10 @@ class Producer:
         self._client = client  # keeps it from being closed while this producer lives
         self._thread = thread
         self._producer = producer
+        self._crossing = Crossing(thread, producer.inside)
 
     def __enter__(self) -> Self:
+        self.begin()
         return self
 
     def __exit__(
@@ -347,11 +328,30 @@ class Producer:
         else:
             self._thread.run(self._producer.abort)
 
+    def put(
+        self,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: Headers | None = None,
+        tag: str | None = None,
+        partition: int | None = None,
+        timestamp_us: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> PendingReceipt:
+        """See `tidelog.Producer.put`: it never blocks, any thread may call it, and the receipt has a `result()`.
+
+        Records of one thread keep their order, and those of several get one. `on_delivery` is called in the client's
+        own thread, where nothing of this client that blocks may be called.
+        """
+        gathering, index = self._crossing.put(value, key, headers, tag, partition, timestamp_us, on_delivery)
+        return PendingReceipt(self._thread, gathering, index)
+
     def send(
         self,
-        value: bytes | None,
+        value: Any,
         *,
-        key: bytes | None = None,
+        key: Any = None,
         headers: Headers | None = None,
         tag: str | None = None,
         partition: int | None = None,
@@ -366,9 +366,9 @@ class Producer:
 
     def enqueue(
         self,
-        value: bytes | None,
+        value: Any,
         *,
-        key: bytes | None = None,
+        key: Any = None,
         headers: Headers | None = None,
         tag: str | None = None,
         partition: int | None = None,
@@ -380,13 +380,13 @@ class Producer:
                 value, key=key, headers=headers, tag=tag, partition=partition, timestamp_us=timestamp_us
             )
         )
-        return PendingReceipt(self._thread, pending)
+        return PendingReceipt(self._thread, pending.gathering, pending.index)
 
     def send_many(
         self,
-        values: Sequence[bytes | None],
+        values: Sequence[Any],
         *,
-        keys: Sequence[bytes | None] | None = None,
+        keys: Sequence[Any] | None = None,
         partition: int | None = None,
     ) -> Receipts:
         """See `tidelog.Producer.send_many`."""
@@ -394,9 +394,9 @@ class Producer:
 
     def enqueue_many(
         self,
-        values: Sequence[bytes | None],
+        values: Sequence[Any],
         *,
-        keys: Sequence[bytes | None] | None = None,
+        keys: Sequence[Any] | None = None,
         partition: int | None = None,
     ) -> PendingReceipts:
         """See `tidelog.Producer.enqueue_many`; the receipts have a `result()`."""
@@ -411,6 +411,14 @@ class Producer:
         """See `tidelog.Producer.enqueue_arrow`; the receipts have a `result()`."""
         pending = self._thread.run(lambda: self._producer.enqueue_arrow(data, partition=partition))
         return PendingReceipts(self._thread, pending)
+
+    def begin(self) -> None:
+        """See `tidelog.Producer.begin`."""
+        self._thread.run(self._producer.begin)
+
+    def ready(self) -> None:
+        """See `tidelog.Producer.ready`."""
+        self._thread.run(self._crossing.ready)
 
     def flush(self) -> None:
         """See `tidelog.Producer.flush`."""
@@ -432,7 +440,7 @@ class Producer:
             self._thread.run(self._producer.abort)
 
 
-def _shut_down(thread: LoopThread, client: asynchronous.Client) -> None:
+def _shut_down(thread: LoopThread, client: asynchronous.Client, name: str) -> None:
     """Close a client that nobody closed; errors have nobody to go to but the log."""
     if thread.closed or not thread.started:
         return
@@ -443,6 +451,12 @@ def _shut_down(thread: LoopThread, client: asynchronous.Client) -> None:
     try:
         thread.run(close, timeout_s=LAST_FLUSH_S)
     except (TidelogError, TimeoutError) as error:
-        _log.warning("a client that was not closed lost records at the end of the program: %s", error)
+        why = str(error) or f"they were not acknowledged within {LAST_FLUSH_S:g} s"
+        _log.warning(
+            "the client %s was not closed, and lost records when it was thrown away (%s): close it, or use it with "
+            "`with`, and errors are raised",
+            name,
+            why,
+        )
     finally:
         thread.stop()

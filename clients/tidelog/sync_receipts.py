@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidelog import receipts as asynchronous_receipts
+from tidelog.gathering import Gathering
 from tidelog.loop_thread import LoopThread
 from tidelog.model import Receipt
 from tidelog.receipts import Receipts
@@ -11,13 +12,16 @@ from tidelog.receipts import Receipts
 class PendingReceipt:
     """See `tidelog.PendingReceipt`: a record that is accepted and on its way."""
 
-    def __init__(self, thread: LoopThread, pending: asynchronous_receipts.PendingReceipt) -> None:
+    __slots__ = ("_gathering", "_index", "_thread")
+
+    def __init__(self, thread: LoopThread, gathering: Gathering, index: int) -> None:
         self._thread = thread
-        self._pending = pending
+        self._gathering = gathering
+        self._index = index
 
     def done(self) -> bool:
         """Whether `result` would not wait."""
-        return self._pending.done()
+        return asynchronous_receipts.PendingReceipt(self._gathering, self._index).done()
 
     def result(self, timeout_s: float | None = None) -> Receipt:
         """Wait for the acknowledgement.
@@ -26,9 +30,10 @@ class PendingReceipt:
             TidelogError: the record was not acknowledged.
             TimeoutError: not yet.
         """
+        pending = asynchronous_receipts.PendingReceipt(self._gathering, self._index)
 
         async def wait() -> Receipt:
-            return await self._pending
+            return await pending
 
         return self._thread.run(wait, timeout_s=timeout_s)
 

@@ -37,7 +37,7 @@ async def create(router: Router, request: pb.TopicCreate) -> pb.TopicReply:
                 raise
             return found
 
-    return await _until_known(router, attempt)
+    return await _until_known(router, attempt, f"creating topic {request.name!r}")
 
 
 async def delete(router: Router, name: str) -> None:
@@ -63,7 +63,7 @@ async def delete(router: Router, name: str) -> None:
             if not unsure:
                 raise
 
-    await _until_known(router, attempt)
+    await _until_known(router, attempt, f"deleting topic {name!r}")
     router.metadata.gone(name, topic_id)
 
 
@@ -94,10 +94,10 @@ async def describe(router: Router, name: str) -> pb.TopicReply:
             raise EpochChangingError(f"nobody who can be asked knows which topic is called {name!r} now")
         return found
 
-    return await router.retrying(attempt, repeatable=True)
+    return await router.retrying(attempt, repeatable=True, about=f"topic {name!r}")
 
 
-async def _until_known(router: Router, attempt: Callable[[bool], Awaitable[T]]) -> T:
+async def _until_known(router: Router, attempt: Callable[[bool], Awaitable[T]], about: str) -> T:
     """Try until the request timeout is over; a try is told whether one before it has an unknown outcome."""
     unknown: TidelogError | None = None
 
@@ -110,7 +110,7 @@ async def _until_known(router: Router, attempt: Callable[[bool], Awaitable[T]]) 
             raise
 
     try:
-        return await router.retrying(next_attempt, repeatable=True)
+        return await router.retrying(next_attempt, repeatable=True, about=about)
     except TidelogError as error:
         if unknown is not None and error.definite and error.retriable:
             raise unknown from error  # the last try was turned away; an earlier one may have done it

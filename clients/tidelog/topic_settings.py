@@ -6,7 +6,7 @@ One table says which settings there are, so that creating, altering and describi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from tidelog.errors import InvalidRequestError
 from tidelog.model import Cleanup, Flush
@@ -32,6 +32,40 @@ _CLEANUP_NAME: Final[Mapping[int, Cleanup]] = {
 }
 
 
+class TopicSettings(TypedDict, total=False):
+    """What a topic may be set to when it is made; what is not given, or None, is the node's default.
+
+    Attributes:
+        flush: when an acknowledged record is on disk: "always", "interval" or "never" by the node's doing.
+        flush_interval_ms: for "interval".
+        retention_bytes: of one partition; old segments past it go. 0 keeps everything.
+        segment_bytes: size of one segment file.
+        replication_factor: copies.
+        retention_ms: segments go when all of their records were appended longer ago. 0 keeps everything.
+        cleanup: "delete" by these two, "compact" to the newest record of each key, or "compact,delete".
+        compaction_lag_ms: younger records are not compacted.
+        tombstone_retention_ms: how long a tombstone stays after the compaction that has first seen it.
+        dirty_percent: compact when so much of the log has not been compacted, 1 to 100.
+        index_key: keep an index of keys.
+        index_tag: keep an index of tags.
+        hold: delete and compact nothing, whatever the rest says.
+    """
+
+    flush: Flush | None
+    flush_interval_ms: int | None
+    retention_bytes: int | None
+    segment_bytes: int | None
+    replication_factor: int | None
+    retention_ms: int | None
+    cleanup: Cleanup | None
+    compaction_lag_ms: int | None
+    tombstone_retention_ms: int | None
+    dirty_percent: int | None
+    index_key: bool | None
+    index_tag: bool | None
+    hold: bool | None
+
+
 def topic_create(name: str, settings: Mapping[str, object]) -> pb.TopicCreate:
     """Return the request to make a topic; what is None is left to the node.
 
@@ -40,8 +74,11 @@ def topic_create(name: str, settings: Mapping[str, object]) -> pb.TopicCreate:
         settings: what it is to be set to.
 
     Raises:
-        InvalidRequestError: a setting has no such value.
+        InvalidRequestError: there is no such setting, or it has no such value.
     """
+    unknown = [setting for setting in settings if setting not in _ENCODE]
+    if unknown:
+        raise InvalidRequestError(f"a topic has no setting {unknown[0]!r}; it has: {', '.join(_ENCODE)}")
     config = pb.TopicConfig()
     for setting, value in settings.items():
         if value is not None:

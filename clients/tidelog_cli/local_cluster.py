@@ -10,22 +10,19 @@ The two files are written as `founding_files` says.
 from __future__ import annotations
 
 import json
-import secrets
-import socket
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tidelog.free_ports import HOST, free_ports
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.founding_files import BOOTSTRAP, SECRET, bootstrap_document, write_bootstrap, write_secret
 
-HOST: Final = "127.0.0.1"
+__all__ = ["HOST", "PORT_STEP", "LocalNode", "free_ports", "nodes_in", "prepare"]
+
 PORT_STEP: Final = 10
 """Between the ports of one node and the next; a node's management port stands beside its native one."""
-
-_CHOSEN_FROM: Final = range(20_000, 32_000)
 
 _OF_ONE_NODE: Final = "node.json"
 
@@ -61,6 +58,7 @@ def prepare(
 
     Raises:
         CommandFailed: the directory is a single node's, or holds a cluster of another size or with other ports.
+        OSError: there are not so many free ports.
     """
     if (data / _OF_ONE_NODE).exists():
         raise CommandFailed(
@@ -109,30 +107,6 @@ def _found(data: Path, nodes: int, port: int) -> None:
     ]
     document = bootstrap_document(data.resolve().name or "local", founders)
     write_bootstrap(data / BOOTSTRAP, document, replace=True)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that are free for TCP and UDP at the moment.
-
-    They lie below those that the kernel gives out by itself (from 32768 on Linux, from 49152 elsewhere): else any
-    connection could be given a node's port before the node starts, or starts again.
-
-    Raises:
-        CommandFailed: there are not so many.
-    """
-    ports: list[int] = []
-    with ExitStack() as held:
-        for port in secrets.SystemRandom().sample(_CHOSEN_FROM, len(_CHOSEN_FROM)):
-            if len(ports) == count:
-                break
-            with suppress(OSError):
-                listener = held.enter_context(socket.create_server((HOST, port)))
-                datagrams = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-                datagrams.bind(listener.getsockname())
-                ports.append(port)
-    if len(ports) < count:
-        raise CommandFailed(f"fewer than {count} ports from {_CHOSEN_FROM[0]} to {_CHOSEN_FROM[-1]} are free")
-    return ports
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Build the `tidelog` command, run it, and turn whatever goes wrong into one line and an exit code.
 
-The commands of other installed parts are loaded only when one of them, or the help, is asked for: importing a web
-framework to list topics would double the time of every small command.
+The commands of another installed part are loaded only when one of them, or the help, is asked for: importing a web
+framework to list topics would double the time of every small command, and a node does not need the benchmarks.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from importlib.metadata import version
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import EntryPoint, version
 from typing import Annotated, Final
 
 import typer
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if "--version" in itertools.takewhile(lambda word: word != "--", arguments):
                 sys.stdout.write(f"tidelog {version('tidelog')}\n")  # whatever command it is asked of
                 return 0
-            app = build_app(with_plugins=needs_plugins(arguments))
+            app = build_app(parts_meant(arguments))
         app(arguments, prog_name="tidelog")
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else EXIT_FAILED
@@ -56,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def build_app(*, with_plugins: bool = True) -> typer.Typer:
-    """Return the command with its own sub-commands and, if asked, those of the installed parts."""
+def build_app(parts: Iterable[EntryPoint] | None = None) -> typer.Typer:
+    """Return the command with its own sub-commands and those of `parts`; None: of all that are installed."""
     app = typer.Typer(
         name="tidelog",
         help="A clustered, durable message log whose unit of work is an Arrow record batch.",
@@ -68,15 +68,14 @@ def build_app(*, with_plugins: bool = True) -> typer.Typer:
     app.callback()(_options)
     for register in OWN_COMMANDS.values():
         register(app)
-    if with_plugins:
-        plugins.register_plugins(app, plugins.installed_entries())
+    plugins.register_plugins(app, plugins.installed_entries() if parts is None else parts)
     return app
 
 
-def needs_plugins(arguments: Sequence[str]) -> bool:
-    """Tell whether the command named in `arguments` may come from another part (or none is named)."""
-    rest = _from_command(arguments)
-    return not rest or rest[0] not in OWN_COMMANDS
+def parts_meant(arguments: Sequence[str]) -> list[EntryPoint]:
+    """Return the installed parts that may have the command named in `arguments`; all where none is named."""
+    command = next(iter(_from_command(arguments)), None)
+    return [] if command in OWN_COMMANDS else plugins.entries_with(command)
 
 
 def _from_command(arguments: Sequence[str]) -> Sequence[str]:

@@ -35,9 +35,16 @@ PARTS: Final = {
 }
 
 
-def installed_entries() -> Iterable[EntryPoint]:
+def installed_entries() -> list[EntryPoint]:
     """Return the entries of every installed distribution, by name."""
     return sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+
+
+def entries_with(command: str | None) -> list[EntryPoint]:
+    """Return the one of our own entries that has a command; all entries where none of ours has it."""
+    entries = installed_entries()
+    having = {name for name, part in PARTS.items() if command in dict(part.commands)}
+    return [entry for entry in entries if entry.name in having] or entries
 
 
 def register_plugins(app: typer.Typer, entries: Iterable[EntryPoint]) -> None:

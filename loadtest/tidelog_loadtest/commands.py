@@ -16,6 +16,7 @@ from rich.console import Console
 
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_loadtest import bench, cluster_commands, scan
+from tidelog_loadtest.client_bench import ClientPlan, measure_client
 from tidelog_loadtest.cluster_commands import DataOption
 from tidelog_loadtest.environment import environment_of
 from tidelog_loadtest.keyed import MOMENTS as KEYED_MOMENTS
@@ -65,6 +66,7 @@ def register(app: typer.Typer) -> None:
     group.command("latency")(latency)
     group.command("partitions")(partitions)
     group.command("keys")(keys)
+    group.command("client")(client)
     cluster_commands.register(group)
     app.add_typer(group, name="bench")
 
@@ -194,6 +196,29 @@ def keys(
     plan = KeyedPlan(records, lookups, compacted, size, batch_records, rounds, seconds, flush.value, data)
     with shown(KEYED_MOMENTS + 2 * rounds) as tell:
         result = uvloop.run(keyed(plan, tell))
+    cluster_commands.show(result, data, as_json=as_json)
+
+
+def client(
+    *,
+    records: Annotated[int, typer.Option("--records", min=1, help="Records a loop and round.")] = 300_000,
+    size: SizeOption = 100,
+    partitions: Annotated[int, typer.Option("--partitions", min=1, max=1_000, help="Partitions of the topics.")] = 4,
+    rounds: RoundsOption = 3,
+    flush: Annotated[cluster_commands.OneFlushChoice, typer.Option("--flush", help="The topics' flush.")] = (
+        cluster_commands.OneFlushChoice.NEVER
+    ),
+    kafka: Annotated[
+        str | None,
+        typer.Option("--kafka", metavar="HOST:PORT", help="Compare with confluent-kafka and this broker, by turns."),
+    ] = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish and read in the loops that programs write: on one node, and beside Kafka's client."""
+    plan = ClientPlan(records, size, partitions, rounds, flush.value, kafka, data)
+    with shown(plan.steps) as tell:
+        result = uvloop.run(measure_client(plan, tell))
     cluster_commands.show(result, data, as_json=as_json)
 
 

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 
 import pytest
 
 from tidelog_broker.base.bootstrap import load_bootstrap
 from tidelog_cli.failures import CommandFailed
-from tidelog_cli.local_cluster import free_ports, nodes_in, prepare
+from tidelog_cli.local_cluster import nodes_in, prepare
 
 
 def test_a_node_reads_what_is_written(tmp_path: Path) -> None:
@@ -40,19 +39,3 @@ def test_a_file_that_is_none_is_said(tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_text(json.dumps({"nodes": []}))
     with pytest.raises(CommandFailed, match="no bootstrap file"):
         nodes_in(tmp_path)
-
-
-def test_free_ports_are_different() -> None:
-    assert len(set(free_ports(5))) == 5
-
-
-def test_free_ports_are_free_and_none_that_a_connection_could_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog_cli.local_cluster._CHOSEN_FROM", range(port := free_ports(1)[0], port + 1))
-    assert free_ports(1) == [port]
-    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-        with socket.socket(socket.AF_INET, kind) as taken:
-            taken.bind(("127.0.0.1", port))
-            with pytest.raises(CommandFailed, match="fewer than 1 ports from"):
-                free_ports(1)
-    lowest, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
-    assert port < int(lowest)

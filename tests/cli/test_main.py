@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from tidelog_cli import failures
-from tidelog_cli.main import OWN_COMMANDS, main, needs_plugins
+from tidelog_cli.main import OWN_COMMANDS, main, parts_meant
+from tidelog_cli.plugins import PARTS
 
 
 def test_the_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,12 +54,24 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_parts_are_loaded_only_when_they_may_be_meant() -> None:
-    assert not any(needs_plugins([name]) for name in OWN_COMMANDS)
-    assert not needs_plugins(["--debug", "topic", "list"])
-    assert needs_plugins([])
-    assert needs_plugins(["--help"])
-    assert needs_plugins(["node", "--data", "topic"])
+def test_a_part_is_loaded_only_when_it_may_be_meant() -> None:
+    def names(*arguments: str) -> set[str]:
+        return {entry.name for entry in parts_meant(arguments)}
+
+    assert [name for name in OWN_COMMANDS if names(name)] == []
+    assert names("--debug", "topic", "list") == set()
+    assert names("node", "--data", "topic") == names("log", "verify") == {"node"}
+    assert names("gateway") == {"gateway"}
+    assert names() == names("--help") == names("of-somebody-else") == set(PARTS)
+
+
+def test_a_node_loads_neither_the_gateway_nor_the_benchmarks() -> None:
+    program = (
+        "import sys; from tidelog_cli.main import main; assert main(['node', '--help']) == 0; "
+        "print([name for name in ('tidelog_broker', 'tidelog_gateway', 'tidelog_loadtest') if name in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "['tidelog_broker']"
 
 
 def test_a_python_without_assertions_is_refused() -> None:

@@ -55,3 +55,10 @@ def test_a_broken_part_is_no_missing_part(monkeypatch: pytest.MonkeyPatch) -> No
 def test_our_own_entries_are_the_ones_with_stubs() -> None:
     ours = {entry.name for entry in plugins.installed_entries() if entry.value.startswith("tidelog_")}
     assert ours == set(plugins.PARTS)
+
+
+def test_our_own_entries_have_the_commands_that_the_table_says() -> None:
+    for entry in plugins.installed_entries():
+        app = app_with(entry)
+        group = typer.main.get_command(app)
+        assert set(getattr(group, "commands", {})) == {name for name, _ in plugins.PARTS[entry.name].commands}

@@ -345,6 +345,7 @@ class FakeConnection(asyncio.Protocol):
                         topic_id=topic_id,
                         partition=number,
                         record_count=header.record_count,
+                        high_watermark=self.node.partitions[topic_id, number].end_offset,
                         next_offset=header.end_offset,
                     )
                     self.transport.write(encode_frame(pb.Envelope(message_event=event), len(data)) + data)

@@ -1,45 +1,48 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from tidelog.batches import ColumnsLoad, Delivery, LooseLoad, OutgoingBatch, join_columns, loose_size_bytes
+from tidelog.batches import ColumnsLoad, Delivery, LooseLoad, OutgoingBatch, join_columns, join_loose
 from tidelog.errors import OverloadedError
 from tidelog_proto.batch import encode_batch
 from tidelog_proto.columns import columns_of
 from tidelog_proto.header import unpack_header
 
 
+def loose(values: list[bytes | None], **columns: Any) -> LooseLoad:
+    return LooseLoad(values, partition=0, deadline=0.0, size_bytes=10 * len(values), **columns)
+
+
 def test_loose_records_become_only_the_columns_they_use() -> None:
-    plain = LooseLoad(partition=0, deadline=0.0, timestamped=False)
-    for value in (b"a", None):
-        plain.add(value, key=None, headers=None, tag=None, timestamp_us=None, size_bytes=10)
+    plain = loose([b"a", None], keys=[], headers=[], tags=[])
     assert plain.columns().equals(columns_of([b"a", None]))
-    assert (plain.count, plain.size_bytes) == (2, 20)
+    assert (plain.count, plain.size_bytes, plain.timestamped) == (2, 20, False)
 
 
-def test_columns_that_appear_late_are_filled_up() -> None:
-    load = LooseLoad(partition=0, deadline=0.0, timestamped=True)
-    load.add(b"a", key=None, headers=None, tag=None, timestamp_us=1, size_bytes=1)
-    load.add(b"b", key=b"k", headers=[("h", b"x")], tag="t", timestamp_us=2, size_bytes=1)
-    assert load.add(b"c", key=None, headers=None, tag=None, timestamp_us=3, size_bytes=1) == 2
-    assert load.timestamped
-    assert load.columns().equals(
+def test_loose_loads_are_joined_and_columns_that_some_lack_are_filled_up() -> None:
+    bare, keyed = loose([b"a"]), loose([b"b", None], keys=[b"k", None])
+    rich = loose([b"c"], headers=[[("h", b"x")]], tags=["t"])
+    assert join_loose([bare, keyed, rich]).equals(
         columns_of(
-            [b"a", b"b", b"c"],
-            keys=[None, b"k", None],
-            headers=[(), [("h", b"x")], ()],
-            tags=[None, "t", None],
-            timestamps_us=[1, 2, 3],
+            [b"a", b"b", None, b"c"],
+            keys=[None, b"k", None, None],
+            headers=[(), (), (), [("h", b"x")]],
+            tags=[None, None, None, "t"],
         )
     )
+    stamped = [loose([b"a"], timestamps_us=[1]), loose([b"b"], timestamps_us=[2])]
+    assert all(load.timestamped for load in stamped)
+    assert join_loose(stamped).equals(columns_of([b"a", b"b"], timestamps_us=[1, 2]))
 
 
-def test_sizes_count_everything() -> None:
-    bare = loose_size_bytes(None, None, None, None)
-    assert loose_size_bytes(b"12", b"3", None, "45") == bare + 5
-    assert loose_size_bytes(None, None, [("ab", b"c"), ("d", None)], None) == 3 * bare + 4
+def test_one_plain_record_is_told_apart() -> None:
+    assert loose([b"a"]).single() == (b"a", None)
+    assert loose([b"a"], keys=[b"k"]).single() == (b"a", b"k")
+    for other in (loose([None]), loose([b"a", b"b"]), loose([b"a"], tags=["t"]), loose([b"a"], timestamps_us=[1])):
+        assert other.single() is None
 
 
 def test_parts_are_joined_in_order() -> None:

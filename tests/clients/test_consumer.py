@@ -286,7 +286,7 @@ async def test_what_a_partition_waits_for_is_told_once_when_it_goes_on_and_not_a
     gaps_s = [later - earlier for earlier, later in pairwise(asked_s)]
     assert min(gaps_s) > 0.09
     assert [record.message for record in caplog.records if "epoch 0 is being fetched" in record.message] == [
-        "t/0: nothing comes yet: epoch 0 is being fetched"
+        f"t/0: nothing comes yet, still trying: epoch 0 is being fetched (says 127.0.0.1:{node.port})"
     ]
 
 

@@ -122,17 +122,44 @@ def test_large_columns_wait_for_nothing() -> None:
     assert send(lane).count == 1
 
 
-def test_loose_records_gather_until_the_batch_is_full() -> None:
+def loose(*values: bytes, size_bytes: int, full: bool = False, tags: list[str | None] | None = None) -> LooseLoad:
+    return LooseLoad(list(values), partition=0, deadline=FAR, size_bytes=size_bytes, full=full, tags=tags)
+
+
+def test_loose_records_wait_for_more_until_the_batch_is_full() -> None:
     lane = lane_of(batch_bytes=100)
     lane.add(load_of(b"a"))
     send(lane)
-    load = LooseLoad(partition=0, deadline=FAR, timestamped=False)
-    lane.add(load)
-    for _ in range(3):
+    for _ in range(2):
+        lane.add(loose(b"x", size_bytes=45))
         assert lane.next_to_send(0.0, 0) is None
-        load.add(b"x", key=None, headers=None, tag=None, timestamp_us=None, size_bytes=34)
-        lane.grew(34)
-    assert send(lane).count == 3
+    lane.add(loose(b"x", size_bytes=45))
+    assert send(lane).count == 2, "the third does not fit"
+    assert lane.next_to_send(0.0, 0) is None
+
+
+def test_what_was_full_when_it_came_waits_for_nothing() -> None:
+    lane = lane_of(batch_bytes=100)
+    lane.add(load_of(b"a"))
+    send(lane)
+    lane.add(loose(b"x", size_bytes=45, full=True))
+    assert send(lane).count == 1
+
+
+def test_loose_loads_share_a_batch_whatever_columns_they_use_and_columns_do_not() -> None:
+    lane = lane_of(batch_bytes=1000)
+    lane.add(load_of(b"a"))
+    first = send(lane)
+    lane.add(loose(b"b", size_bytes=1))
+    lane.add(loose(b"c", size_bytes=1, tags=["t"]))
+    lane.add(load_of(b"d"))
+    lane.add(loose(b"e", size_bytes=1))
+    lane.acknowledged(first, 0, 0)
+    second = send(lane)
+    lane.acknowledged(second, 1, 0)
+    third = send(lane)
+    lane.acknowledged(third, 3, 0)
+    assert (second.count, third.count, send(lane).count) == (2, 1, 1)
 
 
 def test_loads_with_other_columns_are_not_joined() -> None:
@@ -144,18 +171,12 @@ def test_loads_with_other_columns_are_not_joined() -> None:
     assert (first.count, send(lane).count) == (1, 1)
 
 
-def test_loose_records_of_one_kind_join_the_open_load() -> None:
+def test_a_lane_gathers_what_still_fits_its_next_batch() -> None:
     lane = lane_of(batch_bytes=100)
-    load = LooseLoad(partition=0, deadline=FAR, timestamped=False)
-    lane.add(load)
-    load.add(b"x", key=None, headers=None, tag=None, timestamp_us=None, size_bytes=60)
-    lane.grew(60)
-    assert lane.open_loose(40, timestamped=False) is load
-    assert lane.open_loose(41, timestamped=False) is None
-    assert lane.open_loose(1, timestamped=True) is None
+    assert not lane.gathers(1)
+    lane.add(loose(b"x", size_bytes=60))
     assert (lane.gathers(40), lane.gathers(41)) == (True, False)
     send(lane)
-    assert lane.open_loose(1, timestamped=False) is None
     assert not lane.gathers(1)
 
 

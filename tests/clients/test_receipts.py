@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tidelog.batches import Delivery
 from tidelog.errors import OverloadedError
+from tidelog.gathering import Gathering
 from tidelog.receipts import PendingReceipt, PendingReceipts, ReceiptRange, Receipts
 
 
@@ -41,8 +42,8 @@ def test_keyed_inputs_are_found_through_their_order(permutations: list[list[int]
 
 
 async def test_pending_receipts_may_be_awaited_again_and_by_many() -> None:
-    delivery = Delivery(3)
-    pending = PendingReceipt(delivery, 2)
+    delivery, gathering = Delivery(3), Gathering(deadline=0.0, timestamped=False)
+    pending = PendingReceipt(gathering, 2)
 
     async def wait() -> int:
         return (await pending).offset
@@ -51,7 +52,10 @@ async def test_pending_receipts_may_be_awaited_again_and_by_many() -> None:
     await asyncio.sleep(0)
     waiting[0].cancel()
     assert not pending.done()
+    gathering.placed_whole(delivery)
+    assert not pending.done()
     delivery.succeed(40, 0)
+    assert pending.done()
     assert [await waiting[1], await waiting[2], (await pending).offset] == [42, 42, 42]
 
 

@@ -4,9 +4,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.splitting import by_key, split_rows
+from tidelog.splitting import by_target, split_rows
 from tidelog_proto.columns import columns_of
-from tidelog_proto.partitioner import partition_for_key
+from tidelog_proto.partitioner import partition_column, partition_for_key
 
 
 @given(
@@ -38,7 +38,7 @@ def test_a_small_input_is_one_piece_without_a_copy() -> None:
 def test_rows_go_where_their_key_says_in_their_order(keys: list[bytes | None], partitions: int) -> None:
     columns = columns_of([b"%d" % number for number in range(len(keys))], keys=keys)
     keyless = partitions - 1
-    routed = by_key(columns, partitions, lambda: keyless)
+    routed = by_target(columns, partition_column(columns.column("key"), partitions), lambda: keyless)
     place_of_keyless = None if set(keys) == {None} else keyless
     order = routed.order.to_pylist()
     sent: list[int] = []

@@ -55,7 +55,8 @@ class Bound(NamedTuple):
         return self.calls <= other.calls and self.files <= other.files
 
 
-BOUNDS: Final = {"client": Bound(122, 24), "owner": Bound(276, 47), "follower": Bound(148, 37)}
+BOUNDS: Final = {"client": Bound(120, 25), "owner": Bound(276, 47), "follower": Bound(148, 37)}
+"""The client's files were 24 until what splits columns got one of its own."""
 
 
 class Counting:

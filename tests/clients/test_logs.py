@@ -1,0 +1,144 @@
+"""What the client logs names the topic and its partitions, the node where one is meant, and what happens next."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from tests.clients.fake_node import Do, FakeConnection, FakeNode
+
+from tidelog import Client, intake, routing, sync
+from tidelog import sender as sender_module
+from tidelog.consumer_options import resolve_added
+from tidelog.errors import NodeUnreachableError
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.frames import Frame
+
+Told = Callable[[], list[str]]
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Told:
+    caplog.set_level(logging.WARNING)
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "TELL_AFTER_S", 0.05)
+    monkeypatch.setattr(sender_module, "TELL_AFTER_S", 0.05)
+
+
+@pytest.fixture
+async def hasty(node: FakeNode) -> AsyncIterator[Client]:
+    client = Client(f"127.0.0.1:{node.port}", request_timeout_s=0.5)
+    yield client
+    await client.abort()
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Have the node refuse all requests of a kind."""
+
+    def refuse(connection: FakeConnection, frame: Frame) -> None:
+        connection.fail(frame, pb.QUORUM_LOST, "1 of 3 replicas")
+
+    monkeypatch.setattr(FakeConnection, f"on_{kind}", refuse)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ask", "about"),
+    [
+        ("topic_create", lambda client: client.create_topic("new"), "creating topic 'new'"),
+        ("topic_describe", lambda client: client.topic("t"), "topic 't'"),
+        ("cluster_status", lambda client: client.nodes(), "cluster_status"),
+        ("committed", lambda client: client.committed("g"), "group 'g'"),
+        ("commit", lambda client: client.commit("g", "t", {0: 0}), "t"),
+    ],
+)
+async def test_a_request_that_is_tried_again_says_what_it_is_and_who_refuses(
+    *,
+    kind: str,
+    ask: Callable[[Client], asyncio.Future[object]],
+    about: str,
+    node: FakeNode,
+    hasty: Client,
+    told: Told,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refusing(monkeypatch, kind)
+    with pytest.raises(Exception, match="1 of 3 replicas"):
+        await ask(hasty)
+    (line,) = told()
+    assert line == f"{about}: still trying, for another 1 s at most: 1 of 3 replicas (says 127.0.0.1:{node.port})"
+
+
+async def test_a_producer_says_which_node_refuses(node: FakeNode, client: Client, told: Told) -> None:
+    def refusal(connection: FakeConnection, topic_id: bytes, partition: int) -> pb.Error | None:
+        return ProtocolError(pb.QUORUM_LOST, "1 of 3 replicas").to_message() if not told() else None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeConnection, "refusal", refusal)
+        await client.producer("t").send(b"v")
+    (line,) = told()
+    assert line == (f"t/0: nothing can be published yet, still trying: 1 of 3 replicas (says 127.0.0.1:{node.port})")
+
+
+async def test_a_consumer_whose_position_is_gone_says_why_it_goes_on_where(
+    node: FakeNode, client: Client, told: Told
+) -> None:
+    producer = client.producer("t")
+    for _ in range(3):
+        await producer.send(b"v")
+    node.partition("t").log_start = 2
+    async with client.consumer("t", start=1, on_out_of_range="earliest") as consumer:
+        assert (await anext(consumer)).offset == 2
+    (line,) = told()
+    assert line.startswith("t/0: offset 1 is gone, the log begins at 2 now and ends at 3: going on at 2,")
+    assert line.endswith("because on_out_of_range is 'earliest'")
+
+
+async def test_new_partitions_whose_beginning_is_not_known_are_looked_for_again(
+    node: FakeNode, client: Client, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unknown_at_first(*arguments: object) -> dict[int, int]:
+        if not told():
+            raise NodeUnreachableError("nobody is there")
+        return await resolve_added(*arguments)  # type: ignore[arg-type] # handed on
+
+    monkeypatch.setattr(intake, "resolve_added", unknown_at_first)
+    monkeypatch.setattr(intake, "NEW_PARTITIONS_S", 0.2)
+    async with client.consumer("t") as consumer:
+        node.add_topic("t", partitions=2)
+        await client.producer("t").send(b"v", partition=1)
+        assert (await anext(consumer)).partition == 1
+    (line,) = told()
+    assert line.startswith(
+        "t: where to begin in the new partitions [1] is not known yet, it is looked for again within"
+    )
+    assert line.endswith("nobody is there")
+
+
+async def test_a_client_that_nobody_closed_says_which_one_it_was(
+    node: FakeNode, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync, "LAST_FLUSH_S", 0.2)
+    node.script.append(Do.SILENT_BEFORE)
+
+    def forget() -> None:
+        client = sync.Client(f"127.0.0.1:{node.port}", client_id="forgotten")
+        client.producer("t").enqueue(b"v")
+        del client
+        gc.collect()
+
+    thread = threading.Thread(target=forget)
+    thread.start()
+    while thread.is_alive():  # noqa: ASYNC110 - a thread wakes nobody
+        await asyncio.sleep(0.01)
+    (line,) = told()
+    assert line.startswith(f"the client 'forgotten' of 127.0.0.1:{node.port} was not closed, and lost records")
+    assert "not acknowledged within 0.2 s" in line

@@ -1,0 +1,76 @@
+"""Every example of the pages that have some, each run by itself against a node, and compared with what is shown.
+
+A `text` block shows the output of the block before it, as in the README (`test_readme.py`). An example with tests in
+it is run by pytest, with the fixtures of the package. 127.0.0.1:7400 is the node of this module, port 9000 any.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+from tests.e2e.test_readme import FENCE, Snippet
+from tests.plugin.installed import run_pytest
+from tests.test_docs import RUN_PAGES
+
+from tidelog import testing
+from tidelog.free_ports import free_ports
+
+README = "README.md"
+
+pytestmark = pytest.mark.e2e
+
+
+def examples() -> list[tuple[str, Snippet]]:
+    """Return the examples, each with a name: the page and the number of its block."""
+    found: list[tuple[str, Snippet]] = []
+    for page in sorted(RUN_PAGES):
+        if page.name == README:
+            continue
+        blocks = FENCE.findall(page.read_text())
+        for number, (language, code) in enumerate(blocks):
+            shown = blocks[number + 1][1] if blocks[number + 1 :] and blocks[number + 1][0] == "text" else ""
+            if language != "text":
+                found.append((f"{page.stem}-{number}", Snippet(language, code, shown)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[testing.LocalNode]:
+    with testing.node() as node:
+        yield node
+
+
+@pytest.mark.parametrize("example", [pytest.param(snippet, id=name) for name, snippet in examples()])
+def test_an_example_does_what_is_shown(example: Snippet, node: testing.LocalNode, tmp_path: Path) -> None:
+    assert example.language == "python"
+    code = example.code.replace("127.0.0.1:7400", node.bootstrap).replace("(9000,", f"({free_ports(1)[0]},")
+    if "def test_" in code:
+        (tmp_path / "test_example.py").write_text(code)
+        ran = run_pytest(tmp_path)
+        assert ran.returncode == 0, f"{code}\n{ran.stdout}\n{ran.stderr}"
+        assert " passed" in ran.stdout
+        return
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ,
+        timeout=60,
+    )
+    print(ended.stdout)
+    assert ended.returncode == 0, f"{code}\n{ended.stdout}\n{ended.stderr}"
+    lines = iter(ended.stdout.splitlines())
+    for shown in example.shown.splitlines():
+        pattern = shown.replace("[", "[[]").replace("?", "[?]").replace("*", "[*]").replace("…", "*")
+        assert any(fnmatchcase(line, pattern) for line in lines), f"{shown!r} is not in the output:\n{ended.stdout}"
+
+
+def test_the_pages_have_examples() -> None:
+    assert {name.rsplit("-", 1)[0] for name, _ in examples()} == {page.stem for page in RUN_PAGES} - {"README"}
