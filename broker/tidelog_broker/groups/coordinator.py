@@ -247,6 +247,7 @@ class Coordinator:
         self._sessions.heard(Who(group, member_id), until=until)
         if not self._ticking:
             self._ticking = True
+            self._sessions.begin(self._tasks.loop.time())
             self._tasks.spawn(self._tick_on(), "looking after groups")
 
     @property
