@@ -237,8 +237,7 @@ class Coordinator:
 
     def _take_report(self, coordinated: Coordinated, asked: pb.GroupHeartbeat) -> None:
         group = coordinated.group
-        for load in asked.loads:
-            group.loads[load.topic_id, load.partition] = load.bytes_per_s
+        group.note_loads(asked.member_id, {(load.topic_id, load.partition): load.bytes_per_s for load in asked.loads})
         group.report(asked.member_id, seen_revision=asked.seen_revision, held=keys_of(asked.held))
         coordinated.settle()
 

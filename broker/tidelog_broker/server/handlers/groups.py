@@ -24,6 +24,8 @@ from tidelog_proto.names import check_group_name
 PAGE_GROUPS: Final = 1_000
 HELD_MAX: Final = 100_000
 """Partitions that one report names."""
+LOAD_MAX: Final = 1e12
+"""Bytes a second of one partition."""
 
 _MEMBER_ID: Final = re.compile(r"[A-Za-z0-9]{16,64}")
 
@@ -107,6 +109,10 @@ def _check(asked: pb.GroupHeartbeat) -> None:
         raise ProtocolError(pb.INVALID_REQUEST, "a member's id is 16 to 64 letters and digits")
     if sum(len(topic.partitions) for topic in asked.held) > HELD_MAX:
         raise ProtocolError(pb.INVALID_REQUEST, f"a member says of at most {HELD_MAX} partitions that it has them")
+    if len(asked.loads) > HELD_MAX or not all(0 <= load.bytes_per_s <= LOAD_MAX for load in asked.loads):
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"a load is 0 to {LOAD_MAX:.0e} bytes a second, of at most {HELD_MAX} partitions"
+        )
     if not asked.HasField("join"):
         return
     wish = asked.join
