@@ -204,6 +204,7 @@ class Coordinator:
             self._check_room(asked.group)
             coordinated = self._groups[asked.group] = self._coordinated(asked.group)
         try:
+            self._subscriptions.try_out(asked.join)
             replaced = coordinated.group.join(asked.member_id, asked.join)
         except ProtocolError:
             self._drop_if_empty(asked.group)
