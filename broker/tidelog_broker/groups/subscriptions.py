@@ -1,7 +1,7 @@
 """Which topics a member's wish stands for: those that it names, and those whose names match its pattern.
 
-Patterns are RE2: a member writes one and the node that coordinates runs it, beside everybody else's groups. RE2 takes no
-longer than the names are long times the pattern, with its repetitions written out, so that is bounded, and so is the
+Patterns are RE2: a member writes one and the node that coordinates runs it, beside everybody else's groups. RE2 takes
+no longer than the names are long times the pattern, with its repetitions written out, so that is bounded, and so is the
 time that a new pattern may take; what has been found out about a name is kept.
 """
 
@@ -27,7 +27,7 @@ TOPICS_MAX: Final = 1_000
 KEPT_MAX: Final = 200
 """Patterns whose topics are kept."""
 PATTERN_SIZE_MAX: Final = 5_000
-"""Characters of a pattern times how often its repetitions repeat, all multiplied: so long one is, written out, at most."""
+"""Characters of a pattern times the counts of its repetitions: so long one is at most, written out."""
 PATTERN_S_MAX: Final = 0.1
 """So long a pattern that is new may take for all names."""
 _NAMES_AT_ONCE: Final = 50

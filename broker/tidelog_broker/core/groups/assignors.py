@@ -20,7 +20,7 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 _WORTH_MOVING: Final = 0.1
-"""By load, members that differ by less than so much of their mean are left alone: rates are never quite the same twice."""
+"""By load, members that differ by less than so much of their mean are left alone: no rate is quite the same twice."""
 _IDLE: Final = 0.01
 """By load, a partition counts as so much of the mean at least, so that those that stand idle are spread, too."""
 
@@ -33,7 +33,8 @@ class Question:
         members: by member, in the order in which equals are served, the topics that it has asked for.
         partitions: all that are to be given, in order.
         has: partition -> the member that has it now, or is to have it.
-        loads: partition -> its load, finite and 0 or more, in any unit; one that is unknown counts as the mean of those that are known.
+        loads: partition -> its load, finite and 0 or more, in any unit; one that is unknown counts as the mean of those
+            that are known.
     """
 
     members: Mapping[str, frozenset[bytes]]

@@ -115,8 +115,9 @@ class _Scales:
     def level(self) -> bool:
         """Move what is worth it, one partition after the other, each from the fullest; return whether there was any.
 
-        Who gives gets emptier, as a rule, and who takes fuller, so what a kind has to offer only gets worse: it is looked
-        at again when it would be the next, and not at all once it offers nothing. What that overlooks comes next time.
+        Who gives gets emptier, as a rule, and who takes fuller, so what a kind has to offer only gets worse: it is
+        looked at again when it would be the next, and not at all once it offers nothing. What that overlooks comes the
+        next time.
         """
         offers = {member: [(-inf, kind) for kind in sorted(has)] for member, has in self._has.items()}
         fullest = [(-self._loads[member], at, member) for member, at in self._order.items()]
