@@ -19,7 +19,6 @@ class RefusedError(Exception):
     def __init__(self, error: pb.Error) -> None:
         super().__init__(f"{pb.ErrorCode.Name(error.code)}: {error.message}")
         self.error = error
-        self.code = error.code
 
 
 class GroupMember:
@@ -70,13 +69,19 @@ class GroupMember:
         """Ask, and do as the answer says."""
         return await self.taken(self.post(wait_ms))
 
-    async def refused(self, wait_ms: int = 0) -> int:
-        """Ask what must be refused; return the code."""
+    async def tried(self, number: int = 0) -> pb.Error:
+        """Take an answer, of a new question unless told which; return the error, one without a code if it is none."""
         try:
-            reply = await self.ask(wait_ms)
+            await self.taken(number or self.post())
         except RefusedError as refusal:
-            return refusal.code
-        raise AssertionError(f"answered with {reply}")
+            return refusal.error
+        return pb.Error()
+
+    async def refused(self) -> int:
+        """Ask what must be refused; return the code."""
+        code = (await self.tried()).code
+        assert code, "it was answered"
+        return code
 
     async def leave(self) -> None:
         """Say the last word."""

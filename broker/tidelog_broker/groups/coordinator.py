@@ -212,13 +212,14 @@ class Coordinator:
             raise ProtocolError(pb.EPOCH_CHANGING, f"the group {name!r} is being deleted; send again")
 
     def _check_room(self, name: str) -> None:
-        names = self.descriptions.names() | self._groups.keys()
-        if name not in names and len(names) >= self._bounds.groups:
-            raise ProtocolError(
-                pb.INVALID_REQUEST,
-                f"there are {len(names)} groups and groups_max allows no more, so {name!r} is not made: use a group "
-                "that there is, delete some, or raise groups_max on every node",
-            )
+        if name not in self._groups and name not in self._positions.names() and self._records.get(name) is None:
+            count = len(self.descriptions.names() | self._groups.keys())
+            if count >= self._bounds.groups:
+                raise ProtocolError(
+                    pb.INVALID_REQUEST,
+                    f"there are {count} groups and groups_max allows no more, so {name!r} is not made: use a group "
+                    "that there is, delete some, or raise groups_max on every node",
+                )
         if self._records.size_bytes + self._positions.size_bytes >= self._bounds.size_bytes:
             raise ProtocolError(
                 pb.INVALID_REQUEST,

@@ -37,7 +37,7 @@ def test_every_way_gives_all_once_to_who_asked_and_the_same_each_time(
 ) -> None:
     members = {f"m{number}": topics for number, topics in enumerate(wishes)}
     partitions = [*of(T, counts[0]), *of(U, counts[1])]
-    question = Question(members, partitions, {key: "m0" for key in partitions[::2]}, loads)
+    question = Question(members, partitions, dict.fromkeys(partitions[::2], "m0"), loads)
     found = assign(way, question)
     assert found == assign(way, question)
     assert found.keys() == members.keys()

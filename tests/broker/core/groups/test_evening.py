@@ -63,7 +63,7 @@ def test_equal_wishes_are_served_evenly_and_changes_move_as_few_as_can_be(
     names = [f"m{number}" for number in range(members + 1)]
     before = evened(dict.fromkeys(names[:-1], wanted), everything, {})
     counts = Counter(dict.fromkeys(names[:-1], 0)) + Counter(before.values())
-    assert max(counts.values(), default=0) - min((counts[name] for name in names[:-1])) <= 1
+    assert max(counts.values(), default=0) - min(counts[name] for name in names[:-1]) <= 1
     with_another = evened(dict.fromkeys(names, wanted), everything, before)
     moved = [key for key in everything if with_another[key] != before[key]]
     assert len(moved) == len(everything) // (members + 1)
