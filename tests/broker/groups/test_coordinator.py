@@ -166,6 +166,6 @@ async def test_one_that_owns_the_log_no_longer_tells_nothing(three: Founded, mon
             {"group_list": pb.GroupList()},
             {"committed": pb.Committed(group="g")},
         ):
-            assert (await peer.refused(**asked)).code == pb.QUORUM_LOST  # type: ignore[arg-type]  # named as there
+            assert (await peer.refused(**asked)).code == pb.QUORUM_LOST
     assert (await ada.ask()).unchanged
     assert await commit_again(ada, topic_id, 0, 1) == 0

@@ -2,7 +2,7 @@
 
 Invariants, as in `tests/simulation/groups/world.py`, of shipped nodes under the faults of this world:
     G1  two members never read one partition at a time, those that are over by their own clocks excepted
-    G2  no commit is acknowledged that was sent when another member already read the partition
+    G2  no commit comes to stand in the log of a member while another one reads the partition
     G3  a member begins where the newest commit is that was acknowledged by then, or further on; and a commit is
         answered with what it asked for, or more
     G4  when all is calm every partition is read by one member, and each member has as many as any other, or one less
@@ -44,6 +44,7 @@ class Groups:
         self._random = world.clock.random
         self._partitions = self._random.choice([1, 3, 8])
         self._acknowledged: dict[Place, int] = {}
+        self._applied: set[tuple[Place, int]] = set()
         self._stood: dict[int, bytes] = {}
         self._is_made = False
         self.commits = 0
@@ -155,16 +156,24 @@ class Groups:
                 "G3", f"{reader.name} begins {place[1]} at {offset}, committed {self._acknowledged[place]}"
             )
 
-    def committed(self, reader: Reader, place: Place, offset: int, sent_us: int, *, stands: int) -> None:
+    def committed(self, reader: Reader, place: Place, offset: int, *, stands: int) -> None:
         """A commit is acknowledged."""
         self.commits += 1
         if stands < offset:
             self.world.checks.fail("G3", f"{reader.name} commits {offset} in {place[1]} and is told {stands}")
-        for other in self.readers:
-            reads = other is not reader and place in other.reading and not other.is_over()
-            if reads and other.began_us[place] < sent_us:
-                self.world.checks.fail("G2", f"{reader.name} commits for {place[1]}, which {other.name} reads")
         self._acknowledged[place] = max(self._acknowledged.get(place, 0), offset)
+
+    def position_stands(self, record: pb.OffsetRecord) -> None:
+        """A node applies a position: before every grant that is behind it in the log, so before anybody begins there."""
+        place = (record.topic_id, record.partition)
+        if record.group != GROUP or (place, record.revision) in self._applied:
+            return
+        self._applied.add((place, record.revision))
+        for other in self.readers:
+            membership = other.membership
+            reads = membership is not None and place in other.reading and not other.is_over()
+            if reads and membership is not None and membership.member_id != record.note:
+                self.world.checks.fail("G2", f"{record.note} commits for {place[1]}, which {other.name} reads")
 
     def stands(self, record: pb.GroupRecord) -> None:
         """A record has become the newest at some node."""

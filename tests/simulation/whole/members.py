@@ -26,7 +26,7 @@ ANSWER_US = 1_000_000
 
 
 class Reader:
-    """See the module. `reading`: where it is in each partition, and when it began with it."""
+    """See the module. `reading`: where it is in each partition. Its commits have its id for a note."""
 
     def __init__(self, groups: Groups, name: str, wish: pb.GroupWish) -> None:
         self.name = name
@@ -36,7 +36,6 @@ class Reader:
         self._lives = 0
         self.membership: Membership | None = None
         self.reading: dict[Place, int] = {}
-        self.began_us: dict[Place, int] = {}
         self.paused = False
         self._asked_us = -1
         """When the question was sent whose answer is waited for; -1 if none is."""
@@ -63,7 +62,7 @@ class Reader:
         wish.MergeFrom(self._wish)
         member_id = f"{self.name}x{self._lives}x".ljust(16, "0")
         self.membership = Membership(GROUP, member_id, wish, SESSION_S)
-        self.reading, self.began_us, self._ending, self._found = {}, {}, set(), {}
+        self.reading, self._ending, self._found = {}, set(), {}
         self._asked_us = -1
         self._ask(self.membership)
 
@@ -166,7 +165,6 @@ class Reader:
         del self._found[place]
         if membership.begin([place], now=self._now_s):
             self.reading[place] = offset
-            self.began_us[place] = self._clock.now_us
             self._groups.begins(self, place, offset)
 
     def _give_up(self, membership: Membership, place: Place) -> None:
@@ -198,19 +196,21 @@ class Reader:
         if place not in self.reading:
             done()
             return
-        offset, sent_us = self.reading[place], self._clock.now_us
+        offset = self.reading[place]
         asked = pb.Commit(
             group=GROUP,
             member_id=membership.member_id,
             generation=membership.generation,
-            entries=[pb.CommitEntry(topic_id=place[0], partition=place[1], next_offset=offset)],
+            entries=[
+                pb.CommitEntry(topic_id=place[0], partition=place[1], next_offset=offset, note=membership.member_id)
+            ],
         )
 
         def answered(answer: pb.Envelope) -> None:
             if answer.HasField("commit_reply"):
                 (result,) = answer.commit_reply.results
                 if not result.HasField("error"):
-                    self._groups.committed(self, place, offset, sent_us, stands=result.next_offset)
+                    self._groups.committed(self, place, offset, stands=result.next_offset)
             done()
 
         self._groups.ask(pb.Envelope(commit=asked), answered)

@@ -349,7 +349,7 @@ async def test_what_no_member_may_say(peer: Peer, asked: pb.GroupHeartbeat) -> N
 
 async def test_what_is_odd_and_does_no_harm(peer: Peer) -> None:
     await make(peer)
-    ada = GroupMember(peer, "t", assignor=77, born_us=-5)  # type: ignore[arg-type]  # a way that may come to be
+    ada = GroupMember(peer, "t", assignor=77, born_us=-5)  # a way that may come to be
     await ada.ask()
     assert ada.held == {0, 1, 2, 3}
     said = ada.membership.heartbeat(wait_ms=2**32 - 1)
