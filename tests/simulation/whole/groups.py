@@ -151,10 +151,15 @@ class Groups:
         for other in self.readers:
             if other is not reader and place in other.reading and not other.is_over():
                 self.world.checks.fail("G1", f"{reader.name} and {other.name} read partition {place[1]}")
-        if offset < self._acknowledged.get(place, 0):
+        if offset < self._acknowledged.get(place, 0) and not self._is_deleted(place[0]):
             self.world.checks.fail(
                 "G3", f"{reader.name} begins {place[1]} at {offset}, committed {self._acknowledged[place]}"
             )
+
+    def _is_deleted(self, topic_id: bytes) -> bool:
+        """Whether a node knows that a topic is deleted: its positions are gone, and a member may not have heard of it."""
+        records = [life.node.broker.topics.get(topic_id) for life in self.world.lives() if life.is_up]
+        return any(record is not None and record.deleted for record in records)
 
     def committed(self, reader: Reader, place: Place, offset: int, *, stands: int) -> None:
         """A commit is acknowledged."""
