@@ -38,6 +38,7 @@ from tidelog_broker.core.topics import (
     TopicRegistry,
 )
 from tidelog_broker.groups.coordinator import Coordinator
+from tidelog_broker.groups.descriptions import Descriptions
 from tidelog_broker.metadata.controller import Controller
 from tidelog_broker.metadata.description import Description
 from tidelog_broker.metadata.internal_topics import internal_config
@@ -185,6 +186,11 @@ class Broker:
             positions=self.groups,
             topics=self.topics,
             bounds=bounds,
+            descriptions=Descriptions(
+                groups=self.group_records, positions=self.groups, topics=self.topics, node_id=self.node_id
+            ),
+            clock=self.clock,
+            metrics=self.metrics,
             is_stopping=lambda: life.stopping,
         )
         self.controller = self._make_controller()

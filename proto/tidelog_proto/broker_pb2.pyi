@@ -989,14 +989,16 @@ class GroupDescribe(_message.Message):
     def __init__(self, group: _Optional[str] = ...) -> None: ...
 
 class GroupDescribeReply(_message.Message):
-    __slots__ = ("summary", "members", "topics")
+    __slots__ = ("summary", "members", "topics", "shortened")
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    SHORTENED_FIELD_NUMBER: _ClassVar[int]
     summary: GroupSummary
     members: _containers.RepeatedCompositeFieldContainer[GroupMember]
     topics: _containers.RepeatedCompositeFieldContainer[TopicName]
-    def __init__(self, summary: _Optional[_Union[GroupSummary, _Mapping]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicName, _Mapping]]] = ...) -> None: ...
+    shortened: bool
+    def __init__(self, summary: _Optional[_Union[GroupSummary, _Mapping]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicName, _Mapping]]] = ..., shortened: _Optional[bool] = ...) -> None: ...
 
 class TopicName(_message.Message):
     __slots__ = ("topic_id", "name")
@@ -1685,7 +1687,7 @@ class OffsetsValue(_message.Message):
     def __init__(self, group: _Optional[_Union[GroupRecord, _Mapping]] = ...) -> None: ...
 
 class GroupRecord(_message.Message):
-    __slots__ = ("group", "revision", "generation", "target_revision", "assignor", "members", "deleted")
+    __slots__ = ("group", "revision", "generation", "target_revision", "assignor", "members", "deleted", "changed_us")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -1693,6 +1695,7 @@ class GroupRecord(_message.Message):
     ASSIGNOR_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     DELETED_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_US_FIELD_NUMBER: _ClassVar[int]
     group: str
     revision: int
     generation: int
@@ -1700,7 +1703,8 @@ class GroupRecord(_message.Message):
     assignor: Assignor
     members: _containers.RepeatedCompositeFieldContainer[GroupMember]
     deleted: bool
-    def __init__(self, group: _Optional[str] = ..., revision: _Optional[int] = ..., generation: _Optional[int] = ..., target_revision: _Optional[int] = ..., assignor: _Optional[_Union[Assignor, str]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., deleted: _Optional[bool] = ...) -> None: ...
+    changed_us: int
+    def __init__(self, group: _Optional[str] = ..., revision: _Optional[int] = ..., generation: _Optional[int] = ..., target_revision: _Optional[int] = ..., assignor: _Optional[_Union[Assignor, str]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., deleted: _Optional[bool] = ..., changed_us: _Optional[int] = ...) -> None: ...
 
 class GroupMember(_message.Message):
     __slots__ = ("member_id", "wish", "held", "target")

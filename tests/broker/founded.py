@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.bootstraps import make_bootstrap, save
 from tests.broker.peer import Peer, batch
-from tests.broker.stand import DEFAULTS
+from tests.broker.stand import DEFAULTS, abort_connections
 
 from tidelog_broker.base.bootstrap import Founder
 from tidelog_broker.base.config import NodeSettings
@@ -98,6 +99,25 @@ class Founded:
         code = await node.run_until_stopped()
         self._dirs.pop(name).close()
         return code
+
+    async def crash(self, name: str) -> None:
+        """End a node as kill -9 does: nobody is told, nothing is handed over, connections break."""
+        node = self.nodes.pop(name)
+        abort_connections(node)
+        await node.server.stop_listening()
+        abort_connections(node)
+        await node.broker.tasks.cancel()
+        if node.membership is not None:
+            node.life.exit_code = 1  # else it says goodbye
+            await node.membership.close()
+        await node.broker.replication.close()
+        for partition in node.broker.partitions.all():
+            for log in partition.log.epochs:
+                with contextlib.suppress(Exception):  # a kill closes every file, whatever state its log was in
+                    log.close(sync=False)
+        node.close()
+        await asyncio.sleep(0)  # answers of the workers that were on their way
+        self._dirs.pop(name).close()
 
     async def close(self) -> None:
         for peer in self._peers:

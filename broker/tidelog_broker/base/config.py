@@ -16,7 +16,7 @@ from tidelog_broker.core.groups.positions import GROUP_POSITIONS_MAX, GROUPS_MAX
 from tidelog_broker.core.placement.placement import WEIGHT_MAX, WEIGHT_ORDINARY
 from tidelog_broker.core.placement.registry import NODE_ID_CHARS_MAX
 from tidelog_proto.idle_poll import POLL_US_DEFAULT, POLL_US_MAX
-from tidelog_proto.limits import FRAME_BYTES_MAX, MIB
+from tidelog_proto.limits import FRAME_BYTES_MAX, MIB, RETENTION_MS_MAX
 
 REPLICATION_FACTOR_MAX: Final = 9
 SEEDS_MAX: Final = 64
@@ -128,6 +128,13 @@ class NodeSettings(BaseModel):
         POSITIONS_BYTES,
         ge=MIB,
         description="About what the positions of all groups may take in memory; past it no position is added.",
+    )
+    group_retention_ms: int = Field(
+        7 * 24 * 3600 * 1000,
+        ge=0,
+        le=RETENTION_MS_MAX,
+        description="A consumer group without members that has committed nothing for so long is deleted with its "
+        "positions; 0: never.",
     )
     requests_in_flight: int = Field(1024, ge=1, description="Unanswered requests of one connection.")
     subscriptions_max: int = Field(256, ge=1, description="Subscriptions of one connection.")

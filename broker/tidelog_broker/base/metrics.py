@@ -57,6 +57,14 @@ class NodeMetrics:
             "1 while the wall clock has jumped and is not believed yet, as retention by time needs",
         )
         self.topics = self._gauge("tidelog_topics", "Topics")
+        self.groups = self._gauge("tidelog_groups", "Consumer groups with members that this node coordinates")
+        self.members = self._gauge("tidelog_group_members", "Members of those groups")
+        self.members_fenced = counter(
+            "tidelog_group_members_fenced", "Members of groups that were silent for too long, or had a successor"
+        )
+        self.group_generations = counter(
+            "tidelog_group_generations", "Times that the partitions of a group were shared out anew"
+        )
         self.partitions = PartitionGauges(self.registry)
 
     def _counter(self, name: str, text: str) -> Counter:

@@ -19,7 +19,9 @@ class Coordinated:
         tasks: the node's.
         write: makes a record durable; raises ProtocolError.
         standing: gives the newest durable record there is by now.
-        restarted: is called when what was decided has been forgotten, and all begins again from that record.
+        restarted: is called when what was decided has been forgotten, and all begins again from that record; with what
+            the reason was.
+        settled: is called when all that was decided is durable.
     """
 
     def __init__(
@@ -29,13 +31,15 @@ class Coordinated:
         tasks: Tasks,
         write: Callable[[pb.GroupRecord], Awaitable[None]],
         standing: Callable[[], pb.GroupRecord | None],
-        restarted: Callable[[Group], None],
+        restarted: Callable[[Group, ProtocolError], None],
+        settled: Callable[[Group], None],
     ) -> None:
         self.group = group
         self._tasks = tasks
         self._write = write
         self._standing = standing
         self._restarted = restarted
+        self._settled = settled
         self._writing: asyncio.Future[None] | None = None
         self._waiting: dict[str, asyncio.Future[None]] = {}
 
@@ -94,11 +98,11 @@ class Coordinated:
         try:
             await asyncio.sleep(0)  # who comes in the same moment goes into the same record
             while not writing.done() and (record := self.group.next_record()) is not None:
-                await self._write(record)
+                await self._make_durable(record)
                 self._wake(self.group.written(record))
         except ProtocolError as error:
             self.group.restart(self._standing())
-            self._restarted(self.group)
+            self._restarted(self.group, error)
             self._writing = None
             if not writing.done():
                 writing.set_exception(error)
@@ -107,3 +111,16 @@ class Coordinated:
         self._writing = None
         if not writing.done():
             writing.set_result(None)
+            self._settled(self.group)
+
+    async def _make_durable(self, record: pb.GroupRecord) -> None:
+        """Write a record, and see that it stands: told is only what every later coordinator finds, too.
+
+        One that was on its way when this node began an epoch anew may have its revision, and come about before it.
+        """
+        await self._write(record)
+        if self._standing() != record:
+            raise ProtocolError(
+                pb.EPOCH_CHANGING,
+                f"another record of the group {self.group.name!r} has come about before this one; send again",
+            )

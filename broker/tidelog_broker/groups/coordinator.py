@@ -10,22 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
+from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.base.tasks import Tasks
-from tidelog_broker.core.groups.membership import Group, fenced, keys_of, partitions_of
+from tidelog_broker.core.groups.membership import Group, fenced, keys_of
 from tidelog_broker.core.groups.positions import GroupBounds, GroupOffsets
 from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.core.topics import PartitionKey, TopicRegistry
 from tidelog_broker.groups.coordinated import Coordinated
+from tidelog_broker.groups.descriptions import Descriptions
 from tidelog_broker.groups.sessions import Sessions, Who
 from tidelog_broker.groups.subscriptions import Subscriptions
 from tidelog_broker.metadata.state_log import OffsetsLog
 from tidelog_broker.partition.partition import Partition
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.errors import ProtocolError
-from tidelog_proto.limits import GROUP_SESSION_MS_DEFAULT, PAGE_BYTES
+from tidelog_proto.errors import NATURE, ProtocolError
+from tidelog_proto.limits import GROUP_SESSION_MS_DEFAULT
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +36,8 @@ TICK_S: Final = 0.1
 """How often silent members, changed topics and a lost ownership are looked for."""
 WAIT_SHARE: Final = 3
 """An answer is held back for this part of the member's session timeout at most."""
-RECONNECT_S: Final = 3.0
-"""So long a member whose connection has ended may take to come back, if its session is not over before."""
+WAIT_MS_MAX: Final = 10_000
+"""Nor for longer: a node that hands the question on waits for no answer for ever."""
 
 
 class Coordinator:
@@ -46,8 +49,11 @@ class Coordinator:
         partition: that log's partition, where it is stored here.
         groups, positions: what the log says.
         topics: those of the cluster.
-        is_stopping: whether the node stops, so that nobody is to wait here.
         bounds: how much of groups there may be.
+        descriptions: of groups.
+        clock: what stamps go by.
+        metrics: the node's.
+        is_stopping: whether the node stops, so that nobody is to wait here.
     """
 
     def __init__(
@@ -60,8 +66,14 @@ class Coordinator:
         positions: GroupOffsets,
         topics: TopicRegistry,
         bounds: GroupBounds,
+        descriptions: Descriptions,
+        clock: SteadyClock,
+        metrics: NodeMetrics,
         is_stopping: Callable[[], bool],
     ) -> None:
+        self.descriptions = descriptions
+        self._clock = clock
+        self._metrics = metrics
         self._tasks = tasks
         self._offsets_log = offsets_log
         self._partition = partition
@@ -77,6 +89,8 @@ class Coordinator:
         """The epoch of `__offsets` in which all this is known; None while this node coordinates nothing."""
         self._topics_seen = 0
         self._ticking = False
+        self._deleting: set[str] = set()
+        """Groups whose deletion is on its way: what comes behind it would be forgotten with what came before."""
 
     async def ready(self, *, confirmed: bool = False) -> None:
         """Make sure that this node coordinates, beginning with what the log says if it has just come to.
@@ -89,6 +103,12 @@ class Coordinator:
         assert partition is not None, "its log is ready"
         if partition.state.epoch != self._epoch:
             self._begin(partition.state.epoch)
+
+    @property
+    def owns_log(self) -> bool:
+        """Whether this node owns `__offsets`, as far as it knows."""
+        partition = self._partition()
+        return partition is not None and partition.state.writer is not None
 
     # ---------------------------------------------------------------------------------------------- members
 
@@ -111,7 +131,7 @@ class Coordinator:
             await asyncio.shield(coordinated.settle())
         else:
             self._take_report(coordinated, asked)
-        wait_s = min(asked.wait_ms, session_ms(member.wish) // WAIT_SHARE) / 1000
+        wait_s = min(asked.wait_ms, session_ms(member.wish) // WAIT_SHARE, WAIT_MS_MAX) / 1000
         await coordinated.news(asked.member_id, seen_revision=asked.seen_revision, wait_s=wait_s)
         await self.ready(confirmed=True)
         if self._groups.get(asked.group) is not coordinated:
@@ -122,21 +142,21 @@ class Coordinator:
         if told.revision <= asked.seen_revision:
             return pb.GroupHeartbeatReply(revision=asked.seen_revision, generation=told.generation, unchanged=True)
         return pb.GroupHeartbeatReply(
-            revision=told.revision, generation=told.generation, assigned=self._named(told.assigned)
+            revision=told.revision, generation=told.generation, assigned=self.descriptions.named(told.assigned)
         )
-
-    def disconnected(self, group: str, member_id: str) -> None:
-        """A member's connection has ended while it waited for an answer: it has a moment to come back."""
-        self._sessions.shorten(Who(group, member_id), until=self._tasks.loop.time() + RECONNECT_S)
 
     def check_commit(self, group: str, member_id: str, generation: int, key: PartitionKey) -> None:
         """See that somebody may commit a position; the caller prepares it without waiting in between.
 
         Raises:
-            ProtocolError: as `Group.check_commit`; EPOCH_CHANGING when this node coordinates no more.
+            ProtocolError: as `Group.check_commit`; EPOCH_CHANGING when this node coordinates no more, or while the
+                group is being deleted; INVALID_REQUEST where there is no room for another group.
         """
         if not self._is_coordinating:
             raise _elsewhere()
+        self._check_stays(group)
+        if group not in self._positions.names() and self._records.get(group) is None:
+            self._check_room(group)
         coordinated = self._groups.get(group)
         if coordinated is not None:
             coordinated.group.check_commit(member_id, generation, key)
@@ -145,81 +165,61 @@ class Coordinator:
 
     # ----------------------------------------------------------------------------------------------- groups
 
-    def describe(self, name: str, node_id: str) -> pb.GroupDescribeReply:
-        """Return a group's members, and what each has and is to have.
-
-        Raises:
-            ProtocolError: UNKNOWN_GROUP.
-        """
-        self._check_known(name)
-        record = self._records.get(name) or pb.GroupRecord(group=name)
-        reply = pb.GroupDescribeReply(summary=self.summary(name, node_id), members=record.members)
-        ids = {topic.topic_id for member in record.members for topic in (*member.held, *member.target)}
-        room_bytes = PAGE_BYTES
-        for topic_id in sorted(ids):
-            told = pb.TopicName(topic_id=topic_id, name=self._name_of(topic_id))
-            room_bytes -= told.ByteSize()
-            if room_bytes < 0:
-                break
-            reply.topics.append(told)
-        return reply
-
-    def names(self) -> set[str]:
-        """Return the groups there are."""
-        return {*self._positions.names(), *self._records.names()}
-
-    def summary(self, name: str, node_id: str) -> pb.GroupSummary:
-        """Return a group in a line."""
-        record = self._records.get(name) or pb.GroupRecord(group=name)
-        moving = any(_differ(member) for member in record.members)
-        return pb.GroupSummary(
-            group=name,
-            generation=record.generation,
-            members=len(record.members),
-            positions=self._positions.count_of(name),
-            assignor=record.assignor or (pb.STICKY if record.members else pb.ASSIGNOR_UNSPECIFIED),
-            state="empty" if not record.members else "moving" if moving else "stable",
-            coordinator=node_id,
-            last_commit_us=self._positions.last_commit_us(name),
-        )
+    def has_members(self, name: str) -> bool:
+        """Whether a group has members, decided or durable."""
+        coordinated, record = self._groups.get(name), self._records.get(name)
+        return (coordinated is not None and not coordinated.group.is_empty) or bool(record and record.members)
 
     async def delete(self, name: str) -> None:
         """Delete a group that has no members, and its positions.
 
         Raises:
-            ProtocolError: UNKNOWN_GROUP, GROUP_NOT_EMPTY, or what the log says.
+            ProtocolError: UNKNOWN_GROUP, GROUP_NOT_EMPTY, EPOCH_CHANGING while it is being deleted, or what the log
+                says.
         """
-        self._check_known(name)
-        coordinated = self._groups.get(name) or self._coordinated(name)
-        await self._offsets_log.write_group(coordinated.group.delete())
-        coordinated.group.restart(self._records.get(name))
-        if coordinated.group.is_empty:
-            self._groups.pop(name, None)
+        self.descriptions.check_known(name)
+        self._check_stays(name)
+        record = (self._groups.get(name) or self._coordinated(name)).group.delete()
+        self._deleting.add(name)
+        try:
+            await self._write(record)
+        finally:
+            self._deleting.discard(name)
+            self._groups.pop(name, None)  # nobody has joined meanwhile
 
     # -------------------------------------------------------------------------------------------- internals
 
     def _join(self, asked: pb.GroupHeartbeat) -> Coordinated:
+        self._check_stays(asked.group)
         coordinated = self._groups.get(asked.group)
-        if coordinated is None:
+        if coordinated is None or coordinated.group.member(asked.member_id) is None:
             self._check_room(asked.group)
+        if coordinated is None:
             coordinated = self._groups[asked.group] = self._coordinated(asked.group)
         try:
+            self._subscriptions.try_out(asked.join)
             replaced = coordinated.group.join(asked.member_id, asked.join)
         except ProtocolError:
-            self._drop_if_empty(asked.group)
+            self._drop_if_empty(coordinated.group)
             raise
         self._sessions.forget(Who(asked.group, other) for other in replaced)
+        self._metrics.members_fenced.inc(len(replaced))
         coordinated.removed(replaced)
         return coordinated
 
+    def _check_stays(self, name: str) -> None:
+        if name in self._deleting:
+            raise ProtocolError(pb.EPOCH_CHANGING, f"the group {name!r} is being deleted; send again")
+
     def _check_room(self, name: str) -> None:
-        names = self.names()
-        if name not in names and len(names) >= self._bounds.groups:
-            raise ProtocolError(
-                pb.INVALID_REQUEST,
-                f"there are {len(names)} groups and groups_max allows no more, so {name!r} is not made: use a group "
-                "that there is, delete some, or raise groups_max on every node",
-            )
+        if name not in self._groups and name not in self._positions.names() and self._records.get(name) is None:
+            count = len(self.descriptions.names() | self._groups.keys())
+            if count >= self._bounds.groups:
+                raise ProtocolError(
+                    pb.INVALID_REQUEST,
+                    f"there are {count} groups and groups_max allows no more, so {name!r} is not made: use a group "
+                    "that there is, delete some, or raise groups_max on every node",
+                )
         if self._records.size_bytes + self._positions.size_bytes >= self._bounds.size_bytes:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
@@ -237,8 +237,7 @@ class Coordinator:
 
     def _take_report(self, coordinated: Coordinated, asked: pb.GroupHeartbeat) -> None:
         group = coordinated.group
-        for load in asked.loads:
-            group.loads[load.topic_id, load.partition] = load.bytes_per_s
+        group.note_loads(asked.member_id, {(load.topic_id, load.partition): load.bytes_per_s for load in asked.loads})
         group.report(asked.member_id, seen_revision=asked.seen_revision, held=keys_of(asked.held))
         coordinated.settle()
 
@@ -247,6 +246,7 @@ class Coordinator:
         self._sessions.heard(Who(group, member_id), until=until)
         if not self._ticking:
             self._ticking = True
+            self._sessions.begin(self._tasks.loop.time())
             self._tasks.spawn(self._tick_on(), "looking after groups")
 
     @property
@@ -272,6 +272,7 @@ class Coordinator:
         self._epoch = None
         groups, self._groups = self._groups, {}
         self._sessions = Sessions()
+        self._count()
         for coordinated in groups.values():
             coordinated.fail(_elsewhere())
 
@@ -281,15 +282,29 @@ class Coordinator:
         return Coordinated(
             group,
             tasks=self._tasks,
-            write=self._offsets_log.write_group,
+            write=self._write,
             standing=lambda: self._records.get(name),
-            restarted=self._expect_all,
+            restarted=self._restarted,
+            settled=self._drop_if_empty,
         )
 
-    def _expect_all(self, group: Group) -> None:
+    async def _write(self, record: pb.GroupRecord) -> None:
+        """Make a record durable, as long as this node coordinates in the epoch in which it was decided."""
+        if not self._is_coordinating:
+            raise _elsewhere()
+        record.changed_us = self._clock.now_us()
+        standing = self._records.get(record.group)
+        before = 0 if standing is None else standing.generation
+        await self._offsets_log.write_group(record)
+        self._metrics.group_generations.inc(max(record.generation - before, 0))
+
+    def _restarted(self, group: Group, error: ProtocolError) -> None:
         """Expect to hear of all members; some are members again, because it could not be written that they are not."""
-        if self._groups.get(group.name) is None:
+        coordinated = self._groups.get(group.name)
+        if coordinated is None or coordinated.group is not group:
             return
+        if NATURE[error.code].definite:  # else its revisions are not to be used again
+            self._drop_if_empty(group)
         for member_id in group.member_ids:
             member = group.member(member_id)
             if member is not None and Who(group.name, member_id) not in self._sessions:
@@ -309,38 +324,30 @@ class Coordinator:
             return
         for who in self._sessions.expired(self._tasks.loop.time()):
             self._expire(who)
+        self._count()
         if self._topics_seen != self._topics.changes:
             self._topics_seen = self._topics.changes
             for coordinated in list(self._groups.values()):
                 coordinated.group.look_at_topics()
                 coordinated.settle()
 
+    def _count(self) -> None:
+        self._metrics.groups.set(len(self._groups))
+        self._metrics.members.set(len(self._sessions))
+
     def _expire(self, who: Who) -> None:
         coordinated = self._groups.get(who.group)
         if coordinated is None or not coordinated.group.remove(who.member_id):
             return
         log.info("the group %r goes on without its member %s, which was silent", who.group, who.member_id)
+        self._metrics.members_fenced.inc()
         coordinated.removed([who.member_id])
         coordinated.settle()
 
-    def _drop_if_empty(self, name: str) -> None:
-        coordinated = self._groups.get(name)
-        if coordinated is not None and coordinated.group.is_empty:
-            del self._groups[name]
-
-    def _check_known(self, name: str) -> None:
-        if name not in self._positions.names() and self._records.get(name) is None:
-            raise ProtocolError(pb.UNKNOWN_GROUP, f"there is no group {name!r}: it has neither members nor positions")
-
-    def _named(self, keys: Iterable[PartitionKey]) -> list[pb.TopicPartitions]:
-        topics = partitions_of(keys)
-        for topic in topics:
-            topic.topic = self._name_of(topic.topic_id)
-        return topics
-
-    def _name_of(self, topic_id: bytes) -> str:
-        record = self._topics.get(topic_id)
-        return "" if record is None or record.deleted else record.name
+    def _drop_if_empty(self, group: Group) -> None:
+        coordinated = self._groups.get(group.name)
+        if coordinated is not None and coordinated.group is group and group.is_empty:
+            del self._groups[group.name]
 
 
 def _elsewhere() -> ProtocolError:
@@ -350,7 +357,3 @@ def _elsewhere() -> ProtocolError:
 def session_ms(wish: pb.GroupWish) -> int:
     """Return how long a member may be silent, in ms."""
     return wish.session_timeout_ms or GROUP_SESSION_MS_DEFAULT
-
-
-def _differ(member: pb.GroupMember) -> bool:
-    return keys_of(member.held) != keys_of(member.target)

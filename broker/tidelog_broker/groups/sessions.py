@@ -32,6 +32,10 @@ class Sessions:
     def __contains__(self, who: Who) -> bool:
         return who in self._deadlines
 
+    def begin(self, now: float) -> None:
+        """Note that somebody looks again and again from now on: that nobody did before was no gap."""
+        self._looked_at = now
+
     def heard(self, who: Who, *, until: float) -> None:
         """Note that a member lives; it may be silent until then."""
         self._deadlines[who] = until

@@ -1,12 +1,17 @@
 """Which topics a member's wish stands for: those that it names, and those whose names match its pattern.
 
-Patterns are RE2, which takes no longer than the names are long, whatever the pattern: a member writes it and the node
-that coordinates runs it, beside everybody else's groups. What a pattern stands for is kept until topics change.
+Patterns are RE2: a member writes one and the node that coordinates runs it, beside everybody else's groups. RE2 takes
+no longer than the names are long times the pattern, with its repetitions written out, so that is bounded, and so is the
+time that a new pattern may take; what has been found out about a name is kept.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import re
+import time
+from collections.abc import Iterator
+from math import inf, prod
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,8 +24,22 @@ from tidelog_proto.names import INTERNAL_PREFIX, check_topic_name
 PATTERN_CHARS_MAX: Final = 1_000
 TOPICS_MAX: Final = 1_000
 """That one member names."""
-KEPT_MAX: Final = 1_000
+KEPT_MAX: Final = 200
 """Patterns whose topics are kept."""
+PATTERN_SIZE_MAX: Final = 5_000
+"""Characters of a pattern times the counts of its repetitions: so long one is at most, written out."""
+PATTERN_S_MAX: Final = 0.1
+"""So long a pattern that is new may take for all names."""
+_NAMES_AT_ONCE: Final = 50
+
+_REPETITION: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
+
+
+class _Found(NamedTuple):
+    """The names that match a pattern, of those that there were by a change of the topics."""
+
+    changes: int
+    names: list[str]
 
 
 class Subscriptions:
@@ -28,8 +47,10 @@ class Subscriptions:
 
     def __init__(self, topics: TopicRegistry) -> None:
         self._topics = topics
-        self._matching: dict[str, list[str]] = {}
+        self._since: dict[str, int] = {}
+        """Name of a topic there is -> the change by which it was first seen here."""
         self._seen = -1
+        self._found: dict[str, _Found] = {}
 
     def of(self, wish: pb.GroupWish) -> dict[bytes, int]:
         """Return the topics that a wish stands for now, by id, and how many partitions each has."""
@@ -37,17 +58,35 @@ class Subscriptions:
         found = (self._topics.find(name) for name in names)
         return {record.topic_id: record.config.partitions for record in found if record is not None}
 
-    def _matched(self, pattern: str) -> list[str]:
-        if self._seen != self._topics.changes:
-            self._seen = self._topics.changes
-            self._matching = {}
-        matching = self._matching.get(pattern)
-        if matching is None:
-            names = [record.name for record in self._topics.live() if not record.name.startswith(INTERNAL_PREFIX)]
-            matching = _matches(pattern, names)
-            if len(self._matching) < KEPT_MAX:
-                self._matching[pattern] = matching
-        return matching
+    def try_out(self, wish: pb.GroupWish) -> None:
+        """See that a wish's pattern does not take too long for the topics there are.
+
+        Raises:
+            ProtocolError: INVALID_REQUEST: it does.
+        """
+        if wish.pattern and wish.pattern not in self._found:
+            self._matched(wish.pattern, time_s=PATTERN_S_MAX)
+
+    def _matched(self, pattern: str, time_s: float = inf) -> list[str]:
+        self._look()
+        before = self._found.get(pattern, _Found(-1, []))
+        if before.changes == self._seen:
+            return before.names
+        names = [name for name in before.names if name in self._since]
+        names += _matches(pattern, [name for name, at in self._since.items() if at > before.changes], time_s)
+        if pattern in self._found or len(self._found) < KEPT_MAX:
+            self._found[pattern] = _Found(self._seen, names)
+        return names
+
+    def _look(self) -> None:
+        """Note which topics there are by now."""
+        if self._seen == self._topics.changes:
+            return
+        self._seen = self._topics.changes
+        names = (record.name for record in self._topics.live())
+        self._since = {
+            name: self._since.get(name, self._seen) for name in names if not name.startswith(INTERNAL_PREFIX)
+        }
 
 
 def check_wish(wish: pb.GroupWish) -> None:
@@ -65,18 +104,45 @@ def check_wish(wish: pb.GroupWish) -> None:
     if len(wish.pattern) > PATTERN_CHARS_MAX:
         raise ProtocolError(pb.INVALID_REQUEST, f"a pattern has at most {PATTERN_CHARS_MAX} characters")
     if wish.pattern:
-        _matches(wish.pattern, [])
+        _check_pattern(wish.pattern)
 
 
-def _matches(pattern: str, names: list[str]) -> list[str]:
-    """Return the names that match as a whole.
+def _check_pattern(pattern: str) -> None:
+    counts = [max(int(most or least), 1) for least, most in _REPETITION.findall(pattern)]
+    if len(pattern) * prod(counts) > PATTERN_SIZE_MAX:
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            f"{pattern!r} repeats too much: its characters times the counts of its repetitions are at most "
+            f"{PATTERN_SIZE_MAX}; repeat with * or +",
+        )
+    for alone in (pattern, _whole(pattern)):  # one that is none by itself might become one with what stands around it
+        _match(alone, [""])  # of no names nothing is compiled
+
+
+def _matches(pattern: str, names: list[str], time_s: float) -> Iterator[str]:
+    """Yield the names that match as a whole.
 
     Raises:
-        ProtocolError: INVALID_REQUEST: it is no pattern.
+        ProtocolError: INVALID_REQUEST: it is no pattern, or takes longer than `time_s`.
     """
+    began_s = time.process_time()
+    for first in range(0, len(names), _NAMES_AT_ONCE):
+        yield from _match(_whole(pattern), names[first : first + _NAMES_AT_ONCE])
+        if time.process_time() - began_s > time_s:
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"the pattern {pattern!r} takes too long for the topics there are: use a simpler one",
+            )
+
+
+def _whole(pattern: str) -> str:
+    return f"^(?:{pattern})$"
+
+
+def _match(pattern: str, names: list[str]) -> list[str]:
     column = pa.array(names, pa.string())
     try:
-        matched = pc.match_substring_regex(column, pattern=f"^(?:{pattern})$")
+        matched = pc.match_substring_regex(column, pattern=pattern)
     except pa.ArrowInvalid as error:
         raise ProtocolError(pb.INVALID_REQUEST, f"{pattern!r} is no pattern (RE2): {error}") from None
     return [name for name in column.filter(matched).to_pylist() if name is not None]

@@ -19,6 +19,7 @@ from tidelog_broker.base.life import Life
 from tidelog_broker.base.management import Management
 from tidelog_broker.broker import Broker, ClusterMaker, open_broker
 from tidelog_broker.cluster.cluster_view import Cluster
+from tidelog_broker.groups.expiry import Expiry
 from tidelog_broker.node import reboot_note
 from tidelog_broker.node.admitting import Founding
 from tidelog_broker.node.graceful_stop import hand_over
@@ -115,7 +116,18 @@ class Node:
         broker.tasks.spawn(self._clean(), "retention")
         broker.tasks.spawn(self._compact(), "compaction")
         broker.tasks.spawn(Scrubber(broker.partitions.all, broker.partitions.tools).run(), "scrubbing")
+        broker.tasks.spawn(self._expiry().run(), "expiring groups")
         self.life.running()
+
+    def _expiry(self) -> Expiry:
+        broker = self.broker
+        return Expiry(
+            broker.coordinator,
+            groups=broker.group_records,
+            positions=broker.groups,
+            clock=broker.clock,
+            retention_ms=self.settings.group_retention_ms,
+        )
 
     async def _recover(self) -> None:
         await self.broker.recover()

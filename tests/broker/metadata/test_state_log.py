@@ -223,3 +223,54 @@ async def test_a_change_waits_for_the_outcome_of_the_one_before_it(
     held[0].settle(ProtocolError(pb.TIMED_OUT, "no"), False)
     await peer.delete("t")
     assert not node.broker.topics.exists("t")
+
+
+async def groups_of(peer: Peer) -> list[str]:
+    return [group.group for group in (await peer.ask(group_list=pb.GroupList())).envelope.group_list_reply.groups]
+
+
+async def test_no_group_is_deleted_while_a_snapshot_might_have_it_still(
+    stand: Stand, node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await peer.create()
+    await peer.publish(topic.topic_id, batch(b"x", b"y"))
+    await commit(peer, topic.topic_id, 1, "g")
+    offsets_log, go_on = node.broker.offsets_log, asyncio.Event()
+    snapshot = offsets_log.snapshot
+
+    async def later() -> None:
+        await go_on.wait()
+        await snapshot()
+
+    monkeypatch.setattr(state_log_module, "SNAPSHOT_AFTER_BYTES", 1)
+    monkeypatch.setattr(offsets_log, "snapshot", later)
+    await commit(peer, topic.topic_id, 2, "g")
+    assert (await peer.refused(group_delete=pb.GroupDelete(group="g"))).code == pb.EPOCH_CHANGING
+    assert await groups_of(peer) == ["g"]
+    go_on.set()
+    await settled(lambda: resting(node), "a snapshot never ended")
+    await peer.ask(group_delete=pb.GroupDelete(group="g"))
+    await stand.restart()
+    assert await groups_of(await stand.peer()) == []
+
+
+async def test_no_snapshot_begins_while_a_group_is_being_deleted(
+    stand: Stand, node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await peer.create()
+    await peer.publish(topic.topic_id, batch(b"x", b"y"))
+    for group in ("g", "h"):
+        await commit(peer, topic.topic_id, 1, group)
+    monkeypatch.setattr(state_log_module, "SNAPSHOT_AFTER_BYTES", 1)
+    stand.disk.hold("sync", "__offsets")
+    entry = pb.CommitEntry(topic_id=topic.topic_id, next_offset=2)
+    before = peer.post(commit=pb.Commit(group="h", entries=[entry]))
+    await stand.disk.held_up()
+    deleting = (await stand.peer()).post(group_delete=pb.GroupDelete(group="g"))
+    await asyncio.sleep(0.05)
+    stand.disk.heal()
+    await peer.reply(before)
+    await stand.peers[-1].reply(deleting)
+    await settled(lambda: resting(node), "a snapshot never ended")
+    await stand.restart()
+    assert await groups_of(await stand.peer()) == ["h"]

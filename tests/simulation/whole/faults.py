@@ -36,8 +36,8 @@ class Faults:
         self._gap_ms = self._random.choice([100, 300, 1000]) if not world.churns else 500
         self._pauses_ms = [30, 300, 3000] if not world.churns else [30, 100, 300]
         self._wipes = self._random.choice([1, 2, 2, 3]) if not world.churns else 0
-        if world.sleeps:
-            self._wipes, self._gap_ms = 0, 500
+        if world.sleeps or world.has_groups:
+            self._wipes, self._gap_ms = 0, 500 if world.sleeps else 1500
         self.meets = world.kind == "meeting"
 
     def start(self) -> None:
@@ -48,7 +48,7 @@ class Faults:
             return
         for machine in machines:
             fate = self._random.random()
-            if fate < 0.7 or self._world.churns or self._world.sleeps:
+            if fate < 0.7 or self._world.churns or self._world.sleeps or self._world.has_groups:
                 machine.start_later(100)
             elif fate < 0.9:
                 machine.start_later(LATE_MS)

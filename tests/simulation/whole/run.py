@@ -34,6 +34,8 @@ from tidelog_broker import broker
 from tidelog_broker.base import threads
 from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.cluster import cluster_view
+from tidelog_broker.core.groups.positions import GroupOffsets
+from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.core.placement.registry import node_in
 from tidelog_broker.metadata import controller, state_log
 from tidelog_broker.metadata.state_log import MetaLog
@@ -139,6 +141,7 @@ def _watching(world: World) -> Sequence[tuple[Any, str, Any]]:
     """Return replacements by which the checks see what is durable, whether or not the node is told."""
     write_record, apply_value = node_dir._write_record, MetaLog.apply_value
     append, compact, opens = TypedJournal.append, TypedJournal._compact, TypedJournal.open
+    apply_group, apply_position = GroupRecords.apply, GroupOffsets.apply
     checks, journals = world.checks, world.checks.journals
 
     def number(fs: FileSystem) -> int | None:
@@ -177,6 +180,17 @@ def _watching(world: World) -> Sequence[tuple[Any, str, Any]]:
             checks.decided(fs, opened.load())
         return opened
 
+    def watched_group(self: GroupRecords, record: pb.GroupRecord) -> bool:
+        taken = apply_group(self, record)
+        if taken and world.groups is not None:
+            world.groups.stands(record)
+        return taken
+
+    def watched_position(self: GroupOffsets, record: pb.OffsetRecord) -> None:
+        apply_position(self, record)
+        if world.groups is not None:
+            world.groups.position_stands(record)
+
     def watched_apply(self: MetaLog, value: bytes) -> None:
         record = node_in(value)
         if record is not None:
@@ -192,6 +206,8 @@ def _watching(world: World) -> Sequence[tuple[Any, str, Any]]:
         (TypedJournal, "_compact", watched_compact),
         (TypedJournal, "open", watched_open),
         (MetaLog, "apply_value", watched_apply),
+        (GroupRecords, "apply", watched_group),
+        (GroupOffsets, "apply", watched_position),
     ]
 
 

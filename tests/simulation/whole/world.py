@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.clock import Clock
 from tests.simulation.whole.checks import Checks
 from tests.simulation.whole.faults import Faults
+from tests.simulation.whole.groups import Groups
 from tests.simulation.whole.machine import Machine
 from tests.simulation.whole.records import Records
 from tests.simulation.whole.topics import Topics
@@ -35,6 +36,11 @@ SLEEPY = "sleepy"
 """Partitions are opened when they are needed and not before, and hold records; disks are not lost."""
 SLEEPY_SEEDS = 5
 """One of so many seeds is of this kind."""
+GROUPED = "grouped"
+"""Members of a consumer group come, die and are paused; disks are not lost."""
+GROUPED_SEEDS = 5
+"""One of so many seeds is of this kind."""
+GROUPED_MS = 25_000
 
 
 class World:
@@ -62,9 +68,15 @@ class World:
         self.kind = kind or random.choice([MEETING, MEETING, CHURNING, MIXED, MIXED])
         if kind is None and seed % SLEEPY_SEEDS == SLEEPY_SEEDS - 1:
             self.kind = SLEEPY
+        if kind is None and seed % GROUPED_SEEDS == GROUPED_SEEDS - 3:
+            self.kind = GROUPED
         self.churns = self.kind == CHURNING
         self.sleeps = self.kind == SLEEPY
+        self.has_groups = self.kind == GROUPED
         self.fault_ms = random.choice([4_000, 8_000, 12_000]) if self.kind == MIXED else 12_000
+        if self.has_groups:
+            self.fault_ms = GROUPED_MS
+            self.loss, self.write_ms = min(self.loss, 0.02), min(self.write_ms, 2.0)
         if self.churns or self.sleeps:
             self.loss, self.delay_ms, self.write_ms = 0.0, min(self.delay_ms, 3.0), min(self.write_ms, 2.0)
         self.cut: set[tuple[int, int]] = set()
@@ -76,6 +88,7 @@ class World:
         self.faults = Faults(self)
         self.topics = Topics(self)
         self.records = Records(self)
+        self.groups = Groups(self) if self.has_groups else None
 
     # ------------------------------------------------------------------------------------------ who is where
 
@@ -128,6 +141,8 @@ class World:
             self.topics.start()
             if self.sleeps:
                 self.records.start()
+            if self.groups is not None:
+                self.groups.start()
             self.clock.run_until(self.clock.now_us + self.fault_ms * 1000)
             self._calm_down()
             self._settle()
@@ -143,6 +158,8 @@ class World:
         self.write_ms = min(self.write_ms, 1.0)
         self.cut.clear()
         self.faults.stop()
+        if self.groups is not None:
+            self.groups.calm_down()
 
     def _settle(self) -> None:
         end_us = self.clock.now_us + CALM_MS * 1000
@@ -173,4 +190,8 @@ class World:
                 record = life.node.broker.nodes.get(other.node.node_id)
                 if record is None or record.revision == 0 or record.directory_id != other.node.dir.directory_id:
                     return f"{life.node.node_id} does not know {other.node.node_id}: {record}"
-        return self.topics.unsettled() or (self.records.unsettled() if self.sleeps else "")
+        return (
+            self.topics.unsettled()
+            or (self.records.unsettled() if self.sleeps else "")
+            or (self.groups.unsettled() if self.groups is not None else "")
+        )

@@ -15,12 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog_broker.core.groups.evening import Assignment, even
+from tidelog_broker.core.groups.evening import Assignment, askers, even
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 _WORTH_MOVING: Final = 0.1
-"""By load, a partition moves only where that evens out so much of the mean: rates are never quite the same twice."""
+"""By load, members that differ by less than so much of their mean are left alone: no rate is quite the same twice."""
+_IDLE: Final = 0.01
+"""By load, a partition counts as so much of the mean at least, so that those that stand idle are spread, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,8 @@ class Question:
         members: by member, in the order in which equals are served, the topics that it has asked for.
         partitions: all that are to be given, in order.
         has: partition -> the member that has it now, or is to have it.
-        loads: partition -> its load in any unit; one that is unknown counts as the mean of those that are known.
+        loads: partition -> its load, finite and 0 or more, in any unit; one that is unknown counts as the mean of those
+            that are known.
     """
 
     members: Mapping[str, frozenset[bytes]]
@@ -69,11 +72,10 @@ def _range(asked: Question) -> Assignment:
     by_topic: dict[bytes, list[PartitionKey]] = defaultdict(list)
     for key in asked.partitions:
         by_topic[key[0]].append(key)
-    for topic_id, keys in by_topic.items():
-        members = [member for member, topics in asked.members.items() if topic_id in topics]
-        for at, member in enumerate(members):
-            first, stop = (len(keys) * turn // len(members) for turn in (at, at + 1))
-            given[member].update(keys[first:stop])
+    for topic_id, members in askers(asked.members, by_topic).items():
+        keys = by_topic[topic_id]
+        for at, key in enumerate(keys if members else ()):
+            given[members[((at + 1) * len(members) - 1) // len(keys)]].add(key)
     return given
 
 
@@ -85,10 +87,10 @@ def _sticky(asked: Question) -> Assignment:
 def _by_load(asked: Question) -> Assignment:
     """Even out loads."""
     known = [asked.loads[key] for key in asked.partitions if key in asked.loads]
-    mean = sum(known) / len(known) if known else 0.0
-    if mean <= 0:
+    if sum(known) < 1:  # nothing to speak of, in whatever unit
         return _sticky(asked)
-    weighed = {key: (asked.has.get(key), asked.loads.get(key, mean)) for key in asked.partitions}
+    mean = sum(known) / len(known)
+    weighed = {key: (asked.has.get(key), max(asked.loads.get(key, mean), _IDLE * mean)) for key in asked.partitions}
     share = sum(weight for _, weight in weighed.values()) / max(len(asked.members), 1)
     return even(asked.members, weighed, worth=_WORTH_MOVING * share)
 

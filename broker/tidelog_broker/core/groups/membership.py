@@ -82,7 +82,7 @@ class Group:
         self._changed = False
         self._standing = pb.GroupRecord(group=name)
         self._told: dict[str, Told] = {}
-        self.loads: dict[PartitionKey, float] = {}
+        self._loads: dict[PartitionKey, float] = {}
         """By what members have said, for who wants it evened out; it is not kept."""
 
     # ------------------------------------------------------------------------------------------ what stands
@@ -162,7 +162,7 @@ class Group:
             raise ProtocolError(
                 pb.INVALID_REQUEST, f"the group {self.name!r} has {MEMBERS_MAX} members, and no group may have more"
             )
-        self._check_size(wish)
+        self._check_size([wish, *(member.wish for other, member in self._members.items() if other not in replaced)])
         joined = Member(wish, first_revision=self._revision + 1)
         for other in replaced:
             joined.target = self._members.pop(other).target
@@ -188,6 +188,12 @@ class Group:
         for key in [key for key in member.held if key not in member.target and key not in held]:
             del member.held[key]
             self._changed = True
+
+    def note_loads(self, member_id: str, loads: Mapping[PartitionKey, float]) -> None:
+        """Take in how much a member reads of what it holds, finite and 0 or more; what it says of others is ignored."""
+        member = self._members.get(member_id)
+        if member is not None:
+            self._loads.update((key, load) for key, load in loads.items() if key in member.held)
 
     def look_at_topics(self) -> None:
         """Make a new target if there are other topics or partitions than the target is about."""
@@ -274,23 +280,33 @@ class Group:
 
     # -------------------------------------------------------------------------------------------- internals
 
+    def _asked(self) -> dict[str, Mapping[bytes, int]]:
+        """Return for what each member asks by now; those that ask for the same share one answer."""
+        answers: dict[tuple[str, ...], Mapping[bytes, int]] = {}
+        found: dict[str, Mapping[bytes, int]] = {}
+        for member_id, member in self._members.items():
+            said = (member.wish.pattern, *member.wish.topics)
+            if said not in answers:
+                answers[said] = self._subscribed(member.wish)
+            found[member_id] = answers[said]
+        return found
+
     def _wanted(self) -> frozenset[PartitionKey]:
+        answers = {id(answer): answer for answer in self._asked().values()}
         topics: dict[bytes, int] = {}
-        for member in self._members.values():
-            topics |= self._subscribed(member.wish)
+        for answer in answers.values():
+            topics |= answer
         return frozenset((topic_id, number) for topic_id, count in topics.items() for number in range(count))
 
-    def _check_size(self, wish: pb.GroupWish) -> None:
-        topics = dict(self._subscribed(wish))
-        size_bytes = wish.ByteSize()
-        for member in self._members.values():
-            topics |= self._subscribed(member.wish)
-            size_bytes += member.wish.ByteSize()
-        if size_bytes > WISHES_BYTES_MAX:
+    def _check_size(self, wishes: Collection[pb.GroupWish]) -> None:
+        if sum(wish.ByteSize() for wish in wishes) > WISHES_BYTES_MAX:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
                 f"the members of the group {self.name!r} name more than fits {WISHES_BYTES_MAX} bytes: use a pattern",
             )
+        topics: dict[bytes, int] = {}
+        for wish in {(wish.pattern, *wish.topics): wish for wish in wishes}.values():
+            topics |= self._subscribed(wish)
         if sum(topics.values()) > PARTITIONS_MAX:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
@@ -304,10 +320,13 @@ class Group:
         self._generation += 1
         self._changed = self._target_is_new = True
         ordered = sorted(self._members, key=lambda each: (self._members[each].wish.instance_id or each, each))
-        asked = {each: frozenset(self._subscribed(self._members[each].wish)) for each in ordered}
+        answers = self._asked()
+        topics = {id(answer): frozenset(answer) for answer in answers.values()}
+        asked = {each: topics[id(answers[each])] for each in ordered}
         self._given = self._wanted()
         has = {key: each for each, member in self._members.items() for key in member.target}
-        question = Question(asked, sorted(self._given), has, self.loads)
+        self._loads = {key: load for key, load in self._loads.items() if key in self._given}
+        question = Question(asked, sorted(self._given), has, self._loads)
         for each, keys in assign(self._assignor, question).items():
             self._members[each].target = keys
 

@@ -154,6 +154,11 @@ class GroupOffsets:
         group = self._groups.get(name)
         return 0 if group is None else len(group.records)
 
+    def is_committing(self, name: str) -> bool:
+        """Whether commits of a group are on their way, or have no outcome that is known."""
+        group = self._groups.get(name)
+        return group is not None and any(OffsetKey(name, *place) in self._pending for place in group.places)
+
     def last_commit_us(self, name: str) -> int:
         """Return when the newest position of a group was committed, in µs since 1970; 0 if there is none."""
         group = self._groups.get(name)

@@ -10,7 +10,8 @@ stand, is refused before anything of it is written.
 
 from __future__ import annotations
 
-import time
+import asyncio
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -26,6 +27,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENVELOPE_BYTES_MAX, NOTE_BYTES_MAX, PAGE_BYTES
 from tidelog_proto.names import check_group_name
 
+_OWNER_S: Final = 2.0
 _RESULT_BYTES: Final = 128
 """A position in an answer, without its note and the topic's name: at most so much."""
 PAGE_POSITIONS: Final = 2_000
@@ -48,8 +50,8 @@ async def _commit(broker: Broker, asked: pb.Commit) -> pb.Envelope:
     _check_answer(broker, asked)
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in asked.entries)
     if broker.cluster.is_alone:  # else nobody's end of the log counts here, see `_check_entry`
-        await broker.partitions.awake((entry.topic_id, entry.partition) for entry in asked.entries)
-    now_us = time.time_ns() // 1000
+        await _known_ends(broker, asked.entries)
+    now_us = broker.clock.now_us()
     reply = pb.CommitReply()
     records: list[pb.OffsetRecord] = []
     results: list[tuple[OffsetKey, pb.CommittedResult]] = []
@@ -82,6 +84,20 @@ async def _commit(broker: Broker, asked: pb.Commit) -> pb.Envelope:
         else:
             _fill(result, standing)
     return pb.Envelope(commit_reply=reply)
+
+
+async def _known_ends(broker: Broker, entries: Sequence[pb.CommitEntry]) -> None:
+    """Let logs be opened whose ends are to be known, and their epochs begun: what is committed is known by then.
+
+    A log that is damaged stays as it is; its end is that of what is good.
+    """
+    await broker.partitions.awake((entry.topic_id, entry.partition) for entry in entries)
+    for entry in entries:
+        partition = broker.partitions.find((entry.topic_id, entry.partition))
+        if partition is not None and entry.next_offset > partition.state.high_watermark:
+            with contextlib.suppress(ProtocolError, TimeoutError):
+                async with asyncio.timeout(_OWNER_S):
+                    await partition.access.ensure_active()
 
 
 def _check_answer(broker: Broker, asked: pb.Commit) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import OFFSETS_KEY
+from tidelog_broker.groups.descriptions import Descriptions
 from tidelog_broker.groups.subscriptions import check_wish
 from tidelog_broker.server.forwarding import at_owner
 from tidelog_broker.wire.connection import Request
@@ -22,8 +23,12 @@ from tidelog_proto.limits import (
 from tidelog_proto.names import check_group_name
 
 PAGE_GROUPS: Final = 1_000
+PAGE_EFFORT: Final = 50_000
+"""So that a page takes the event loop no longer than some tens of milliseconds; see `Descriptions.effort`."""
 HELD_MAX: Final = 100_000
 """Partitions that one report names."""
+LOAD_MAX: Final = 1e12
+"""Bytes a second of one partition."""
 
 _MEMBER_ID: Final = re.compile(r"[A-Za-z0-9]{16,64}")
 
@@ -36,14 +41,7 @@ async def heartbeat(broker: Broker, request: Request) -> None:
     """
     asked = request.envelope.group_heartbeat
     _check(asked)
-    gone = partial(broker.coordinator.disconnected, asked.group, asked.member_id)
-    is_member_itself = request.connection.peer_id is None
-    if is_member_itself:
-        request.connection.closed_listeners.add(gone)
-    try:
-        request.reply(await at_owner(broker, OFFSETS_KEY, request, partial(_heartbeat, broker)))
-    finally:
-        request.connection.closed_listeners.discard(gone)
+    request.reply(await at_owner(broker, OFFSETS_KEY, request, partial(_heartbeat, broker)))
 
 
 async def _heartbeat(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
@@ -60,7 +58,7 @@ async def describe(broker: Broker, request: Request) -> None:
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         await broker.coordinator.ready(confirmed=True)
-        reply = broker.coordinator.describe(envelope.group_describe.group, broker.node_id)
+        reply = broker.coordinator.descriptions.describe(envelope.group_describe.group)
         return pb.Envelope(group_describe_reply=reply)
 
     request.reply(await at_owner(broker, OFFSETS_KEY, request, local))
@@ -72,12 +70,22 @@ async def list_some(broker: Broker, request: Request) -> None:
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         await broker.coordinator.ready(confirmed=True)
         async with broker.bounds.turns.turn(request.connection):
-            after = envelope.group_list.after
-            names = sorted(name for name in broker.coordinator.names() if name > after)
-            page = [broker.coordinator.summary(name, broker.node_id) for name in names[:PAGE_GROUPS]]
-        return pb.Envelope(group_list_reply=pb.GroupListReply(groups=page, more=len(names) > PAGE_GROUPS))
+            reply = _page(broker.coordinator.descriptions, envelope.group_list.after)
+        return pb.Envelope(group_list_reply=reply)
 
     request.reply(await at_owner(broker, OFFSETS_KEY, request, local))
+
+
+def _page(descriptions: Descriptions, after: str) -> pb.GroupListReply:
+    names = sorted(name for name in descriptions.names() if name > after)
+    reply, effort = pb.GroupListReply(), 0
+    for name in names[:PAGE_GROUPS]:
+        effort += descriptions.effort(name)
+        if reply.groups and effort > PAGE_EFFORT:
+            break
+        reply.groups.append(descriptions.summary(name))
+    reply.more = len(names) > len(reply.groups)
+    return reply
 
 
 async def delete(broker: Broker, request: Request) -> None:
@@ -107,6 +115,10 @@ def _check(asked: pb.GroupHeartbeat) -> None:
         raise ProtocolError(pb.INVALID_REQUEST, "a member's id is 16 to 64 letters and digits")
     if sum(len(topic.partitions) for topic in asked.held) > HELD_MAX:
         raise ProtocolError(pb.INVALID_REQUEST, f"a member says of at most {HELD_MAX} partitions that it has them")
+    if len(asked.loads) > HELD_MAX or not all(0 <= load.bytes_per_s <= LOAD_MAX for load in asked.loads):
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"a load is 0 to {LOAD_MAX:.0e} bytes a second, of at most {HELD_MAX} partitions"
+        )
     if not asked.HasField("join"):
         return
     wish = asked.join

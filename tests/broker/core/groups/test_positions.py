@@ -161,3 +161,69 @@ def test_the_memory_of_all_positions_is_bounded_and_what_is_durable_is_taken_all
     assert len(offsets) == 3
     offsets.forget_topic(b"t" * 16)
     assert (len(offsets), offsets.size_bytes) == (0, 0)
+
+
+places = st.tuples(st.sampled_from(["g", "h"]), st.sampled_from([b"t" * 16, b"u" * 16]), st.integers(0, 3))
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("prepare"), places, st.text(max_size=3)),
+        st.tuples(st.sampled_from(["apply", "withdraw"]), st.integers(0, 5)),
+        st.tuples(st.just("forget"), st.sampled_from(["g", "h"])),
+        st.tuples(st.just("topic"), st.sampled_from([b"t" * 16, b"u" * 16])),
+    ),
+    max_size=60,
+)
+
+
+@given(steps)
+def test_sizes_and_counts_stay_right_whatever_is_forgotten(done: list[tuple[str, *tuple[object, ...]]]) -> None:
+    """Beside an all-knowing copy: what is forgotten leaves nothing, and what stays is still there, in order."""
+    offsets, standing = GroupOffsets(), dict[OffsetKey, pb.OffsetRecord]()
+    on_their_way: list[pb.OffsetRecord] = []
+    for number, (step, *rest) in enumerate(done):
+        if step == "prepare":
+            key = OffsetKey(*rest[0])  # type: ignore[misc]  # as drawn above
+            record = offsets.prepare(key, next_offset=number, note=str(rest[1]), reset=True, now_us=number)
+            assert record is not None
+            on_their_way.append(record)
+        elif step in {"apply", "withdraw"} and on_their_way:
+            assert isinstance(rest[0], int)
+            record = on_their_way.pop(rest[0] % len(on_their_way))
+            key = OffsetKey(record.group, record.topic_id, record.partition)
+            getattr(offsets, step)(record)
+            if step == "apply" and (key not in standing or standing[key].revision < record.revision):
+                standing[key] = record
+        elif step == "forget":
+            offsets.forget_group(str(rest[0]))
+            standing = {key: record for key, record in standing.items() if key.group != rest[0]}
+        elif step == "topic":
+            assert isinstance(rest[0], bytes)
+            offsets.forget_topic(rest[0])
+            standing = {key: record for key, record in standing.items() if key.topic_id != rest[0]}
+        assert len(offsets) == len(standing)
+        assert {id(record) for record in offsets.records()} == {id(record) for record in standing.values()}
+        assert offsets.size_bytes == sum(POSITION_BYTES + len(record.note) for record in standing.values())
+        for group in ("g", "h"):
+            found = [(record.topic_id, record.partition) for record in offsets.of_group(group)]
+            assert found == sorted((key.topic_id, key.partition) for key in standing if key.group == group)
+            assert offsets.count_of(group) == len(found)
+            newest = [record.commit_timestamp_us for key, record in standing.items() if key.group == group]
+            assert offsets.last_commit_us(group) == max(newest, default=0)
+            assert offsets.is_committing(group) <= (group in offsets.names())
+
+
+def test_a_group_is_committing_until_its_commits_are_settled() -> None:
+    offsets = GroupOffsets()
+    first = prepare(offsets, 1)
+    assert first is not None
+    assert offsets.is_committing("g")
+    offsets.apply(first)
+    assert not offsets.is_committing("g")
+    second = prepare(offsets, 2)
+    assert second is not None
+    assert offsets.is_committing("g")
+    offsets.forget_group("g")
+    assert not offsets.is_committing("g")
+    assert "g" not in offsets.names()
+    offsets.forget_group("g")
+    assert (len(offsets), offsets.size_bytes) == (0, 0)

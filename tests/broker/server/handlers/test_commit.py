@@ -56,6 +56,18 @@ async def test_a_commit_survives(stand: Stand, end: str) -> None:
     assert result.commit_timestamp_us > 0
 
 
+@pytest.mark.parametrize("end", ["stop", "crash"])
+async def test_a_commit_is_taken_right_after_a_start(stand: Stand, end: str) -> None:
+    """Nobody has asked for the partition yet: that its end is not known is no reason to refuse."""
+    await stand.start()
+    topic_id = await topic_with(await stand.peer())
+    await getattr(stand, end)()
+    await stand.start()
+    peer = await stand.peer()
+    assert (await commit(peer, topic_id, 11)).error.code == pb.OFFSET_OUT_OF_RANGE
+    assert (await commit(peer, topic_id, 10)).next_offset == 10
+
+
 async def test_a_commit_is_durable_before_its_reply(stand: Stand) -> None:
     node = await stand.start()
     peer = await stand.peer()

@@ -1,0 +1,111 @@
+"""What is told of groups to people: their names, a line about each, and who has what in one of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidelog_broker.core.groups.membership import keys_of, partitions_of
+from tidelog_broker.core.groups.positions import GroupOffsets
+from tidelog_broker.core.groups.records import GroupRecords
+from tidelog_broker.core.topics import PartitionKey, TopicRegistry
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import KIB, PAGE_BYTES
+
+PARTITIONS_BYTES: Final = 384 * KIB
+"""So much of who has which partition is described at most; members' names and wishes take as much, topics a page."""
+
+
+class Descriptions:
+    """See the module.
+
+    Args:
+        groups, positions: what `__offsets` says.
+        topics: those of the cluster.
+        node_id: who coordinates, that is this node.
+    """
+
+    def __init__(self, *, groups: GroupRecords, positions: GroupOffsets, topics: TopicRegistry, node_id: str) -> None:
+        self._records = groups
+        self._positions = positions
+        self._topics = topics
+        self._node_id = node_id
+
+    def names(self) -> set[str]:
+        """Return the groups there are."""
+        return {*self._positions.names(), *self._records.names()}
+
+    def check_known(self, name: str) -> None:
+        """See that there is a group.
+
+        Raises:
+            ProtocolError: UNKNOWN_GROUP.
+        """
+        if name not in self._positions.names() and self._records.get(name) is None:
+            raise ProtocolError(pb.UNKNOWN_GROUP, f"there is no group {name!r}: it has neither members nor positions")
+
+    def describe(self, name: str) -> pb.GroupDescribeReply:
+        """Return a group's members, and what each has and is to have; of that as much as there is room for.
+
+        Raises:
+            ProtocolError: UNKNOWN_GROUP.
+        """
+        self.check_known(name)
+        reply = pb.GroupDescribeReply(summary=self.summary(name))
+        ids: set[bytes] = set()
+        room_bytes = PARTITIONS_BYTES
+        for member in self._record(name).members:
+            room_bytes -= member.ByteSize() - member.wish.ByteSize()
+            if room_bytes < 0:
+                reply.shortened = True
+                reply.members.add(member_id=member.member_id, wish=member.wish)
+                continue
+            reply.members.append(member)
+            ids.update(topic.topic_id for topic in (*member.held, *member.target))
+        room_bytes = PAGE_BYTES
+        for topic_id in sorted(ids):
+            told = pb.TopicName(topic_id=topic_id, name=self._name_of(topic_id))
+            room_bytes -= told.ByteSize()
+            if room_bytes < 0:
+                reply.shortened = True
+                break
+            reply.topics.append(told)
+        return reply
+
+    def summary(self, name: str) -> pb.GroupSummary:
+        """Return a group in a line."""
+        record = self._record(name)
+        moving = any(keys_of(member.held) != keys_of(member.target) for member in record.members)
+        return pb.GroupSummary(
+            group=name,
+            generation=record.generation,
+            members=len(record.members),
+            positions=self._positions.count_of(name),
+            assignor=record.assignor or (pb.STICKY if record.members else pb.ASSIGNOR_UNSPECIFIED),
+            state="empty" if not record.members else "moving" if moving else "stable",
+            coordinator=self._node_id,
+            last_commit_us=self._positions.last_commit_us(name),
+        )
+
+    def effort(self, name: str) -> int:
+        """Return about how many things are looked at for a line about a group."""
+        return self._positions.count_of(name) + self._record(name).ByteSize() // 4
+
+    def named(self, keys: frozenset[PartitionKey]) -> list[pb.TopicPartitions]:
+        """Return partitions as a member is told of them: with the names of their topics, as many as a page holds."""
+        topics = partitions_of(keys)
+        room_bytes = PAGE_BYTES
+        for topic in topics:
+            name = self._name_of(topic.topic_id)
+            room_bytes -= len(name) + 3
+            if room_bytes < 0:
+                break
+            topic.topic = name
+        return topics
+
+    def _record(self, name: str) -> pb.GroupRecord:
+        return self._records.get(name) or pb.GroupRecord(group=name)
+
+    def _name_of(self, topic_id: bytes) -> str:
+        record = self._topics.get(topic_id)
+        return "" if record is None or record.deleted else record.name

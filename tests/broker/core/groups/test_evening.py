@@ -1,0 +1,123 @@
+"""What is given to whom: all of it, once, to who asked for it, evenly, and with as few moves as that takes."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog_broker.core.groups.evening import Assignment, askers, even
+from tidelog_broker.core.topics import PartitionKey
+
+TOPICS = [bytes([number]) * 16 for number in range(4)]
+ALL = frozenset(TOPICS)
+
+Members = dict[str, frozenset[bytes]]
+
+
+def keys(count: int, topics: int = 1) -> list[PartitionKey]:
+    return [(number.to_bytes(16, "big"), index) for number in range(topics) for index in range(count // topics)]
+
+
+def owners(assignment: Assignment) -> dict[PartitionKey, str]:
+    """Return who has each; nobody may have what another has."""
+    found = {key: member for member, held in assignment.items() for key in held}
+    assert len(found) == sum(map(len, assignment.values()))
+    return found
+
+
+def evened(members: Members, partitions: list[PartitionKey], has: dict[PartitionKey, str]) -> dict[PartitionKey, str]:
+    return owners(even(members, {key: (has.get(key), 1.0) for key in partitions}, worth=1.0))
+
+
+wishes = st.lists(st.frozensets(st.sampled_from(TOPICS), max_size=4), max_size=7)
+held = st.lists(st.sampled_from(["m0", "m1", "m2", "gone", ""]), min_size=40, max_size=40)
+
+
+@given(wishes, st.lists(st.integers(0, 10), min_size=4, max_size=4), held)
+def test_everything_is_given_once_to_who_asked(
+    wanted: list[frozenset[bytes]], counts: list[int], had: list[str]
+) -> None:
+    members = {f"m{number}": topics for number, topics in enumerate(wanted)}
+    partitions = [(topic, index) for topic, count in zip(TOPICS, counts, strict=True) for index in range(count)]
+    has = {key: member for key, member in zip(partitions, had, strict=False) if member}
+    given_to = evened(members, partitions, has)
+    assert all(key[0] in members[member] for key, member in given_to.items())
+    asked = frozenset().union(*wanted)
+    assert given_to.keys() == {key for key in partitions if key[0] in asked}
+    load = Counter(given_to.values())
+    for key, member in given_to.items():  # nobody could take one over and be no fuller than who has it
+        assert all(load[member] - load[other] <= 1 for other, topics in members.items() if key[0] in topics)
+    assert evened(members, partitions, given_to) == given_to, "what is even stays"
+
+
+@given(st.integers(1, 12), st.integers(0, 60), st.integers(1, 4))
+def test_equal_wishes_are_served_evenly_and_changes_move_as_few_as_can_be(
+    members: int, partitions: int, topics: int
+) -> None:
+    everything = keys(partitions, topics)
+    wanted = frozenset(topic for topic, _ in everything)
+    names = [f"m{number}" for number in range(members + 1)]
+    before = evened(dict.fromkeys(names[:-1], wanted), everything, {})
+    counts = Counter(dict.fromkeys(names[:-1], 0)) + Counter(before.values())
+    assert max(counts.values(), default=0) - min(counts[name] for name in names[:-1]) <= 1
+    with_another = evened(dict.fromkeys(names, wanted), everything, before)
+    moved = [key for key in everything if with_another[key] != before[key]]
+    assert len(moved) == len(everything) // (members + 1)
+    assert all(with_another[key] == names[-1] for key in moved), "only to the one that came"
+    again = evened(dict.fromkeys(names[:-1], wanted), everything, with_another)
+    assert all(again[key] == with_another[key] for key in everything if with_another[key] != names[-1])
+
+
+@given(
+    st.lists(st.floats(0.01, 1e6), max_size=30),
+    st.integers(1, 5),
+    st.lists(st.sampled_from(["m0", "m1", ""]), min_size=30, max_size=30),
+)
+def test_weights_differ_by_no_more_than_is_worth_a_move(weights: list[float], members: int, had: list[str]) -> None:
+    names = [f"m{number}" for number in range(members)]
+    partitions = {
+        (TOPICS[0], at): (who or None, weight) for at, (weight, who) in enumerate(zip(weights, had, strict=False))
+    }
+    worth = max(0.1 * sum(weights) / members, 1e-9)
+    given_to = owners(even(dict.fromkeys(names, ALL), partitions, worth=worth))
+    assert given_to.keys() == partitions.keys()
+    load = {name: sum(partitions[key][1] for key, who in given_to.items() if who == name) for name in names}
+    for key, who in given_to.items():
+        weight = partitions[key][1]
+        for other in names:
+            difference = load[who] - load[other]
+            assert difference <= worth * 1.001 or weight > difference / 2 * 0.999, "it would have brought them closer"
+
+
+def test_many_small_weights_go_to_one_that_comes() -> None:
+    """Each is worth little beside what a member has; together they are not."""
+    has: dict[PartitionKey, tuple[str | None, float]] = {key: (f"m{key[1] % 2}", 5.0) for key in keys(300)}
+    given_to = owners(even(dict.fromkeys(["m0", "m1", "m2"], frozenset({keys(1)[0][0]})), has, worth=50.0))
+    assert min(Counter(given_to.values()).values()) >= 85
+
+
+def test_who_has_asked_for_a_topic() -> None:
+    members = {"b": frozenset(TOPICS[:2]), "a": frozenset(TOPICS[:1]), "c": frozenset(TOPICS[:2])}
+    found = askers(members, TOPICS[:3])
+    assert {topic: list(who) for topic, who in found.items()} == {
+        TOPICS[0]: ["b", "a", "c"],
+        TOPICS[1]: ["b", "c"],
+        TOPICS[2]: [],
+    }
+
+
+@pytest.mark.parametrize("topics", [1, 200, 20_000])
+def test_the_largest_group_is_evened_out_in_time(topics: int) -> None:
+    partitions = keys(20_000, topics)
+    wanted = frozenset(topic for topic, _ in partitions)
+    names = [f"m{number}" for number in range(1000)]
+    began_s = time.process_time()
+    from_one = evened(dict.fromkeys(names, wanted), partitions, dict.fromkeys(partitions, names[0]))
+    without_one = evened(dict.fromkeys(names[1:], wanted), partitions, from_one)
+    assert time.process_time() - began_s < 2
+    assert set(Counter(from_one.values()).values()) == {20}
+    assert sum(from_one[key] != without_one[key] for key in partitions) == 20

@@ -1,0 +1,300 @@
+"""A group without I/O: who holds what, what is told, and what may be committed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog_broker.core.groups import membership
+from tidelog_broker.core.groups.membership import Group, keys_of, partitions_of
+from tidelog_broker.core.topics import PartitionKey
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+T = b"t" * 16
+ADA, BOB, EVE = "ada0000000000000", "bob0000000000000", "eve0000000000000"
+
+
+class Topics:
+    """What wishes stand for here: the topics by id, and how many partitions each has."""
+
+    def __init__(self, partitions: int = 4) -> None:
+        self.all = {T: partitions}
+
+    def __call__(self, wish: pb.GroupWish) -> dict[bytes, int]:
+        return {topic_id: self.all[topic_id] for topic_id in self.all if topic_id.decode() in wish.topics}
+
+
+@pytest.fixture
+def topics() -> Topics:
+    return Topics()
+
+
+@pytest.fixture
+def group(topics: Topics) -> Group:
+    return Group("g", topics)
+
+
+def wish(*, instance_id: str = "", born_us: int = 0, topics: tuple[bytes, ...] = (T,)) -> pb.GroupWish:
+    return pb.GroupWish(topics=[one.decode() for one in topics], instance_id=instance_id, born_us=born_us)
+
+
+def write(group: Group) -> list[str]:
+    """Make what was decided durable; return who is to be told something new."""
+    news: list[str] = []
+    while (record := group.next_record()) is not None:
+        news += group.written(pb.GroupRecord.FromString(record.SerializeToString()))
+    return news
+
+
+def join(group: Group, *member_ids: str) -> None:
+    for member_id in member_ids:
+        group.join(member_id, wish())
+    write(group)
+
+
+def has(group: Group, member_id: str) -> set[int]:
+    told = group.told(member_id)
+    assert told is not None
+    return {partition for _, partition in told.assigned}
+
+
+def report(group: Group, member_id: str, *held: int) -> None:
+    """Let a member say, having seen the newest answer, that it has these."""
+    told = group.told(member_id)
+    assert told is not None
+    group.report(member_id, seen_revision=told.revision, held={(T, number) for number in held})
+    write(group)
+
+
+def code(group: Group, member_id: str, generation: int, key: PartitionKey) -> int:
+    try:
+        group.check_commit(member_id, generation, key)
+    except ProtocolError as error:
+        return error.code
+    return 0
+
+
+def test_a_first_member_gets_all_once_that_is_durable(group: Group) -> None:
+    group.join(ADA, wish())
+    assert group.told(ADA) is None
+    record = group.next_record()
+    assert record is not None
+    assert group.told(ADA) is None, "nothing is told before it is durable"
+    assert group.next_record() is None
+    assert group.written(record) == [ADA]
+    assert has(group, ADA) == {0, 1, 2, 3}
+    assert not group.is_empty
+
+
+def test_a_second_member_gets_what_the_first_has_given_up(group: Group) -> None:
+    join(group, ADA)
+    join(group, BOB)
+    assert len(has(group, ADA)) == 2
+    assert has(group, BOB) == set()
+    before = has(group, ADA)
+    report(group, ADA, 0, 1, 2, 3)
+    assert has(group, BOB) == set(), "it reads them still"
+    report(group, ADA, *before)
+    assert has(group, BOB) == {0, 1, 2, 3} - before
+
+
+def test_a_report_from_before_the_target_frees_nothing(group: Group) -> None:
+    join(group, ADA)
+    old = group.told(ADA)
+    assert old is not None
+    join(group, BOB)
+    group.report(ADA, seen_revision=old.revision, held=set())
+    write(group)
+    assert has(group, BOB) == set()
+    group.report("nobody0000000000", seen_revision=99, held=set())
+    assert group.next_record() is None
+
+
+def test_a_report_while_a_new_target_is_due_frees_nothing(group: Group) -> None:
+    join(group, ADA, BOB)
+    group.join(EVE, wish())
+    told = group.told(ADA)
+    assert told is not None
+    group.report(ADA, seen_revision=told.revision, held=set())
+    write(group)
+    assert sum(len(keys_of(member.held)) for member in group.standing.members) == 4
+
+
+def test_who_leaves_is_followed_at_once(group: Group) -> None:
+    join(group, ADA, BOB)
+    assert group.remove(ADA)
+    assert not group.remove(ADA)
+    assert write(group) == [BOB]
+    assert has(group, BOB) == {0, 1, 2, 3}
+    assert group.told(ADA) is None
+
+
+def test_joining_twice_changes_nothing(group: Group) -> None:
+    join(group, ADA)
+    assert group.join(ADA, wish(topics=())) == []
+    assert group.next_record() is None
+    assert has(group, ADA) == {0, 1, 2, 3}
+
+
+def test_an_instance_that_comes_back_gets_what_it_had(group: Group) -> None:
+    group.join(ADA, wish(instance_id="i", born_us=1))
+    join(group, BOB)
+    before = has(group, ADA)
+    assert group.join(EVE, wish(instance_id="i", born_us=2)) == [ADA]
+    write(group)
+    assert has(group, EVE) == before
+    assert group.told(ADA) is None
+    with pytest.raises(ProtocolError) as refused:
+        group.join("late000000000000", wish(instance_id="i", born_us=1))
+    assert refused.value.code == pb.MEMBER_FENCED
+
+
+def test_generations_grow_with_every_target(group: Group) -> None:
+    seen = []
+    for member_id in (ADA, BOB, EVE):
+        join(group, member_id)
+        seen.append(group.standing.generation)
+    group.remove(EVE)
+    write(group)
+    assert [*seen, group.standing.generation] == [1, 2, 3, 4]
+
+
+def test_topics_that_grow_and_go_are_followed(group: Group, topics: Topics) -> None:
+    join(group, ADA)
+    group.look_at_topics()
+    assert group.next_record() is None
+    topics.all[T] = 6
+    group.look_at_topics()
+    write(group)
+    assert has(group, ADA) == set(range(6))
+    del topics.all[T]
+    group.look_at_topics()
+    write(group)
+    assert has(group, ADA) == set()
+    report(group, ADA)
+    assert not group.standing.members[0].held
+
+
+def test_commits_are_taken_from_who_has_the_partition(group: Group) -> None:
+    assert code(group, "", 0, (T, 0)) == 0
+    join(group, ADA)
+    assert code(group, "", 0, (T, 0)) == pb.GROUP_NOT_EMPTY
+    assert code(group, ADA, 1, (T, 0)) == 0
+    assert code(group, ADA, 0, (T, 0)) == pb.MEMBER_FENCED, "granted in a later generation than it knows"
+    assert code(group, ADA, 1, (T, 4)) == pb.MEMBER_FENCED
+    assert code(group, BOB, 1, (T, 0)) == pb.MEMBER_FENCED
+    join(group, BOB)
+    given_up = ({0, 1, 2, 3} - has(group, ADA)).pop()
+    assert code(group, ADA, 1, (T, given_up)) == 0, "until it has given it up"
+    report(group, ADA, *has(group, ADA))
+    assert code(group, ADA, 2, (T, given_up)) == pb.MEMBER_FENCED
+    assert code(group, BOB, 2, (T, given_up)) == 0
+    group.remove(ADA)
+    assert code(group, ADA, 9, (T, 0)) == pb.MEMBER_FENCED
+
+
+def test_what_could_not_be_written_is_forgotten_and_its_revision_is_not_used_again(group: Group) -> None:
+    join(group, ADA)
+    standing = group.standing
+    group.join(BOB, wish())
+    lost = group.next_record()
+    assert lost is not None
+    group.restart(standing)
+    assert list(group.member_ids) == [ADA]
+    assert group.told(BOB) is None
+    join(group, BOB)
+    assert group.standing.revision > lost.revision
+    assert {member.member_id for member in group.standing.members} == {ADA, BOB}
+
+
+def test_the_next_coordinator_goes_on_with_what_stands(group: Group, topics: Topics) -> None:
+    join(group, ADA, BOB)
+    held = {member_id: has(group, member_id) for member_id in (ADA, BOB)}
+    following = Group("g", topics)
+    following.restart(pb.GroupRecord.FromString(group.standing.SerializeToString()))
+    assert {member_id: has(following, member_id) for member_id in (ADA, BOB)} == held
+    assert following.next_record() is None, "nothing has changed"
+    topics.all[T] = 5
+    following.restart(group.standing)
+    write(following)
+    assert len(has(following, ADA) | has(following, BOB)) == 5
+
+
+def test_a_group_with_members_is_not_deleted(group: Group) -> None:
+    join(group, ADA)
+    with pytest.raises(ProtocolError) as refused:
+        group.delete()
+    assert refused.value.code == pb.GROUP_NOT_EMPTY
+    group.remove(ADA)
+    with pytest.raises(ProtocolError):
+        group.delete()  # not durable yet
+    write(group)
+    assert group.is_empty
+    revision = group.standing.revision
+    record = group.delete()
+    assert record.deleted
+    assert record.revision > revision
+
+
+def test_members_are_bounded(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "MEMBERS_MAX", 2)
+    group.join(ADA, wish(instance_id="i", born_us=1))
+    group.join(BOB, wish())
+    with pytest.raises(ProtocolError) as refused:
+        group.join(EVE, wish())
+    assert refused.value.code == pb.INVALID_REQUEST
+    assert group.join(EVE, wish(instance_id="i", born_us=2)) == [ADA]
+
+
+def test_partitions_are_bounded(group: Group, topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "PARTITIONS_MAX", 10)
+    topics.all[b"u" * 16] = 7
+    join(group, ADA)
+    with pytest.raises(ProtocolError, match="11 partitions"):
+        group.join(BOB, wish(topics=(b"u" * 16,)))
+    group.join(BOB, wish())
+
+
+def test_names_are_bounded_and_an_instance_that_starts_again_counts_once(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = wish(instance_id="i" * 100, born_us=1)
+    monkeypatch.setattr(membership, "WISHES_BYTES_MAX", first.ByteSize() + 10)
+    group.join(ADA, first)
+    with pytest.raises(ProtocolError, match="use a pattern"):
+        group.join(BOB, wish())
+    assert group.join(EVE, wish(instance_id="i" * 100, born_us=2)) == [ADA]
+
+
+def test_members_that_ask_for_the_same_cost_one_look(topics: Topics) -> None:
+    looks = 0
+
+    def counted(asked: pb.GroupWish) -> dict[bytes, int]:
+        nonlocal looks
+        looks += 1
+        return topics(asked)
+
+    group = Group("g", counted)
+    for number in range(50):
+        group.join(f"member{number:010}", wish())
+    looks = 0
+    write(group)
+    group.look_at_topics()
+    assert looks <= 3
+
+
+def test_loads_are_kept_of_what_a_member_holds_only(group: Group, topics: Topics) -> None:
+    group.join(ADA, pb.GroupWish(topics=[T.decode()], assignor=pb.BY_LOAD))
+    write(group)
+    loads = {(T, number): 1000.0 if number == 0 else 10.0 for number in range(4)}
+    group.note_loads(BOB, dict.fromkeys(loads, 1e9))
+    group.note_loads(ADA, {**loads, (T, 77): 1e9, (b"other", 1): 1e9})
+    join(group, BOB)
+    assert has(group, ADA) in ({0}, {1, 2, 3})
+
+
+def test_partitions_travel_by_topic_and_in_order() -> None:
+    keys = {(b"b", 1), (b"a", 2), (b"b", 0)}
+    travelling = partitions_of(keys)
+    assert [(one.topic_id, list(one.partitions)) for one in travelling] == [(b"a", [2]), (b"b", [0, 1])]
+    assert keys_of(travelling) == keys

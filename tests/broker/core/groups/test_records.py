@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from itertools import permutations
+
+from tidelog_broker.core.groups.records import GroupRecords, group_in, wrapped
+from tidelog_proto import broker_pb2 as pb
+
+
+def record(revision: int, *, group: str = "g", members: int = 0, deleted: bool = False) -> pb.GroupRecord:
+    return pb.GroupRecord(
+        group=group,
+        revision=revision,
+        members=[pb.GroupMember(member_id=f"member{number:010}") for number in range(members)],
+        deleted=deleted,
+    )
+
+
+def test_the_highest_revision_holds_whichever_comes_first() -> None:
+    for order in permutations([record(1), record(2, members=3), record(3, members=1)]):
+        records = GroupRecords()
+        for one in order:
+            records.apply(one)
+        assert records.get("g") == record(3, members=1)
+        assert not records.apply(record(3, members=2))
+        assert list(records.records()) == [record(3, members=1)]
+
+
+def test_one_that_deletes_is_not_kept_and_outdates_what_was_before() -> None:
+    records = GroupRecords()
+    records.apply(record(4, members=2))
+    assert not records.apply(record(3, deleted=True))
+    assert records.apply(record(5, deleted=True))
+    assert records.get("g") is None
+    assert not records.names()
+    assert records.apply(record(1)), "another group of that name begins again"
+
+
+def test_sizes_follow_what_is_kept() -> None:
+    records = GroupRecords()
+    sizes = []
+    for one in (record(1, members=5), record(1, group="h", members=1), record(2), record(3, members=9)):
+        records.apply(one)
+        sizes.append(records.size_bytes)
+    assert sizes[1] > sizes[0] > 0
+    assert sizes[2] < sizes[1]
+    alone = GroupRecords()
+    alone.apply(record(1, group="h", members=1))
+    records.apply(record(4, deleted=True))
+    assert records.size_bytes == alone.size_bytes
+    records.apply(record(2, group="h", deleted=True))
+    assert records.size_bytes == 0
+    records.apply(record(9, group="never", deleted=True))
+    assert records.size_bytes == 0
+
+
+def test_a_groups_record_is_told_from_a_position() -> None:
+    one = record(7, members=2)
+    assert group_in(wrapped(one).SerializeToString()) == one
+    position = pb.OffsetRecord(
+        group="g", topic_id=b"t" * 16, partition=1, next_offset=5, note="n", commit_timestamp_us=9, revision=3, epoch=4
+    )
+    assert group_in(position.SerializeToString()) is None
+    assert group_in(b"") is None

@@ -1,0 +1,153 @@
+"""Who waits at a group is told what is durable, or why nothing can be told."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tidelog_broker.base.tasks import Tasks
+from tidelog_broker.core.groups.membership import Group
+from tidelog_broker.groups.coordinated import Coordinated
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+T = b"t" * 16
+ADA, BOB = "ada0000000000000", "bob0000000000000"
+WISH = pb.GroupWish(topics=["t"])
+
+
+class Stage:
+    """A group and a log of one record, whose writes come about when a test says so."""
+
+    def __init__(self) -> None:
+        self.standing: pb.GroupRecord | None = None
+        self.written: list[pb.GroupRecord] = []
+        self.gate: asyncio.Future[None] | None = None
+        self.restarted: list[int] = []
+        self.settled = 0
+        self.group = Group("g", lambda _: {T: 2})
+        self.coordinated = Coordinated(
+            self.group,
+            tasks=Tasks(),
+            write=self.write,
+            standing=lambda: self.standing,
+            restarted=lambda group, error: self.restarted.append(error.code),
+            settled=self.settle,
+        )
+
+    def settle(self, group: Group) -> None:
+        self.settled += 1
+
+    async def write(self, record: pb.GroupRecord) -> None:
+        self.written.append(record)
+        if self.gate is not None:
+            await self.gate
+        if self.standing is None or self.standing.revision < record.revision:
+            self.standing = pb.GroupRecord.FromString(record.SerializeToString())
+
+    def hold(self) -> asyncio.Future[None]:
+        self.gate = asyncio.get_running_loop().create_future()
+        return self.gate
+
+
+async def test_what_is_decided_while_one_is_written_goes_into_the_next() -> None:
+    stage = Stage()
+    gate = stage.hold()
+    stage.group.join(ADA, WISH)
+    done = stage.coordinated.settle()
+    await asyncio.sleep(0.01)
+    for number in range(5):
+        stage.group.join(f"more{number:012}", WISH)
+        assert stage.coordinated.settle() is done
+    await asyncio.sleep(0.01)
+    assert len(stage.written) == 1
+    gate.set_result(None)
+    await done
+    assert [len(record.members) for record in stage.written] == [1, 6]
+    assert stage.settled == 1
+
+
+async def test_news_wake_who_waits_and_nobody_else() -> None:
+    stage = Stage()
+    stage.group.join(ADA, WISH)
+    await stage.coordinated.settle()
+    told = stage.group.told(ADA)
+    assert told is not None
+    waiting = asyncio.create_task(stage.coordinated.news(ADA, seen_revision=told.revision, wait_s=5))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    stage.group.join(BOB, WISH)
+    await stage.coordinated.settle()
+    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(stage.coordinated.news(ADA, seen_revision=told.revision, wait_s=5), 1)  # there are some
+    await asyncio.wait_for(stage.coordinated.news(ADA, seen_revision=99, wait_s=0.01), 1)
+
+
+async def test_a_second_question_of_a_member_sends_the_first_away() -> None:
+    stage = Stage()
+    stage.group.join(ADA, WISH)
+    await stage.coordinated.settle()
+    first = asyncio.create_task(stage.coordinated.news(ADA, seen_revision=9, wait_s=5))
+    await asyncio.sleep(0.01)
+    second = asyncio.create_task(stage.coordinated.news(ADA, seen_revision=9, wait_s=5))
+    await asyncio.wait_for(first, 1)
+    assert not second.done()
+    stage.coordinated.removed([ADA])
+    await asyncio.wait_for(second, 1)
+
+
+async def test_where_the_write_fails_all_begins_again() -> None:
+    stage = Stage()
+    stage.group.join(ADA, WISH)
+    await stage.coordinated.settle()
+    gate = stage.hold()
+    stage.group.join(BOB, WISH)
+    done = stage.coordinated.settle()
+    await asyncio.sleep(0.01)
+    gate.set_exception(ProtocolError(pb.DISK_FULL, "full"))
+    with pytest.raises(ProtocolError, match="full"):
+        await done
+    assert list(stage.group.member_ids) == [ADA]
+    assert stage.restarted == [pb.DISK_FULL]
+    stage.gate = None
+    stage.group.join(BOB, WISH)
+    await stage.coordinated.settle()
+    assert stage.standing is not None
+    assert len(stage.standing.members) == 2
+
+
+async def test_nothing_is_told_of_a_record_that_another_one_has_overtaken() -> None:
+    """One that this node had on its way in an earlier epoch has the same revision and comes about first."""
+    stage = Stage()
+    gate = stage.hold()
+    stage.group.join(ADA, WISH)
+    done = stage.coordinated.settle()
+    await asyncio.sleep(0.01)
+    earlier = pb.GroupMember(member_id=BOB, wish=WISH)
+    stage.standing = pb.GroupRecord(group="g", revision=1, generation=1, members=[earlier])
+    gate.set_result(None)
+    with pytest.raises(ProtocolError) as refused:
+        await done
+    assert refused.value.code == pb.EPOCH_CHANGING
+    assert list(stage.group.member_ids) == [BOB]
+    assert stage.group.told(ADA) is None
+
+
+async def test_who_waits_is_sent_on_when_nothing_can_be_told_any_more() -> None:
+    stage = Stage()
+    stage.group.join(ADA, WISH)
+    await stage.coordinated.settle()
+    waiting = asyncio.create_task(stage.coordinated.news(ADA, seen_revision=9, wait_s=5))
+    await asyncio.sleep(0.01)
+    gate = stage.hold()
+    stage.group.join(BOB, WISH)
+    done = stage.coordinated.settle()
+    await asyncio.sleep(0.01)
+    stage.coordinated.fail(ProtocolError(pb.EPOCH_CHANGING, "elsewhere"))
+    for one in (waiting, done):
+        with pytest.raises(ProtocolError, match="elsewhere"):
+            await asyncio.wait_for(one, 1)
+    gate.set_result(None)
+    await asyncio.sleep(0.01)
+    assert len(stage.written) == 2, "nothing more is written here"

@@ -1,0 +1,171 @@
+"""The coordinator in a cluster: it dies, moves, is cut off and stops, and members go on with what they have."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+import pytest
+from tests.broker.founded import Founded
+from tests.broker.group_member import GroupMember, share
+from tests.broker.metric import value_of
+from tests.broker.peer import Peer
+
+from tidelog_broker.core.topics import OFFSETS_KEY
+from tidelog_broker.partition.access import Access
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+
+@pytest.fixture
+async def three(founded: Founded) -> Founded:
+    await founded.found()
+    await founded.settled()
+    await founded.until(lambda: founded.owner(OFFSETS_KEY, "a") != "", "__offsets has no owner")
+    return founded
+
+
+def coordinator_of(cluster: Founded) -> str:
+    return cluster.owner(OFFSETS_KEY, next(iter(cluster.nodes)))
+
+
+def another_than(cluster: Founded, *names: str) -> str:
+    return next(name for name in cluster.nodes if name not in names)
+
+
+async def topic(cluster: Founded, peer: Peer, partitions: int = 4) -> bytes:
+    made = await peer.create("t", partitions=partitions, replication_factor=3)
+    for partition in range(partitions):
+        await cluster.publish(peer, made.topic_id, b"x", partition=partition)
+    return made.topic_id
+
+
+async def ask_again(member: GroupMember) -> None:
+    """Ask as a client does: again, as long as the outcome is unknown or another node may do it soon."""
+    async with asyncio.timeout(30):
+        while True:
+            error = await member.tried()
+            if not error.code:
+                return
+            assert error.retriable, error
+            await asyncio.sleep(0.02)
+
+
+async def commit_again(member: GroupMember, topic_id: bytes, partition: int, offset: int) -> int:
+    async with asyncio.timeout(30):
+        while True:
+            code = await member.commit(topic_id, partition, offset)
+            if code not in {pb.EPOCH_CHANGING, pb.TIMED_OUT, pb.NOT_OWNER, pb.QUORUM_LOST}:
+                return code
+            await asyncio.sleep(0.02)
+
+
+async def test_members_go_on_when_the_coordinator_is_killed(three: Founded) -> None:
+    coordinator = coordinator_of(three)
+    lives = another_than(three, coordinator)
+    peer = await three.peer(lives)
+    topic_id = await topic(three, peer)
+    ada, bob = GroupMember(peer, "t"), GroupMember(await three.peer(lives), "t")
+    await share(ada, bob, partitions=4)
+    held, generation = (set(ada.held), set(bob.held)), ada.membership.generation
+    mine = min(ada.held)
+    assert await commit_again(ada, topic_id, mine, 7) == 0
+    waiting = bob.post(wait_ms=3_000)
+    await asyncio.sleep(0.05)
+    began_s = time.monotonic()
+    await three.crash(coordinator)
+    await ask_again(ada)
+    assert time.monotonic() - began_s < 10, "it is 0.4 s where nothing else runs"
+    error = await bob.tried(waiting)
+    assert error.retriable or not error.code
+    await ask_again(bob)
+    assert (ada.held, bob.held) == held
+    assert ada.membership.generation == generation
+    assert coordinator_of(three) != coordinator
+    reply = (await peer.ask(committed=pb.Committed(group="g"))).envelope.committed_reply
+    assert [result.next_offset for result in reply.results] == [7]
+    assert await commit_again(ada, topic_id, mine, 8) == 0
+    await three.until(
+        lambda: sorted(value_of(node, "tidelog_group_members") for node in three.nodes.values()) == [0, 2],
+        "one node, and no other, has both members",
+    )
+
+
+async def test_any_node_takes_what_members_say(three: Founded) -> None:
+    coordinator = coordinator_of(three)
+    near, far = await three.peer(coordinator), await three.peer(another_than(three, coordinator))
+    await topic(three, far)
+    ada, bob = GroupMember(near, "t"), GroupMember(far, "t")
+    await share(ada, bob, partitions=4)
+    for peer in (near, far):
+        described = (await peer.ask(group_describe=pb.GroupDescribe(group="g"))).envelope.group_describe_reply
+        assert described.summary.coordinator == coordinator
+        (listed,) = (await peer.ask(group_list=pb.GroupList())).envelope.group_list_reply.groups
+        assert listed == described.summary
+    for member in (ada, bob):
+        await member.leave()
+    await far.ask(group_delete=pb.GroupDelete(group="g"))
+    assert not (await near.ask(group_list=pb.GroupList())).envelope.group_list_reply.groups
+
+
+async def test_a_long_session_is_not_waited_for_through_another_node(
+    three: Founded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node that hands a question on waits no longer than that for the answer."""
+    monkeypatch.setattr("tidelog_broker.groups.coordinator.WAIT_MS_MAX", 300)
+    far = await three.peer(another_than(three, coordinator_of(three)))
+    await topic(three, far)
+    ada = GroupMember(far, "t", session_ms=600_000)
+    await ask_again(ada)
+    began_s = time.monotonic()
+    assert (await ada.ask(wait_ms=600_000)).unchanged
+    assert time.monotonic() - began_s < 10
+
+
+async def test_the_coordination_moves_with_a_graceful_stop(three: Founded) -> None:
+    coordinator = coordinator_of(three)
+    lives = another_than(three, coordinator)
+    peer = await three.peer(lives)
+    await topic(three, peer)
+    ada, bob = GroupMember(peer, "t"), GroupMember(await three.peer(coordinator), "t")
+    await share(ada, bob, partitions=4)
+    held = set(ada.held)
+    number = bob.post(wait_ms=3_000)
+    await asyncio.sleep(0.05)
+    began_s = time.monotonic()
+    await three.stop(coordinator)
+    assert time.monotonic() - began_s < 10
+    with contextlib.suppress(ConnectionError):
+        error = await bob.tried(number)
+        assert error.retriable or not error.code
+    bob.peer = peer
+    await ask_again(ada)
+    await ask_again(bob)
+    assert ada.held == held
+    assert len(bob.held) == 2
+
+
+async def test_one_that_owns_the_log_no_longer_tells_nothing(three: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its replicas do not confirm it: what it knows may be of yesterday, so nobody is kept alive by it."""
+    coordinator = coordinator_of(three)
+    peer = await three.peer(coordinator)
+    topic_id = await topic(three, peer)
+    ada = GroupMember(peer, "t")
+    await ask_again(ada)
+
+    async def unconfirmed(self: Access) -> None:
+        await self.ensure_active()
+        raise ProtocolError(pb.QUORUM_LOST, "nobody confirms")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Access, "confirm_owner", unconfirmed)
+        assert await ada.refused() == pb.QUORUM_LOST
+        for asked in (
+            {"group_describe": pb.GroupDescribe(group="g")},
+            {"group_list": pb.GroupList()},
+            {"committed": pb.Committed(group="g")},
+        ):
+            assert (await peer.refused(**asked)).code == pb.QUORUM_LOST
+    assert (await ada.ask()).unchanged
+    assert await commit_again(ada, topic_id, 0, 1) == 0

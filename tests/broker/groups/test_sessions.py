@@ -1,0 +1,88 @@
+"""Deadlines of members: each expires once and in time, and a gap in which nobody looked is nobody's silence."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog_broker.groups.sessions import GAP_S, Sessions, Who
+
+ADA, BOB = Who("g", "ada"), Who("g", "bob")
+
+
+def watched(now: float = 0.0) -> Sessions:
+    sessions = Sessions()
+    sessions.begin(now)
+    return sessions
+
+
+def looks(sessions: Sessions, first: float, last: float) -> dict[Who, float]:
+    """Look every tenth of a second; return when each expired."""
+    found: dict[Who, float] = {}
+    for tenth in range(round(first * 10), round(last * 10) + 1):
+        for who in sessions.expired(tenth / 10):
+            assert who not in found, "a member expires once"
+            found[who] = tenth / 10
+    return found
+
+
+def test_a_silent_member_expires_once_and_in_time() -> None:
+    sessions = watched()
+    sessions.heard(ADA, until=2.0)
+    sessions.heard(BOB, until=3.0)
+    assert looks(sessions, 0, 5) == {ADA: 2.0, BOB: 3.0}
+    assert len(sessions) == 0
+
+
+def test_one_that_is_heard_lives_on() -> None:
+    sessions = watched()
+    sessions.heard(ADA, until=2.0)
+    assert looks(sessions, 0, 1.5) == {}
+    sessions.heard(ADA, until=3.5)
+    assert looks(sessions, 1.6, 5) == {ADA: 3.5}
+
+
+def test_one_that_is_forgotten_is_not_expected() -> None:
+    sessions = watched()
+    sessions.heard(ADA, until=1.0)
+    sessions.forget([ADA, BOB])
+    assert ADA not in sessions
+    assert looks(sessions, 0, 2) == {}
+
+
+def test_a_gap_is_nobodys_silence() -> None:
+    sessions = watched()
+    sessions.heard(ADA, until=2.0)
+    assert looks(sessions, 0, 1) == {}
+    assert sessions.expired(9.0) == [], "nobody could be heard between 1 and 9"
+    assert looks(sessions, 9.1, 12) == {ADA: 10.0}
+
+
+def test_a_stall_before_the_first_look_is_a_gap_too() -> None:
+    sessions = watched(now=5.0)
+    sessions.heard(ADA, until=5.5)
+    assert sessions.expired(20.0) == []
+    assert looks(sessions, 20, 30) == {ADA: 20.5}
+
+
+def test_a_time_without_members_is_no_gap() -> None:
+    """Nobody looks while there is nobody to expect: a member that comes an hour later has its session, and no more."""
+    sessions = watched()
+    sessions.heard(ADA, until=1.0)
+    assert looks(sessions, 0, 1.5) == {ADA: 1.0}
+    sessions.begin(3600.0)
+    sessions.heard(BOB, until=3602.0)
+    assert looks(sessions, 3600, 3605) == {BOB: 3602.0}
+
+
+@given(st.lists(st.tuples(st.sampled_from([ADA, BOB]), st.floats(0, 3), st.floats(0, 0.9)), max_size=300))
+def test_nobody_expires_early_or_is_kept(steps: list[tuple[Who, float, float]]) -> None:
+    sessions, now, until = watched(), 0.0, dict[Who, float]()
+    for who, session_s, wait_s in steps:
+        until[who] = now + session_s
+        sessions.heard(who, until=until[who])
+        now += min(wait_s, GAP_S * 0.9)
+        expired = set(sessions.expired(now))
+        assert expired == {each for each, deadline in until.items() if deadline <= now}
+        until = {each: deadline for each, deadline in until.items() if each not in expired}
+        assert len(sessions) == len(until)

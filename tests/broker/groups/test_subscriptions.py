@@ -1,0 +1,136 @@
+"""What a member's wish stands for, and that no pattern takes the node's time, whatever is in it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tidelog_broker.core.topics import META_TOPIC_ID, TopicRegistry
+from tidelog_broker.groups.subscriptions import (
+    KEPT_MAX,
+    PATTERN_CHARS_MAX,
+    PATTERN_S_MAX,
+    TOPICS_MAX,
+    Subscriptions,
+    check_wish,
+)
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+
+def id_of(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def add(topics: TopicRegistry, number: int, name: str, *, partitions: int = 1, revision: int = 1) -> None:
+    config = pb.TopicConfig(partitions=partitions)
+    topics.apply(pb.TopicRecord(name=name, topic_id=id_of(number), config=config, revision=revision))
+
+
+def remove(topics: TopicRegistry, number: int, name: str) -> None:
+    topics.apply(pb.TopicRecord(name=name, topic_id=id_of(number), deleted=True, revision=9))
+
+
+@pytest.fixture
+def topics() -> TopicRegistry:
+    registry = TopicRegistry()
+    for number, name in enumerate(["orders", "orders-old", "visits"], start=10):
+        add(registry, number, name, partitions=number)
+    registry.apply(pb.TopicRecord(name="__meta", topic_id=META_TOPIC_ID, config=pb.TopicConfig(partitions=1)))
+    return registry
+
+
+def refusal(wish: pb.GroupWish) -> str:
+    with pytest.raises(ProtocolError) as refused:
+        check_wish(wish)
+    assert refused.value.code in {pb.INVALID_REQUEST, pb.INVALID_TOPIC}
+    return refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("wish", "numbers"),
+    [
+        (pb.GroupWish(topics=["orders", "none"]), [10]),
+        (pb.GroupWish(pattern="orders.*"), [10, 11]),
+        (pb.GroupWish(pattern="rders"), []),
+        (pb.GroupWish(pattern="orders|visits"), [10, 12]),
+        (pb.GroupWish(pattern=".*"), [10, 11, 12]),
+        (pb.GroupWish(pattern="__.*"), []),
+        (pb.GroupWish(topics=["visits"], pattern="orders"), [10, 12]),
+        (pb.GroupWish(pattern="(?i)ORDERS"), [10]),
+        (pb.GroupWish(pattern="[a-z]{6}"), [10, 12]),
+    ],
+)
+def test_what_a_wish_stands_for(topics: TopicRegistry, wish: pb.GroupWish, numbers: list[int]) -> None:
+    check_wish(wish)
+    assert Subscriptions(topics).of(wish) == {id_of(number): number for number in numbers}
+
+
+def test_topics_that_come_and_go_are_seen(topics: TopicRegistry) -> None:
+    subscriptions, wish = Subscriptions(topics), pb.GroupWish(pattern="orders.*")
+    assert len(subscriptions.of(wish)) == 2
+    add(topics, 20, "orders-new")
+    add(topics, 21, "other")
+    assert id_of(20) in subscriptions.of(wish)
+    assert id_of(21) not in subscriptions.of(wish)
+    remove(topics, 20, "orders-new")
+    assert id_of(20) not in subscriptions.of(wish)
+    add(topics, 22, "orders-new", partitions=4)
+    assert subscriptions.of(wish)[id_of(22)] == 4
+    add(topics, 22, "orders-new", partitions=7, revision=2)
+    assert subscriptions.of(wish)[id_of(22)] == 7
+
+
+def test_patterns_past_those_that_are_kept_are_served_too(topics: TopicRegistry) -> None:
+    subscriptions = Subscriptions(topics)
+    for _ in range(2):
+        for number in range(KEPT_MAX + 3):
+            assert len(subscriptions.of(pb.GroupWish(pattern=f"orders|{number}"))) == 1
+        add(topics, 30, "passing")
+
+
+@pytest.mark.parametrize("pattern", ["(", "[", "a)|(?:b", "*", r"\\"[:1], "(?=a)", "a{2000}", "(?P<x>a", "a{3,1}"])
+def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+    assert "pattern" in refusal(pb.GroupWish(pattern=pattern)) or "repeats" in refusal(pb.GroupWish(pattern=pattern))
+
+
+@pytest.mark.parametrize("pattern", ["(((.?){10}){10}){10}b", "(.{0,99}){0,99}", "((((a*){9}){9}){9}){9}"])
+def test_what_is_long_when_it_is_written_out_is_refused(pattern: str) -> None:
+    assert "repeats too much" in refusal(pb.GroupWish(pattern=pattern))
+
+
+def test_too_much_is_refused() -> None:
+    assert "names topics" in refusal(pb.GroupWish())
+    assert str(TOPICS_MAX) in refusal(pb.GroupWish(topics=["t"] * (TOPICS_MAX + 1)))
+    assert str(PATTERN_CHARS_MAX) in refusal(pb.GroupWish(pattern="a" * (PATTERN_CHARS_MAX + 1)))
+    assert refusal(pb.GroupWish(topics=["no/topic"]))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(a+)+$",
+        "(a|aa)+b",
+        "(a*)*b",
+        "(.*a){20}b",
+        "((.?){30}){5}b",
+        ".?" * 490 + "b",
+        "(.*.*.*.*.*.*.*.*.*.*.*.*.*.*)+b",
+        "(a|b)*a(a|b){200}",
+    ],
+)
+def test_a_catastrophic_pattern_takes_no_time_or_is_refused(pattern: str) -> None:
+    registry = TopicRegistry()
+    for number in range(2000):
+        add(registry, number + 1, f"{number:b}".replace("0", "a").replace("1", "b").rjust(249, "a"))
+    wish = pb.GroupWish(pattern=pattern)
+    check_wish(wish)
+    subscriptions = Subscriptions(registry)
+    began_s = time.process_time()
+    try:
+        subscriptions.try_out(wish)
+        subscriptions.of(wish)
+    except ProtocolError as error:
+        assert "takes too long" in error.message  # noqa: PT017 - either will do
+    assert time.process_time() - began_s < PATTERN_S_MAX + 1

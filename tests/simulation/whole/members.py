@@ -1,0 +1,216 @@
+"""A member of a group in the world of whole nodes: a client's process, which any node may be asked by.
+
+It runs the shipped `Membership`, asks where the group stands before it begins with a partition, reads on, commits, and
+commits once more before it gives a partition up. It may be paused, die and come back as another life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tidelog.group_membership import Membership, Place
+from tidelog_proto import broker_pb2 as pb
+
+if TYPE_CHECKING:
+    from tests.simulation.whole.groups import Groups
+
+GROUP = "g"
+SESSION_S = 2.5
+WAIT_MS = 800
+AGAIN_US = 60_000
+PAUSED_US = 100_000
+ANSWER_US = 1_000_000
+"""So long an answer is waited for, beside what the coordinator may hold it back."""
+
+
+class Reader:
+    """See the module. `reading`: where it is in each partition. Its commits have its id for a note."""
+
+    def __init__(self, groups: Groups, name: str, wish: pb.GroupWish) -> None:
+        self.name = name
+        self._groups = groups
+        self._clock = groups.world.clock
+        self._wish = wish
+        self._lives = 0
+        self.membership: Membership | None = None
+        self.reading: dict[Place, int] = {}
+        self.paused = False
+        self._asked_us = -1
+        """When the question was sent whose answer is waited for; -1 if none is."""
+        self._ending: set[Place] = set()
+        self._found: dict[Place, int] = {}
+        """Partition that it is to begin with -> which question about where the group stands is the newest."""
+        self._questions = 0
+
+    @property
+    def pattern(self) -> str:
+        """What it asks for beside the group's topic."""
+        return self._wish.pattern
+
+    @property
+    def _now_s(self) -> float:
+        return self._clock.now_us / 1e6
+
+    # ------------------------------------------------------------------------------------------ lives
+
+    def begin(self) -> None:
+        """Begin another life."""
+        self._lives += 1
+        wish = pb.GroupWish(born_us=self._clock.now_us)
+        wish.MergeFrom(self._wish)
+        member_id = f"{self.name}x{self._lives}x".ljust(16, "0")
+        self.membership = Membership(GROUP, member_id, wish, SESSION_S)
+        self.reading, self._ending, self._found = {}, set(), {}
+        self._asked_us = -1
+        self._ask(self.membership)
+
+    def end(self, *, says_so: bool) -> None:
+        """The process ends: with a last word, or just so."""
+        membership, self.membership = self.membership, None
+        self.reading = {}
+        if membership is not None and says_so:
+            self._groups.ask(pb.Envelope(group_heartbeat=membership.leaving()), lambda _: None)
+
+    def is_over(self) -> bool:
+        """Whether it has stopped by its own clock, whether or not it has noticed."""
+        return self.membership is None or self.membership.is_over(self._now_s)
+
+    def _check_session(self) -> None:
+        if self.membership is not None and self.membership.is_over(self._now_s):
+            self.begin()
+
+    def _when_awake(self, membership: Membership, action: Callable[[], None]) -> None:
+        """Do something in this life, when the process runs, unless its session is over by then."""
+        if membership is not self.membership:
+            return
+        if self.paused:
+            self._clock.after(PAUSED_US, partial(self._when_awake, membership, action))
+            return
+        self._check_session()
+        if membership is self.membership:
+            action()
+
+    # ------------------------------------------------------------------------------------------ questions
+
+    def _ask(self, membership: Membership) -> None:
+        self._when_awake(membership, partial(self._ask_now, membership))
+
+    def _ask_now(self, membership: Membership) -> None:
+        if self._asked_us >= 0:
+            return
+        sent_us = self._asked_us = self._clock.now_us
+
+        def answered(answer: pb.Envelope) -> None:
+            self._when_awake(membership, lambda: self._take(membership, answer, sent_us))
+
+        self._groups.ask(pb.Envelope(group_heartbeat=membership.heartbeat(wait_ms=WAIT_MS)), answered)
+
+        def give_up() -> None:
+            if self._asked_us == sent_us:
+                self._asked_us = -1
+                self._ask(membership)
+
+        late_us = ANSWER_US + WAIT_MS * 1000
+        self._clock.after(late_us, lambda: self._when_awake(membership, give_up))
+
+    def _take(self, membership: Membership, answer: pb.Envelope, sent_us: int) -> None:
+        is_awaited = self._asked_us == sent_us
+        if is_awaited:
+            self._asked_us = -1
+        if answer.HasField("error"):
+            if answer.error.code == pb.MEMBER_FENCED:
+                self.begin()
+                return
+            self._groups.check_retriable(answer.error)
+            if is_awaited:
+                self._clock.after(AGAIN_US, lambda: self._ask(membership))
+            return
+        change = membership.answered(answer.group_heartbeat_reply, sent_at=sent_us / 1e6, now=self._now_s)
+        for place in sorted(self._found.keys() - membership.assigned):
+            del self._found[place]  # what is answered by then may be old when it gets it again
+        for place in sorted(change.gives_up - self._ending):
+            self._give_up(membership, place)
+        for place in sorted(change.begins - self._found.keys()):
+            self._find(membership, place)
+        self._ask(membership)
+
+    # ------------------------------------------------------------------------------------------ partitions
+
+    def _find(self, membership: Membership, place: Place) -> None:
+        """Ask where the group stands in a partition until somebody knows, then begin there."""
+        if place not in membership.assigned or place in membership.held:
+            self._found.pop(place, None)
+            return
+        self._questions += 1
+        number = self._found[place] = self._questions
+        entry = pb.CommittedEntry(topic_id=place[0], partition=place[1])
+
+        def answered(answer: pb.Envelope) -> None:
+            if answer.HasField("committed_reply"):
+                (result,) = answer.committed_reply.results
+                self._when_awake(membership, lambda: self._read(membership, place, number, result.next_offset))
+
+        def again() -> None:
+            if self._found.get(place) == number:
+                self._find(membership, place)
+
+        self._groups.ask(pb.Envelope(committed=pb.Committed(group=GROUP, entries=[entry])), answered)
+        self._clock.after(ANSWER_US, lambda: self._when_awake(membership, again))
+
+    def _read(self, membership: Membership, place: Place, number: int, offset: int) -> None:
+        if self._found.get(place) != number:
+            return
+        del self._found[place]
+        if membership.begin([place], now=self._now_s):
+            self.reading[place] = offset
+            self._groups.begins(self, place, offset)
+
+    def _give_up(self, membership: Membership, place: Place) -> None:
+        """Commit, then read no longer; that may take a while."""
+        self._ending.add(place)
+
+        def ended() -> None:
+            if place in self._ending:
+                self._ending.discard(place)
+                if place not in membership.assigned:
+                    self.reading.pop(place, None)
+                    membership.gave_up([place])
+                    self._ask(membership)
+
+        self._commit(membership, place, lambda: self._when_awake(membership, ended))
+        self._clock.after(self._clock.random.randrange(400_000), lambda: self._when_awake(membership, ended))
+
+    def work(self) -> None:
+        """Read on, and commit now and then."""
+        if self.membership is None or self.paused:
+            return
+        self._check_session()
+        for place in self.reading:
+            self.reading[place] += self._clock.random.randrange(3)
+        if self.reading:
+            self._commit(self.membership, self._clock.random.choice(sorted(self.reading)), lambda: None)
+
+    def _commit(self, membership: Membership, place: Place, done: Callable[[], None]) -> None:
+        if place not in self.reading:
+            done()
+            return
+        offset = self.reading[place]
+        asked = pb.Commit(
+            group=GROUP,
+            member_id=membership.member_id,
+            generation=membership.generation,
+            entries=[
+                pb.CommitEntry(topic_id=place[0], partition=place[1], next_offset=offset, note=membership.member_id)
+            ],
+        )
+
+        def answered(answer: pb.Envelope) -> None:
+            if answer.HasField("commit_reply"):
+                (result,) = answer.commit_reply.results
+                if not result.HasField("error"):
+                    self._groups.committed(self, place, offset, stands=result.next_offset)
+            done()
+
+        self._groups.ask(pb.Envelope(commit=asked), answered)
