@@ -35,10 +35,16 @@ def columns_at(batch: RecordBatch, partition: int) -> pa.RecordBatch:
         "partition": pa.repeat(pa.scalar(partition, pa.int32()), count),
         "offset": batch.offsets(),
         "timestamp": pa.repeat(pa.scalar(batch.header.base_timestamp_us, TIMESTAMP_TYPE), count),
-        "headers": pa.repeat(pa.scalar([], HEADERS_TYPE), count),
+        "headers": _no_headers(count),
     }
     columns |= {name: sent.column(name) for name in sent.schema.names}
     return pa.RecordBatch.from_arrays(
         [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in RECORDS_SCHEMA],
         schema=RECORDS_SCHEMA,
     )
+
+
+def _no_headers(count: int) -> pa.Array[Any]:
+    """Return so many empty lists. To repeat one costs half a microsecond each; offsets that are all 0 cost nothing."""
+    offsets = pa.repeat(pa.scalar(0, pa.int32()), count + 1)
+    return pa.ListArray.from_arrays(offsets, pa.nulls(0, HEADERS_TYPE.value_type), type=HEADERS_TYPE)

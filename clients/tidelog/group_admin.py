@@ -35,15 +35,24 @@ class Groups:
 
     async def list(self) -> list[GroupInfo]:
         """Return all groups by name, without their members."""
-        self._check_usable()
         found: list[GroupInfo] = []
         while True:
-            asked = pb.Envelope(group_list=pb.GroupList(after=found[-1].name if found else ""))
-            frame = await self._router.call_any(partial(_again, asked), repeatable=True)
-            reply = frame.envelope.group_list_reply
-            found += map(_info, reply.groups)
-            if not reply.more or not reply.groups:
+            page, more = await self.page(after=found[-1].name if found else "")
+            found += page
+            if not more or not page:
                 return found
+
+    async def page(self, *, after: str = "") -> tuple[Sequence[GroupInfo], bool]:
+        """Return some groups by name, a thousand or so, and whether there are more behind them.
+
+        Args:
+            after: the name of the last group of the page before; it need not be there any more.
+        """
+        self._check_usable()
+        asked = pb.Envelope(group_list=pb.GroupList(after=after))
+        frame = await self._router.call_any(partial(_again, asked), repeatable=True)
+        reply = frame.envelope.group_list_reply
+        return [_info(summary) for summary in reply.groups], reply.more
 
     async def describe(self, name: str) -> GroupInfo:
         """Return a group with its members.

@@ -107,34 +107,49 @@ class Handover:
     # -------------------------------------------------------------------------------------------- taking up
 
     async def _take_up(self, life: Membership, topic_id: bytes, places: list[Place]) -> None:
-        topic = life.names.get(topic_id, "")
-        numbers = tuple(partition for _, partition in places)
-        start = self._options.of_topic(topic).start
-        options = TopicOptions(self._group, start, numbers)
+        """Begin with partitions of one topic, trying until they are begun with or are to be read no longer."""
+        left = set(places)
         backoff = Backoff()
         try:
-            while life.assigned.issuperset(places):
+            while left := left & life.assigned:
+                topic = life.names.get(topic_id, "")
                 try:
-                    beginning = await resolve_start(self._router, topic, options)
-                except (UnknownTopicError, UnknownPartitionError) as error:  # the coordinator hears of it, too
-                    _log.info("%s: %s is not read: %s", self._group, topic, error)
-                    return
+                    begun = await self._try_to_take_up(life, topic, topic_id, left)
                 except TidelogError as error:
-                    if not error.retriable:
+                    # One that is gone the coordinator hears of, too, and then it is not to be read any more.
+                    if not error.retriable and not isinstance(error, (UnknownTopicError, UnknownPartitionError)):
                         self._assignment.broken(error)
                         return
-                    await asyncio.sleep(backoff.next_wait_s(error.retry_after_ms))
-                    continue
-                if beginning.topic_id != topic_id:
-                    return
-                await self._begin(life, topic, topic_id, beginning.positions)
-                if beginning.search is not None:
-                    found: dict[int, int] = {}
-                    await find_rest(self._router, topic, beginning.search, found.update)
-                    await self._begin(life, topic, topic_id, found)
-                return
+                    _log.info("%s: %s is not read yet: %s", self._group, topic, error)
+                    begun = set[Place]()
+                left -= begun
+                if not begun:
+                    await asyncio.sleep(backoff.next_wait_s())
         finally:
             self._beginning.difference_update(places)
+
+    async def _try_to_take_up(self, life: Membership, topic: str, topic_id: bytes, places: set[Place]) -> set[Place]:
+        """Find out where to begin, and begin; return the partitions that this is done with."""
+        numbers = tuple(sorted(partition for _, partition in places))
+        options = TopicOptions(self._group, self._options.of_topic(topic).start, numbers)
+        beginning = await resolve_start(self._router, topic, options)
+        if beginning.topic_id != topic_id:  # what is known here is older than what the coordinator knows, or newer
+            await self._router.refresh(topic, fresh=True)
+            return set()
+        positions = dict(beginning.positions)
+        if not positions and beginning.search is not None:
+            await find_rest(self._router, topic, beginning.search, positions.update)
+        self._leave_namesake(life, topic, topic_id)
+        await self._begin(life, topic, topic_id, positions)
+        return {(topic_id, number) for number in positions}
+
+    def _leave_namesake(self, life: Membership, topic: str, topic_id: bytes) -> None:
+        """Read an earlier topic of a name no longer: it is gone."""
+        earlier = self._assignment.topic_ids.get(topic, topic_id)
+        if earlier != topic_id:
+            stands = self._assignment.unassign([each for each in self._assignment.partitions if each.topic == topic])
+            self._commits.forget(frozenset(stands))
+            life.gave_up({(earlier, where.partition) for where in stands})
 
     async def _begin(self, life: Membership, topic: str, topic_id: bytes, positions: Mapping[int, int]) -> None:
         now = asyncio.get_running_loop().time()

@@ -19,7 +19,7 @@ from starlette.routing import Match, Route
 
 from tidelog.client import Client
 from tidelog.errors import TidelogError
-from tidelog_gateway import deletion, docs_page, fetch, keys, offsets, publish, service, topics
+from tidelog_gateway import deletion, docs_page, fetch, groups, keys, offsets, publish, service, topics
 from tidelog_gateway.answers import AnswersMiddleware
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.incoming import Budget
@@ -40,6 +40,7 @@ _ROUTERS: Final = (
     keys.router,
     deletion.router,
     offsets.router,
+    groups.router,
     service.router,
     docs_page.router,
 )

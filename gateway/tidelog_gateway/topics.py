@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
@@ -12,6 +10,7 @@ from starlette.responses import Response
 
 from tidelog.model import Cleanup, Flush, NextDeletion, Partition, Topic
 from tidelog_gateway.context import GatewayDep, JsonRoute, TopicName, TopicPath, json_response
+from tidelog_gateway.cursors import cursor_of, name_in
 from tidelog_gateway.problems import invalid
 from tidelog_proto.limits import PARTITIONS_MAX, RETENTION_MS_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 from tidelog_proto.names import check_topic_name
@@ -160,9 +159,9 @@ async def list_topics(
     cursor: Annotated[str | None, Query(max_length=400, description="From the page before.")] = None,
 ) -> Response:
     """List topics by name, a page at a time. Topics made or deleted meanwhile do not disturb the paging."""
-    after = "" if cursor is None else _name_in(cursor)
+    after = "" if cursor is None else name_in(cursor)
     page, more = await gateway.client.topic_page(after=after, limit=limit)
-    next_cursor = _cursor_of(page[-1].name) if more else None
+    next_cursor = cursor_of(page[-1].name) if more else None
     return json_response({"topics": [view_of(topic) for topic in page], "next_cursor": next_cursor})
 
 
@@ -245,20 +244,3 @@ def _next_view(following: NextDeletion | None) -> dict[str, Any] | None:
         "at_ms": None if following.at_us is None else following.at_us // 1000,
         "bytes_more": following.bytes_more,
     }
-
-
-def _cursor_of(name: str) -> str:
-    return base64.urlsafe_b64encode(name.encode()).decode("ascii").rstrip("=")
-
-
-def _name_in(cursor: str) -> str:
-    """Return the name that a cursor stands for.
-
-    Raises:
-        Problem: 422 for what no page has given.
-    """
-    try:
-        name = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
-    except (binascii.Error, ValueError) as error:
-        raise invalid([{"parameter": "cursor", "detail": "is not a cursor of this list; begin without one"}]) from error
-    return name

@@ -1,0 +1,26 @@
+"""Cursors of lists that come in pages: the name that a page ended with, so that it may be gone by the next one."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from tidelog_gateway.problems import invalid
+
+
+def cursor_of(name: str) -> str:
+    """Return the cursor behind a name."""
+    return base64.urlsafe_b64encode(name.encode()).decode("ascii").rstrip("=")
+
+
+def name_in(cursor: str) -> str:
+    """Return the name that a cursor stands for.
+
+    Raises:
+        Problem: 422 for what no page has given.
+    """
+    try:
+        name = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError) as error:
+        raise invalid([{"parameter": "cursor", "detail": "is not a cursor of this list; begin without one"}]) from error
+    return name

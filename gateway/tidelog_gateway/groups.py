@@ -1,0 +1,212 @@
+"""`/v1/groups`: which groups there are, who is in them, how far behind they are; moving and deleting them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from tidelog.group_admin import ResetTo
+from tidelog.model import GroupInfo, GroupMemberInfo, GroupState, Lag, TopicPartition
+from tidelog_gateway.context import GatewayDep, GroupPath, JsonRoute, TopicName, json_response
+from tidelog_gateway.cursors import cursor_of, name_in
+from tidelog_gateway.offsets import parse_timestamp
+from tidelog_gateway.problems import invalid
+from tidelog_proto.limits import PARTITIONS_MAX, TOPIC_NAME_CHARS_MAX
+from tidelog_proto.names import check_group_name, check_topic_name
+
+router = APIRouter(prefix="/v1", tags=["groups"], route_class=JsonRoute)
+
+LIMIT_MAX = 1000
+
+
+class PlaceView(BaseModel):
+    """A partition."""
+
+    topic: str
+    partition: int
+
+
+class MemberView(BaseModel):
+    """A member, what it reads, and what it is to read."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    reads: list[PlaceView]
+    is_to_read: list[PlaceView]
+
+
+class GroupSummaryView(BaseModel):
+    """A consumer group."""
+
+    name: str
+    state: GroupState
+    generation: Annotated[int, Field(description="Grows whenever the partitions are shared out anew.")]
+    members: int
+    positions: int
+    assignor: str | None
+    coordinator: Annotated[str, Field(description="The node that coordinates it.")]
+    last_commit_ms: int | None
+
+
+class GroupDescriptionView(GroupSummaryView):
+    """A consumer group with its members."""
+
+    member_list: list[MemberView]
+
+
+class GroupsView(BaseModel):
+    """A page of groups, by name."""
+
+    groups: list[GroupSummaryView]
+    next_cursor: Annotated[str | None, Field(description="Pass it as `cursor` for the next page; null at the end.")]
+
+
+class LagView(BaseModel):
+    """How far behind a group is in a partition; without a position all that there is lies before it."""
+
+    topic: str
+    partition: int
+    next_offset: int | None
+    log_start_offset: int
+    high_watermark: int
+    lag: int
+    commit_timestamp_ms: int | None
+
+
+class LagsView(BaseModel):
+    """How far behind a group is."""
+
+    group: str
+    lag: int
+    partitions: list[LagView]
+
+
+class ResetBody(BaseModel):
+    """Where to move a group: one of the three."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    to: Annotated[Literal["earliest", "latest"] | None, Field(description="An end of the logs.")] = None
+    offset: Annotated[int | None, Field(ge=0, lt=2**63, description="Beyond an end of a log that end counts.")] = None
+    timestamp: Annotated[
+        str | None, Field(max_length=40, description="Milliseconds since 1970, or ISO 8601 with a time zone.")
+    ] = None
+    topic: Annotated[TopicName | None, Field(description="Only this one.")] = None
+    partitions: Annotated[
+        list[Annotated[int, Field(ge=0, lt=PARTITIONS_MAX)]] | None, Field(max_length=PARTITIONS_MAX)
+    ] = None
+    dry_run: bool = False
+
+
+@router.get("/groups", response_model=GroupsView, summary="List groups")
+async def list_groups(
+    gateway: GatewayDep,
+    limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = 100,
+    cursor: Annotated[str | None, Query(max_length=400, description="From the page before.")] = None,
+) -> Response:
+    """Return groups by name."""
+    after = "" if cursor is None else name_in(cursor)
+    page, more = await gateway.client.groups.page(after=after)
+    shown = page[:limit]
+    next_cursor = cursor_of(shown[-1].name) if shown and (more or len(page) > limit) else None
+    return json_response({"groups": [_summary(group) for group in shown], "next_cursor": next_cursor})
+
+
+@router.get("/groups/{group}", response_model=GroupDescriptionView, summary="Describe a group")
+async def describe_group(gateway: GatewayDep, group: GroupPath) -> Response:
+    """Return a group with its members."""
+    check_group_name(group)
+    info = await gateway.client.groups.describe(group)
+    return json_response(_summary(info) | {"member_list": [_member(member) for member in info.members]})
+
+
+@router.delete("/groups/{group}", status_code=204, summary="Delete a group")
+async def delete_group(gateway: GatewayDep, group: GroupPath) -> Response:
+    """Delete a group that has no members, with all its positions."""
+    check_group_name(group)
+    await gateway.client.groups.delete(group)
+    return Response(status_code=204)
+
+
+@router.get("/groups/{group}/lag", response_model=LagsView, summary="Lag of a group")
+async def group_lag(
+    gateway: GatewayDep,
+    group: GroupPath,
+    topic: Annotated[str | None, Query(max_length=TOPIC_NAME_CHARS_MAX, description="Only this topic's.")] = None,
+) -> Response:
+    """Return how far behind a group is, in every partition of the topics that it reads."""
+    if topic is not None:
+        check_topic_name(topic)
+    return json_response(_lags(group, await gateway.client.groups.lag(group, topic)))
+
+
+@router.post("/groups/{group}/offsets:reset", response_model=LagsView, summary="Move a group's offsets")
+async def reset_offsets(gateway: GatewayDep, group: GroupPath, body: ResetBody) -> Response:
+    """Move a group that has no members, back or forth, and return where it stands then; or would, with `dry_run`."""
+    check_group_name(group)
+    if body.topic is not None:
+        check_topic_name(body.topic)
+    moved = await gateway.client.groups.reset(
+        group, _target(body), topic=body.topic, partitions=body.partitions, dry_run=body.dry_run
+    )
+    return json_response(_lags(group, moved))
+
+
+def _target(body: ResetBody) -> ResetTo:
+    named = [each for each in (body.to, body.offset, body.timestamp) if each is not None]
+    if len(named) != 1:
+        raise invalid([{"pointer": "/", "detail": "name one of to, offset and timestamp"}])
+    if body.timestamp is None:
+        return named[0] if isinstance(named[0], int) else body.to or "earliest"
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=parse_timestamp(body.timestamp))
+
+
+def _summary(group: GroupInfo) -> dict[str, Any]:
+    return {
+        "name": group.name,
+        "state": group.state,
+        "generation": group.generation,
+        "members": group.member_count,
+        "positions": group.position_count,
+        "assignor": group.assignor,
+        "coordinator": group.coordinator,
+        "last_commit_ms": None if group.last_commit_us is None else group.last_commit_us // 1000,
+    }
+
+
+def _member(member: GroupMemberInfo) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "host": member.host,
+        "reads": _places(member.reads),
+        "is_to_read": _places(member.is_to_read),
+    }
+
+
+def _places(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+    return [{"topic": topic, "partition": partition} for topic, partition in partitions]
+
+
+def _lags(group: str, rows: Iterable[Lag]) -> dict[str, Any]:
+    views = [
+        {
+            "topic": row.topic,
+            "partition": row.partition,
+            "next_offset": row.next_offset,
+            "log_start_offset": row.log_start_offset,
+            "high_watermark": row.end_offset,
+            "lag": row.lag,
+            "commit_timestamp_ms": None if row.commit_timestamp_us is None else row.commit_timestamp_us // 1000,
+        }
+        for row in rows
+    ]
+    return {"group": group, "lag": sum(view["lag"] for view in views), "partitions": views}
