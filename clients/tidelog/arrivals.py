@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidelog.errors import OverloadedError, UsageError
 from tidelog.model import TopicPartition
 from tidelog.prefetch import NONE, Credit
 from tidelog.subscription import Prefetched
+
+DOUBT_LOOK_S: Final = 0.01
 
 
 class _Failure(NamedTuple):
@@ -29,9 +31,14 @@ class Arrivals:
 
     Args:
         admit: asked with the bytes of what arrives whether that may be kept; None: always.
+
+    Attributes:
+        is_doubtful: asked before anything is taken; while it is True nothing is, because what has arrived may be
+            another's by now.
     """
 
     def __init__(self, admit: Callable[[int], bool] | None = None) -> None:
+        self.is_doubtful: Callable[[], bool] = lambda: False
         self._admit = admit
         self._refused = False
         self._queue: deque[Prefetched | _Failure] = deque()
@@ -44,7 +51,20 @@ class Arrivals:
     @property
     def are_there(self) -> bool:
         """Whether there is something to take right now, if only an error."""
-        return bool(self._queue or self._failures) or self._error is not None or self._closed
+        if self._closed or self._error is not None:
+            return True
+        return bool(self._queue or self._failures) and not self.is_doubtful()
+
+    async def certain(self) -> None:
+        """Wait until it is known whether what has arrived is still to be handed out.
+
+        Raises:
+            TidelogError: why nothing more arrives.
+        """
+        while self.is_doubtful() and not self._closed:
+            if self._error is not None:
+                raise self._error
+            await asyncio.sleep(DOUBT_LOOK_S)  # a clock decides, and nobody tells
 
     def take_now(self) -> Prefetched | None:
         """As `take`, where a batch comes first in line; else None."""
@@ -68,6 +88,9 @@ class Arrivals:
                 await self._wait()
                 if self._closed and not self._queue:
                     return None
+            if self.is_doubtful() and not self._closed:
+                await self.certain()
+                continue
             item = self._queue.popleft()
             if isinstance(item, _Failure):
                 if self._failures.get(item.where) is item.error:

@@ -197,6 +197,18 @@ class Assignment:
 
     # ---------------------------------------------------------------------------------------------- reading
 
+    def doubt(self, is_doubtful: Callable[[], bool]) -> None:
+        """Hand out nothing while `is_doubtful()`: what has arrived may be another's, and is either lost soon or not."""
+        self._arrivals.is_doubtful = is_doubtful
+
+    async def certain(self) -> None:
+        """Wait until it is known whether what has arrived is still to be handed out.
+
+        Raises:
+            TidelogError: why nothing more arrives.
+        """
+        await self._arrivals.certain()
+
     @property
     def has_arrivals(self) -> bool:
         """Whether `next_batch` would not wait."""

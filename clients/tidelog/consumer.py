@@ -208,6 +208,7 @@ class Consumer:
             TidelogError: with `commit="processed"`, what he is done with could not be committed.
         """
         self._cursor.asked(polls=polls)
+        await self._assignment.certain()
         if self.commits_processed and self._member is not None:
             moved = self._member.commits.moved(self._cursor.processed())
             if moved:

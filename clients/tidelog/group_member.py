@@ -75,6 +75,7 @@ class GroupMember:
             router, options, wish=wish, assignment=assignment, commits=self.commits, changed=self._news.set
         )
         assignment.let_go = lambda _: True
+        assignment.doubt(self._is_over)
 
     @property
     def generation(self) -> int:
@@ -118,6 +119,10 @@ class GroupMember:
             _log.info("%s: nobody heard that this member leaves; it is missed by and by: %s", self._group, error)
 
     # --------------------------------------------------------------------------------------------- internals
+
+    def _is_over(self) -> bool:
+        """Whether others may have the partitions, as this process was stopped or its event loop held up for long."""
+        return self._life is not None and self._life.is_over(asyncio.get_running_loop().time())
 
     async def _stay(self) -> None:
         refused = Backoff()

@@ -62,6 +62,8 @@ class Handover:
         self._tasks: set[asyncio.Task[None]] = set()
         self.leaving: dict[TopicPartition, int] = {}
         """Where the user stands in what is being given up: he may commit it still."""
+        self._told: set[TopicPartition] = set()
+        """Of that, what `on_revoked` was called for."""
 
     def take_up(self, life: Membership, places: Collection[Place]) -> None:
         """Begin with partitions, as soon as it is known where."""
@@ -85,12 +87,9 @@ class Handover:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._ending.clear()
         self._beginning.clear()
-        self.leaving.clear()
-        lost = frozenset(self._assignment.unassign(self._assignment.partitions))
-        self._commits.forget(lost)
+        stands = self.leaving | self._assignment.unassign(self._assignment.partitions)
         life.held.clear()
-        if lost:
-            await self._tell(self._wish.on_lost, lost)
+        await self._part_without(frozenset(stands))
 
     async def end(self, life: Membership, *, commits_hand: bool) -> None:
         """Give everything up because the consumer is closed, with what the user has in hand, or without."""
@@ -100,8 +99,7 @@ class Handover:
         hand = {} if commits_hand else self._assignment.cursor.in_hand()
         partitions = self._assignment.partitions
         stands = self.leaving | self._assignment.unassign(partitions)
-        if stands:
-            await self._part(stands, hand)
+        await self._part(life, stands, hand)
         life.held.clear()
 
     # -------------------------------------------------------------------------------------------- taking up
@@ -174,7 +172,7 @@ class Handover:
             stands = self._assignment.unassign(partitions)
             self.leaving |= stands
             await self._let_finish(stands, asks)
-            await self._part(stands, self._assignment.cursor.in_hand())
+            await self._part(life, stands, self._assignment.cursor.in_hand())
             life.gave_up(places)
         finally:
             self._ending -= places
@@ -189,13 +187,31 @@ class Handover:
                 return
             await asyncio.sleep(_LOOK_S)  # a thread of the blocking client may be the one that asks
 
-    async def _part(self, stands: dict[TopicPartition, int], hand: Mapping[TopicPartition, int]) -> None:
-        await self._tell(self._wish.on_revoked, frozenset(stands))
+    async def _part(
+        self, life: Membership, stands: dict[TopicPartition, int], hand: Mapping[TopicPartition, int]
+    ) -> None:
+        """Let go in good order, or where others may read already by this member's clock, without it."""
+        if life.is_over(asyncio.get_running_loop().time()):
+            await self._part_without(frozenset(stands))
+            return
+        untold = frozenset(stands) - self._told
+        self._told |= untold
+        await self._tell(self._wish.on_revoked, untold)
         if self._wish.commit != "manual":
             done = {where: min(offset, hand.get(where, offset)) for where, offset in stands.items()}
             await store_quietly(self._commits, done, self._group)
-        self._commits.forget(frozenset(stands))
-        for where in stands:
+        self._let_go(frozenset(stands))
+
+    async def _part_without(self, partitions: frozenset[TopicPartition]) -> None:
+        """Let go of what others may have already; who was told that it is given up is not told that it is lost."""
+        untold = partitions - self._told
+        self._let_go(partitions)
+        await self._tell(self._wish.on_lost, untold)
+
+    def _let_go(self, partitions: frozenset[TopicPartition]) -> None:
+        self._commits.forget(partitions)
+        self._told -= partitions
+        for where in partitions:
             self.leaving.pop(where, None)
 
     # --------------------------------------------------------------------------------------------- internals

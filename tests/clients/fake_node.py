@@ -73,6 +73,8 @@ class FakeNode:
         self.metadata_asked: list[pb.Metadata] = []
         self.hold: asyncio.Event | None = None
         """While set to an event, publishes are answered only when it is set."""
+        self.coordinate: Callable[[pb.GroupHeartbeat], pb.GroupHeartbeatReply | None] = lambda _: None
+        """Answers what members of groups say; None: never."""
         self.connections: set[FakeConnection] = set()
         self.owner_of: dict[int, str] = {}
         self.others: list[pb.NodeInfo] = []
@@ -370,6 +372,11 @@ class FakeConnection(asyncio.Protocol):
         ).to_message()
 
     # ------------------------------------------------------------------------------------ groups and topics
+
+    def on_group_heartbeat(self, frame: Frame) -> None:
+        told = self.node.coordinate(frame.envelope.group_heartbeat)
+        if told is not None:
+            self.reply(frame, pb.Envelope(group_heartbeat_reply=told))
 
     def on_commit(self, frame: Frame) -> None:
         reply = pb.CommitReply()

@@ -20,6 +20,7 @@ from enum import Enum
 from typing import Final
 
 from tests.faults.history import History, Key, Run, name_of
+from tests.faults.tenures import Tenures
 from tests.faults.values import CONTROL, CORRUPT, producer_of, show
 
 EXAMPLES_MAX: Final = 5
@@ -44,6 +45,10 @@ class Fault(Enum):
     STALE = "stale answers: ends and positions that were known to be higher"
     DENIED = "denials: something that is there was said not to be"
     NAMESAKE = "in a namesake: records of a deleted topic in one made after it"
+    DOUBLE = "double: two members of a group had a partition at once"
+    FORGOTTEN = "forgotten: a group's committed position was lost, or went back"
+    PASSED = "passed: below a group's position, and handed to no member of it"
+    AGAIN = "again: committed before a member began, and handed to it"
     UNREADABLE = "unreadable: committed, and not served while a quorum was lost"
     IMPOSSIBLE = "acknowledged while a quorum was lost"
     STUCK = "stuck: no progress, or no end in time"
@@ -101,7 +106,11 @@ class Verdict:
 
 
 def judge(
-    history: History, copies: Mapping[Key, Copies], *, must_end: Mapping[str, Collection[Key]] | None = None
+    history: History,
+    copies: Mapping[Key, Copies],
+    *,
+    must_end: Mapping[str, Collection[Key]] | None = None,
+    shared: Tenures | None = None,
 ) -> Verdict:
     """Return what is wrong with a run.
 
@@ -109,15 +118,17 @@ def judge(
         history: of the clients.
         copies: of every partition that was written to, drained when all was quiet.
         must_end: readers that were given the time to read all of some partitions.
+        shared: what the members of a group saw.
     """
     verdict = Verdict()
     known = {*history.sent, *(key for _, key in history.runs)}
     for key in sorted(key for key in known - set(copies) if key.topic not in history.gone):
         verdict.add(Fault.LOST, f"{key}: no node has the partition", len(history.sent[key].acked) or 1)
     routed: dict[int, Key] = {}
+    truths: dict[Key, Sequence[int]] = {}
     for key, held in sorted(copies.items()):
         _check_copies(verdict, key, held)
-        truth = _truth(held)
+        truth = truths[key] = _truth(held)
         _check_sent(verdict, history, key, truth)
         _check_routed(verdict, history, key, truth, routed)
         _check_order(verdict, history, key, truth)
@@ -132,7 +143,17 @@ def judge(
         if key.topic in history.gone:
             _check_reads_of_gone(verdict, history, reader, key, runs)
     _add_noticed(verdict, history)
+    if shared is not None:
+        _add_shared(verdict, shared, truths)
     return verdict
+
+
+def _add_shared(verdict: Verdict, shared: Tenures, truths: Mapping[Key, Sequence[int]]) -> None:
+    """Add what is wrong with how a group shared its partitions."""
+    kinds = (Fault.DOUBLE, Fault.FORGOTTEN, Fault.PASSED, Fault.AGAIN)
+    for fault, messages in zip(kinds, shared.judge(truths), strict=True):
+        for message in messages:
+            verdict.add(fault, message)
 
 
 def _add_noticed(verdict: Verdict, history: History) -> None:

@@ -181,13 +181,16 @@ class History:
 
     def lacks(self, reader: str, key: Key, of: str) -> bool:
         """Whether another reader was given records, the broker's own aside, behind what this one was given last."""
-        read_to = self.read_to(reader, key)
-        runs = self.runs.get((of, key), [])
+        return self.has_behind(of, key, self.read_to(reader, key))
+
+    def has_behind(self, reader: str, key: Key, offset: int) -> bool:
+        """Whether a reader was given records, the broker's own aside, at or behind an offset."""
+        runs = self.runs.get((reader, key), [])
         return any(
             number != CONTROL
             for run in runs
-            if run.end > read_to
-            for number in run.numbers[max(0, read_to - run.first) :]
+            if run.end > offset
+            for number in run.numbers[max(0, offset - run.first) :]
         )
 
     def told_end(self, key: Key, floor: int, answered: int) -> None:

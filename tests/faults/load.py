@@ -1,7 +1,7 @@
 """The clients of a run, all writing down what they see.
 
-There are producers, readers, stale clients, those of a topic that is made again, and those of the gateway's WebSocket.
-All of them run in this process and are real clients.
+There are producers, readers, members of a group that share topics, stale clients, those of a topic that is made again,
+and those of the gateway's WebSocket. All are real clients, and all but one run in this process.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tests.faults.nodes import Node
 from tests.faults.producing import TEMPERS, produce
 from tests.faults.reading import SUBSCRIBER, ask, be_member, node_reader, read_from, subscribe
 from tests.faults.reborn import Follower, Standing, write
+from tests.faults.sharing import Sharing
 from tests.faults.stale import StaleClient
 from tests.faults.web import SIGN_OF_PUBLISHING, WEB_SUBSCRIBER, WebPublisher, WebSubscriber
 from tests.faults.world import World
@@ -66,6 +67,7 @@ class Load:
         self.history = history
         self.world = World(nodes, keys, history, rng, rate)
         self.standing = Standing(self.world)
+        self.sharing = Sharing(self.world, self.world.topics, Random(rng.random()))
         self.client = Client(self.world.addresses, client_id="faults", request_timeout_s=15)
         self._gateway = gateway
         self._nodes = nodes
@@ -76,6 +78,7 @@ class Load:
             for name, bootstrap in [*((node.name, [node.address]) for node in nodes), ("all", self.world.addresses)]
         ]
         self._producing: list[asyncio.Task[None]] = []
+        self._sharing: list[asyncio.Task[None]] = []
         self._reading: list[asyncio.Task[None]] = []
 
     @property
@@ -131,6 +134,7 @@ class Load:
             self._producing.append(self._task(writing))
         self._publish_by_web(self.standing.name, self.standing)
         self._reading.append(self._task(self._follower.run()))
+        self._sharing = [self._task(sharing) for sharing in self.sharing.lives()]
         if self._web_subscriber is not None:
             self._reading.append(self._task(self._web_subscriber.run()))
 
@@ -145,11 +149,19 @@ class Load:
         self.world.be_quiet()
         await asyncio.gather(*self._producing)
 
+    async def leave(self) -> None:
+        """Let the members that share topics leave their group, in good order where they do, and ask where it stands.
+
+        Raises:
+            TidelogError: nobody can tell.
+        """
+        await _cancel(self._sharing)
+        await self.sharing.settle()
+
     async def stop(self) -> None:
         """End everything and the clients."""
-        for task in [*self._reading, *self._producing]:
-            task.cancel()
-        await asyncio.gather(*self._reading, *self._producing, return_exceptions=True)
+        await _cancel([*self._sharing, *self._reading, *self._producing])
+        await self.sharing.stop()
         for client in [self.client, *(stale.client for stale in self._stale)]:
             await client.abort()
 
@@ -162,3 +174,9 @@ class Load:
         except Exception as error:
             self.world.crashes.append(f"a client failed: {error!r}")
             raise
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

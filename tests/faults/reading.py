@@ -19,7 +19,7 @@ from tests.faults.nodes import Node
 from tests.faults.values import CONTROL, number_in
 from tests.faults.world import World
 
-from tidelog import Client, Consumer, RecordBatch
+from tidelog import Client, Consumer, RecordBatch, TopicPartition
 from tidelog.errors import TidelogError
 from tidelog_proto import broker_pb2 as pb
 
@@ -116,10 +116,19 @@ async def _read_session(world: World, client: Client, consumer: Consumer, topic:
         assert got is not None
         key = Key(topic, got.partition)
         take(world, reader, key, got.batch)
-        committed = await client.commit(group, topic, {got.partition: got.batch.end_offset})
-        world.history.committed[group, key] = max(
-            world.history.committed[group, key], committed[got.partition].next_offset
-        )
+        stands = await _commit(client, consumer, group, TopicPartition(topic, got.partition), got.batch.end_offset)
+        world.history.committed[group, key] = max(world.history.committed[group, key], stands)
+
+
+async def _commit(client: Client, consumer: Consumer, group: str, where: TopicPartition, offset: int) -> int:
+    """Commit a position, as the member if the consumer is one: nobody else may then. Return where the group stands.
+
+    Raises:
+        TidelogError: it is not certain that it is committed.
+    """
+    if consumer.member_id:
+        return (await consumer.commit({where: offset}))[where].next_offset
+    return (await client.commit(group, where.topic, {where.partition: offset}))[where.partition].next_offset
 
 
 async def ask(world: World, client: Client, topic: str, rng: Random) -> None:

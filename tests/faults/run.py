@@ -32,6 +32,7 @@ from tests.faults.namespaces import INSIDE, run_inside, way_in
 from tests.faults.nemesis import FAULTS, follow, torment
 from tests.faults.network import Network
 from tests.faults.nodes import make_nodes
+from tests.faults.reading import SUBSCRIBER
 from tests.faults.reborn import make_again
 from tests.faults.stage import Stage
 from tests.faults.table import Summary, table
@@ -117,6 +118,7 @@ class Run:
             await self.load.quiet()
             ends = await self._ends()
             holders = await self._settled(ends)
+            await self._insist(QUIET_S, self.load.leave)
             await self.load.stop()
             await self.gateway.process.stop()
             for node in self.nodes:
@@ -199,7 +201,11 @@ class Run:
         deadline = time.monotonic() + QUIET_S
         while True:
             holders = await self._holders()
-            late = self._late_readers(ends) or await asyncio.to_thread(self._late_files, ends, holders)
+            late = (
+                self._late_readers(ends)
+                or self.load.sharing.late(ends, SUBSCRIBER)
+                or await asyncio.to_thread(self._late_files, ends, holders)
+            )
             if not late and holders == await self._holders():
                 self.tell("all readers and all replicas have everything")
                 return holders
@@ -240,7 +246,12 @@ class Run:
             )
             for key, end in ends.items()
         }
-        verdict = judge(self.history, copies, must_end={each.reader: each.keys for each in self.must_end})
+        verdict = judge(
+            self.history,
+            copies,
+            must_end={each.reader: each.keys for each in self.must_end},
+            shared=self.load.sharing.tenures,
+        )
         for problem in [*self.stage.stuck, *self.problems]:
             verdict.add(Fault.STUCK, problem)
         for failure in [*self.load.world.crashes, *self._failures()]:

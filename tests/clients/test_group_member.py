@@ -1,0 +1,126 @@
+"""A member of a group whose process is held up for longer than its session: others may read what it read."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+from tests.clients.fake_node import FakeNode
+from tests.clients.test_consumer import T0, numbered, publish
+
+from tidelog import Client, Consumer, Group, TopicPartition
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.names import OFFSETS_TOPIC
+
+SESSION_S = 0.5
+RECORDS = 40
+
+
+class Coordinator:
+    """Gives everything of the topic to the first that joins, and then is silent; first it may take it away again."""
+
+    def __init__(self, node: FakeNode) -> None:
+        self.takes_away = False
+        self._has_joined = False
+        topic_id = node.topics["t"].topic_id
+        self._all = [pb.TopicPartitions(topic_id=topic_id, topic="t", partitions=[0])]
+
+    def answer(self, asked: pb.GroupHeartbeat) -> pb.GroupHeartbeatReply | None:
+        if asked.leave:
+            return pb.GroupHeartbeatReply(unchanged=True)
+        if asked.HasField("join"):
+            joined, self._has_joined = self._has_joined, True
+            return None if joined else pb.GroupHeartbeatReply(revision=1, generation=1, assigned=self._all)
+        if self.takes_away:
+            if not asked.held:
+                return pb.GroupHeartbeatReply(revision=1, generation=1, unchanged=True)
+            self.takes_away = False
+            return pb.GroupHeartbeatReply(revision=2, generation=2)
+        return None
+
+
+@pytest.fixture(autouse=True)
+async def coordinator(node: FakeNode) -> Coordinator:
+    node.add_topic(OFFSETS_TOPIC)
+    await publish(node, *numbered(RECORDS), batch=RECORDS // 4)
+    coordinator = Coordinator(node)
+    node.coordinate = coordinator.answer
+    return coordinator
+
+
+class Told:
+    """What a member was told, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, frozenset[TopicPartition]]] = []
+
+    def group(self) -> Group:
+        def note(what: str) -> Callable[[frozenset[TopicPartition]], None]:
+            return lambda partitions: self.events.append((what, partitions))
+
+        return Group(
+            "g",
+            commit="manual",
+            session_timeout_s=SESSION_S,
+            on_assigned=note("assigned"),
+            on_revoked=note("revoked"),
+            on_lost=note("lost"),
+        )
+
+
+async def with_all_arrived(consumer: Consumer) -> None:
+    """Read the first record; the batches behind it have arrived by then, or do at once."""
+    assert (await anext(consumer)).offset == 0
+    await asyncio.sleep(0.1)
+    assert consumer.has_arrivals
+
+
+def be_stopped() -> None:
+    """Be held up, as SIGSTOP does it: nothing of the event loop runs."""
+    time.sleep(SESSION_S)
+
+
+async def test_nothing_is_handed_out_when_the_session_was_over_before_the_process_woke(client: Client) -> None:
+    told = Told()
+    async with client.consumer("t", group=told.group()) as consumer:
+        await with_all_arrived(consumer)
+        be_stopped()
+        assert not consumer.has_arrivals
+        assert await consumer.poll(timeout_s=0.2) == []
+        assert told.events[:2] == [("assigned", frozenset([T0])), ("lost", frozenset([T0]))]
+
+
+async def test_a_batch_that_was_waited_for_is_not_handed_out_either(client: Client) -> None:
+    told = Told()
+    async with client.consumer("t", group=told.group()) as consumer:
+        batches = consumer.batches()
+        await anext(batches)
+        await asyncio.sleep(0.1)
+        be_stopped()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await anext(batches)
+        assert told.events == [("assigned", frozenset([T0])), ("lost", frozenset([T0]))]
+
+
+async def test_who_closes_after_his_session_was_over_is_told_that_he_has_lost(client: Client) -> None:
+    told = Told()
+    consumer = client.consumer("t", group=told.group())
+    await with_all_arrived(consumer)
+    be_stopped()
+    await consumer.close()
+    assert told.events == [("assigned", frozenset([T0])), ("lost", frozenset([T0]))]
+
+
+async def test_what_is_being_given_up_when_the_session_ends_is_lost(coordinator: Coordinator, client: Client) -> None:
+    coordinator.takes_away = True
+    told = Told()
+    async with client.consumer("t", group=told.group()) as consumer:
+        assert (await anext(consumer)).offset == 0
+        # It keeps the record in hand: what is to be given up waits for it, and then the session is over.
+        async with asyncio.timeout(10):
+            while len(told.events) < 2:
+                await asyncio.sleep(0.05)
+        assert told.events[1] == ("lost", frozenset([T0]))

@@ -1,0 +1,303 @@
+"""Measures how a large group bears that a member leaves, and that its coordinator is killed.
+
+    python -m tests.faults.measure_sharing [--members 100] [--clients 10] [--partitions 1000] [--rounds 3]
+
+Three nodes in processes of their own; all members and who publishes in this one, so that times are one clock's, and
+processor time that others take here counts as the group's. A record says when it was sent: what a pause is to a reader
+is how old the records are that it is handed. Each round publishes to some partitions of members that stay, for a while
+with nothing else going on and for as long while one member leaves; then it joins again. In the end the node that
+coordinates is killed, and a member goes on when it has committed a record that was sent after that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import statistics
+import struct
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog import Client, Consumer, Group, Producer, TopicPartition
+from tidelog.errors import TidelogError
+from tidelog_loadtest.cluster_stand import own_cluster
+from tidelog_loadtest.nodes import Nodes
+
+TOPIC: Final = "shared"
+GROUP: Final = "measured"
+NODES: Final = 3
+PROBED: Final = 30
+"""Members that are looked at while another one leaves."""
+LEAVE_RATE: Final = 10
+KILL_RATE: Final = 4
+"""Records a second, each probed partition."""
+LOOK_S: Final = 4.0
+WAIT_S: Final = 90.0
+COMMIT_EVERY_S: Final = 0.4
+COMMITS_SHOW_S: Final = 0.05
+_SENT_AT: Final = struct.Struct(">d")
+
+
+@dataclass(slots=True)
+class Member:
+    """A member, and what it saw."""
+
+    name: str
+    client: Client
+    held: set[TopicPartition] = field(default_factory=set[TopicPartition])
+    told: list[tuple[float, str, frozenset[TopicPartition]]] = field(default_factory=list)
+    ages: list[tuple[float, float]] = field(default_factory=list)
+    """When a batch was handed out, and how old its oldest record was then."""
+    committed: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    handed_at: dict[float, float] = field(default_factory=dict[float, float])
+    """Moment -> when a record was handed out that was sent after it."""
+    proven_at: dict[float, float] = field(default_factory=dict[float, float])
+    """Moment -> when a commit was acknowledged of a record that was sent after it."""
+    again: int = 0
+    """Records that it was handed although it had committed them itself, or whoever had them before."""
+    complaints: int = 0
+    consumer: Consumer | None = None
+
+    def join(self, positions: dict[TopicPartition, int], moments: list[float]) -> asyncio.Task[None]:
+        """Be a member until the consumer is closed."""
+        self.consumer = self.client.consumer(TOPIC, group=self._group())
+        return asyncio.create_task(self._read(self.consumer, positions, moments))
+
+    async def leave(self) -> None:
+        assert self.consumer is not None
+        await self.consumer.close()
+
+    def _group(self) -> Group:
+        def note(what: str, partitions: frozenset[TopicPartition]) -> None:
+            self.told.append((time.monotonic(), what, partitions))
+            self.held = self.held | partitions if what == "assigned" else self.held - partitions
+
+        return Group(
+            GROUP,
+            commit="manual",
+            on_assigned=lambda partitions: note("assigned", partitions),
+            on_revoked=lambda partitions: note("revoked", partitions),
+            on_lost=lambda partitions: note("lost", partitions),
+        )
+
+    async def _read(self, consumer: Consumer, positions: dict[TopicPartition, int], moments: list[float]) -> None:
+        committed_at = 0.0
+        async for batch in consumer.batches():
+            now = time.monotonic()
+            where = TopicPartition(batch.topic, batch.partition)
+            sent = [_SENT_AT.unpack(value)[0] for value in batch.batch.values() if value is not None]
+            self.ages.append((now, now - sent[0]))
+            self.again += sum(offset < positions.get(where, 0) for offset in batch.batch.offset_list())
+            waited_for = moments and moments[-1] not in self.proven_at and sent[-1] > moments[-1]
+            if waited_for:
+                self.handed_at.setdefault(moments[-1], now)
+            if not waited_for and now - committed_at < COMMIT_EVERY_S:
+                continue
+            try:
+                held = await consumer.commit()
+            except TidelogError:
+                self.complaints += 1
+                continue
+            committed_at = time.monotonic()
+            for each, answer in held.items():
+                positions[each] = max(positions.get(each, 0), answer.next_offset)
+            if waited_for and where in held:
+                self.proven_at[moments[-1]] = committed_at
+
+
+class Publishing:
+    """Publishes to some partitions at a pace, one record a partition and turn, while entered."""
+
+    def __init__(self, producer: Producer, places: Iterable[TopicPartition], rate: float) -> None:
+        self._producer = producer
+        self._places = list(places)
+        self._pause_s = 1 / rate / max(1, len(self._places))
+        self._sending: set[asyncio.Task[object]] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, *self._sending, return_exceptions=True)
+
+    async def _run(self) -> None:
+        began, count = time.monotonic(), 0
+        while True:
+            due = int((time.monotonic() - began) / self._pause_s)
+            for number in range(count, due):
+                place = self._places[number % len(self._places)]
+                sending = self._producer.send(_SENT_AT.pack(time.monotonic()), partition=place.partition)
+                task: asyncio.Task[object] = asyncio.ensure_future(sending)
+                self._sending.add(task)
+                task.add_done_callback(self._sent)
+            count = max(count, due)
+            await asyncio.sleep(min(self._pause_s, 0.02))
+
+    def _sent(self, task: asyncio.Task[object]) -> None:
+        self._sending.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            print(f"a record was not published: {task.exception()!r}", file=sys.stderr)
+
+
+@dataclass(slots=True)
+class Stand:
+    """The group on its cluster."""
+
+    nodes: Nodes
+    client: Client
+    members: Sequence[Member]
+    producer: Producer
+    partitions: int
+    positions: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    moments: list[float] = field(default_factory=list[float])
+    reading: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def join(self, member: Member) -> None:
+        self.reading.append(member.join(self.positions, self.moments))
+
+    async def settled(self, members: Sequence[Member]) -> float:
+        """Wait until some members hold everything, evenly; return when."""
+        least = self.partitions // len(members)
+        deadline = time.monotonic() + WAIT_S
+        while sum(len(member.held) for member in members) < self.partitions or any(
+            len(member.held) < least for member in members
+        ):
+            for task in self.reading:
+                if task.done() and not task.cancelled() and task.exception() is not None:
+                    raise RuntimeError("a member failed") from task.exception()
+            if time.monotonic() > deadline:
+                have = sorted(len(member.held) for member in members)
+                raise RuntimeError(f"the group was not settled after {WAIT_S:.0f} s: {have}")
+            await asyncio.sleep(0.02)
+        return time.monotonic()
+
+
+def oldest_ms(members: Iterable[Member], since: float, until: float) -> float:
+    """Return how old the oldest record was that anybody was handed in a time, in ms."""
+    return 1000 * max((age for member in members for at, age in member.ages if since <= at < until), default=0.0)
+
+
+def row(what: str, value: str) -> None:
+    print(f"{what:<72}{value:>16}", flush=True)
+
+
+def probes(members: Iterable[Member]) -> list[TopicPartition]:
+    return [min(member.held) for member in members]
+
+
+async def measure_leaving(stand: Stand, rounds: int) -> None:
+    quiet: list[float] = []
+    leaving: list[float] = []
+    took: list[float] = []
+    moved = others = 0
+    for number in range(rounds):
+        leaver = stand.members[number % len(stand.members)]
+        stay = [member for member in stand.members if member is not leaver]
+        probed = stay[:: max(1, len(stay) // PROBED)][:PROBED]
+        theirs = set(leaver.held)
+        async with Publishing(stand.producer, probes(probed), LEAVE_RATE):
+            await asyncio.sleep(1)
+            since = time.monotonic()
+            await asyncio.sleep(LOOK_S)
+            began = time.monotonic()
+            quiet.append(oldest_ms(probed, since, began))
+            await leaver.leave()
+            took.append(await stand.settled(stay) - began)
+            await asyncio.sleep(max(0.0, LOOK_S - (time.monotonic() - began)))
+            keeping = [
+                member
+                for member in probed
+                if not any(at >= began and what != "assigned" for at, what, _ in member.told)
+            ]
+            leaving.append(oldest_ms(keeping, began, began + LOOK_S))
+        for member in stay:
+            for at, what, partitions in member.told:
+                moved += len(partitions & theirs) if at >= began and what == "assigned" else 0
+                others += len(partitions - theirs) if at >= began else 0
+        stand.join(leaver)
+        await stand.settled(stand.members)
+    row("a member leaves: until others have its partitions, s (median, most)", _two(took, 2))
+    row("its partitions that moved, all rounds together", f"{moved}")
+    row("partitions of others that moved or were taken away", f"{others}")
+    row("oldest record handed out, nothing going on, ms (median, most)", _two(quiet, 0))
+    row("oldest record handed out to who keeps his, one leaves, ms", _two(leaving, 0))
+
+
+def _two(values: Sequence[float], digits: int) -> str:
+    return f"{statistics.median(values):.{digits}f}, {max(values):.{digits}f}" if values else "-"
+
+
+async def measure_killing(stand: Stand) -> None:
+    coordinator = (await stand.client.groups.describe(GROUP)).coordinator
+    assert coordinator is not None
+    again = sum(member.again for member in stand.members)
+    async with Publishing(stand.producer, probes(stand.members), KILL_RATE):
+        await asyncio.sleep(2)
+        began = time.monotonic()
+        stand.moments.append(began)
+        await stand.nodes.by_id[coordinator].kill()
+        deadline = began + WAIT_S
+        while any(began not in member.proven_at for member in stand.members) and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(COMMITS_SHOW_S)
+        await asyncio.sleep(2)
+    times = [member.proven_at[began] - began for member in stand.members if began in member.proven_at]
+    row("the coordinator is killed: members that go on", f"{len(times)} of {len(stand.members)}")
+    handed = [member.handed_at[began] - began for member in stand.members if began in member.handed_at]
+    row("until a member is handed what was sent after it, s (median, most)", _two(handed, 2))
+    row("until a member has committed what was sent after it, s (median, most)", _two(times, 2))
+    lost = sum(at >= began and what == "lost" for member in stand.members for at, what, _ in member.told)
+    changed = sum(at >= began for member in stand.members for at, _, _ in member.told)
+    row("members that lost what they read; changes of what is read", f"{lost}; {changed}")
+    row("committed and handed out again, records", f"{sum(m.again for m in stand.members) - again}")
+    row("commits that failed, all in all", f"{sum(member.complaints for member in stand.members)}")
+
+
+async def measure(members: int, clients: int, partitions: int, rounds: int) -> None:
+    async with own_cluster(NODES, None) as nodes:
+        client = Client(nodes.bootstrap, request_timeout_s=60)
+        used = [Client(nodes.bootstrap, client_id=f"measured-{number}") for number in range(clients)]
+        try:
+            await client.create_topic(TOPIC, partitions=partitions, replication_factor=NODES)
+            all_members = [Member(f"m{number}", used[number % clients]) for number in range(members)]
+            producer = client.producer(TOPIC)
+            stand = Stand(nodes, client, all_members, producer, partitions)
+            began, began_cpu = time.monotonic(), time.process_time()
+            for member in all_members:
+                stand.join(member)
+            took = await stand.settled(all_members) - began
+            row(
+                f"{members} members of {clients} clients have joined and share {partitions:,} partitions, s",
+                f"{took:.2f}",
+            )
+            row("processor time that took in their process, s", f"{time.process_time() - began_cpu:.2f}")
+            await measure_leaving(stand, rounds)
+            await measure_killing(stand)
+            for member in all_members:
+                if member.consumer is not None:
+                    await member.consumer.abort()
+            await asyncio.gather(*stand.reading, return_exceptions=True)
+        finally:
+            for each in [*used, client]:
+                await each.abort()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure how a large group bears leaving and a lost coordinator.")
+    parser.add_argument("--members", type=int, default=100)
+    parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--partitions", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3, help="how often a member leaves")
+    given = parser.parse_args()
+    logging.basicConfig(level=logging.ERROR)  # what clients say of a node that was killed on purpose
+    asyncio.run(measure(given.members, given.clients, given.partitions, given.rounds))
+
+
+if __name__ == "__main__":
+    main()

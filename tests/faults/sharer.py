@@ -1,0 +1,236 @@
+"""One member of a group that shares topics: it joins, reads in one of the ways there are, commits, and is gone again.
+
+It runs among the others in the run's process, or alone in a process of its own (`sharer_process.py`) that is stopped
+and killed. What it sees goes to whoever takes notes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Literal, NamedTuple, Protocol
+
+from tests.faults.history import Key
+from tests.faults.reading import numbers_of
+from tests.faults.values import number_in
+
+from tidelog import Client, Consumer, Group, Record, TopicPartition
+from tidelog.errors import TidelogError
+from tidelog.group_options import CommitWhen
+
+Reads = Literal["batches", "records", "poll"]
+Leaves = Literal["closes", "aborts", "idles"]
+
+SESSION_S: Final = 3.0
+POLL_TIMEOUT_S: Final = 4.0
+COMMIT_INTERVAL_S: Final = 0.4
+STAY_S: Final = (4.0, 12.0)
+"""How long a member stays before it leaves and comes back."""
+AWAY_S: Final = (0.1, 1.5)
+POLLED: Final = 200
+READS: Final[tuple[Reads, ...]] = ("batches", "records", "poll")
+COMMITS: Final[tuple[CommitWhen, ...]] = ("auto", "processed", "manual")
+LEAVES: Final[tuple[Leaves, ...]] = ("closes", "idles", "aborts")
+
+
+class Life(NamedTuple):
+    """How a member lives from joining to leaving."""
+
+    reads: Reads
+    commits: CommitWhen
+    leaves: Leaves
+
+
+def life(number: int) -> Life:
+    """Return one life after the other: all ways to read and to leave come, and each with every way to commit."""
+    return Life(READS[number % 3], COMMITS[(number // 3 + number) % 3], LEAVES[number // 9 % 3])
+
+
+class Notes(Protocol):
+    """Takes what a member sees. Times are the machine's monotonic clock, which all its processes have in common."""
+
+    def begin(self, who: str, key: Key, *, position: int, generation: int, at: float) -> None:
+        """It was assigned a partition."""
+        ...
+
+    def hand(self, who: str, key: Key, first: int, numbers: Sequence[int], *, at: float) -> None:
+        """It was handed records."""
+        ...
+
+    def end(self, who: str, key: Key, *, lost: bool, at: float) -> None:
+        """It has a partition no longer."""
+        ...
+
+    def committed(self, key: Key, offset: int, *, at: float) -> None:
+        """Its commit was acknowledged."""
+        ...
+
+
+class Given(NamedTuple):
+    """Records of one partition that were handed out together."""
+
+    where: TopicPartition
+    first: int
+    numbers: Sequence[int]
+
+    @property
+    def end(self) -> int:
+        """Behind the last one."""
+        return self.first + len(self.numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Sharer:
+    """A member that comes and goes.
+
+    Attributes:
+        who: what it is called.
+        topics: what its group reads.
+        group: the group's name.
+        client: its own.
+        notes: takes what it sees.
+        complain: takes errors that it meets.
+        stays: whether it is to stay now, and leave no more.
+        rng: decides.
+        instance_id: of one that is a static member.
+    """
+
+    who: str
+    topics: Sequence[str]
+    group: str
+    client: Client
+    notes: Notes
+    complain: Callable[[TidelogError], None]
+    stays: Callable[[], bool]
+    rng: Random
+    instance_id: str | None = None
+
+    async def run(self, first_life: int) -> None:
+        """Join, leave and join again, until cancelled."""
+        number = first_life
+        while True:
+            await self.live(life(number))
+            number += 1
+            await asyncio.sleep(self.rng.uniform(*AWAY_S))
+
+    async def live(self, how: Life) -> None:
+        """Be a member for a while; one that is to stay then stays until it is cancelled, and closes."""
+        consumer = self._consumer(how)
+        until, idles = time.monotonic() + self.rng.uniform(*STAY_S), how.leaves == "idles"
+        try:
+            while True:
+                await self._read_until(consumer, how, until)
+                if not self.stays():
+                    if not idles:
+                        return
+                    idles = False
+                    await asyncio.sleep(POLL_TIMEOUT_S + SESSION_S)
+                until = time.monotonic() + STAY_S[0]
+        except TidelogError as error:
+            self.complain(error)
+        finally:
+            await self._leave(consumer, how)
+
+    async def _leave(self, consumer: Consumer, how: Life) -> None:
+        try:
+            await (consumer.abort() if how.leaves == "aborts" else consumer.close())
+        except TidelogError as error:
+            self.complain(error)
+
+    async def _read_until(self, consumer: Consumer, how: Life, until: float) -> None:
+        """Read until the clock shows so much.
+
+        Raises:
+            TidelogError: what reading ended with.
+        """
+        before: list[Given] = []
+        async with aclosing(self._given(consumer, how)) as giving:
+            while (left_s := until - time.monotonic()) > 0:
+                try:
+                    async with asyncio.timeout(left_s):
+                        given = await anext(giving)
+                except (StopAsyncIteration, TimeoutError):
+                    return
+                at = time.monotonic()
+                if how.commits == "processed" and how.reads != "records":
+                    self._note_committed(consumer, before, at)
+                for each in given:
+                    self.notes.hand(self.who, Key(*each.where), each.first, each.numbers, at=at)
+                if how.commits == "manual" and given:
+                    await self._commit(consumer)
+                before = given
+
+    def _note_committed(self, consumer: Consumer, before: Sequence[Given], at: float) -> None:
+        """Asking for more has committed what was handed out before, of what is still this member's."""
+        positions = consumer.position()
+        for each in before:
+            if positions.get(each.where, -1) >= each.end:
+                self.notes.committed(Key(*each.where), each.end, at=at)
+
+    async def _commit(self, consumer: Consumer) -> None:
+        try:
+            held = await consumer.commit()
+        except TidelogError as error:
+            self.complain(error)
+            return
+        at = time.monotonic()
+        for where, each in held.items():
+            self.notes.committed(Key(*where), each.next_offset, at=at)
+
+    async def _given(self, consumer: Consumer, how: Life) -> AsyncGenerator[list[Given], None]:
+        """Yield what is handed out, in the way that this life reads; after a while without anything an empty list."""
+        if how.reads == "batches":
+            async for batch in consumer.batches():
+                where = TopicPartition(batch.topic, batch.partition)
+                yield [Given(where, batch.batch.base_offset, numbers_of(batch.batch))]
+        elif how.reads == "records":
+            async for record in consumer:
+                yield [_of_record(record)]
+        else:
+            while not consumer.closed:
+                records = await consumer.poll(POLLED, 0.5)
+                yield [_of_record(record) for record in records]
+
+    def _consumer(self, how: Life) -> Consumer:
+        consumer: Consumer
+
+        def assigned(partitions: frozenset[TopicPartition]) -> None:
+            at, positions = time.monotonic(), consumer.position()
+            for where in partitions:
+                self.notes.begin(
+                    self.who, Key(*where), position=positions[where], generation=consumer.generation, at=at
+                )
+
+        def revoked(partitions: frozenset[TopicPartition]) -> Awaitable[None] | None:
+            self._ended(partitions, lost=False)
+            return self._commit(consumer) if how.commits == "manual" else None
+
+        def lost(partitions: frozenset[TopicPartition]) -> None:
+            self._ended(partitions, lost=True)
+
+        group = Group(
+            self.group,
+            commit=how.commits,
+            commit_interval_s=COMMIT_INTERVAL_S,
+            instance_id=self.instance_id,
+            session_timeout_s=SESSION_S,
+            poll_timeout_s=POLL_TIMEOUT_S,
+            on_assigned=assigned,
+            on_revoked=revoked,
+            on_lost=lost,
+        )
+        consumer = self.client.consumer(*self.topics, group=group)
+        return consumer
+
+    def _ended(self, partitions: frozenset[TopicPartition], *, lost: bool) -> None:
+        at = time.monotonic()
+        for where in partitions:
+            self.notes.end(self.who, Key(*where), lost=lost, at=at)
+
+
+def _of_record(record: Record) -> Given:
+    return Given(TopicPartition(record.topic, record.partition), record.offset, [number_in(record.value)])

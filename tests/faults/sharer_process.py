@@ -1,0 +1,99 @@
+"""A member of a group in a process of its own, which a run stops with SIGSTOP for longer than its session, and kills.
+
+    python -m tests.faults.sharer_process WHO GROUP TOPIC,TOPIC FIRST_LIFE ADDRESS…
+
+What it sees it writes as lines of JSON, each before it goes on, so that nothing of what it was handed is missing when
+it is killed: whoever reads has read to the end of the pipe by then. It lives by its monotonic clock, which is the
+machine's. A line on its input says that it is to stay; the end of its input, that it is to leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from random import Random
+from typing import Any, Final
+
+from tests.faults.history import Key
+from tests.faults.sharer import Notes, Sharer
+
+from tidelog import Client
+from tidelog.errors import TidelogError
+
+STDOUT: Final = 1
+
+
+class Lines:
+    """Notes as lines, each written at once."""
+
+    def begin(self, who: str, key: Key, *, position: int, generation: int, at: float) -> None:
+        """It was assigned a partition."""
+        self._write("begin", [who, key], {"position": position, "generation": generation, "at": at})
+
+    def hand(self, who: str, key: Key, first: int, numbers: Sequence[int], *, at: float) -> None:
+        """It was handed records."""
+        self._write("hand", [who, key, first, numbers], {"at": at})
+
+    def end(self, who: str, key: Key, *, lost: bool, at: float) -> None:
+        """It has a partition no longer."""
+        self._write("end", [who, key], {"lost": lost, "at": at})
+
+    def committed(self, key: Key, offset: int, *, at: float) -> None:
+        """Its commit was acknowledged."""
+        self._write("committed", [key, offset], {"at": at})
+
+    def complain(self, error: TidelogError) -> None:
+        """It met an error."""
+        self._write("complain", [type(error).__name__, str(error)], {})
+
+    def _write(self, what: str, about: list[Any], told: dict[str, Any]) -> None:
+        line = memoryview(json.dumps([what, about, told]).encode() + b"\n")
+        while line:
+            line = line[os.write(STDOUT, line) :]
+
+
+def replay(line: bytes, notes: Notes) -> tuple[str, str] | None:
+    """Take a line of `Lines` down in other notes; return the error that it tells of, its name and text.
+
+    Raises:
+        ValueError: it is none.
+    """
+    what, about, told = json.loads(line)
+    if what == "complain":
+        return about[0], about[1]
+    about = [Key(*each) if isinstance(each, list) and what != "hand" else each for each in about]
+    if what == "hand":
+        about[1] = Key(*about[1])
+    if what not in {"begin", "hand", "end", "committed"}:
+        raise ValueError(f"nobody takes notes of {what!r}")
+    getattr(notes, what)(*about, **told)
+    return None
+
+
+async def _run(who: str, group: str, topics: Sequence[str], first_life: int, addresses: Sequence[str]) -> None:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    lines, staying = Lines(), asyncio.Event()
+    client = Client(addresses, client_id=who, request_timeout_s=15)
+    sharer = Sharer(who, topics, group, client, lines, lines.complain, staying.is_set, Random(first_life))
+    living = asyncio.create_task(sharer.run(first_life))
+    while await reader.readline():
+        staying.set()
+    living.cancel()
+    await asyncio.gather(living, return_exceptions=True)
+    await client.abort()
+
+
+def main() -> None:
+    """Live as the command line says."""
+    logging.basicConfig(level=logging.ERROR)  # a session that is over is what it is there for
+    who, group, topics, first_life, *addresses = sys.argv[1:]
+    asyncio.run(_run(who, group, topics.split(","), int(first_life), addresses))
+
+
+if __name__ == "__main__":
+    main()
