@@ -44,6 +44,9 @@ from tidelog.model import (
     Compression,
     ConsumedBatch,
     Fetched,
+    GroupInfo,
+    GroupMemberInfo,
+    Lag,
     NextDeletion,
     Node,
     Offset,
@@ -69,8 +72,8 @@ from tidelog_proto.idle_poll import POLL_US_DEFAULT
 
 # fmt: off
 __all__ = [
-    "Client", "ClusterStatus", "Committed", "Compacted", "ConsumedBatch", "Consumer", "Fetched", "NextDeletion", "Node",
-    "Offset", "Partition", "PendingReceipt", "PendingReceipts", "Producer", "Receipt", "ReceiptRange", "Receipts",
+    "Client", "ClusterStatus", "Committed", "Compacted", "ConsumedBatch", "Consumer", "Fetched", "Group",
+    "GroupInfo", "GroupMemberInfo", "Lag", "NextDeletion", "Node", "Offset", "Partition", "PendingReceipt", "PendingReceipts", "Producer", "Receipt", "ReceiptRange", "Receipts",
     "Record", "RecordBatch", "Recovery", "Replica", "TidelogError", "Topic", "TopicPartition",
     "errors",
 ]

@@ -107,10 +107,7 @@ class Consumer:
         if max_records < 1 or timeout_s < 0:
             raise InvalidRequestError("max_records is at least 1, timeout_s not negative")
         self.begin()
-        if self._consumer.commits_processed:
-            self._thread.run(lambda: self._consumer.ask(polls=True))
-        else:
-            self._cursor.asked(polls=True)
+        self.ask(polls=True)
         deadline = time.monotonic() + timeout_s
         taken = self._cursor.take(max_records)
         while len(taken) < max_records:
@@ -128,6 +125,17 @@ class Consumer:
                     raise
                 break
         return taken
+
+    def ask(self, *, polls: bool = False) -> None:
+        """See `tidelog.Consumer.ask`."""
+        if self._consumer.commits_processed:
+            self._thread.run(lambda: self._consumer.ask(polls=polls))
+        else:
+            self._cursor.asked(polls=polls)
+
+    def more(self) -> bool:
+        """See `tidelog.Consumer.more`."""
+        return self._more.get()
 
     def next_batch(self) -> ConsumedBatch | None:
         """See `tidelog.Consumer.next_batch`."""
