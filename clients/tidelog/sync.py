@@ -73,9 +73,9 @@ from tidelog_proto.idle_poll import POLL_US_DEFAULT
 # fmt: off
 __all__ = [
     "Client", "ClusterStatus", "Committed", "Compacted", "ConsumedBatch", "Consumer", "Fetched", "Group",
-    "GroupInfo", "GroupMemberInfo", "Lag", "NextDeletion", "Node", "Offset", "Partition", "PendingReceipt", "PendingReceipts", "Producer", "Receipt", "ReceiptRange", "Receipts",
-    "Record", "RecordBatch", "Recovery", "Replica", "TidelogError", "Topic", "TopicPartition",
-    "errors",
+    "GroupInfo", "GroupMemberInfo", "Lag", "NextDeletion", "Node", "Offset", "Partition", "PendingReceipt",
+    "PendingReceipts", "Producer", "Receipt", "ReceiptRange", "Receipts", "Record", "RecordBatch", "Recovery",
+    "Replica", "TidelogError", "Topic", "TopicPartition", "errors",
 ]
 # fmt: on
 

