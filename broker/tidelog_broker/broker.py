@@ -177,21 +177,7 @@ class Broker:
             groups=self.group_records,
             is_gone=self._is_gone,
         )
-        self.coordinator = Coordinator(
-            tasks=self.tasks,
-            offsets_log=self.offsets_log,
-            partition=lambda: self.partitions.find(OFFSETS_KEY),
-            groups=self.group_records,
-            positions=self.groups,
-            topics=self.topics,
-            bounds=bounds,
-            descriptions=Descriptions(
-                groups=self.group_records, positions=self.groups, topics=self.topics, node_id=self.node_id
-            ),
-            clock=self.clock,
-            metrics=self.metrics,
-            is_stopping=lambda: life.stopping,
-        )
+        self.coordinator = self._make_coordinator(bounds)
         self.controller = self._make_controller()
         self.mover = self._make_mover()
 
@@ -267,6 +253,23 @@ class Broker:
             node_id=self.node_id,
             first_epoch=self.topics.first_epoch,
             loop=self.loop,
+        )
+
+    def _make_coordinator(self, bounds: GroupBounds) -> Coordinator:
+        return Coordinator(
+            tasks=self.tasks,
+            offsets_log=self.offsets_log,
+            partition=lambda: self.partitions.find(OFFSETS_KEY),
+            groups=self.group_records,
+            positions=self.groups,
+            topics=self.topics,
+            bounds=bounds,
+            descriptions=Descriptions(
+                groups=self.group_records, positions=self.groups, topics=self.topics, node_id=self.node_id
+            ),
+            clock=self.clock,
+            metrics=self.metrics,
+            is_stopping=lambda: self.life.stopping,
         )
 
     def _make_controller(self) -> Controller:

@@ -36,7 +36,7 @@ TICK_S: Final = 0.1
 """How often silent members, changed topics and a lost ownership are looked for."""
 WAIT_SHARE: Final = 3
 """An answer is held back for this part of the member's session timeout at most."""
-WAIT_MS_MAX: Final = 10_000
+HELD_BACK_MS_MAX: Final = 10_000
 """Nor for longer: a node that hands the question on waits for no answer for ever."""
 
 
@@ -131,7 +131,7 @@ class Coordinator:
             await asyncio.shield(coordinated.settle())
         else:
             self._take_report(coordinated, asked)
-        wait_s = min(asked.wait_ms, session_ms(member.wish) // WAIT_SHARE, WAIT_MS_MAX) / 1000
+        wait_s = min(asked.wait_ms, session_ms(member.wish) // WAIT_SHARE, HELD_BACK_MS_MAX) / 1000
         await coordinated.news(asked.member_id, seen_revision=asked.seen_revision, wait_s=wait_s)
         await self.ready(confirmed=True)
         if self._groups.get(asked.group) is not coordinated:

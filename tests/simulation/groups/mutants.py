@@ -13,7 +13,7 @@ from tidelog_proto import broker_pb2 as pb
 
 Mutant = Callable[[], AbstractContextManager[object]]
 
-_report, _answered, _restart, _grant, _told = Group.report, Membership.answered, Group.restart, Group._grant, Group.told
+_report, _answered, _restart, _told = Group.report, Membership.answered, Group.restart, Group.told
 _check_commit, _next_record = Group.check_commit, Group.next_record
 
 
