@@ -170,13 +170,7 @@ class Broker:
             cluster=self.cluster,
             routes=self.routes,
         )
-        self.offsets_log = OffsetsLog(
-            self.tasks,
-            lambda: self.partitions.get(*OFFSETS_KEY),
-            positions=self.groups,
-            groups=self.group_records,
-            is_gone=self._is_gone,
-        )
+        self.offsets_log = self._make_offsets_log()
         self.coordinator = self._make_coordinator(bounds)
         self.controller = self._make_controller()
         self.mover = self._make_mover()
@@ -253,6 +247,15 @@ class Broker:
             node_id=self.node_id,
             first_epoch=self.topics.first_epoch,
             loop=self.loop,
+        )
+
+    def _make_offsets_log(self) -> OffsetsLog:
+        return OffsetsLog(
+            self.tasks,
+            lambda: self.partitions.get(*OFFSETS_KEY),
+            positions=self.groups,
+            groups=self.group_records,
+            is_gone=self._is_gone,
         )
 
     def _make_coordinator(self, bounds: GroupBounds) -> Coordinator:

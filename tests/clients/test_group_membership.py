@@ -24,9 +24,7 @@ def places(*partitions: int) -> frozenset[tuple[bytes, int]]:
 def test_it_asks_to_be_taken_in_until_it_is() -> None:
     one = member()
     assert one.heartbeat(wait_ms=5).join == one.wish
-    assert not one.is_joined
     assert one.answered(reply(3, 0, 1), sent_at=0, now=1) == Change(places(0, 1), frozenset())
-    assert one.is_joined
     assert one.begin(places(0, 1, 7), now=1) == places(0, 1), "only what it is to have"
     said = one.heartbeat(wait_ms=5)
     assert not said.HasField("join")

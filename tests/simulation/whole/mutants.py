@@ -14,7 +14,7 @@ from tests.simulation.mutants import Mutant, Replacement
 from tests.simulation.whole.world import CHURNING, GROUPED, MEETING, MIXED, SLEEPY
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.groups.membership import Group
+from tidelog_broker.core.groups.membership import ConsumerGroup
 from tidelog_broker.core.membership import admission
 from tidelog_broker.core.membership.admission import Binders
 from tidelog_broker.core.placement.placement import majority
@@ -175,12 +175,12 @@ def opened_from_nothing() -> Replacements:
 
 def groups_without_members() -> Replacements:
     """A coordinator begins as if its groups had no members."""
-    restart = Group.restart
+    restart = ConsumerGroup.restart
 
-    def forgets(self: Group, record: pb.GroupRecord | None) -> None:
+    def forgets(self: ConsumerGroup, record: pb.GroupRecord | None) -> None:
         restart(self, None if record is None else pb.GroupRecord(group=record.group, revision=record.revision))
 
-    return [(Group, "restart", forgets)]
+    return [(ConsumerGroup, "restart", forgets)]
 
 
 def owner_of_yesterday_answers() -> Replacements:
@@ -196,7 +196,7 @@ def owner_of_yesterday_answers() -> Replacements:
 
 def any_member_commits() -> Replacements:
     """A commit is taken from whoever sends it."""
-    return [(Group, "check_commit", lambda self, member_id, generation, key: None)]
+    return [(ConsumerGroup, "check_commit", lambda self, member_id, generation, key: None)]
 
 
 MUTANTS = {
