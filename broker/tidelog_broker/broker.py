@@ -171,28 +171,8 @@ class Broker:
             cluster=self.cluster,
             routes=self.routes,
         )
-        self.offsets_log = OffsetsLog(
-            self.tasks,
-            lambda: self.partitions.get(*OFFSETS_KEY),
-            positions=self.groups,
-            groups=self.group_records,
-            is_gone=self._is_gone,
-        )
-        self.coordinator = Coordinator(
-            tasks=self.tasks,
-            offsets_log=self.offsets_log,
-            partition=lambda: self.partitions.find(OFFSETS_KEY),
-            groups=self.group_records,
-            positions=self.groups,
-            topics=self.topics,
-            bounds=bounds,
-            descriptions=Descriptions(
-                groups=self.group_records, positions=self.groups, topics=self.topics, node_id=self.node_id
-            ),
-            clock=self.clock,
-            metrics=self.metrics,
-            is_stopping=lambda: life.stopping,
-        )
+        self.offsets_log = self._make_offsets_log()
+        self.coordinator = self._make_coordinator(bounds)
         self.controller = self._make_controller()
         self.mover = self._make_mover()
 
@@ -269,6 +249,32 @@ class Broker:
             node_id=self.node_id,
             first_epoch=self.topics.first_epoch,
             loop=self.loop,
+        )
+
+    def _make_offsets_log(self) -> OffsetsLog:
+        return OffsetsLog(
+            self.tasks,
+            lambda: self.partitions.get(*OFFSETS_KEY),
+            positions=self.groups,
+            groups=self.group_records,
+            is_gone=self._is_gone,
+        )
+
+    def _make_coordinator(self, bounds: GroupBounds) -> Coordinator:
+        return Coordinator(
+            tasks=self.tasks,
+            offsets_log=self.offsets_log,
+            partition=lambda: self.partitions.find(OFFSETS_KEY),
+            groups=self.group_records,
+            positions=self.groups,
+            topics=self.topics,
+            bounds=bounds,
+            descriptions=Descriptions(
+                groups=self.group_records, positions=self.groups, topics=self.topics, node_id=self.node_id
+            ),
+            clock=self.clock,
+            metrics=self.metrics,
+            is_stopping=lambda: self.life.stopping,
         )
 
     def _make_controller(self) -> Controller:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
 from tidelog_broker.base.tasks import Tasks
-from tidelog_broker.core.groups.membership import Group
+from tidelog_broker.core.groups.membership import ConsumerGroup
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -26,13 +26,13 @@ class Coordinated:
 
     def __init__(
         self,
-        group: Group,
+        group: ConsumerGroup,
         *,
         tasks: Tasks,
         write: Callable[[pb.GroupRecord], Awaitable[None]],
         standing: Callable[[], pb.GroupRecord | None],
-        restarted: Callable[[Group, ProtocolError], None],
-        settled: Callable[[Group], None],
+        restarted: Callable[[ConsumerGroup, ProtocolError], None],
+        settled: Callable[[ConsumerGroup], None],
     ) -> None:
         self.group = group
         self._tasks = tasks

@@ -16,7 +16,7 @@ from typing import Final
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.base.tasks import Tasks
-from tidelog_broker.core.groups.membership import Group, fenced, keys_of
+from tidelog_broker.core.groups.membership import ConsumerGroup, fenced, keys_of
 from tidelog_broker.core.groups.positions import GroupBounds, GroupOffsets
 from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.core.topics import PartitionKey, TopicRegistry
@@ -36,7 +36,7 @@ TICK_S: Final = 0.1
 """How often silent members, changed topics and a lost ownership are looked for."""
 WAIT_SHARE: Final = 3
 """An answer is held back for this part of the member's session timeout at most."""
-WAIT_MS_MAX: Final = 10_000
+HELD_BACK_MS_MAX: Final = 10_000
 """Nor for longer: a node that hands the question on waits for no answer for ever."""
 
 
@@ -131,7 +131,7 @@ class Coordinator:
             await asyncio.shield(coordinated.settle())
         else:
             self._take_report(coordinated, asked)
-        wait_s = min(asked.wait_ms, session_ms(member.wish) // WAIT_SHARE, WAIT_MS_MAX) / 1000
+        wait_s = min(asked.wait_ms, session_ms(member.wish) // WAIT_SHARE, HELD_BACK_MS_MAX) / 1000
         await coordinated.news(asked.member_id, seen_revision=asked.seen_revision, wait_s=wait_s)
         await self.ready(confirmed=True)
         if self._groups.get(asked.group) is not coordinated:
@@ -149,8 +149,8 @@ class Coordinator:
         """See that somebody may commit a position; the caller prepares it without waiting in between.
 
         Raises:
-            ProtocolError: as `Group.check_commit`; EPOCH_CHANGING when this node coordinates no more, or while the
-                group is being deleted; INVALID_REQUEST where there is no room for another group.
+            ProtocolError: as `ConsumerGroup.check_commit`; EPOCH_CHANGING when this node coordinates no more, or while
+                the group is being deleted; INVALID_REQUEST where there is no room for another group.
         """
         if not self._is_coordinating:
             raise _elsewhere()
@@ -277,7 +277,7 @@ class Coordinator:
             coordinated.fail(_elsewhere())
 
     def _coordinated(self, name: str) -> Coordinated:
-        group = Group(name, self._subscriptions.of)
+        group = ConsumerGroup(name, self._subscriptions.of)
         group.restart(self._records.get(name))
         return Coordinated(
             group,
@@ -298,7 +298,7 @@ class Coordinator:
         await self._offsets_log.write_group(record)
         self._metrics.group_generations.inc(max(record.generation - before, 0))
 
-    def _restarted(self, group: Group, error: ProtocolError) -> None:
+    def _restarted(self, group: ConsumerGroup, error: ProtocolError) -> None:
         """Expect to hear of all members; some are members again, because it could not be written that they are not."""
         coordinated = self._groups.get(group.name)
         if coordinated is None or coordinated.group is not group:
@@ -344,7 +344,7 @@ class Coordinator:
         coordinated.removed([who.member_id])
         coordinated.settle()
 
-    def _drop_if_empty(self, group: Group) -> None:
+    def _drop_if_empty(self, group: ConsumerGroup) -> None:
         coordinated = self._groups.get(group.name)
         if coordinated is not None and coordinated.group is group and group.is_empty:
             del self._groups[group.name]

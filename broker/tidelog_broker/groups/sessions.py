@@ -43,11 +43,6 @@ class Sessions:
         if len(self._order) > 2 * len(self._deadlines) + 64:
             self._order = sorted((deadline, each) for each, deadline in self._deadlines.items())
 
-    def shorten(self, who: Who, *, until: float) -> None:
-        """Note that a member's connection has ended: it has until then to come back, if it had longer."""
-        if until < self._deadlines.get(who, until):
-            self.heard(who, until=until)
-
     def forget(self, members: Iterable[Who]) -> None:
         """Expect nothing of members that are gone."""
         for who in members:

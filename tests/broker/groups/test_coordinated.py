@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tidelog_broker.base.tasks import Tasks
-from tidelog_broker.core.groups.membership import Group
+from tidelog_broker.core.groups.membership import ConsumerGroup
 from tidelog_broker.groups.coordinated import Coordinated
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -26,7 +26,7 @@ class Stage:
         self.gate: asyncio.Future[None] | None = None
         self.restarted: list[int] = []
         self.settled = 0
-        self.group = Group("g", lambda _: {T: 2})
+        self.group = ConsumerGroup("g", lambda _: {T: 2})
         self.coordinated = Coordinated(
             self.group,
             tasks=Tasks(),
@@ -36,7 +36,7 @@ class Stage:
             settled=self.settle,
         )
 
-    def settle(self, group: Group) -> None:
+    def settle(self, group: ConsumerGroup) -> None:
         self.settled += 1
 
     async def write(self, record: pb.GroupRecord) -> None:

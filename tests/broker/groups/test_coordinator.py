@@ -13,6 +13,7 @@ from tests.broker.metric import value_of
 from tests.broker.peer import Peer
 
 from tidelog_broker.core.topics import OFFSETS_KEY
+from tidelog_broker.groups import coordinator as coordinator_module
 from tidelog_broker.partition.access import Access
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -113,7 +114,7 @@ async def test_a_long_session_is_not_waited_for_through_another_node(
     three: Founded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node that hands a question on waits no longer than that for the answer."""
-    monkeypatch.setattr("tidelog_broker.groups.coordinator.WAIT_MS_MAX", 300)
+    monkeypatch.setattr(coordinator_module, "HELD_BACK_MS_MAX", 300)
     far = await three.peer(another_than(three, coordinator_of(three)))
     await topic(three, far)
     ada = GroupMember(far, "t", session_ms=600_000)
@@ -161,11 +162,8 @@ async def test_one_that_owns_the_log_no_longer_tells_nothing(three: Founded, mon
     with monkeypatch.context() as patched:
         patched.setattr(Access, "confirm_owner", unconfirmed)
         assert await ada.refused() == pb.QUORUM_LOST
-        for asked in (
-            {"group_describe": pb.GroupDescribe(group="g")},
-            {"group_list": pb.GroupList()},
-            {"committed": pb.Committed(group="g")},
-        ):
-            assert (await peer.refused(**asked)).code == pb.QUORUM_LOST
+        assert (await peer.refused(group_describe=pb.GroupDescribe(group="g"))).code == pb.QUORUM_LOST
+        assert (await peer.refused(group_list=pb.GroupList())).code == pb.QUORUM_LOST
+        assert (await peer.refused(committed=pb.Committed(group="g"))).code == pb.QUORUM_LOST
     assert (await ada.ask()).unchanged
     assert await commit_again(ada, topic_id, 0, 1) == 0

@@ -7,28 +7,35 @@ from contextlib import AbstractContextManager
 from unittest.mock import patch
 
 from tidelog.group_membership import Change, Membership, Place
-from tidelog_broker.core.groups.membership import Group, Told, keys_of
+from tidelog_broker.core.groups.membership import ConsumerGroup, Told, keys_of
 from tidelog_broker.groups.sessions import Sessions, Who
 from tidelog_proto import broker_pb2 as pb
 
 Mutant = Callable[[], AbstractContextManager[object]]
 
-_report, _answered, _restart, _grant, _told = Group.report, Membership.answered, Group.restart, Group._grant, Group.told
-_check_commit, _next_record = Group.check_commit, Group.next_record
+_report, _answered, _restart, _told = (
+    ConsumerGroup.report,
+    Membership.answered,
+    ConsumerGroup.restart,
+    ConsumerGroup.told,
+)
+_check_commit, _next_record = ConsumerGroup.check_commit, ConsumerGroup.next_record
 
 
-def _grants_what_is_held(self: Group) -> None:
+def _grants_what_is_held(self: ConsumerGroup) -> None:
     for member in self._members.values():
         for key in sorted(member.target - member.held.keys()):
             member.held[key] = self._generation
             self._changed = True
 
 
-def _believes_any_report(self: Group, member_id: str, *, seen_revision: int, held: Collection[Place]) -> None:
+def _believes_any_report(self: ConsumerGroup, member_id: str, *, seen_revision: int, held: Collection[Place]) -> None:
     _report(self, member_id, seen_revision=1 << 60, held=held)
 
 
-def _takes_all_that_is_not_named(self: Group, member_id: str, *, seen_revision: int, held: Collection[Place]) -> None:
+def _takes_all_that_is_not_named(
+    self: ConsumerGroup, member_id: str, *, seen_revision: int, held: Collection[Place]
+) -> None:
     del seen_revision
     member = self._members.get(member_id)
     if member is not None:
@@ -37,14 +44,14 @@ def _takes_all_that_is_not_named(self: Group, member_id: str, *, seen_revision: 
             self._changed = True
 
 
-def _tells_what_is_decided(self: Group, member_id: str) -> Told | None:
+def _tells_what_is_decided(self: ConsumerGroup, member_id: str) -> Told | None:
     member, told = self._members.get(member_id), _told(self, member_id)
     if member is None or told is None:
         return None
     return Told(self._generation, frozenset(member.held.keys() & member.target), self._revision)
 
 
-def _tells_all_that_is_held(self: Group, record: pb.GroupRecord) -> list[str]:
+def _tells_all_that_is_held(self: ConsumerGroup, record: pb.GroupRecord) -> list[str]:
     self._standing = record
     self._told = {
         member.member_id: Told(record.generation, frozenset(keys_of(member.target)), record.revision)
@@ -53,22 +60,22 @@ def _tells_all_that_is_held(self: Group, record: pb.GroupRecord) -> list[str]:
     return list(self._told)
 
 
-def _checks_no_commit(self: Group, member_id: str, generation: int, key: Place) -> None:
+def _checks_no_commit(self: ConsumerGroup, member_id: str, generation: int, key: Place) -> None:
     del self, member_id, generation, key
 
 
-def _checks_members_only(self: Group, member_id: str, generation: int, key: Place) -> None:
+def _checks_members_only(self: ConsumerGroup, member_id: str, generation: int, key: Place) -> None:
     if member_id not in self._members:
         _check_commit(self, member_id, generation, key)
 
 
-def _forgets_members(self: Group, record: pb.GroupRecord | None) -> None:
+def _forgets_members(self: ConsumerGroup, record: pb.GroupRecord | None) -> None:
     _restart(self, record)
     self._members = {}
     self._needs_target = True
 
 
-def _goes_on_with_what_was_decided(self: Group, record: pb.GroupRecord | None) -> None:
+def _goes_on_with_what_was_decided(self: ConsumerGroup, record: pb.GroupRecord | None) -> None:
     if not self._members:
         _restart(self, record)
 
@@ -102,7 +109,7 @@ def _takes_old_answers(self: Membership, reply: pb.GroupHeartbeatReply, *, sent_
     return _answered(self, reply, sent_at=sent_at, now=now)
 
 
-def _keeps_the_generation(self: Group) -> pb.GroupRecord | None:
+def _keeps_the_generation(self: ConsumerGroup) -> pb.GroupRecord | None:
     before = self._generation
     record = _next_record(self)
     self._generation = max(before, 1)
@@ -112,19 +119,21 @@ def _keeps_the_generation(self: Group) -> pb.GroupRecord | None:
 
 
 MUTANTS: dict[str, Mutant] = {
-    "partitions are granted that another member holds": lambda: patch.object(Group, "_grant", _grants_what_is_held),
-    "a report counts whatever the member had seen": lambda: patch.object(Group, "report", _believes_any_report),
-    "what a report does not name is free": lambda: patch.object(Group, "report", _takes_all_that_is_not_named),
-    "members are told what is not durable": lambda: patch.object(Group, "told", _tells_what_is_decided),
-    "members are told their target": lambda: patch.object(Group, "_stand", _tells_all_that_is_held),
-    "anybody commits": lambda: patch.object(Group, "check_commit", _checks_no_commit),
-    "a member commits for any partition": lambda: patch.object(Group, "check_commit", _checks_members_only),
-    "a coordinator begins without members": lambda: patch.object(Group, "restart", _forgets_members),
-    "what could not be written holds": lambda: patch.object(Group, "restart", _goes_on_with_what_was_decided),
+    "partitions are granted that another member holds": lambda: patch.object(
+        ConsumerGroup, "_grant", _grants_what_is_held
+    ),
+    "a report counts whatever the member had seen": lambda: patch.object(ConsumerGroup, "report", _believes_any_report),
+    "what a report does not name is free": lambda: patch.object(ConsumerGroup, "report", _takes_all_that_is_not_named),
+    "members are told what is not durable": lambda: patch.object(ConsumerGroup, "told", _tells_what_is_decided),
+    "members are told their target": lambda: patch.object(ConsumerGroup, "_stand", _tells_all_that_is_held),
+    "anybody commits": lambda: patch.object(ConsumerGroup, "check_commit", _checks_no_commit),
+    "a member commits for any partition": lambda: patch.object(ConsumerGroup, "check_commit", _checks_members_only),
+    "a coordinator begins without members": lambda: patch.object(ConsumerGroup, "restart", _forgets_members),
+    "what could not be written holds": lambda: patch.object(ConsumerGroup, "restart", _goes_on_with_what_was_decided),
     "members expire early": lambda: patch.object(Sessions, "expired", _is_silent_at_once),
     "a member begins with what is not its own": lambda: patch.object(Membership, "begin", _begins_with_anything),
     "a session counts from the answer": lambda: patch.object(Membership, "answered", _counts_from_the_answer),
     "a member says that it gave up what it reads": lambda: patch.object(Membership, "answered", _gives_up_at_once),
     "an old answer is carried out": lambda: patch.object(Membership, "answered", _takes_old_answers),
-    "the generation does not grow": lambda: patch.object(Group, "next_record", _keeps_the_generation),
+    "the generation does not grow": lambda: patch.object(ConsumerGroup, "next_record", _keeps_the_generation),
 }

@@ -1,8 +1,8 @@
 """A group's coordinators, its members, and a log in between: everything late, lost, repeated, paused or killed.
 
-The shipped `Group` and `Sessions` run at whoever coordinates, the shipped `Membership` in every member. A write to the
-log comes about late, or not, or is said to have failed and comes about all the same. Coordinators change at any time,
-and one that was paused answers nothing, as it confirms with a quorum that it is the owner before it does.
+The shipped `ConsumerGroup` and `Sessions` run at whoever coordinates, the shipped `Membership` in every member. A write
+to the log comes about late, or not, or is said to have failed and comes about all the same. Coordinators change at any
+time, and one that was paused answers nothing, as it confirms with a quorum that it is the owner before it does.
 
 Invariants:
     G1  two members never read one partition at a time, those that are over by their own clocks excepted
@@ -21,7 +21,7 @@ from tests.simulation.clock import Clock
 from tests.simulation.truth import ViolationError
 
 from tidelog.group_membership import Membership, Place
-from tidelog_broker.core.groups.membership import Group, fenced, keys_of, partitions_of
+from tidelog_broker.core.groups.membership import ConsumerGroup, fenced, keys_of, partitions_of
 from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.groups.sessions import Sessions, Who
 from tidelog_proto import broker_pb2 as pb
@@ -100,7 +100,7 @@ class Coordinator:
     def __init__(self, world: World, number: int) -> None:
         self.world = world
         self.number = number
-        self.group = Group(GROUP, lambda _: dict(world.topics))
+        self.group = ConsumerGroup(GROUP, lambda _: dict(world.topics))
         self.sessions = Sessions()
         self.waiting: dict[str, Waiting] = {}
         self.writing = False

@@ -157,7 +157,7 @@ class Groups:
             )
 
     def _is_deleted(self, topic_id: bytes) -> bool:
-        """Whether a node knows that a topic is deleted: its positions are gone, and a member may not have heard of it."""
+        """Whether a node knows that a topic is deleted: its positions are gone, and a member may not know yet."""
         records = [life.node.broker.topics.get(topic_id) for life in self.world.lives() if life.is_up]
         return any(record is not None and record.deleted for record in records)
 
@@ -169,7 +169,7 @@ class Groups:
         self._acknowledged[place] = max(self._acknowledged.get(place, 0), offset)
 
     def position_stands(self, record: pb.OffsetRecord) -> None:
-        """A node applies a position: before every grant that is behind it in the log, so before anybody begins there."""
+        """A node applies a position: before every grant behind it in the log, so before anybody begins there."""
         place = (record.topic_id, record.partition)
         if record.group != GROUP or (place, record.revision) in self._applied:
             return

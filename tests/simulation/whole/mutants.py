@@ -14,11 +14,10 @@ from tests.simulation.mutants import Mutant, Replacement
 from tests.simulation.whole.world import CHURNING, GROUPED, MEETING, MIXED, SLEEPY
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.groups.membership import Group
+from tidelog_broker.core.groups.membership import ConsumerGroup
 from tidelog_broker.core.membership import admission
 from tidelog_broker.core.membership.admission import Binders
 from tidelog_broker.core.placement.placement import majority
-from tidelog_broker.groups.coordinator import Coordinator
 from tidelog_broker.node.admitting import Admitting
 from tidelog_broker.partition.partitions import Partitions
 from tidelog_broker.server.handlers import cluster
@@ -175,28 +174,12 @@ def opened_from_nothing() -> Replacements:
 
 def groups_without_members() -> Replacements:
     """A coordinator begins as if its groups had no members."""
-    restart = Group.restart
+    restart = ConsumerGroup.restart
 
-    def forgets(self: Group, record: pb.GroupRecord | None) -> None:
+    def forgets(self: ConsumerGroup, record: pb.GroupRecord | None) -> None:
         restart(self, None if record is None else pb.GroupRecord(group=record.group, revision=record.revision))
 
-    return [(Group, "restart", forgets)]
-
-
-def owner_of_yesterday_answers() -> Replacements:
-    """Who believes that it coordinates answers, whether or not a quorum confirms it."""
-    ready = Coordinator.ready
-
-    async def unconfirmed(self: Coordinator, *, confirmed: bool = False) -> None:
-        del confirmed
-        await ready(self)
-
-    return [(Coordinator, "ready", unconfirmed)]
-
-
-def any_member_commits() -> Replacements:
-    """A commit is taken from whoever sends it."""
-    return [(Group, "check_commit", lambda self, member_id, generation, key: None)]
+    return [(ConsumerGroup, "restart", forgets)]
 
 
 MUTANTS = {
@@ -215,8 +198,6 @@ MUTANTS = {
         Mutant("a closed partition hears nothing", closed_ones_hear_nothing, mixture=SLEEPY),
         Mutant("a closed partition votes from nothing", opened_from_nothing, mixture=SLEEPY),
         Mutant("a coordinator begins without members", groups_without_members, mixture=GROUPED),
-        Mutant("an owner of yesterday answers members", owner_of_yesterday_answers, mixture=GROUPED),
-        Mutant("a member commits for any partition", any_member_commits, mixture=GROUPED),
     )
 }
 

@@ -34,7 +34,7 @@ WISHES_BYTES_MAX: Final = 256 * 1024
 
 
 @dataclass(slots=True)
-class Member:
+class ConsumerMember:
     """One member. `held`: partition -> the generation in which it was granted; `target`: what it is to have."""
 
     wish: pb.GroupWish
@@ -57,7 +57,7 @@ Subscribed = Callable[[pb.GroupWish], Mapping[bytes, int]]
 """Tells which topics a wish stands for now, by id, and how many partitions each has."""
 
 
-class Group:
+class ConsumerGroup:
     """See the module.
 
     Args:
@@ -68,7 +68,7 @@ class Group:
     def __init__(self, name: str, subscribed: Subscribed) -> None:
         self.name = name
         self._subscribed = subscribed
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, ConsumerMember] = {}
         self._generation = 0
         self._revision = 0
         """Of the newest record that was made, whether or not it has come about."""
@@ -102,7 +102,7 @@ class Group:
         """Whether there are no members, neither decided nor durable."""
         return not self._members and not self._standing.members
 
-    def member(self, member_id: str) -> Member | None:
+    def member(self, member_id: str) -> ConsumerMember | None:
         """Return a member."""
         return self._members.get(member_id)
 
@@ -120,7 +120,8 @@ class Group:
         """
         record = record if record is not None else pb.GroupRecord(group=self.name)
         self._members = {
-            member.member_id: Member(member.wish, _held_of(member), keys_of(member.target)) for member in record.members
+            member.member_id: ConsumerMember(member.wish, _held_of(member), keys_of(member.target))
+            for member in record.members
         }
         self._generation = record.generation
         self._revision = max(self._revision, record.revision)
@@ -163,7 +164,7 @@ class Group:
                 pb.INVALID_REQUEST, f"the group {self.name!r} has {MEMBERS_MAX} members, and no group may have more"
             )
         self._check_size([wish, *(member.wish for other, member in self._members.items() if other not in replaced)])
-        joined = Member(wish, first_revision=self._revision + 1)
+        joined = ConsumerMember(wish, first_revision=self._revision + 1)
         for other in replaced:
             joined.target = self._members.pop(other).target
         self._members[member_id] = joined

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog_broker.core.groups import membership
-from tidelog_broker.core.groups.membership import Group, keys_of, partitions_of
+from tidelog_broker.core.groups.membership import ConsumerGroup, keys_of, partitions_of
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -30,15 +30,15 @@ def topics() -> Topics:
 
 
 @pytest.fixture
-def group(topics: Topics) -> Group:
-    return Group("g", topics)
+def group(topics: Topics) -> ConsumerGroup:
+    return ConsumerGroup("g", topics)
 
 
 def wish(*, instance_id: str = "", born_us: int = 0, topics: tuple[bytes, ...] = (T,)) -> pb.GroupWish:
     return pb.GroupWish(topics=[one.decode() for one in topics], instance_id=instance_id, born_us=born_us)
 
 
-def write(group: Group) -> list[str]:
+def write(group: ConsumerGroup) -> list[str]:
     """Make what was decided durable; return who is to be told something new."""
     news: list[str] = []
     while (record := group.next_record()) is not None:
@@ -46,19 +46,19 @@ def write(group: Group) -> list[str]:
     return news
 
 
-def join(group: Group, *member_ids: str) -> None:
+def join(group: ConsumerGroup, *member_ids: str) -> None:
     for member_id in member_ids:
         group.join(member_id, wish())
     write(group)
 
 
-def has(group: Group, member_id: str) -> set[int]:
+def has(group: ConsumerGroup, member_id: str) -> set[int]:
     told = group.told(member_id)
     assert told is not None
     return {partition for _, partition in told.assigned}
 
 
-def report(group: Group, member_id: str, *held: int) -> None:
+def report(group: ConsumerGroup, member_id: str, *held: int) -> None:
     """Let a member say, having seen the newest answer, that it has these."""
     told = group.told(member_id)
     assert told is not None
@@ -66,7 +66,7 @@ def report(group: Group, member_id: str, *held: int) -> None:
     write(group)
 
 
-def code(group: Group, member_id: str, generation: int, key: PartitionKey) -> int:
+def code(group: ConsumerGroup, member_id: str, generation: int, key: PartitionKey) -> int:
     try:
         group.check_commit(member_id, generation, key)
     except ProtocolError as error:
@@ -74,7 +74,7 @@ def code(group: Group, member_id: str, generation: int, key: PartitionKey) -> in
     return 0
 
 
-def test_a_first_member_gets_all_once_that_is_durable(group: Group) -> None:
+def test_a_first_member_gets_all_once_that_is_durable(group: ConsumerGroup) -> None:
     group.join(ADA, wish())
     assert group.told(ADA) is None
     record = group.next_record()
@@ -86,7 +86,7 @@ def test_a_first_member_gets_all_once_that_is_durable(group: Group) -> None:
     assert not group.is_empty
 
 
-def test_a_second_member_gets_what_the_first_has_given_up(group: Group) -> None:
+def test_a_second_member_gets_what_the_first_has_given_up(group: ConsumerGroup) -> None:
     join(group, ADA)
     join(group, BOB)
     assert len(has(group, ADA)) == 2
@@ -98,7 +98,7 @@ def test_a_second_member_gets_what_the_first_has_given_up(group: Group) -> None:
     assert has(group, BOB) == {0, 1, 2, 3} - before
 
 
-def test_a_report_from_before_the_target_frees_nothing(group: Group) -> None:
+def test_a_report_from_before_the_target_frees_nothing(group: ConsumerGroup) -> None:
     join(group, ADA)
     old = group.told(ADA)
     assert old is not None
@@ -110,7 +110,7 @@ def test_a_report_from_before_the_target_frees_nothing(group: Group) -> None:
     assert group.next_record() is None
 
 
-def test_a_report_while_a_new_target_is_due_frees_nothing(group: Group) -> None:
+def test_a_report_while_a_new_target_is_due_frees_nothing(group: ConsumerGroup) -> None:
     join(group, ADA, BOB)
     group.join(EVE, wish())
     told = group.told(ADA)
@@ -120,7 +120,7 @@ def test_a_report_while_a_new_target_is_due_frees_nothing(group: Group) -> None:
     assert sum(len(keys_of(member.held)) for member in group.standing.members) == 4
 
 
-def test_who_leaves_is_followed_at_once(group: Group) -> None:
+def test_who_leaves_is_followed_at_once(group: ConsumerGroup) -> None:
     join(group, ADA, BOB)
     assert group.remove(ADA)
     assert not group.remove(ADA)
@@ -129,14 +129,14 @@ def test_who_leaves_is_followed_at_once(group: Group) -> None:
     assert group.told(ADA) is None
 
 
-def test_joining_twice_changes_nothing(group: Group) -> None:
+def test_joining_twice_changes_nothing(group: ConsumerGroup) -> None:
     join(group, ADA)
     assert group.join(ADA, wish(topics=())) == []
     assert group.next_record() is None
     assert has(group, ADA) == {0, 1, 2, 3}
 
 
-def test_an_instance_that_comes_back_gets_what_it_had(group: Group) -> None:
+def test_an_instance_that_comes_back_gets_what_it_had(group: ConsumerGroup) -> None:
     group.join(ADA, wish(instance_id="i", born_us=1))
     join(group, BOB)
     before = has(group, ADA)
@@ -149,7 +149,7 @@ def test_an_instance_that_comes_back_gets_what_it_had(group: Group) -> None:
     assert refused.value.code == pb.MEMBER_FENCED
 
 
-def test_generations_grow_with_every_target(group: Group) -> None:
+def test_generations_grow_with_every_target(group: ConsumerGroup) -> None:
     seen = []
     for member_id in (ADA, BOB, EVE):
         join(group, member_id)
@@ -159,7 +159,7 @@ def test_generations_grow_with_every_target(group: Group) -> None:
     assert [*seen, group.standing.generation] == [1, 2, 3, 4]
 
 
-def test_topics_that_grow_and_go_are_followed(group: Group, topics: Topics) -> None:
+def test_topics_that_grow_and_go_are_followed(group: ConsumerGroup, topics: Topics) -> None:
     join(group, ADA)
     group.look_at_topics()
     assert group.next_record() is None
@@ -175,7 +175,7 @@ def test_topics_that_grow_and_go_are_followed(group: Group, topics: Topics) -> N
     assert not group.standing.members[0].held
 
 
-def test_commits_are_taken_from_who_has_the_partition(group: Group) -> None:
+def test_commits_are_taken_from_who_has_the_partition(group: ConsumerGroup) -> None:
     assert code(group, "", 0, (T, 0)) == 0
     join(group, ADA)
     assert code(group, "", 0, (T, 0)) == pb.GROUP_NOT_EMPTY
@@ -193,7 +193,7 @@ def test_commits_are_taken_from_who_has_the_partition(group: Group) -> None:
     assert code(group, ADA, 9, (T, 0)) == pb.MEMBER_FENCED
 
 
-def test_what_could_not_be_written_is_forgotten_and_its_revision_is_not_used_again(group: Group) -> None:
+def test_what_could_not_be_written_is_forgotten_and_its_revision_is_not_used_again(group: ConsumerGroup) -> None:
     join(group, ADA)
     standing = group.standing
     group.join(BOB, wish())
@@ -207,10 +207,10 @@ def test_what_could_not_be_written_is_forgotten_and_its_revision_is_not_used_aga
     assert {member.member_id for member in group.standing.members} == {ADA, BOB}
 
 
-def test_the_next_coordinator_goes_on_with_what_stands(group: Group, topics: Topics) -> None:
+def test_the_next_coordinator_goes_on_with_what_stands(group: ConsumerGroup, topics: Topics) -> None:
     join(group, ADA, BOB)
     held = {member_id: has(group, member_id) for member_id in (ADA, BOB)}
-    following = Group("g", topics)
+    following = ConsumerGroup("g", topics)
     following.restart(pb.GroupRecord.FromString(group.standing.SerializeToString()))
     assert {member_id: has(following, member_id) for member_id in (ADA, BOB)} == held
     assert following.next_record() is None, "nothing has changed"
@@ -220,7 +220,7 @@ def test_the_next_coordinator_goes_on_with_what_stands(group: Group, topics: Top
     assert len(has(following, ADA) | has(following, BOB)) == 5
 
 
-def test_a_group_with_members_is_not_deleted(group: Group) -> None:
+def test_a_group_with_members_is_not_deleted(group: ConsumerGroup) -> None:
     join(group, ADA)
     with pytest.raises(ProtocolError) as refused:
         group.delete()
@@ -236,7 +236,7 @@ def test_a_group_with_members_is_not_deleted(group: Group) -> None:
     assert record.revision > revision
 
 
-def test_members_are_bounded(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_are_bounded(group: ConsumerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "MEMBERS_MAX", 2)
     group.join(ADA, wish(instance_id="i", born_us=1))
     group.join(BOB, wish())
@@ -246,7 +246,7 @@ def test_members_are_bounded(group: Group, monkeypatch: pytest.MonkeyPatch) -> N
     assert group.join(EVE, wish(instance_id="i", born_us=2)) == [ADA]
 
 
-def test_partitions_are_bounded(group: Group, topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_are_bounded(group: ConsumerGroup, topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "PARTITIONS_MAX", 10)
     topics.all[b"u" * 16] = 7
     join(group, ADA)
@@ -256,7 +256,7 @@ def test_partitions_are_bounded(group: Group, topics: Topics, monkeypatch: pytes
 
 
 def test_names_are_bounded_and_an_instance_that_starts_again_counts_once(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+    group: ConsumerGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = wish(instance_id="i" * 100, born_us=1)
     monkeypatch.setattr(membership, "WISHES_BYTES_MAX", first.ByteSize() + 10)
@@ -274,7 +274,7 @@ def test_members_that_ask_for_the_same_cost_one_look(topics: Topics) -> None:
         looks += 1
         return topics(asked)
 
-    group = Group("g", counted)
+    group = ConsumerGroup("g", counted)
     for number in range(50):
         group.join(f"member{number:010}", wish())
     looks = 0
@@ -283,7 +283,7 @@ def test_members_that_ask_for_the_same_cost_one_look(topics: Topics) -> None:
     assert looks <= 3
 
 
-def test_loads_are_kept_of_what_a_member_holds_only(group: Group, topics: Topics) -> None:
+def test_loads_are_kept_of_what_a_member_holds_only(group: ConsumerGroup, topics: Topics) -> None:
     group.join(ADA, pb.GroupWish(topics=[T.decode()], assignor=pb.BY_LOAD))
     write(group)
     loads = {(T, number): 1000.0 if number == 0 else 10.0 for number in range(4)}

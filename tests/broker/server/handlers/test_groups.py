@@ -137,8 +137,8 @@ async def test_commits_without_membership_are_for_groups_without_members(peer: P
 
 
 async def test_groups_that_nobody_knows(peer: Peer) -> None:
-    for asked in ({"group_describe": pb.GroupDescribe(group="no")}, {"group_delete": pb.GroupDelete(group="no")}):
-        assert (await peer.refused(**asked)).code == pb.UNKNOWN_GROUP
+    assert (await peer.refused(group_describe=pb.GroupDescribe(group="no"))).code == pb.UNKNOWN_GROUP
+    assert (await peer.refused(group_delete=pb.GroupDelete(group="no"))).code == pb.UNKNOWN_GROUP
     assert not (await listed(peer)).groups
     stranger = pb.GroupHeartbeat(group="no", member_id=GOOD_ID)
     assert (await peer.refused(group_heartbeat=stranger)).code == pb.MEMBER_FENCED
