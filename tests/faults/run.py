@@ -119,6 +119,7 @@ class Run:
             ends = await self._ends()
             holders = await self._settled(ends)
             await self._insist(QUIET_S, self.load.leave)
+            self.tell(f"the group has left; its members had partitions {self.load.sharing.tenures.count:,} times")
             await self.load.stop()
             await self.gateway.process.stop()
             for node in self.nodes:

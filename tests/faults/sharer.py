@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from math import lcm
 from random import Random
 from typing import Final, Literal, NamedTuple, Protocol
 
@@ -45,9 +46,12 @@ class Life(NamedTuple):
     leaves: Leaves
 
 
-def life(number: int) -> Life:
+def life(number: int, reads: Sequence[Reads] = READS) -> Life:
     """Return one life after the other: all ways to read and to leave come, and each with every way to commit."""
-    return Life(READS[number % 3], COMMITS[(number // 3 + number) % 3], LEAVES[number // 9 % 3])
+    count = len(reads)
+    shift = number // lcm(count, len(COMMITS))  # so that not always the same ones meet
+    commits = COMMITS[(number + shift) % len(COMMITS)]
+    return Life(reads[number % count], commits, LEAVES[number // (count * len(COMMITS)) % len(LEAVES)])
 
 
 class Notes(Protocol):
@@ -97,6 +101,7 @@ class Sharer:
         stays: whether it is to stay now, and leave no more.
         rng: decides.
         instance_id: of one that is a static member.
+        reads: the ways in which it reads, in turns.
     """
 
     who: str
@@ -108,12 +113,13 @@ class Sharer:
     stays: Callable[[], bool]
     rng: Random
     instance_id: str | None = None
+    reads: Sequence[Reads] = READS
 
     async def run(self, first_life: int) -> None:
         """Join, leave and join again, until cancelled."""
         number = first_life
         while True:
-            await self.live(life(number))
+            await self.live(life(number, self.reads))
             number += 1
             await asyncio.sleep(self.rng.uniform(*AWAY_S))
 

@@ -11,8 +11,10 @@ from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker.core.replication.chain import EpochChain
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.node.node import Node
 from tidelog_broker.replication.driver import ReplicaDriver
+from tidelog_broker.replication.replicas import FIRST, PORTION
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -223,3 +225,30 @@ async def test_a_publish_has_its_replicas_deadline_looked_at_a_moment_later(
     assert at_once == []
     driver.tick()
     assert at_once == [driver]
+
+
+async def test_news_of_neighbours_reach_replicas_in_portions_and_those_of_own_topics_first(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await stand.start()
+    peer = await stand.peer()
+    count = 2 * PORTION
+    topic_id = (await peer.create(partitions=count)).topic_id
+    for partition in range(count):
+        await peer.publish(topic_id, batch(b"a"), partition=partition)
+    replication = node.broker.replication
+    drivers = replication.all()[::-1]
+    monkeypatch.setattr(replication, "all", lambda: drivers)  # in the order in which they were opened, as it may be
+    own = {driver.key for driver in drivers if driver.key[0] in FIRST}
+    assert own
+    assert own.isdisjoint(driver.key for driver in drivers[: len(own)])
+    told: list[PartitionKey] = []
+    monkeypatch.setattr(ReplicaDriver, "neighbours_changed", lambda driver: told.append(driver.key))
+    replication.neighbours_changed()
+    assert set(told[: len(own)]) == own
+    assert len(told) == PORTION, "the others hear of it when messages have been seen to"
+    replication.neighbours_changed()
+    assert len(told) == PORTION, "it is under way already, and begins anew"
+    await settled(lambda: len(told) >= PORTION + len(drivers), "not all heard of it")
+    assert sorted(told[PORTION:]) == sorted(driver.key for driver in drivers)
+    assert set(told[PORTION : PORTION + len(own)]) == own
