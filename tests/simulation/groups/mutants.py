@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from unittest.mock import patch
 
 from tidelog.group_membership import Change, Membership, Place
-from tidelog_broker.core.groups.membership import ConsumerGroup, Told, keys_of
+from tidelog_broker.core.groups.membership import ConsumerGroup, Told
 from tidelog_broker.groups.sessions import Sessions, Who
 from tidelog_proto import broker_pb2 as pb
 
@@ -51,13 +51,11 @@ def _tells_what_is_decided(self: ConsumerGroup, member_id: str) -> Told | None:
     return Told(self._generation, frozenset(member.held.keys() & member.target), self._revision)
 
 
-def _tells_all_that_is_held(self: ConsumerGroup, record: pb.GroupRecord) -> list[str]:
-    self._standing = record
-    self._told = {
-        member.member_id: Told(record.generation, frozenset(keys_of(member.target)), record.revision)
-        for member in record.members
-    }
-    return list(self._told)
+def _tells_the_target(self: ConsumerGroup, member_id: str) -> Told | None:
+    told = _told(self, member_id)
+    if told is None:
+        return None
+    return Told(told.generation, frozenset(self._members[member_id].target), told.revision)
 
 
 def _checks_no_commit(self: ConsumerGroup, member_id: str, generation: int, key: Place) -> None:
@@ -125,7 +123,7 @@ MUTANTS: dict[str, Mutant] = {
     "a report counts whatever the member had seen": lambda: patch.object(ConsumerGroup, "report", _believes_any_report),
     "what a report does not name is free": lambda: patch.object(ConsumerGroup, "report", _takes_all_that_is_not_named),
     "members are told what is not durable": lambda: patch.object(ConsumerGroup, "told", _tells_what_is_decided),
-    "members are told their target": lambda: patch.object(ConsumerGroup, "_stand", _tells_all_that_is_held),
+    "members are told their target": lambda: patch.object(ConsumerGroup, "told", _tells_the_target),
     "anybody commits": lambda: patch.object(ConsumerGroup, "check_commit", _checks_no_commit),
     "a member commits for any partition": lambda: patch.object(ConsumerGroup, "check_commit", _checks_members_only),
     "a coordinator begins without members": lambda: patch.object(ConsumerGroup, "restart", _forgets_members),
