@@ -121,6 +121,6 @@ async def test_what_is_being_given_up_when_the_session_ends_is_lost(coordinator:
         assert (await anext(consumer)).offset == 0
         # It keeps the record in hand: what is to be given up waits for it, and then the session is over.
         async with asyncio.timeout(10):
-            while len(told.events) < 2:  # noqa: ASYNC110 (nobody tells)
+            while len(told.events) < 2:  # noqa: ASYNC110 - the session is over when the clock says so
                 await asyncio.sleep(0.05)
         assert told.events[1] == ("lost", frozenset([T0]))

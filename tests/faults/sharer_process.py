@@ -27,6 +27,8 @@ from tidelog.errors import TidelogError
 STDOUT: Final = 1
 READS_ALONE: Final[tuple[Reads, ...]] = ("batches", "poll")
 """Not one record after the other: whether its session is over a member looks when it asks for more."""
+_KEY_AT: Final = {"begin": 1, "hand": 1, "end": 1, "committed": 0}
+"""What is noted, and where the partition stands in it."""
 
 
 class Lines:
@@ -67,11 +69,10 @@ def replay(line: bytes, notes: Notes) -> tuple[str, str] | None:
     what, about, told = json.loads(line)
     if what == "complain":
         return about[0], about[1]
-    about = [Key(*each) if isinstance(each, list) and what != "hand" else each for each in about]
-    if what == "hand":
-        about[1] = Key(*about[1])
-    if what not in {"begin", "hand", "end", "committed"}:
+    if what not in _KEY_AT:
         raise ValueError(f"nobody takes notes of {what!r}")
+    topic, partition = about[_KEY_AT[what]]
+    about[_KEY_AT[what]] = Key(topic, partition)
     getattr(notes, what)(*about, **told)
     return None
 
