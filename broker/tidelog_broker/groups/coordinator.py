@@ -126,7 +126,14 @@ class Coordinator:
         )
 
     def disconnected(self, group: str, member_id: str) -> None:
-        """A member's connection has ended while it waited for an answer: it has a moment to come back."""
+        """A member's connection has ended while it waited for an answer: it has a moment to come back.
+
+        A static one has its whole session: it may be about to start again.
+        """
+        coordinated = self._groups.get(group)
+        member = None if coordinated is None else coordinated.group.member(member_id)
+        if member is not None and member.wish.instance_id:
+            return
         self._sessions.shorten(Who(group, member_id), until=self._tasks.loop.time() + RECONNECT_S)
 
     def check_commit(self, group: str, member_id: str, generation: int, key: PartitionKey) -> None:
