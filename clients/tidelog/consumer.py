@@ -7,12 +7,13 @@ records. Here are the verbs of the user, and what needs a node to be asked: wher
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from tidelog import reading
 from tidelog.admin import NewestOf
@@ -20,7 +21,7 @@ from tidelog.assignment import Assignment
 from tidelog.consumer_options import ConsumerOptions, OnOutOfRange, Start, find_rest, resolve_start
 from tidelog.cursor import Cursor
 from tidelog.dead_letters import DeadLetters
-from tidelog.errors import InvalidRequestError, TidelogError
+from tidelog.errors import InvalidRequestError, MemberFencedError, TidelogError, UnknownTopicError
 from tidelog.group_member import GroupMember
 from tidelog.group_options import Group
 from tidelog.intake import Intake
@@ -32,6 +33,8 @@ __all__ = ["Consumer", "ConsumerOptions", "OnOutOfRange", "SeekTo", "Start"]
 
 SeekTo = int | Literal["earliest", "latest"] | datetime | bytes
 """An offset, an end of the log, a time (with a zone), or a key, for the newest record of it."""
+
+_log: Final = logging.getLogger("tidelog.consumer")
 
 
 class Consumer:
@@ -69,6 +72,7 @@ class Consumer:
         self._cursor = self._assignment.cursor
         self._intake = Intake(router, options, self._assignment)
         self._dead_letters = DeadLetters(lambda: make_producer(options.dead_letter or ""))
+        self._wish = wish
         self._member: GroupMember | None = None
         if wish is not None:
             self._member = GroupMember(
@@ -116,8 +120,10 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Record:
-        cursor = self._cursor
+        cursor, member = self._cursor, self._member
         while True:
+            if member is not None and member.is_due:
+                await self._turn(member)
             try:
                 for record in cursor.records:
                     return record
@@ -130,6 +136,8 @@ class Consumer:
     async def batches(self) -> AsyncIterator[ConsumedBatch]:
         """Iterate over batches: columns instead of records, as they were sent. Deserialisers are not asked."""
         while True:
+            if self._member is not None and self._member.is_due:
+                await self._turn(self._member)
             batch = self._cursor.rest()
             if batch is not None:
                 yield batch
@@ -152,6 +160,8 @@ class Consumer:
         self._check_usable()
         await self.begin()
         await self.ask(polls=True)
+        if self._member is not None and self._member.is_due:
+            await self._turn(self._member)
         deadline = asyncio.get_running_loop().time() + timeout_s
         taken = self._cursor.take(max_records)
         while len(taken) < max_records and (not taken or self._assignment.has_arrivals):
@@ -181,6 +191,8 @@ class Consumer:
         """
         self._check_usable()
         await self.begin()
+        if self._member is not None and self._member.is_due:
+            await self._turn(self._member)
         self._waiting = True
         try:
             return await self._assignment.next_batch()
@@ -205,10 +217,11 @@ class Consumer:
             TidelogError: with `commit="processed"`, what he is done with could not be committed.
         """
         self._cursor.asked(polls=polls)
-        if self.commits_processed and self._member is not None:
-            moved = self._member.commits.moved(self._cursor.processed())
-            if moved:
-                await self._commit_as_member(self._member, moved, "")
+        if self._wish is None or self._member is None or self._wish.commit == "manual":
+            return
+        self._member.handover.forgive()
+        if self.commits_processed:
+            await self._commit_processed(self._member)
 
     async def more(self) -> bool:
         """Wait until the cursor has a batch again, or is past what does not decode; False when this was closed.
@@ -313,7 +326,8 @@ class Consumer:
 
         Raises:
             InvalidRequestError: the consumer has no group.
-            MemberFencedError: another member has one of the partitions; others may be stored.
+            MemberFencedError: another member has one of the partitions; others may be stored. Or, once, this was no
+                member for a while, and what was handed out before is read again.
             UnknownTopicError: a topic that was read is gone; one of its name that was made since is another.
         """
         group = self._options.group
@@ -323,6 +337,7 @@ class Consumer:
         moved = self._cursor.uncommitted() if positions is None else dict(positions)
         if self._member is not None:
             if positions is None:
+                self._member.handover.check_nothing_lost()
                 moved = self._member.handover.leaving | moved
             return await self._commit_as_member(self._member, moved, note)
         by_topic: dict[str, dict[int, int]] = {}
@@ -442,6 +457,32 @@ class Consumer:
         await self._intake.close()
         await self._assignment.close()
         await self._dead_letters.close()
+
+    async def _turn(self, member: GroupMember) -> None:
+        if self._begun and not self._closed:
+            await member.turn()
+
+    async def _commit_processed(self, member: GroupMember) -> None:
+        """Commit what the user is done with; what is another's by now is read again by that one, and reading goes on.
+
+        Raises:
+            TidelogError: it could not be committed.
+        """
+        moved = member.commits.moved(self._cursor.processed())
+        if not moved:
+            return
+        try:
+            stored = await member.commits.store(moved)
+        except MemberFencedError as error:
+            _log.warning(
+                "%s: %d positions are not committed, and what they cover is read again: %s", member, len(moved), error
+            )
+            return
+        self._cursor.committed({where: moved[where] for where in stored.held})
+        for where, failure in stored.failed.items():
+            if not isinstance(failure, MemberFencedError | UnknownTopicError):
+                raise failure
+            _log.warning("%s: the position of %s/%d is not committed: %s", member, *where, failure)
 
     async def _commit_as_member(
         self, member: GroupMember, positions: Mapping[TopicPartition, int], note: str

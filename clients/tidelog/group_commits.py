@@ -50,10 +50,9 @@ class GroupCommits:
         """Note where partitions begin that the member reads from now on: so far they are stored, or nothing is."""
         self._stored.update(positions)
 
-    def forget(self, partitions: frozenset[TopicPartition]) -> None:
-        """The member reads some partitions no longer."""
-        for where in partitions:
-            self._stored.pop(where, None)
+    def forget(self, partition: TopicPartition) -> None:
+        """The member reads a partition no longer."""
+        self._stored.pop(partition, None)
 
     def moved(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return those of some positions that are further on than what is stored."""

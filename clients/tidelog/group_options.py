@@ -78,7 +78,8 @@ class Group:
                 f"session_timeout_s is {GROUP_SESSION_MS_MIN / 1000:g} to {GROUP_SESSION_MS_MAX / 1000:g}, "
                 f"not {self.session_timeout_s:g}"
             )
-        if self.poll_timeout_s <= 0 or self.commit_interval_s <= 0:
+        if not (self.poll_timeout_s > 0 and self.commit_interval_s > 0):  # NaN is neither
             raise InvalidRequestError("poll_timeout_s and commit_interval_s are above zero")
-        if self.instance_id is not None and not 1 <= len(self.instance_id.encode()) <= INSTANCE_ID_BYTES_MAX:
+        size_bytes = None if self.instance_id is None else len(self.instance_id.encode(errors="replace"))
+        if size_bytes is not None and not 1 <= size_bytes <= INSTANCE_ID_BYTES_MAX:
             raise InvalidRequestError(f"an instance_id has 1 to {INSTANCE_ID_BYTES_MAX} bytes")

@@ -16,7 +16,7 @@ from typing import Any, Final
 from tidelog.assignment import Assignment
 from tidelog.backoff import Backoff
 from tidelog.consumer_options import ConsumerOptions, TopicOptions, find_rest, resolve_start
-from tidelog.errors import TidelogError, UnknownPartitionError, UnknownTopicError
+from tidelog.errors import MemberFencedError, TidelogError, UnknownPartitionError, UnknownTopicError
 from tidelog.group_commits import GroupCommits, store_quietly
 from tidelog.group_membership import Membership, Place
 from tidelog.group_options import Group, OnPartitions
@@ -60,8 +60,14 @@ class Handover:
         self._ending: set[Place] = set()
         self._beginning: set[Place] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._begun: dict[Place, TopicPartition] = {}
+        """What this member has begun with and has not given up, by its name of then."""
+        self._telling = asyncio.Lock()
+        """Callbacks are called one after the other, in the order of what they are told."""
         self.leaving: dict[TopicPartition, int] = {}
         """Where the user stands in what is being given up: he may commit it still."""
+        self._uncommitted: set[TopicPartition] = set()
+        """Of what was lost, that which was handed out and which nobody can commit any more."""
 
     def take_up(self, life: Membership, places: Collection[Place]) -> None:
         """Begin with partitions, as soon as it is known where."""
@@ -80,40 +86,53 @@ class Handover:
 
     async def lose(self, life: Membership) -> None:
         """Read nothing any more: others may have it all by now."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        stands = self.leaving | self._assignment.unassign(self._assignment.partitions)
+        await self._stop()
         self._ending.clear()
         self._beginning.clear()
-        self.leaving.clear()
-        lost = frozenset(self._assignment.unassign(self._assignment.partitions))
-        self._commits.forget(lost)
+        self._uncommitted |= self._commits.moved(stands).keys()
+        self._forget(stands)
+        self._begun.clear()
         life.held.clear()
+        await self._tell(self._wish.on_lost, frozenset(stands))
+
+    def check_nothing_lost(self) -> None:
+        """Refuse to commit what was handed out, once for each time that some of it was lost.
+
+        Raises:
+            MemberFencedError: others read it again.
+        """
+        lost, self._uncommitted = self._uncommitted, set()
         if lost:
-            await self._tell(self._wish.on_lost, lost)
+            told = ", ".join(f"{topic}/{number}" for topic, number in sorted(lost)[:20])
+            raise MemberFencedError(
+                f"this consumer was no member of the group {self._group!r} for a while and has lost {told}: what was "
+                "handed out of them since the last commit is not committed, and is read again"
+            )
+
+    def forgive(self) -> None:
+        """The user goes on without a commit of his own, so what was lost is no matter of the next one."""
+        self._uncommitted.clear()
 
     async def end(self, life: Membership, *, commits_hand: bool) -> None:
         """Give everything up because the consumer is closed, with what the user has in hand, or without."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._stop()
         hand = {} if commits_hand else self._assignment.cursor.in_hand()
         partitions = self._assignment.partitions
         stands = self.leaving | self._assignment.unassign(partitions)
-        if stands:
-            await self._part(stands, hand)
+        await self._part(stands, hand)
+        self._begun.clear()
         life.held.clear()
 
     # -------------------------------------------------------------------------------------------- taking up
 
     async def _take_up(self, life: Membership, topic_id: bytes, places: list[Place]) -> None:
         topic = life.names.get(topic_id, "")
-        numbers = tuple(partition for _, partition in places)
         start = self._options.of_topic(topic).start
-        options = TopicOptions(self._group, start, numbers)
         backoff = Backoff()
         try:
-            while life.assigned.issuperset(places):
+            while numbers := tuple(place[1] for place in places if place in life.assigned):
+                options = TopicOptions(self._group, start, numbers)
                 try:
                     beginning = await resolve_start(self._router, topic, options)
                 except (UnknownTopicError, UnknownPartitionError) as error:  # the coordinator hears of it, too
@@ -142,27 +161,41 @@ class Handover:
         starts = {TopicPartition(topic, number): positions[number] for _, number in sorted(may)}
         if not starts:
             return
+        self._drop_earlier(topic, topic_id)
+        self._begun |= {place: TopicPartition(topic, place[1]) for place in may}
         self._commits.began(starts)
         self._assignment.add(starts, {topic: topic_id})
         if self._wish.on_assigned is not None:
-            self._assignment.pause(starts)
-            await self._tell(self._wish.on_assigned, frozenset(starts))
-            still = [where for where in starts if where in self._assignment.paused]
-            self._assignment.resume(still)
+            self._assignment.hold(starts)
+            if await self._tell(self._wish.on_assigned, frozenset(starts)):
+                self._assignment.release(starts)
+
+    def _drop_earlier(self, topic: str, topic_id: bytes) -> None:
+        """Read nothing more of an earlier topic of this name: its positions are none of this one."""
+        earlier = self._assignment.topic_ids.get(topic, topic_id)
+        if earlier != topic_id:
+            self._assignment.unassign([where for where in self._assignment.partitions if where.topic == topic])
+            self._forget([where for where in self.leaving if where.topic == topic])
 
     # -------------------------------------------------------------------------------------------- giving up
 
     async def _give_up(self, life: Membership, places: set[Place]) -> None:
-        partitions = named(life, places, self._assignment.topic_ids)
+        began = {place: self._begun.pop(place) for place in places if place in self._begun}
+        ids = self._assignment.topic_ids
         try:
             asks = self._assignment.cursor.asks
-            stands = self._assignment.unassign(partitions)
+            stands = self._assignment.unassign(
+                [w for (topic_id, _), w in began.items() if ids.get(w.topic) == topic_id]
+            )
             self.leaving |= stands
             await self._let_finish(stands, asks)
-            await self._part(stands, self._assignment.cursor.in_hand())
+            still = {where: offset for where, offset in stands.items() if where in self.leaving}
+            await self._part(still, self._assignment.cursor.in_hand())
+            await self._tell(self._wish.on_lost, frozenset(began.values()) - still.keys())
             life.gave_up(places)
         finally:
             self._ending -= places
+        self.take_up(life, places & life.assigned)  # it may have come back meanwhile, which no answer says again
         self._changed()
 
     async def _let_finish(self, partitions: Collection[TopicPartition], asks: int) -> None:
@@ -179,21 +212,32 @@ class Handover:
         if self._wish.commit != "manual":
             done = {where: min(offset, hand.get(where, offset)) for where, offset in stands.items()}
             await store_quietly(self._commits, done, self._group)
-        self._commits.forget(frozenset(stands))
-        for where in stands:
+        self._forget(stands)
+
+    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+        for where in list(partitions):
             self.leaving.pop(where, None)
+            self._commits.forget(where)
 
     # --------------------------------------------------------------------------------------------- internals
 
-    async def _tell(self, callback: OnPartitions | None, partitions: frozenset[TopicPartition]) -> None:
+    async def _tell(self, callback: OnPartitions | None, partitions: frozenset[TopicPartition]) -> bool:
+        """Tell the user; return whether he has taken it."""
         if callback is None or not partitions:
-            return
+            return True
         try:
-            waits = callback(partitions)
-            if inspect.isawaitable(waits):
-                await waits
+            async with self._telling:
+                waits = callback(partitions)
+                if inspect.isawaitable(waits):
+                    await waits
         except Exception as error:  # noqa: BLE001 - whatever the user's own code raises ends his reading, and nothing else
             self._assignment.broken(error)
+            return False
+        return True
+
+    async def _stop(self) -> None:
+        """End what is under way, but for whoever asks for that himself, in a callback."""
+        await ended(self._tasks)
 
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -206,9 +250,9 @@ class Handover:
             self._assignment.broken(error)
 
 
-def named(life: Membership, places: Iterable[Place], topic_ids: Mapping[str, bytes]) -> list[TopicPartition]:
-    """Return partitions by the names of their topics; those that were never read are left out."""
-    names = {topic_id: topic for topic, topic_id in topic_ids.items()} | {
-        topic_id: name for topic_id, name in life.names.items() if name
-    }
-    return [TopicPartition(names[topic_id], number) for topic_id, number in places if topic_id in names]
+async def ended(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel tasks and wait until they have ended; the one that asks goes on."""
+    others = [task for task in tasks if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
