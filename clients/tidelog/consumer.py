@@ -459,8 +459,13 @@ class Consumer:
         await self._dead_letters.close()
 
     async def _turn(self, member: GroupMember) -> None:
-        if self._begun and not self._closed:
+        if not self._begun or self._closed:
+            return
+        self._waiting = True
+        try:
             await member.turn()
+        finally:
+            self._waiting = False
 
     async def _commit_processed(self, member: GroupMember) -> None:
         """Commit what the user is done with; what is another's by now is read again by that one, and reading goes on.

@@ -64,6 +64,8 @@ class Handover:
         """What this member has begun with and has not given up, by its name of then."""
         self._telling = asyncio.Lock()
         """Callbacks are called one after the other, in the order of what they are told."""
+        self._teller: asyncio.Task[Any] | None = None
+        self._ended = False
         self.leaving: dict[TopicPartition, int] = {}
         """Where the user stands in what is being given up: he may commit it still."""
         self._uncommitted: set[TopicPartition] = set()
@@ -121,6 +123,7 @@ class Handover:
         partitions = self._assignment.partitions
         stands = self.leaving | self._assignment.unassign(partitions)
         await self._part(stands, hand)
+        self._ended = True
         self._begun.clear()
         life.held.clear()
 
@@ -209,7 +212,7 @@ class Handover:
 
     async def _part(self, stands: dict[TopicPartition, int], hand: Mapping[TopicPartition, int]) -> None:
         await self._tell(self._wish.on_revoked, frozenset(stands))
-        if self._wish.commit != "manual":
+        if self._wish.commit != "manual" and not self._ended:
             done = {where: min(offset, hand.get(where, offset)) for where, offset in stands.items()}
             await store_quietly(self._commits, done, self._group)
         self._forget(stands)
@@ -223,16 +226,20 @@ class Handover:
 
     async def _tell(self, callback: OnPartitions | None, partitions: frozenset[TopicPartition]) -> bool:
         """Tell the user; return whether he has taken it."""
-        if callback is None or not partitions:
-            return True
+        if callback is None or not partitions or self._teller is asyncio.current_task():
+            return True  # who closes his consumer in a callback is told nothing more
         try:
             async with self._telling:
+                self._teller = asyncio.current_task()
                 waits = callback(partitions)
                 if inspect.isawaitable(waits):
                     await waits
         except Exception as error:  # noqa: BLE001 - whatever the user's own code raises ends his reading, and nothing else
             self._assignment.broken(error)
             return False
+        finally:
+            if self._teller is asyncio.current_task():
+                self._teller = None
         return True
 
     async def _stop(self) -> None:

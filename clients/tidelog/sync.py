@@ -57,7 +57,7 @@ from tidelog.model import (
 from tidelog.producer import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT
 from tidelog.receipts import ReceiptRange, Receipts
 from tidelog.sync_consumer import Consumer
-from tidelog.sync_groups import Groups
+from tidelog.sync_groups import Groups, told_in_threads
 from tidelog.sync_receipts import PendingReceipt, PendingReceipts
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.columns import Headers
@@ -300,7 +300,7 @@ class Client:
         consumer = self._client.consumer(
             *topics,
             pattern=pattern,
-            group=group,
+            group=told_in_threads(group) if isinstance(group, Group) else group,
             start=start,
             partitions=partitions,
             on_out_of_range=on_out_of_range,
