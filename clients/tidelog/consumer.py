@@ -183,7 +183,7 @@ class Consumer:
         """Wait for the next batch and return it; None when the consumer was closed.
 
         The batch does not count as handed out; iteration does that. For who keeps positions himself: they are where a
-        batch ends, `batch.end_offset`. A batch without records says that nothing is left up to there.
+        batch ends, `batch.batch.end_offset`. A batch without records says that nothing is left up to there.
 
         Raises:
             OffsetOutOfRangeError: retention has overtaken the position (with `on_out_of_range="error"`).

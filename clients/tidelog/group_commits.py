@@ -12,12 +12,14 @@ from typing import Final, NamedTuple
 
 from tidelog.admin import committed_of
 from tidelog.connection import Connection, results_of
-from tidelog.errors import MemberFencedError, TidelogError, UnknownTopicError, error_of
+from tidelog.errors import InvalidRequestError, MemberFencedError, TidelogError, UnknownTopicError, error_of
 from tidelog.group_membership import Membership
 from tidelog.model import Committed, TopicPartition
 from tidelog.paging import in_requests
 from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
+
+OFFSET_MAX: Final = 2**63 - 1
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
@@ -63,8 +65,12 @@ class GroupCommits:
 
         Raises:
             MemberFencedError: this is no member at all.
+            InvalidRequestError: an offset is none.
             TidelogError: nobody could store them, or whether they are stored is not known.
         """
+        for where, offset in positions.items():
+            if not 0 <= offset <= OFFSET_MAX:
+                raise InvalidRequestError(f"{offset} is no offset to commit for {where.topic}/{where.partition}")
         life = self._life()
         if life is None or not life.is_joined:
             raise MemberFencedError("this consumer is no member of its group at the moment: nothing was committed")

@@ -64,7 +64,7 @@ async def follow_as_member(
                 continue
             left -= count
             if left == 0:
-                behind = batch.end_offset if count == len(batch) else batch.batch.offset_list()[count]
+                behind = batch.batch.end_offset if count == len(batch) else batch.batch.offset_list()[count]
                 with contextlib.suppress(MemberFencedError):  # then others print it again
                     await consumer.commit({TopicPartition(topic, batch.partition): behind})
                 await consumer.abort()  # the rest of the batch does not count as printed

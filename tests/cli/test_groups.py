@@ -120,7 +120,8 @@ def test_two_shells_that_follow_share_a_topic(cli: Cli, node: str, topic: str) -
 def test_a_shell_that_follows_ends_after_so_many_and_commits_to_the_record(cli: Cli, topic: str) -> None:
     assert cli("produce", topic, "--partition", 0, stdin=b"a\nb\nc\nd\n").code == 0
     assert cli("consume", topic, "--group", topic, "--follow", "--max", 3).out == "a\nb\nc\n"
-    assert cli("consume", topic, "--group", topic).out == "d\n"
+    assert cli("consume", topic, "--group", topic, "--follow", "--max", 1).out == "d\n"
+    assert cli("consume", topic, "--group", topic).out == ""
     beyond = cli("consume", topic, "--group", f"{topic}.new", "--follow", "--from", 99)
     assert beyond.code == 1
     assert "offset 99" in beyond.err

@@ -220,8 +220,7 @@ async def test_no_position_of_a_deleted_topic_is_committed_in_the_one_that_is_ma
 
 
 def _read(consumer: sync.Consumer, seen: list[bytes | None]) -> None:
-    for record in consumer:
-        seen.append(record.value)
+    seen.extend(record.value for record in consumer)
 
 
 async def test_the_blocking_client_is_a_member_whose_callbacks_may_block(shared_node: str, real: Client) -> None:
