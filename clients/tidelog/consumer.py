@@ -42,7 +42,8 @@ class Consumer:
 
     Use it as an async context manager, or `close` it. One task at a time may iterate. Records of one partition come in
     their order. It reads the topics that have their names when it begins: when one is deleted, iterating ends with
-    UnknownTopicError, whatever is made under its name; with a pattern reading goes on without it.
+    UnknownTopicError, whatever is made under its name; with a pattern, and as a member of a group, reading goes on without
+    it.
 
     Args:
         router: the client's.

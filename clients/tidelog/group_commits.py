@@ -18,8 +18,7 @@ from tidelog.model import Committed, TopicPartition
 from tidelog.paging import in_requests
 from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
-
-OFFSET_MAX: Final = 2**63 - 1
+from tidelog_proto.header import OFFSET_MAX
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
