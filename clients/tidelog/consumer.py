@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from time import monotonic
 from types import TracebackType
 from typing import Final, Literal, Self
 
@@ -42,8 +43,7 @@ class Consumer:
 
     Use it as an async context manager, or `close` it. One task at a time may iterate. Records of one partition come in
     their order. It reads the topics that have their names when it begins: when one is deleted, iterating ends with
-    UnknownTopicError, whatever is made under its name; with a pattern, and as a member of a group, reading goes on without
-    it.
+    UnknownTopicError, whatever is made under its name. With a pattern, and as a member of a group, reading goes on.
 
     Args:
         router: the client's.
@@ -73,7 +73,6 @@ class Consumer:
         self._cursor = self._assignment.cursor
         self._intake = Intake(router, options, self._assignment)
         self._dead_letters = DeadLetters(lambda: make_producer(options.dead_letter or ""))
-        self._wish = wish
         self._member: GroupMember | None = None
         if wish is not None:
             self._member = GroupMember(
@@ -123,7 +122,7 @@ class Consumer:
     async def __anext__(self) -> Record:
         cursor, member = self._cursor, self._member
         while True:
-            if member is not None and member.is_due:
+            if member is not None and monotonic() >= member.turn_at:
                 await self._turn(member)
             try:
                 for record in cursor.records:
@@ -137,7 +136,7 @@ class Consumer:
     async def batches(self) -> AsyncIterator[ConsumedBatch]:
         """Iterate over batches: columns instead of records, as they were sent. Deserialisers are not asked."""
         while True:
-            if self._member is not None and self._member.is_due:
+            if self._member is not None and monotonic() >= self._member.turn_at:
                 await self._turn(self._member)
             batch = self._cursor.rest()
             if batch is not None:
@@ -161,7 +160,7 @@ class Consumer:
         self._check_usable()
         await self.begin()
         await self.ask(polls=True)
-        if self._member is not None and self._member.is_due:
+        if self._member is not None and monotonic() >= self._member.turn_at:
             await self._turn(self._member)
         deadline = asyncio.get_running_loop().time() + timeout_s
         taken = self._cursor.take(max_records)
@@ -192,7 +191,7 @@ class Consumer:
         """
         self._check_usable()
         await self.begin()
-        if self._member is not None and self._member.is_due:
+        if self._member is not None and monotonic() >= self._member.turn_at:
             await self._turn(self._member)
         self._waiting = True
         try:
@@ -218,10 +217,7 @@ class Consumer:
             TidelogError: with `commit="processed"`, what he is done with could not be committed.
         """
         self._cursor.asked(polls=polls)
-        if self._wish is None or self._member is None or self._wish.commit == "manual":
-            return
-        self._member.handover.forgive()
-        if self.commits_processed:
+        if self.commits_processed and self._member is not None:
             await self._commit_processed(self._member)
 
     async def more(self) -> bool:

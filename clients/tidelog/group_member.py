@@ -51,6 +51,9 @@ class GroupMember:
         assignment: what it reads.
         client_id: what the client calls itself.
         is_waiting: whether the user waits for records.
+
+    Attributes:
+        turn_at: by `time.monotonic`, from when on `turn` is to be awaited before anything more is handed out.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class GroupMember:
         self._assignment = assignment
         self._client_id = client_id
         self._is_waiting = is_waiting
+        self.turn_at = 0.0
         self._born_us = time.time_ns() // 1000
         """The same for all lives, or two processes with one instance id would take it from each other for ever."""
         self._read = ", ".join(options.topics) if options.pattern is None else f"topics like {options.pattern.text!r}"
@@ -78,7 +82,6 @@ class GroupMember:
         self._is_known = False
         """Whether a coordinator may have heard of the member."""
         self._news = asyncio.Event()
-        self._turn_at = 0.0
         self._running: list[asyncio.Task[None]] = []
         self.commits = GroupCommits(router, lambda: assignment.topic_ids, lambda: self._life)
         self.handover = Handover(
@@ -105,11 +108,6 @@ class GroupMember:
             )
             self._run(work, f"commits of {self._group}")
 
-    @property
-    def is_due(self) -> bool:
-        """Whether `turn` is to be awaited before anything more is handed out. Asked for every record."""
-        return time.monotonic() >= self._turn_at
-
     async def turn(self) -> None:
         """Let the member hear and be heard, as a user who never waits lets nobody else run.
 
@@ -123,7 +121,7 @@ class GroupMember:
                 left_s = min(TURN_S, life.ends_at - loop.time()) if life.is_joined else TURN_S
                 break
             await asyncio.sleep(IDLE_LOOK_S / 50)
-        self._turn_at = time.monotonic() + left_s
+        self.turn_at = time.monotonic() + left_s
 
     async def close(self, *, commits_hand: bool) -> None:
         """Give everything up and leave; a static member's partitions wait for it."""

@@ -69,7 +69,7 @@ class Handover:
         self.leaving: dict[TopicPartition, int] = {}
         """Where the user stands in what is being given up: he may commit it still."""
         self._uncommitted: set[TopicPartition] = set()
-        """Of what was lost, that which was handed out and which nobody can commit any more."""
+        """Of what was lost, that which was handed out and which a user who commits by hand has not committed."""
 
     def take_up(self, life: Membership, places: Collection[Place]) -> None:
         """Begin with partitions, as soon as it is known where."""
@@ -92,7 +92,8 @@ class Handover:
         await self._stop()
         self._ending.clear()
         self._beginning.clear()
-        self._uncommitted |= self._commits.moved(stands).keys()
+        if self._wish.commit == "manual":
+            self._uncommitted |= self._commits.moved(stands).keys()
         self._forget(stands)
         self._begun.clear()
         life.held.clear()
@@ -111,10 +112,6 @@ class Handover:
                 f"this consumer was no member of the group {self._group!r} for a while and has lost {told}: what was "
                 "handed out of them since the last commit is not committed, and is read again"
             )
-
-    def forgive(self) -> None:
-        """The user goes on without a commit of his own, so what was lost is no matter of the next one."""
-        self._uncommitted.clear()
 
     async def end(self, life: Membership, *, commits_hand: bool) -> None:
         """Give everything up because the consumer is closed, with what the user has in hand, or without."""

@@ -43,6 +43,9 @@ from tidelog.model import (
     ConsumedBatch,
     Fetched,
     Flush,
+    GroupInfo,
+    GroupMemberInfo,
+    Lag,
     NextDeletion,
     Node,
     Offset,
@@ -65,9 +68,10 @@ from tidelog_proto.idle_poll import POLL_US_DEFAULT
 
 # fmt: off
 __all__ = [
-    "Client", "ClusterStatus", "Committed", "Compacted", "ConsumedBatch", "Consumer", "Fetched", "NextDeletion", "Node",
-    "Offset", "Partition", "PendingReceipt", "PendingReceipts", "Producer", "Receipt", "ReceiptRange", "Receipts",
-    "Record", "RecordBatch", "Recovery", "Replica", "TidelogError", "Topic", "TopicPartition",
+    "Client", "ClusterStatus", "Committed", "Compacted", "ConsumedBatch", "Consumer", "Fetched", "Group", "GroupInfo",
+    "GroupMemberInfo", "Lag", "NextDeletion", "Node", "Offset", "Partition", "PendingReceipt", "PendingReceipts",
+    "Producer", "Receipt", "ReceiptRange", "Receipts", "Record", "RecordBatch", "Recovery", "Replica", "TidelogError",
+    "Topic", "TopicPartition",
     "errors",
 ]
 # fmt: on

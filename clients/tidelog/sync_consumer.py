@@ -59,7 +59,7 @@ class Consumer:
         self._thread = thread
         self._consumer = consumer
         self._cursor = consumer.cursor
-        self._filled = _Asked(thread, consumer.fill)
+        # The only one that loads the cursor: of two, one would load a batch over what the other has loaded.
         self._more = _Asked(thread, consumer.more)
         self._next = _Asked(thread, consumer.next_batch)
 
@@ -83,7 +83,7 @@ class Consumer:
             except Exception as error:  # noqa: BLE001 - a deserialiser of the user's may raise anything
                 cursor.failed(error)
                 continue
-            if not cursor.open() and not self._filled.get():
+            if not cursor.open() and not self.fill():
                 return
 
     def __next__(self) -> Record:
@@ -96,7 +96,7 @@ class Consumer:
             if batch is not None:
                 yield batch
                 del batch
-            elif not self._filled.get():
+            elif not self.fill():
                 return
 
     def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[Record]:
@@ -104,10 +104,7 @@ class Consumer:
         if max_records < 1 or timeout_s < 0:
             raise InvalidRequestError("max_records is at least 1, timeout_s not negative")
         self.begin()
-        if self._consumer.commits_processed:
-            self._thread.run(lambda: self._consumer.ask(polls=True))
-        else:
-            self._cursor.asked(polls=True)
+        self.ask(polls=True)
         deadline = time.monotonic() + timeout_s
         taken = self._cursor.take(max_records)
         while len(taken) < max_records:
@@ -132,7 +129,19 @@ class Consumer:
 
     def fill(self) -> bool:
         """See `tidelog.Consumer.fill`."""
-        return self._filled.get()
+        self.ask()
+        return self._more.get()
+
+    def ask(self, *, polls: bool = False) -> None:
+        """See `tidelog.Consumer.ask`."""
+        if self._consumer.commits_processed:
+            self._thread.run(lambda: self._consumer.ask(polls=polls))
+        else:
+            self._cursor.asked(polls=polls)
+
+    def more(self) -> bool:
+        """See `tidelog.Consumer.more`."""
+        return self._more.get()
 
     @property
     def closed(self) -> bool:

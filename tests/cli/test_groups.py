@@ -90,7 +90,7 @@ def wait_for_members(cli: Cli, group: str, count: int) -> dict[str, Any]:
         if len(told["members"]) == count and all(member["reads"] == member["is_to_read"] for member in told["members"]):
             return told
         time.sleep(0.05)
-    raise AssertionError(described)
+    raise AssertionError(f"{group} has not got {count} members")
 
 
 def test_two_shells_that_follow_share_a_topic(cli: Cli, node: str, topic: str) -> None:

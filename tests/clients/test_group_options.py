@@ -28,8 +28,9 @@ from tidelog.errors import InvalidRequestError
     ids=repr,
 )
 def test_what_has_no_such_value_is_refused(options: dict[str, Any]) -> None:
+    wish: dict[str, Any] = {"name": "g", **options}
     with pytest.raises(InvalidRequestError):
-        Group(**({"name": "g"} | options))
+        Group(**wish)
 
 
 def test_what_has_one_is_taken() -> None:

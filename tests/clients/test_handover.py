@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from tests.clients.sharing import fill, new_topic, positions, reading, until
 
-from tidelog import Client, Group, TopicPartition, sync
+from tidelog import Client, Consumer, Group, TopicPartition, sync
 
 pytestmark = pytest.mark.e2e
 
 
 def wish(topic: str, name: str, **options: Any) -> Group:
-    return Group(topic, instance_id=name, assignor="range", **({"session_timeout_s": 1.0} | options))
+    options.setdefault("session_timeout_s", 1.0)
+    return Group(topic, instance_id=name, assignor="range", **options)
 
 
 async def test_who_is_in_the_middle_of_a_record_finishes_it_and_it_is_committed_before_the_other_begins(
@@ -155,11 +156,12 @@ async def test_reading_ends_with_the_error_of_a_callback(real: Client, which: st
 
 async def test_a_callback_may_close_its_consumer(real: Client) -> None:
     topic = await new_topic(real, partitions=2)
-    first = real.consumer(topic, group=wish(topic, "b", on_revoked=lambda _: first.close()))
-    async with reading(first):
-        await until(lambda: len(first.assignment()) == 2)
+    consumers: list[Consumer] = []
+    consumers.append(real.consumer(topic, group=wish(topic, "b", on_revoked=lambda _: consumers[0].close())))
+    async with reading(consumers[0]) as first:
+        await until(lambda: len(first.consumer.assignment()) == 2)
         async with reading(real.consumer(topic, group=wish(topic, "a"))) as second:
-            await until(lambda: first.closed)
+            await until(lambda: first.consumer.closed)
             await until(lambda: len(second.consumer.assignment()) == 2)
 
 
