@@ -202,7 +202,7 @@ class Consumer:
     async def fill(self) -> bool:
         """Take note that the user is done with all that was handed out, and get `more`.
 
-        Iterating does it by itself; the blocking consumer asks for it.
+        Iterating does it by itself.
 
         Raises:
             TidelogError: as `more`; with `commit="processed"`, what he is done with could not be committed.
