@@ -1,7 +1,7 @@
 """The documentation names nothing that is not there.
 
-What is marked `bash` or `python` is run: in the README by tests/e2e/test_readme.py, in other pages of `RUN_PAGES` by
-tests/e2e/test_examples.py. The rest has no such blocks.
+What is marked `bash` or `python` is run: in the README by tests/e2e/test_readme.py, in the guides by
+tests/e2e/test_guides.py, in other pages of `RUN_PAGES` by tests/e2e/test_examples.py. The rest has no such blocks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from tidelog_cli.main import build_app
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
-RUN_PAGES = {ROOT / "README.md", ROOT / "docs" / "client.md", ROOT / "docs" / "testing.md"}
+GUIDES = ("groups.md", "guarantees.md", "from-kafka.md")
+RUN_PAGES = {ROOT / "README.md", *(ROOT / "docs" / name for name in ("client.md", "testing.md", *GUIDES))}
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -55,6 +55,8 @@ class Assignment:
             router, self._prefetch, self, on_out_of_range=options.on_out_of_range, wanted=options.wanted
         )
         self._paused: set[TopicPartition] = set()
+        self._held_back: set[TopicPartition] = set()
+        """Those of the paused that the user has not paused."""
         self._watched: dict[str, Callable[[], None]] = {}
         self._closed = False
 
@@ -70,8 +72,8 @@ class Assignment:
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
-        """The partitions of which nothing is handed out for now."""
-        return frozenset(self._paused)
+        """The partitions of which the user wants nothing for now."""
+        return frozenset(self._paused - self._held_back)
 
     # --------------------------------------------------------------------------------------------- changing
 
@@ -128,6 +130,7 @@ class Assignment:
         stands = self.cursor.forget(there)
         self._arrivals.drop(there)
         self._paused -= there
+        self._held_back -= there
         self._serving.remove(there)
         if self._meter is not None:
             self._meter.left(there)
@@ -158,6 +161,7 @@ class Assignment:
             UnknownPartitionError: one is not read.
         """
         self.check(partitions)
+        self._held_back.difference_update(partitions)
         for where in dict.fromkeys(partitions):
             if where in self._paused:
                 continue
@@ -177,10 +181,21 @@ class Assignment:
         """
         self.check(partitions)
         for where in partitions:
-            if where in self._paused:
+            if where in self._paused and where not in self._held_back:
                 self._paused.discard(where)
                 self._arrivals.resume(where)
                 self._serving.resume(where)
+
+    def hold(self, partitions: Collection[TopicPartition]) -> None:
+        """Hand out nothing of some partitions until `release`, whatever the user pauses and resumes meanwhile."""
+        self.pause(partitions)
+        self._held_back.update(partitions)
+
+    def release(self, partitions: Collection[TopicPartition]) -> None:
+        """Hand out what is held back of some partitions, but for those that the user has paused meanwhile."""
+        held = self._held_back.intersection(partitions)
+        self._held_back -= held
+        self.resume(held)
 
     def check(self, partitions: Collection[TopicPartition]) -> None:
         """Refuse partitions that are not read.

@@ -561,6 +561,10 @@ class Client:
             dead_letter=dead_letter,
         )
         wish = named if options.is_shared else None
+        if wish is None and named is not None and named != Group(named.name):
+            raise InvalidRequestError(
+                "who chooses partitions himself is no member of a group, so a Group(...) has no effect: give its name"
+            )
         consumer = Consumer(
             self._router,
             options,

@@ -7,12 +7,14 @@ records. Here are the verbs of the user, and what needs a node to be asked: wher
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from time import monotonic
 from types import TracebackType
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from tidelog import reading
 from tidelog.admin import NewestOf
@@ -20,7 +22,7 @@ from tidelog.assignment import Assignment
 from tidelog.consumer_options import ConsumerOptions, OnOutOfRange, Start, find_rest, resolve_start
 from tidelog.cursor import Cursor
 from tidelog.dead_letters import DeadLetters
-from tidelog.errors import InvalidRequestError, TidelogError
+from tidelog.errors import InvalidRequestError, MemberFencedError, TidelogError, UnknownTopicError
 from tidelog.group_member import GroupMember
 from tidelog.group_options import Group
 from tidelog.intake import Intake
@@ -34,13 +36,15 @@ __all__ = ["Consumer", "ConsumerOptions", "OnOutOfRange", "SeekTo", "Start"]
 SeekTo = int | Literal["earliest", "latest"] | datetime | bytes
 """An offset, an end of the log, a time (with a zone), or a key, for the newest record of it."""
 
+_log: Final = logging.getLogger("tidelog.consumer")
+
 
 class Consumer:
     """Reads topics. Made by `Client.consumer`; iterate over it for records, or over `batches()` for columns.
 
     Use it as an async context manager, or `close` it. One task at a time may iterate. Records of one partition come in
     their order. It reads the topics that have their names when it begins: when one is deleted, iterating ends with
-    UnknownTopicError, whatever is made under its name; with a pattern reading goes on without it.
+    UnknownTopicError, whatever is made under its name. With a pattern, and as a member of a group, reading goes on.
 
     Args:
         router: the client's.
@@ -119,8 +123,10 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Record:
-        cursor = self._cursor
+        cursor, member = self._cursor, self._member
         while True:
+            if member is not None and monotonic() >= member.turn_at:
+                await self._turn(member)
             try:
                 for record in cursor.records:
                     return record
@@ -133,6 +139,8 @@ class Consumer:
     async def batches(self) -> AsyncIterator[ConsumedBatch]:
         """Iterate over batches: columns instead of records, as they were sent. Deserialisers are not asked."""
         while True:
+            if self._member is not None and monotonic() >= self._member.turn_at:
+                await self._turn(self._member)
             batch = self._cursor.rest()
             if batch is not None:
                 yield batch
@@ -155,6 +163,8 @@ class Consumer:
         self._check_usable()
         await self.begin()
         await self.ask(polls=True)
+        if self._member is not None and monotonic() >= self._member.turn_at:
+            await self._turn(self._member)
         deadline = asyncio.get_running_loop().time() + timeout_s
         taken = self._cursor.take(max_records)
         while len(taken) < max_records and (not taken or self._assignment.has_arrivals):
@@ -176,7 +186,7 @@ class Consumer:
         """Wait for the next batch and return it; None when the consumer was closed.
 
         The batch does not count as handed out; iteration does that. For who keeps positions himself: they are where a
-        batch ends, `batch.end_offset`. A batch without records says that nothing is left up to there.
+        batch ends, `batch.batch.end_offset`. A batch without records says that nothing is left up to there.
 
         Raises:
             OffsetOutOfRangeError: retention has overtaken the position (with `on_out_of_range="error"`).
@@ -184,16 +194,14 @@ class Consumer:
         """
         self._check_usable()
         await self.begin()
-        self._waiting = True
-        try:
-            return await self._assignment.next_batch()
-        finally:
-            self._waiting = False
+        if self._member is not None and monotonic() >= self._member.turn_at:
+            await self._turn(self._member)
+        return await self._wait_for_batch()
 
     async def fill(self) -> bool:
         """Take note that the user is done with all that was handed out, and get `more`.
 
-        Iterating does it by itself; the blocking consumer asks for it.
+        Iterating does it by itself.
 
         Raises:
             TidelogError: as `more`; with `commit="processed"`, what he is done with could not be committed.
@@ -210,9 +218,7 @@ class Consumer:
         self._cursor.asked(polls=polls)
         await self._assignment.certain()
         if self.commits_processed and self._member is not None:
-            moved = self._member.commits.moved(self._cursor.processed())
-            if moved:
-                await self._commit_as_member(self._member, moved, "")
+            await self._commit_processed(self._member)
 
     async def more(self) -> bool:
         """Wait until the cursor has a batch again, or is past what does not decode; False when this was closed.
@@ -229,9 +235,11 @@ class Consumer:
         self._check_usable()
         if not self._begun:
             await self.begin()
+        if self._member is not None and monotonic() >= self._member.turn_at:
+            await self._turn(self._member)
         batch = self._assignment.batch_now()
         if batch is None:
-            batch = await self._assignment.next_batch()
+            batch = await self._wait_for_batch()
         if batch is None:
             return False
         self._cursor.load(batch)
@@ -322,7 +330,8 @@ class Consumer:
 
         Raises:
             InvalidRequestError: the consumer has no group.
-            MemberFencedError: another member has one of the partitions; others may be stored.
+            MemberFencedError: another member has one of the partitions; others may be stored. Or, once, this was no
+                member for a while, and what was handed out before is read again.
             UnknownTopicError: a topic that was read is gone; one of its name that was made since is another.
         """
         group = self._options.group
@@ -332,6 +341,7 @@ class Consumer:
         moved = self._cursor.uncommitted() if positions is None else dict(positions)
         if self._member is not None:
             if positions is None:
+                self._member.handover.check_nothing_lost()
                 moved = self._member.handover.leaving | moved
             return await self._commit_as_member(self._member, moved, note)
         by_topic: dict[str, dict[int, int]] = {}
@@ -451,6 +461,44 @@ class Consumer:
         await self._intake.close()
         await self._assignment.close()
         await self._dead_letters.close()
+
+    async def _wait_for_batch(self) -> ConsumedBatch | None:
+        self._waiting = True
+        try:
+            return await self._assignment.next_batch()
+        finally:
+            self._waiting = False
+
+    async def _turn(self, member: GroupMember) -> None:
+        if not self._begun or self._closed:
+            return
+        self._waiting = True
+        try:
+            await member.turn()
+        finally:
+            self._waiting = False
+
+    async def _commit_processed(self, member: GroupMember) -> None:
+        """Commit what the user is done with; what is another's by now is read again by that one, and reading goes on.
+
+        Raises:
+            TidelogError: it could not be committed.
+        """
+        moved = member.commits.moved(self._cursor.processed())
+        if not moved:
+            return
+        try:
+            stored = await member.commits.store(moved)
+        except MemberFencedError as error:
+            _log.warning(
+                "%s: %d positions are not committed, and what they cover is read again: %s", member, len(moved), error
+            )
+            return
+        self._cursor.committed({where: moved[where] for where in stored.held})
+        for where, failure in stored.failed.items():
+            if not isinstance(failure, MemberFencedError | UnknownTopicError):
+                raise failure
+            _log.warning("%s: the position of %s/%d is not committed: %s", member, *where, failure)
 
     async def _commit_as_member(
         self, member: GroupMember, positions: Mapping[TopicPartition, int], note: str

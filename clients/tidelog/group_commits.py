@@ -12,12 +12,13 @@ from typing import Final, NamedTuple
 
 from tidelog.admin import committed_of
 from tidelog.connection import Connection, results_of
-from tidelog.errors import MemberFencedError, TidelogError, UnknownTopicError, error_of, told
+from tidelog.errors import InvalidRequestError, MemberFencedError, TidelogError, UnknownTopicError, error_of, told
 from tidelog.group_membership import Membership
 from tidelog.model import Committed, TopicPartition
 from tidelog.paging import in_requests
 from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.header import OFFSET_MAX
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
@@ -50,10 +51,9 @@ class GroupCommits:
         """Note where partitions begin that the member reads from now on: so far they are stored, or nothing is."""
         self._stored.update(positions)
 
-    def forget(self, partitions: frozenset[TopicPartition]) -> None:
-        """The member reads some partitions no longer."""
-        for where in partitions:
-            self._stored.pop(where, None)
+    def forget(self, partition: TopicPartition) -> None:
+        """The member reads a partition no longer."""
+        self._stored.pop(partition, None)
 
     def moved(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return those of some positions that are further on than what is stored."""
@@ -64,8 +64,12 @@ class GroupCommits:
 
         Raises:
             MemberFencedError: this is no member at all.
+            InvalidRequestError: an offset is none.
             TidelogError: nobody could store them, or whether they are stored is not known.
         """
+        for where, offset in positions.items():
+            if not 0 <= offset <= OFFSET_MAX:
+                raise InvalidRequestError(f"{offset} is no offset to commit for {where.topic}/{where.partition}")
         life = self._life()
         if life is None or not life.is_joined:
             raise MemberFencedError("this consumer is no member of its group at the moment: nothing was committed")

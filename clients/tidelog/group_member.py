@@ -7,6 +7,7 @@ answer by the time the session is over ends the membership, whatever the node do
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import socket
@@ -18,10 +19,10 @@ from tidelog.assignment import Assignment
 from tidelog.backoff import Backoff
 from tidelog.consumer_options import ConsumerOptions
 from tidelog.errors import MemberFencedError, TidelogError, told
-from tidelog.group_commits import GroupCommits, store_by_and_by
+from tidelog.group_commits import GroupCommits, store_by_and_by, store_quietly
 from tidelog.group_membership import Membership
 from tidelog.group_options import ASSIGNORS, Group
-from tidelog.handover import Handover
+from tidelog.handover import Handover, ended
 from tidelog.model import TopicPartition
 from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
@@ -30,7 +31,11 @@ from tidelog_proto.names import OFFSETS_TOPIC
 COORDINATES: Final = TopicPartition(OFFSETS_TOPIC, 0)
 """The partition whose owner coordinates."""
 WAIT_SHARE: Final = 3
-"""A question waits for this part of the session at most, so that two may get lost."""
+"""A question waits for this part of the session, or of the poll timeout, at most, so that two may get lost."""
+TURN_S: Final = 0.05
+"""A user who never waits gives the member a turn so often."""
+TURN_STEPS: Final = 4
+"""Steps of the event loop that take an answer in and the next question out."""
 LEAVE_TIMEOUT_S: Final = 2.0
 IDLE_LOOK_S: Final = 0.5
 
@@ -46,6 +51,9 @@ class GroupMember:
         assignment: what it reads.
         client_id: what the client calls itself.
         is_waiting: whether the user waits for records.
+
+    Attributes:
+        turn_at: by `time.monotonic`, from when on `turn` is to be awaited before anything more is handed out.
     """
 
     def __init__(
@@ -66,9 +74,14 @@ class GroupMember:
         self._assignment = assignment
         self._client_id = client_id
         self._is_waiting = is_waiting
+        self.turn_at = 0.0
+        self._born_us = time.time_ns() // 1000
+        """The same for all lives, or two processes with one instance id would take it from each other for ever."""
+        self._read = ", ".join(options.topics) if options.pattern is None else f"topics like {options.pattern.text!r}"
         self._life: Membership | None = None
+        self._is_known = False
+        """Whether a coordinator may have heard of the member."""
         self._news = asyncio.Event()
-        self._joined = asyncio.Event()
         self._running: list[asyncio.Task[None]] = []
         self.commits = GroupCommits(router, lambda: assignment.topic_ids, lambda: self._life)
         self.handover = Handover(
@@ -96,27 +109,40 @@ class GroupMember:
             )
             self._run(work, f"commits of {self._group}")
 
-    async def joined(self) -> None:
-        """Wait until this is a member."""
-        await self._joined.wait()
+    async def turn(self) -> None:
+        """Let the member hear and be heard, as a user who never waits lets nobody else run.
+
+        Where its session is over by now, that comes first: what was read is dropped, and nothing of it handed out.
+        """
+        for _ in range(TURN_STEPS):
+            await asyncio.sleep(0)
+        loop, left_s = asyncio.get_running_loop(), TURN_S
+        while (life := self._life) is not None and not self._running[0].done():
+            if not life.is_over(loop.time()):
+                left_s = min(TURN_S, life.ends_at - loop.time()) if life.is_joined else TURN_S
+                break
+            await asyncio.sleep(IDLE_LOOK_S / 50)
+        self.turn_at = time.monotonic() + left_s
 
     async def close(self, *, commits_hand: bool) -> None:
         """Give everything up and leave; a static member's partitions wait for it."""
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await ended(self._running)
         life, self._running = self._life, []
-        if life is None or not life.is_joined:
+        if life is None:
             return
-        await self.handover.end(life, commits_hand=commits_hand)
+        if life.is_joined:
+            await self.handover.end(life, commits_hand=commits_hand)
         self._life = None
-        if self._wish.instance_id is not None:
+        if self._wish.instance_id is not None or not self._is_known:
             return
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 await self._ask(life.leaving(), wait_ms=0)
         except (TidelogError, TimeoutError) as error:
-            _log.info("%s: nobody heard that this member leaves; it is missed by and by: %s", self._group, error)
+            _log.info("%s: nobody heard that this member leaves; it is missed by and by: %s", self, error)
+
+    def __str__(self) -> str:
+        return f"{self._read}: group {self._group!r}"
 
     # --------------------------------------------------------------------------------------------- internals
 
@@ -132,11 +158,15 @@ class GroupMember:
                 await self._as_member(life)
             except MemberFencedError as error:
                 if not life.is_joined:
-                    _log.warning("%s: this process may not join: %s", self._group, told(error))
-                    await asyncio.sleep(refused.next_wait_s(1000))
+                    wait_s = refused.next_wait_s(1000)
+                    _log.warning(
+                        "%s: this process may not join, and tries again in %.1f s: %s", self, wait_s, told(error)
+                    )
+                    await asyncio.sleep(wait_s)
                 else:
-                    _log.warning("%s: this process was a member and joins anew: %s", self._group, told(error))
+                    _log.warning("%s: this process was a member and joins anew: %s", self, told(error))
             except TidelogError as error:
+                await self.handover.lose(life)
                 self._assignment.broken(error)
                 return
             await self.handover.lose(life)
@@ -149,7 +179,7 @@ class GroupMember:
             TidelogError: no trying again helps.
         """
         loop = asyncio.get_running_loop()
-        wait_ms = int(self._wish.session_timeout_s * 1000) // WAIT_SHARE
+        wait_ms = int(min(self._wish.session_timeout_s, self._wish.poll_timeout_s) * 1000) // WAIT_SHARE
         backoff, idle = Backoff(), _Idle(self._wish.poll_timeout_s, loop.time())
         while not life.is_over(loop.time()):
             self._news.clear()
@@ -160,21 +190,22 @@ class GroupMember:
                 if not error.retriable:
                     raise
                 self._router.learn_from(OFFSETS_TOPIC, error, COORDINATES.partition)
-                await self._router.news(OFFSETS_TOPIC, backoff.next_wait_s(error.retry_after_ms))
+                with contextlib.suppress(TimeoutError):  # whatever it waits for, the end of the session is not to pass
+                    async with asyncio.timeout_at(life.ends_at if life.is_joined else None):
+                        await self._router.news(OFFSETS_TOPIC, backoff.next_wait_s(error.retry_after_ms))
                 continue
             backoff.reset()
             if reply is not None:
                 change = life.answered(reply, sent_at=sent_at, now=loop.time())
-                if life.is_joined:
-                    self._joined.set()
                 self.handover.give_up(life, change.gives_up)
                 self.handover.take_up(life, change.begins)
             if idle.is_too_long(loop.time(), self._assignment.cursor.progress, waits=self._is_waiting()):
                 await self._sit_out(life)
                 return
         _log.warning(
-            "%s: the coordinator was not heard for %g s; others may read what this member read, and it joins anew",
-            self._group,
+            "%s: the coordinator was not heard for %g s; others may read what this member read, and it joins anew, "
+            "to go on where the group has committed",
+            self,
             self._wish.session_timeout_s,
         )
 
@@ -199,6 +230,7 @@ class GroupMember:
     async def _ask(self, said: pb.GroupHeartbeat, *, wait_ms: int) -> pb.GroupHeartbeatReply:
         connection = await self._router.connection(*COORDINATES)
         envelope = pb.Envelope(group_heartbeat=said)
+        self._is_known = True
         frame = await self._router.call_owner(COORDINATES, connection, envelope, wait_s=wait_ms / 1000)
         return frame.envelope.group_heartbeat_reply
 
@@ -207,14 +239,16 @@ class GroupMember:
         _log.warning(
             "%s: nothing was asked for in %g s, so this member gives its partitions to others until something is; "
             "raise poll_timeout_s if that is how long it takes",
-            self._group,
+            self,
             self._wish.poll_timeout_s,
         )
+        if self._wish.commit != "manual":
+            await store_quietly(self.commits, self._assignment.cursor.processed(), self._group)
         await self.handover.lose(life)
         try:
             await self._ask(life.leaving(), wait_ms=0)
         except TidelogError as error:
-            _log.info("%s: nobody heard that this member leaves: %s", self._group, told(error))
+            _log.info("%s: nobody heard that this member leaves: %s", self, told(error))
         before = self._assignment.cursor.progress
         while self._assignment.cursor.progress == before and not self._is_waiting():  # noqa: ASYNC110 (nobody tells)
             await asyncio.sleep(IDLE_LOOK_S)
@@ -238,7 +272,7 @@ class GroupMember:
             session_timeout_ms=int(wish.session_timeout_s * 1000),
             client_id=self._client_id,
             host=socket.gethostname(),
-            born_us=time.time_ns() // 1000,
+            born_us=self._born_us,
         )
         return Membership(self._group, secrets.token_hex(16), asked, wish.session_timeout_s)
 

@@ -78,7 +78,14 @@ class Group:
                 f"session_timeout_s is {GROUP_SESSION_MS_MIN / 1000:g} to {GROUP_SESSION_MS_MAX / 1000:g}, "
                 f"not {self.session_timeout_s:g}"
             )
-        if self.poll_timeout_s <= 0 or self.commit_interval_s <= 0:
+        if not (self.poll_timeout_s > 0 and self.commit_interval_s > 0):  # NaN is neither
             raise InvalidRequestError("poll_timeout_s and commit_interval_s are above zero")
-        if self.instance_id is not None and not 1 <= len(self.instance_id.encode()) <= INSTANCE_ID_BYTES_MAX:
-            raise InvalidRequestError(f"an instance_id has 1 to {INSTANCE_ID_BYTES_MAX} bytes")
+        if self.instance_id is not None and not _is_name(self.instance_id):
+            raise InvalidRequestError(f"an instance_id is a text of 1 to {INSTANCE_ID_BYTES_MAX} bytes")
+
+
+def _is_name(instance_id: str) -> bool:
+    try:
+        return 1 <= len(instance_id.encode()) <= INSTANCE_ID_BYTES_MAX
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False

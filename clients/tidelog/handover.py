@@ -16,7 +16,7 @@ from typing import Any, Final
 from tidelog.assignment import Assignment
 from tidelog.backoff import Backoff
 from tidelog.consumer_options import ConsumerOptions, TopicOptions, find_rest, resolve_start
-from tidelog.errors import TidelogError, UnknownPartitionError, UnknownTopicError, told
+from tidelog.errors import MemberFencedError, TidelogError, UnknownPartitionError, UnknownTopicError, told
 from tidelog.group_commits import GroupCommits, store_quietly
 from tidelog.group_membership import Membership, Place
 from tidelog.group_options import Group, OnPartitions
@@ -60,10 +60,18 @@ class Handover:
         self._ending: set[Place] = set()
         self._beginning: set[Place] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._begun: dict[Place, TopicPartition] = {}
+        """What this member has begun with and has not given up, by its name of then."""
+        self._telling = asyncio.Lock()
+        """Callbacks are called one after the other, in the order of what they are told."""
+        self._teller: asyncio.Task[Any] | None = None
+        self._ended = False
         self.leaving: dict[TopicPartition, int] = {}
         """Where the user stands in what is being given up: he may commit it still."""
         self._told: set[TopicPartition] = set()
         """Of that, what `on_revoked` was called for."""
+        self._uncommitted: set[TopicPartition] = set()
+        """Of what was lost, that which was handed out and which a user who commits by hand has not committed."""
 
     def take_up(self, life: Membership, places: Collection[Place]) -> None:
         """Begin with partitions, as soon as it is known where."""
@@ -82,24 +90,37 @@ class Handover:
 
     async def lose(self, life: Membership) -> None:
         """Read nothing any more: others may have it all by now."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        stands = self.leaving | self._assignment.unassign(self._assignment.partitions)
+        await self._stop()
         self._ending.clear()
         self._beginning.clear()
-        stands = self.leaving | self._assignment.unassign(self._assignment.partitions)
+        self._begun.clear()
         life.held.clear()
-        await self._part_without(frozenset(stands))
+        await self._part_without(stands)
+
+    def check_nothing_lost(self) -> None:
+        """Refuse to commit what was handed out, once for each time that some of it was lost.
+
+        Raises:
+            MemberFencedError: others read it again.
+        """
+        lost, self._uncommitted = self._uncommitted, set()
+        if lost:
+            named = ", ".join(f"{topic}/{number}" for topic, number in sorted(lost)[:20])
+            raise MemberFencedError(
+                f"this consumer was no member of the group {self._group!r} for a while and has lost {named}: what was "
+                "handed out of them since the last commit is not committed, and is read again"
+            )
 
     async def end(self, life: Membership, *, commits_hand: bool) -> None:
         """Give everything up because the consumer is closed, with what the user has in hand, or without."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._stop()
         hand = {} if commits_hand else self._assignment.cursor.in_hand()
         partitions = self._assignment.partitions
         stands = self.leaving | self._assignment.unassign(partitions)
         await self._part(life, stands, hand)
+        self._ended = True
+        self._begun.clear()
         life.held.clear()
 
     # -------------------------------------------------------------------------------------------- taking up
@@ -137,17 +158,8 @@ class Handover:
         positions = dict(beginning.positions)
         if not positions and beginning.search is not None:
             await find_rest(self._router, topic, beginning.search, positions.update)
-        self._leave_namesake(life, topic, topic_id)
         await self._begin(life, topic, topic_id, positions)
         return {(topic_id, number) for number in positions}
-
-    def _leave_namesake(self, life: Membership, topic: str, topic_id: bytes) -> None:
-        """Read an earlier topic of a name no longer: it is gone."""
-        earlier = self._assignment.topic_ids.get(topic, topic_id)
-        if earlier != topic_id:
-            stands = self._assignment.unassign([each for each in self._assignment.partitions if each.topic == topic])
-            self._commits.forget(frozenset(stands))
-            life.gave_up({(earlier, where.partition) for where in stands})
 
     async def _begin(self, life: Membership, topic: str, topic_id: bytes, positions: Mapping[int, int]) -> None:
         now = asyncio.get_running_loop().time()
@@ -155,27 +167,41 @@ class Handover:
         starts = {TopicPartition(topic, number): positions[number] for _, number in sorted(may)}
         if not starts:
             return
+        self._drop_earlier(topic, topic_id)
+        self._begun |= {place: TopicPartition(topic, place[1]) for place in may}
         self._commits.began(starts)
         self._assignment.add(starts, {topic: topic_id})
         if self._wish.on_assigned is not None:
-            self._assignment.pause(starts)
-            await self._tell(self._wish.on_assigned, frozenset(starts))
-            still = [where for where in starts if where in self._assignment.paused]
-            self._assignment.resume(still)
+            self._assignment.hold(starts)
+            if await self._tell(self._wish.on_assigned, frozenset(starts)):
+                self._assignment.release(starts)
+
+    def _drop_earlier(self, topic: str, topic_id: bytes) -> None:
+        """Read nothing more of an earlier topic of this name: its positions are none of this one."""
+        earlier = self._assignment.topic_ids.get(topic, topic_id)
+        if earlier != topic_id:
+            self._assignment.unassign([where for where in self._assignment.partitions if where.topic == topic])
+            self._forget([where for where in self.leaving if where.topic == topic])
 
     # -------------------------------------------------------------------------------------------- giving up
 
     async def _give_up(self, life: Membership, places: set[Place]) -> None:
-        partitions = named(life, places, self._assignment.topic_ids)
+        began = {place: self._begun.pop(place) for place in places if place in self._begun}
+        ids = self._assignment.topic_ids
         try:
             asks = self._assignment.cursor.asks
-            stands = self._assignment.unassign(partitions)
+            stands = self._assignment.unassign(
+                [w for (topic_id, _), w in began.items() if ids.get(w.topic) == topic_id]
+            )
             self.leaving |= stands
             await self._let_finish(stands, asks)
-            await self._part(life, stands, self._assignment.cursor.in_hand())
+            still = {where: offset for where, offset in stands.items() if where in self.leaving}
+            await self._part(life, still, self._assignment.cursor.in_hand())
+            await self._tell(self._wish.on_lost, frozenset(began.values()) - still.keys())
             life.gave_up(places)
         finally:
             self._ending -= places
+        self.take_up(life, places & life.assigned)  # it may have come back meanwhile, which no answer says again
         self._changed()
 
     async def _let_finish(self, partitions: Collection[TopicPartition], asks: int) -> None:
@@ -192,39 +218,53 @@ class Handover:
     ) -> None:
         """Let go in good order, or where others may read already by this member's clock, without it."""
         if life.is_over(asyncio.get_running_loop().time()):
-            await self._part_without(frozenset(stands))
+            await self._part_without(stands)
             return
         untold = frozenset(stands) - self._told
         self._told |= untold
         await self._tell(self._wish.on_revoked, untold)
-        if self._wish.commit != "manual":
+        if self._wish.commit != "manual" and not self._ended:
             done = {where: min(offset, hand.get(where, offset)) for where, offset in stands.items()}
             await store_quietly(self._commits, done, self._group)
-        self._let_go(frozenset(stands))
+        self._forget(stands)
 
-    async def _part_without(self, partitions: frozenset[TopicPartition]) -> None:
+    async def _part_without(self, stands: Mapping[TopicPartition, int]) -> None:
         """Let go of what others may have already; who was told that it is given up is not told that it is lost."""
-        untold = partitions - self._told
-        self._let_go(partitions)
+        untold = frozenset(stands) - self._told
+        if self._wish.commit == "manual":
+            self._uncommitted |= self._commits.moved(stands).keys()
+        self._forget(stands)
         await self._tell(self._wish.on_lost, untold)
 
-    def _let_go(self, partitions: frozenset[TopicPartition]) -> None:
-        self._commits.forget(partitions)
-        self._told -= partitions
-        for where in partitions:
+    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+        for where in list(partitions):
+            self._told.discard(where)
             self.leaving.pop(where, None)
+            self._commits.forget(where)
 
     # --------------------------------------------------------------------------------------------- internals
 
-    async def _tell(self, callback: OnPartitions | None, partitions: frozenset[TopicPartition]) -> None:
-        if callback is None or not partitions:
-            return
+    async def _tell(self, callback: OnPartitions | None, partitions: frozenset[TopicPartition]) -> bool:
+        """Tell the user; return whether he has taken it."""
+        if callback is None or not partitions or self._teller is asyncio.current_task():
+            return True  # who closes his consumer in a callback is told nothing more
         try:
-            waits = callback(partitions)
-            if inspect.isawaitable(waits):
-                await waits
+            async with self._telling:
+                self._teller = asyncio.current_task()
+                waits = callback(partitions)
+                if inspect.isawaitable(waits):
+                    await waits
         except Exception as error:  # noqa: BLE001 - whatever the user's own code raises ends his reading, and nothing else
             self._assignment.broken(error)
+            return False
+        finally:
+            if self._teller is asyncio.current_task():
+                self._teller = None
+        return True
+
+    async def _stop(self) -> None:
+        """End what is under way, but for whoever asks for that himself, in a callback."""
+        await ended(self._tasks)
 
     def _run(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -237,9 +277,9 @@ class Handover:
             self._assignment.broken(error)
 
 
-def named(life: Membership, places: Iterable[Place], topic_ids: Mapping[str, bytes]) -> list[TopicPartition]:
-    """Return partitions by the names of their topics; those that were never read are left out."""
-    names = {topic_id: topic for topic, topic_id in topic_ids.items()} | {
-        topic_id: name for topic_id, name in life.names.items() if name
-    }
-    return [TopicPartition(names[topic_id], number) for topic_id, number in places if topic_id in names]
+async def ended(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel tasks and wait until they have ended; the one that asks goes on."""
+    others = [task for task in tasks if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -63,7 +63,7 @@ from tidelog.producer_options import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DE
 from tidelog.receipts import ReceiptRange, Receipts
 from tidelog.serializers import Serializer
 from tidelog.sync_consumer import Consumer
-from tidelog.sync_groups import Groups
+from tidelog.sync_groups import Groups, told_in_threads
 from tidelog.sync_receipts import PendingReceipt, PendingReceipts
 from tidelog.topic_settings import TopicSettings
 from tidelog_proto.batch import RecordBatch
@@ -72,10 +72,11 @@ from tidelog_proto.idle_poll import POLL_US_DEFAULT
 
 # fmt: off
 __all__ = [
-    "Client", "ClusterStatus", "Committed", "Compacted", "ConsumedBatch", "Consumer", "Fetched", "Group",
-    "GroupInfo", "GroupMemberInfo", "Lag", "NextDeletion", "Node", "Offset", "Partition", "PendingReceipt",
-    "PendingReceipts", "Producer", "Receipt", "ReceiptRange", "Receipts", "Record", "RecordBatch", "Recovery",
-    "Replica", "TidelogError", "Topic", "TopicPartition", "errors",
+    "Client", "ClusterStatus", "Committed", "Compacted", "ConsumedBatch", "Consumer", "Fetched", "Group", "GroupInfo",
+    "GroupMemberInfo", "Lag", "NextDeletion", "Node", "Offset", "Partition", "PendingReceipt", "PendingReceipts",
+    "Producer", "Receipt", "ReceiptRange", "Receipts", "Record", "RecordBatch", "Recovery", "Replica", "TidelogError",
+    "Topic", "TopicPartition",
+    "errors",
 ]
 # fmt: on
 
@@ -282,7 +283,7 @@ class Client:
         consumer = self._client.consumer(
             *topics,
             pattern=pattern,
-            group=group,
+            group=told_in_threads(group) if isinstance(group, Group) else group,
             start=start,
             partitions=partitions,
             on_out_of_range=on_out_of_range,

@@ -59,7 +59,7 @@ class Consumer:
         self._thread = thread
         self._consumer = consumer
         self._cursor = consumer.cursor
-        self._filled = _Asked(thread, consumer.fill)
+        # The only one that loads the cursor: of two, one would load a batch over what the other has loaded.
         self._more = _Asked(thread, consumer.more)
         self._next = _Asked(thread, consumer.next_batch)
 
@@ -86,7 +86,7 @@ class Consumer:
             except KeyboardInterrupt:  # in the middle of a deserialiser: the record was not handed out
                 cursor.again()
                 raise
-            if not cursor.open() and not self._filled.get():
+            if not cursor.open() and not self.fill():
                 return
 
     def __next__(self) -> Record:
@@ -99,7 +99,7 @@ class Consumer:
             if batch is not None:
                 yield batch
                 del batch
-            elif not self._filled.get():
+            elif not self.fill():
                 return
 
     def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[Record]:
@@ -143,7 +143,8 @@ class Consumer:
 
     def fill(self) -> bool:
         """See `tidelog.Consumer.fill`."""
-        return self._filled.get()
+        self.ask()
+        return self._more.get()
 
     @property
     def closed(self) -> bool:

@@ -1,13 +1,16 @@
-"""The consumer groups of a cluster, for programs that block."""
+"""The consumer groups of a cluster, and being a member of one, for programs that block."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 
 from tidelog import group_admin as asynchronous
 from tidelog.group_admin import ResetTo
+from tidelog.group_options import Group, OnPartitions
 from tidelog.loop_thread import LoopThread
-from tidelog.model import GroupInfo, Lag
+from tidelog.model import GroupInfo, Lag, TopicPartition
 
 
 class Groups:
@@ -46,3 +49,25 @@ class Groups:
         return self._thread.run(
             lambda: self._groups.reset(name, to, topic=topic, partitions=partitions, dry_run=dry_run)
         )
+
+
+def told_in_threads(group: Group) -> Group:
+    """Return a group whose callbacks are called in a thread of their own, so that they may use what blocks."""
+    return replace(
+        group,
+        on_assigned=_in_thread(group.on_assigned),
+        on_revoked=_in_thread(group.on_revoked),
+        on_lost=_in_thread(group.on_lost),
+    )
+
+
+def _in_thread(callback: OnPartitions | None) -> Callable[[frozenset[TopicPartition]], Awaitable[None]] | None:
+    if callback is None:
+        return None
+
+    async def told(partitions: frozenset[TopicPartition]) -> None:
+        waits = await asyncio.to_thread(callback, partitions)
+        if waits is not None:
+            await waits
+
+    return told

@@ -18,21 +18,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Final, Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import typer
 
 from tidelog import Client, ConsumedBatch, Consumer, Offset
 from tidelog.consumer_options import PATIENCE_S
+from tidelog.errors import GroupNotEmptyError
 from tidelog_cli.background import call_in_background
 from tidelog_cli.ends import Ends, insisting
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.following import COMMIT_PERIOD_S, check_nobody_shares, follow_as_member, shared
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption
 from tidelog_cli.session import with_client
 from tidelog_cli.times import ago, is_duration, moment_of
 from tidelog_proto.record_lines import ValueForm, record_line
-
-COMMIT_PERIOD_S: Final = 1.0
 
 Start = Literal["earliest", "latest"] | int | datetime
 
@@ -108,7 +108,10 @@ def consume(
             "--from", metavar="WHERE", help="earliest, latest, an offset, a time (ISO 8601, UTC) or how long ago (7d)."
         ),
     ] = "earliest",
-    group: Annotated[str | None, typer.Option(help="Go on where the group stopped, and commit.")] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="Go on where the group stopped, and commit; with --follow share the topic with its members."),
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more records at the end.")] = False,
     max_records: Annotated[int | None, typer.Option("--max", min=1, help="Stop after this many records.")] = None,
     key: Annotated[str | None, typer.Option(help="Only records with this key.")] = None,
@@ -123,6 +126,8 @@ def consume(
 ) -> None:
     """Write a topic's records to standard output, one a line, and stop at its end unless told to --follow.
 
+    With --group and --follow, and without --partition, it is a member of the group: several of them share the topic.
+    What is printed is committed.
     What --json prints can be published again: `tidelog produce --format records`.
     """
     if value is not None and not as_json:
@@ -131,6 +136,22 @@ def consume(
     begin = parse_start(start)
 
     async def work(client: Client) -> None:
+        if group is not None and follow and not partition:
+            if isinstance(begin, int):
+                await _check_beginnings(client, topic, group, begin)
+            await follow_as_member(
+                client,
+                topic,
+                group,
+                start=begin,
+                key=None if key is None else key.encode(),
+                tag=tag,
+                max_records=max_records,
+                write=lambda batch, count: write_out(batch, count, _standard_output(), form),
+            )
+            return
+        if group is not None:
+            await check_nobody_shares(client, group)
         partitions = partition or [p.partition for p in (await client.topic(topic)).partitions]
         wanted = None if key is None else key.encode()
         async with client.consumer(
@@ -184,6 +205,13 @@ async def _keep_beginning(client: Client, topic: str, positions: Mapping[int, in
         await client.commit(group, topic, begun)
 
 
+async def _check_beginnings(client: Client, topic: str, group: str, begin: int) -> None:
+    """As `_check_range`, of the partitions in which the group has no position."""
+    held = {c.partition for c in await client.committed(group, topic)}
+    numbers = [p.partition for p in (await client.topic(topic)).partitions]
+    await _check_range(client, topic, dict.fromkeys((p for p in numbers if p not in held), begin), begin)
+
+
 async def _check_range(client: Client, topic: str, positions: Mapping[int, int], begin: int) -> None:
     """Say what `--from` with an offset will not find: it would give nothing, or wait for long.
 
@@ -228,12 +256,15 @@ async def _run(
     form: ValueForm | None,
 ) -> None:
     committed = dict(reading.positions)
-    sink: ByteSink = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
+    sink = _standard_output()
 
     async def commit() -> None:
         moved = {p: position for p, position in reading.positions.items() if position != committed.get(p)}
         if group is not None and moved:
-            await client.commit(group, topic, moved)
+            try:
+                await client.commit(group, topic, moved)
+            except GroupNotEmptyError as error:
+                raise shared(group) from error
             committed.update(moved)
 
     last_commit_s = time.monotonic()
@@ -251,6 +282,11 @@ async def _run(
                 last_commit_s = time.monotonic()
     finally:
         await commit()
+
+
+def _standard_output() -> ByteSink:
+    sink: ByteSink = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
+    return sink
 
 
 def write_out(batch: ConsumedBatch, count: int, sink: ByteSink, form: ValueForm | None) -> None:

@@ -1,6 +1,13 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from tests.cli.conftest import Cli
 
@@ -57,3 +64,72 @@ def test_a_group_is_listed_described_moved_and_deleted(cli: Cli, topic: str) -> 
     assert cli("group", "reset", "moved", "--to", "5", "--partition", 0).code != 0  # of which topic?
     assert cli("group", "delete", "moved").code == 0
     assert "moved" not in [each["name"] for each in json.loads(cli("group", "list", "--json").out)]
+
+
+@contextmanager
+def shell(node: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the command in a process of its own, and interrupt it at the end."""
+    command = [sys.executable, "-m", "tidelog_cli", "consume", *arguments, "--bootstrap", node]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=30)
+
+
+def lines(process: subprocess.Popen[bytes], count: int) -> list[bytes]:
+    assert process.stdout is not None
+    return [process.stdout.readline().rstrip() for _ in range(count)]
+
+
+def wait_for_members(cli: Cli, group: str, count: int) -> dict[str, Any]:
+    for _ in range(200):
+        described = cli("group", "describe", group, "--json")
+        told: dict[str, Any] = json.loads(described.out) if described.code == 0 else {"members": []}
+        if len(told["members"]) == count and all(member["reads"] == member["is_to_read"] for member in told["members"]):
+            return told
+        time.sleep(0.05)
+    raise AssertionError(f"{group} has not got {count} members")
+
+
+def test_two_shells_that_follow_share_a_topic(cli: Cli, node: str, topic: str) -> None:
+    with shell(node, topic, "--group", topic, "--follow") as first:
+        wait_for_members(cli, topic, 1)
+        assert cli("produce", topic, "--partition", 0, stdin=b"a\n").code == 0
+        assert cli("produce", topic, "--partition", 1, stdin=b"b\n").code == 0
+        assert sorted(lines(first, 2)) == [b"a", b"b"]
+        with shell(node, topic, "--group", topic, "--follow") as second:
+            told = wait_for_members(cli, topic, 2)
+            assert sorted(len(member["reads"]) for member in told["members"]) == [1, 1]
+            assert "reader" in cli("group", "describe", topic).out
+            assert cli("produce", topic, "--partition", 0, stdin=b"c\n").code == 0
+            assert cli("produce", topic, "--partition", 1, stdin=b"d\n").code == 0
+            assert {*lines(first, 1), *lines(second, 1)} == {b"c", b"d"}
+        wait_for_members(cli, topic, 1)
+        for options in ((), ("--follow", "--partition", 0)):
+            refused = cli("consume", topic, "--group", topic, *options)
+            assert (refused.code, refused.out) == (1, "")
+            assert "join them with --follow" in refused.err
+        assert "stop them first" in cli("group", "delete", topic).err
+        assert "stop them first" in cli("group", "reset", topic, "--to", "earliest").err
+    assert json.loads(cli("group", "describe", topic, "--json").out)["members"] == []
+    assert [row["next_offset"] for row in json.loads(cli("group", "lag", topic, "--json").out)] == [2, 2]
+
+
+def test_a_shell_that_follows_ends_after_so_many_and_commits_to_the_record(cli: Cli, topic: str) -> None:
+    assert cli("produce", topic, "--partition", 0, stdin=b"a\nb\nc\nd\n").code == 0
+    assert cli("consume", topic, "--group", topic, "--follow", "--max", 3).out == "a\nb\nc\n"
+    assert cli("consume", topic, "--group", topic, "--follow", "--max", 1).out == "d\n"
+    assert cli("consume", topic, "--group", topic).out == ""
+    beyond = cli("consume", topic, "--group", f"{topic}.new", "--follow", "--from", 99)
+    assert beyond.code == 1
+    assert "offset 99" in beyond.err
+
+
+def test_a_group_that_follows_from_the_end_goes_on_from_there(cli: Cli, node: str, topic: str) -> None:
+    assert cli("produce", topic, "--partition", 0, stdin=b"a\n").code == 0
+    with shell(node, topic, "--group", topic, "--follow", "--from", "latest"):
+        wait_for_members(cli, topic, 1)
+    assert cli("produce", topic, "--partition", 0, stdin=b"b\n").code == 0
+    assert cli("consume", topic, "--group", topic).out == "b\n"
