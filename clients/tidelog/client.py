@@ -29,7 +29,7 @@ from tidelog.deserializers import Decoding, Deserializer, OnUndecodable
 from tidelog.errors import ClosedError, InvalidRequestError
 from tidelog.filters import record_filter
 from tidelog.group_admin import Groups
-from tidelog.group_options import Group
+from tidelog.group_options import Group, wish_of
 from tidelog.home import Home, software
 from tidelog.lane import BATCH_BYTES_TARGET
 from tidelog.meters import Teller
@@ -560,18 +560,13 @@ class Client:
             ),
             dead_letter=dead_letter,
         )
-        wish = named if options.is_shared else None
-        if wish is None and named is not None and named != Group(named.name):
-            raise InvalidRequestError(
-                "who chooses partitions himself is no member of a group, so a Group(...) has no effect: give its name"
-            )
         consumer = Consumer(
             self._router,
             options,
             self._check_usable,
             self.producer,
             admit,
-            wish=wish,
+            wish=wish_of(named, is_shared=options.is_shared),
             client_id=self._client_id,
             teller=self._teller,
         )

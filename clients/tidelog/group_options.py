@@ -89,3 +89,18 @@ def _is_name(instance_id: str) -> bool:
         return 1 <= len(instance_id.encode()) <= INSTANCE_ID_BYTES_MAX
     except UnicodeEncodeError:  # half of a surrogate pair
         return False
+
+
+def wish_of(group: Group | None, *, is_shared: bool) -> Group | None:
+    """Return what a consumer is asked for as a member; None for one that is none.
+
+    Raises:
+        InvalidRequestError: it chooses its partitions itself, so that what was asked for has no effect.
+    """
+    if is_shared or group is None:
+        return group
+    if group != Group(group.name):
+        raise InvalidRequestError(
+            "who chooses partitions himself is no member of a group, so a Group(...) has no effect: give its name"
+        )
+    return None
