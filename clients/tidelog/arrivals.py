@@ -68,7 +68,7 @@ class Arrivals:
 
     def take_now(self) -> Prefetched | None:
         """As `take`, where a batch comes first in line; else None."""
-        if not self._queue or not isinstance(self._queue[0], Prefetched):
+        if not self._queue or not isinstance(self._queue[0], Prefetched) or self.is_doubtful():
             return None
         item = self._queue.popleft()
         assert isinstance(item, Prefetched)

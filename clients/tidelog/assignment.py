@@ -232,7 +232,7 @@ class Assignment:
     def batch_now(self) -> ConsumedBatch | None:
         """As `next_batch`, where there is one already; None where that has to wait, or raise."""
         item = self._arrivals.take_now()
-        return None if item is None else ConsumedBatch(*item.where, item.batch)
+        return None if item is None else self._taken(item)
 
     async def next_batch(self) -> ConsumedBatch | None:
         """Wait for the next batch and return it; None when this was closed. It does not count as handed out.
@@ -243,9 +243,7 @@ class Assignment:
         item = await self._arrivals.take()
         if item is None:
             return None
-        if self._meter is not None:
-            self._meter.taken(item.where, item.batch)
-        return ConsumedBatch(*item.where, item.batch)
+        return self._taken(item)
 
     async def close(self) -> None:
         """Stop: whoever waits comes to the end."""
@@ -281,6 +279,11 @@ class Assignment:
         self._arrivals.broken(error)
 
     # --------------------------------------------------------------------------------------------- internals
+
+    def _taken(self, item: Prefetched) -> ConsumedBatch:
+        if self._meter is not None:
+            self._meter.taken(item.where, item.batch)
+        return ConsumedBatch(*item.where, item.batch)
 
     async def _topic_id(self, topic: str, partitions: list[int]) -> bytes:
         route = await self._router.about_topic(
