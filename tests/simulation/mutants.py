@@ -215,6 +215,7 @@ SCRUBBING = [
     Mutant("nothing read again", scrub.nothing_read_again, mixture=SCRUBBED),
     Mutant("last segments not read again", scrub.last_segments_left_out, mixture=SCRUBBED),
     Mutant("rot told of and left", scrub.rot_told_and_left, mixture=SCRUBBED),
+    Mutant("a rotten open epoch goes on", scrub.rotten_epoch_goes_on, mixture=SCRUBBED, first_seed=6850),
 ]
 """Of what has rotted under a node that runs."""
 

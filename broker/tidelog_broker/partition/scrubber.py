@@ -83,10 +83,12 @@ class Scrubber:
         if not one.damage or not is_held(partition.log, part):
             return False
         self._tools.metrics.scrub_damaged.inc()
-        is_fetched = partition.driver.damaged(part.epoch, one.damage)
+        mending = partition.driver.damaged(part.epoch, one.damage)
         is_open = part.epoch == partition.replica.state.active.epoch
-        if is_fetched:
+        if mending == "fetched":
             what = "it is fetched from another node, if one has it"
+        elif mending == "once ended":
+            what = "its epoch is open and is to end once enough nodes keep up: then they are asked for it"
         elif is_open:
             what = "its epoch is open: once that has ended, other nodes are asked for it"
         else:

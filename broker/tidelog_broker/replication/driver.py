@@ -46,14 +46,14 @@ from tidelog_broker.core.replication.effects import (
 from tidelog_broker.core.replication.epoch_writer import Group
 from tidelog_broker.core.replication.ports import Batch, Plan, Position
 from tidelog_broker.core.replication.producers import ProducerTable
-from tidelog_broker.core.replication.replica import Replica
+from tidelog_broker.core.replication.replica import Mending, Replica
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.driver_ports import Listener, Tools
 from tidelog_broker.replication.inline_writes import sleeps
 from tidelog_broker.replication.replica_log import ReplicaLog, Stretch
 from tidelog_broker.replication.syncing_ahead import SyncingAhead
-from tidelog_broker.storage.io.errors import StorageError
+from tidelog_broker.storage.io.errors import DamagedError, StorageError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import MIB
 
@@ -207,13 +207,13 @@ class ReplicaDriver:
             self.replica.raise_log_start(offset, self._tools.now_ms())
             self.pump()
 
-    def damaged(self, epoch: int, reason: str) -> bool:
-        """A sealed epoch of the log has rotted; return whether it is fetched again from others."""
+    def damaged(self, epoch: int, reason: str) -> Mending:
+        """An epoch of the log has rotted; return what is done about it."""
         if self.stopped:
-            return False
-        is_fetched = self.replica.backfill.begin_again(epoch, reason, self._tools.now_ms())
+            return "none"
+        mending = self.replica.damaged(epoch, reason, self._tools.now_ms())
         self.pump()
-        return is_fetched
+        return mending
 
     def compacted(self) -> None:
         """Compaction has put new versions of epochs in place."""
@@ -298,6 +298,8 @@ class ReplicaDriver:
                 self._enqueue(effect)
 
     def _read(self, effect: ReadLog) -> None:
+        was_open = effect.epoch == self.replica.state.active.epoch
+
         def done(found: Stretch | None, error: BaseException | None) -> None:
             if self.stopped:
                 return
@@ -305,6 +307,8 @@ class ReplicaDriver:
                 log.warning("%s: epoch %d cannot be read for another node: %s", self.name, effect.epoch, error)
                 nothing = Position(effect.from_offset, 0)
                 found = Stretch((), nothing, nothing)
+            if was_open and isinstance(error, DamagedError):
+                self.replica.damaged(effect.epoch, error.message, self._tools.now_ms())
             self.replica.read(effect, found.batches, found.base, found.end, self._tools.now_ms())
             self.pump()
 

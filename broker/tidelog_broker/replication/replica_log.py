@@ -16,10 +16,12 @@ from tidelog_broker.core.replication.effects import ReadLog
 from tidelog_broker.core.replication.ports import Position
 from tidelog_broker.core.replication.replica_state import Doubt
 from tidelog_broker.replication.logged_producers import LoggedProducers
-from tidelog_broker.storage.io.errors import DiskFullError, NotHeldError, StorageFailedError
+from tidelog_broker.storage.io.errors import DamagedError, DiskFullError, NotHeldError, StorageFailedError
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import body_of
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import unpack_header
 
 log = logging.getLogger(__name__)
 
@@ -293,7 +295,12 @@ class ReplicaLog:
     def read_epoch(self, effect: ReadLog) -> Stretch:
         """Read whole batches of an epoch for another node; nothing when they are not here.
 
-        Those of an epoch that has ended may be slices of the log, which nobody looks at: they are decided, never cut.
+        Those of an epoch that has ended may be slices of the log, which nobody looks at: they are decided, never cut,
+        and who gets rotten ones asks somebody else. Of the open epoch its owner is the only source, so it looks.
+
+        Raises:
+            DamagedError: what comes first has rotted.
+            ProtocolError: as `EpochReader.read`.
         """
         nothing = Stretch((), Position(effect.from_offset, 0), Position(effect.from_offset, 0))
         held = self.store.log_of(effect.epoch)
@@ -306,7 +313,28 @@ class ReplicaLog:
         found = held.reader.read(
             effect.from_offset, effect.bytes_max, limit_offset=effect.end_offset, to_send=is_decided
         )
-        end = held.reader.digest_at(found.next_offset)
+        batches, end_offset = found.batches, found.next_offset
+        if not is_decided and (sound := self._sound(batches)) < len(batches):
+            end_offset = unpack_header(batches[sound]).base_offset
+            batches = batches[:sound]
+        end = held.reader.digest_at(end_offset)
         if end is None:
             return nothing
-        return Stretch(found.batches, Position(effect.from_offset, base), Position(found.next_offset, end))
+        return Stretch(batches, Position(effect.from_offset, base), Position(end_offset, end))
+
+    def _sound(self, batches: Sequence[memoryview]) -> int:
+        """Return how many batches come before the first whose body has rotted.
+
+        Raises:
+            DamagedError: none does.
+        """
+        for number, batch in enumerate(batches):
+            header = unpack_header(batch)
+            try:
+                body_of(header, batch)
+            except ProtocolError as error:
+                if number == 0:
+                    what = f"{self.store.directory.name} is damaged at offset {header.base_offset}: {error.message}"
+                    raise DamagedError(what) from error
+                return number
+        return len(batches)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 from prometheus_client import Counter
-from tests.broker.cluster_stand import NODES, ClusterStand, others
+from tests.broker.cluster_stand import NODES, ClusterStand, others, standing
 from tests.broker.partition.compaction_stand import alike, compacting, publish
 from tests.broker.stand import settled
 from tests.broker.storage.build import read_all
@@ -25,6 +26,14 @@ from tidelog_broker.storage.partition.scrub import parts_of
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[ClusterStand]:
     async with compacting(tmp_path) as stand:
+        yield stand
+
+
+@pytest.fixture
+async def keeping(tmp_path: Path) -> AsyncIterator[ClusterStand]:
+    """A cluster that compacts nothing, which would end epochs by itself."""
+    async with standing(tmp_path) as stand:
+        await stand.start(retention_interval_ms=20)
         yield stand
 
 
@@ -93,6 +102,37 @@ async def test_an_owner_whose_history_has_rotted_gets_it_back(cluster: ClusterSt
     await settled(lambda: is_back(partition, path), "it does not come back")
     await publish(cluster, (b"c", b"3"))
     assert len(all_records(partition.log)) == 3
+
+
+async def full_segment(cluster: ClusterStand) -> None:
+    """Let the open epoch have a segment that takes nothing more, and begin the next one."""
+    for key in (b"a", b"b"):
+        await publish(cluster, (key, b"precious" + os.urandom(70_000)))
+
+
+async def test_an_owner_ends_its_epoch_when_that_has_rotted(keeping: ClusterStand) -> None:
+    await full_segment(keeping)
+    owner = await keeping.owner()
+    partition = keeping.partition(owner)
+    epoch, before = partition.state.epoch, read_all(partition.log)
+    path = flip(partition)
+    await scrubber_of(keeping, owner).run_once()
+    await settled(lambda: is_back(partition, path), "it does not come back")
+    assert partition.state.epoch == epoch + 1
+    assert read_all(partition.log) == before
+
+
+async def test_who_lags_makes_its_owner_find_what_has_rotted(keeping: ClusterStand) -> None:
+    owner = await keeping.owner()
+    partition, behind = keeping.partition(owner), others(owner)[0]
+    keeping.isolate(behind)
+    partition.replica.ownership.bound_window(0)
+    await full_segment(keeping)
+    path = flip(partition)
+    keeping.isolate()
+    lagging = keeping.partition(behind)
+    await settled(lambda: len(all_records(lagging.log)) == 2, "it never gets what has rotted at its owner")
+    await settled(lambda: is_back(partition, path), "the owner does not mend its own copy")
 
 
 async def test_what_has_rotted_on_all_nodes_stays_readable_where_it_is_sound(cluster: ClusterStand) -> None:

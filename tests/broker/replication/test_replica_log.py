@@ -24,6 +24,7 @@ from tidelog_broker.core.replication.effects import ReadLog
 from tidelog_broker.core.replication.ports import Position
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.replica_log import ReplicaLog
+from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -216,6 +217,19 @@ def test_other_nodes_are_read_whole_batches_between_two_positions(tmp_path: Path
     assert len(view.read_epoch(ReadLog("b", 1, 3, 5, 1 << 20)).batches) > 0
     for absent in (ReadLog("b", 2, 6, 7, 100), ReadLog("b", 1, 6, 7, 100), ReadLog("b", 1, 0, 3, 100)):
         assert not view.read_epoch(absent).batches
+
+
+def test_of_the_open_epoch_nothing_is_read_for_others_that_has_rotted(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    view = view_of(open_log(disk, tmp_path), chain_of())
+    for number, body in enumerate((b"one", b"two", b"three")):
+        log_writer.append(view, [group(number, view.store.end_digest, body)], synced=True)
+    damage(view.store, 0, b"two")
+    found = view.read_epoch(ReadLog("b", 0, 0, 3, 1 << 20))
+    assert (len(found.batches), found.end) == (1, Position(1, view.digest_at(0, 1) or 0))
+    with pytest.raises(DamagedError, match="damaged at offset 1"):
+        view.read_epoch(ReadLog("b", 0, 1, 3, 1 << 20))
+    assert len(view.read_epoch(ReadLog("b", 0, 2, 3, 1 << 20)).batches) == 1
 
 
 def test_only_the_newest_epoch_is_synced_ahead(tmp_path: Path) -> None:

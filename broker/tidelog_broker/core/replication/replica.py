@@ -15,7 +15,7 @@ it provides. Invariants are asserted at the end of every public step (`_finish_s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from google.protobuf.message import DecodeError
 
@@ -38,6 +38,7 @@ from tidelog_broker.core.replication.effects import (
 )
 from tidelog_broker.core.replication.epoch_writer import Group
 from tidelog_broker.core.replication.log_tail import BrokenRunError, Tail, check_run
+from tidelog_broker.core.replication.open_damage import OpenDamage
 from tidelog_broker.core.replication.owner_failure import OwnerWatch
 from tidelog_broker.core.replication.ownership import Ownership
 from tidelog_broker.core.replication.planned_end import SYNC_AHEAD, PlannedEnd
@@ -48,6 +49,10 @@ from tidelog_broker.core.replication.replica_state import Doubt, ReplicaState
 from tidelog_broker.core.replication.source import Source
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
+
+Mending = Literal["fetched", "once ended", "none"]
+"""What is done about a copy that has rotted: others are asked for it at once, or once its epoch is over, which this
+node ends for that; or nothing: nobody else is to have it, or its epoch is open and another node's."""
 
 STALLED_MS = 300
 """A takeover that was begun and has not ended for so long may be tried by others."""
@@ -100,6 +105,12 @@ class Replica:
         )
         self._learning = Learning(state, self.backfill, entered=self._enter)
         self._planned_end = PlannedEnd(state, propose=self._propose)
+        self._open_damage = OpenDamage(
+            state,
+            followers=lambda: self.followers,
+            end=self._go_on_in_another_epoch,
+            fetch=self.backfill.begin_again,
+        )
         self._watch = OwnerWatch(state, now_ms)
         self._now_ms = now_ms
         self._promised_ms = now_ms
@@ -168,7 +179,7 @@ class Replica:
         """When `tick` is to be called; None: not before something else happens."""
         fetching = (self.catch_up.deadline_ms, self.backfill.deadline_ms)
         ending = (self.candidate.deadline_ms, self._planned_end.deadline_ms, self._reconsider_ms())
-        deadlines = (*fetching, *ending, self.ownership.deadline_ms())
+        deadlines = (*fetching, *ending, self.ownership.deadline_ms(), self._open_damage.deadline_ms)
         return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
 
     def take_effects(self) -> list[Effect]:
@@ -258,6 +269,7 @@ class Replica:
         self.backfill.tick(now_ms)
         self.ownership.tick(now_ms)
         self._planned_end.tick(now_ms)
+        self._open_damage.tick(now_ms)
         self._finish_step(now_ms)
 
     def neighbours_changed(self, now_ms: int) -> None:
@@ -288,6 +300,20 @@ class Replica:
         if self.can_append:
             self._planned_end.begin(plan, now_ms)
         self._finish_step(now_ms)
+
+    def damaged(self, epoch: int, reason: str, now_ms: int) -> Mending:
+        """Take it that this node's copy of an epoch has rotted, and see that another is fetched, now or later."""
+        mending: Mending = "none"
+        if self._open_damage.note(epoch, reason, now_ms):
+            mending = "once ended"
+        elif self.backfill.begin_again(epoch, reason, now_ms):
+            mending = "fetched"
+        self._finish_step(now_ms)
+        return mending
+
+    def _go_on_in_another_epoch(self, now_ms: int) -> None:
+        if not self.moving:
+            self.roll_over(self.ownership.plan_on(), now_ms)
 
     def _propose(self, plan: Plan, now_ms: int) -> None:
         if self.can_append:
@@ -453,6 +479,7 @@ class Replica:
         state.enter()
         self.deletion.enter(value)
         self._planned_end.forget()
+        self._open_damage.entered(self._now_ms)
         self._watch.entered(self._now_ms)
         self.catch_up.stop()
         self.candidate.reset()
@@ -491,8 +518,8 @@ class Replica:
         resumed = self._source.on_ask(sender, ask, now_ms)
         is_open = ask.epoch == self.state.active.epoch
         is_left = is_open and not resumed and self.ownership.has_left_behind(sender, ask.from_offset, now_ms)
-        if is_left and not self.moving:
-            self.roll_over(self.ownership.plan_on(), now_ms)
+        if is_left:
+            self._go_on_in_another_epoch(now_ms)
 
     def _on_backfill_reply(self, sender: str, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
         if self.ownership.take_producers(sender, reply, now_ms):

@@ -116,7 +116,9 @@ class Log:
                 kept = [item for item in self.epochs[effect.epoch] if item[0].end_offset <= effect.end_offset]
                 self.epochs[effect.epoch] = kept
             case AppendFill():
-                fill = self.fills.setdefault(effect.epoch, list(self.epochs.get(effect.epoch, [])))
+                held = self.epochs.get(effect.epoch, [])
+                is_beside = bool(held) and held[-1][0].end_offset > effect.base_offset
+                fill = self.fills.setdefault(effect.epoch, [] if is_beside else list(held))
                 if effect.start_digest and (not fill or fill[-1][0].end_offset < effect.start_offset):
                     fill.clear()
                     self.fronts[effect.epoch] = Position(effect.start_offset, effect.start_digest)
@@ -124,8 +126,8 @@ class Log:
             case FinishFill():
                 self.epochs[effect.epoch] = self.fills.pop(effect.epoch)
             case SetAside():
-                self.epochs.pop(effect.epoch, None)
-                self.fills.pop(effect.epoch, None)
+                if self.epochs.pop(effect.epoch, None) is None:
+                    self.fills.pop(effect.epoch, None)
             case _:
                 pass
 

@@ -1,0 +1,113 @@
+"""An owner whose copy of the open epoch has rotted ends the epoch, and who lacks something gets it from others."""
+
+from __future__ import annotations
+
+from tests.broker.core.replication.test_replica import NODES, Stage
+
+from tidelog_proto import broker_pb2 as pb
+
+
+class Rotten(Stage):
+    """The owner holds what has rotted: nobody takes what it sends of its log. One of the others lags."""
+
+    def __init__(self, nodes: tuple[str, ...] = NODES, *, quorum: int = 2) -> None:
+        self.name = ""
+        self.fetched: list[tuple[str, int]] = []
+        """Who has asked others for which epochs."""
+        super().__init__(nodes, quorum=quorum)
+        self.first = self.owner()
+        self.name = self.first.state.node_id
+        self.epoch = self.first.state.active.epoch
+        self.behind, *self.ahead = [node for node in nodes if node != self.name]
+        self.first.ownership.bound_window(0)
+        self.down = {self.behind}
+        for text in "abcdef":
+            self.publish(text)
+        self.down = set()
+
+    def deliver(self) -> None:
+        sender, send = self.messages[0]
+        if isinstance(send.message, pb.Backfill):
+            self.fetched.append((sender, send.message.epoch))
+        if sender == self.name and isinstance(send.message, pb.BackfillReply) and send.batches:
+            self.messages.popleft()
+        else:
+            super().deliver()
+
+    def is_whole(self, node: str) -> bool:
+        return len(self.logs[node].content()) == 6 and self.replicas[node].state.high_watermark == 6
+
+
+def test_who_lags_behind_a_rotten_owner_gets_it_from_others_once_the_epoch_has_ended() -> None:
+    stage = Rotten()
+    stage.later(5000)
+    assert not stage.is_whole(stage.behind), "the owner is the only source of the open epoch"
+    assert stage.first.state.active.epoch == stage.epoch
+    assert stage.first.damaged(stage.epoch, "it has rotted", stage.now_ms) == "once ended"
+    stage.later(5000)
+    assert stage.is_whole(stage.behind)
+    assert {replica.state.active.epoch for replica in stage.replicas.values()} == {stage.epoch + 1}
+    assert stage.owner().state.active.epoch == stage.epoch + 1
+
+
+def test_the_owner_has_its_own_copy_fetched_again_once_the_epoch_has_ended() -> None:
+    stage = Rotten()
+    assert stage.first.damaged(stage.epoch, "it has rotted", stage.now_ms) == "once ended"
+    assert (stage.name, stage.epoch) not in stage.fetched, "the epoch is open"
+    stage.later(3000)
+    asked = stage.fetched.count((stage.name, stage.epoch))
+    assert asked > 0
+    assert stage.is_whole(stage.name)
+    stage.later(5000)
+    assert stage.fetched.count((stage.name, stage.epoch)) == asked, "it has what it wanted"
+
+
+def test_no_epoch_ends_while_too_few_others_keep_up() -> None:
+    stage = Rotten()
+    stage.down = {*stage.ahead}
+    assert stage.first.damaged(stage.epoch, "it has rotted", stage.now_ms) == "once ended"
+    stage.later(5000)
+    assert stage.first.can_append, "its writers are not fenced for nothing"
+    assert stage.first.state.active.epoch == stage.epoch
+    stage.down = set()
+    stage.first.neighbours_changed(stage.now_ms)
+    stage.later(5000)
+    assert stage.first.state.active.epoch == stage.epoch + 1
+    assert stage.is_whole(stage.behind)
+
+
+def test_damage_that_is_told_of_again_ends_one_epoch() -> None:
+    stage = Rotten()
+    for _ in range(3):
+        stage.first.damaged(stage.epoch, "it has rotted", stage.now_ms)
+        stage.later(2000)
+    assert {replica.state.active.epoch for replica in stage.replicas.values()} == {stage.epoch + 1}
+
+
+def test_a_follower_leaves_the_open_epoch_to_its_owner() -> None:
+    stage = Rotten()
+    [other] = stage.ahead
+    assert stage.replicas[other].damaged(stage.epoch, "it has rotted", stage.now_ms) == "none"
+    stage.later(3000)
+    assert stage.first.state.active.epoch == stage.epoch
+
+
+def test_the_only_copy_is_left_as_it_is() -> None:
+    stage = Stage(("a",), quorum=1)
+    stage.replicas["a"].want_owner(stage.now_ms)
+    stage.later(1000)
+    owner = stage.owner()
+    epoch = owner.state.active.epoch
+    assert owner.damaged(epoch, "it has rotted", stage.now_ms) == "none"
+    stage.later(3000)
+    assert (owner.state.active.epoch, owner.can_append) == (epoch, True)
+
+
+def test_a_sealed_epoch_is_fetched_again_at_once() -> None:
+    stage = Rotten()
+    stage.first.damaged(stage.epoch, "it has rotted", stage.now_ms)
+    stage.later(3000)
+    stage.fetched.clear()
+    assert stage.first.damaged(stage.epoch, "it has rotted again", stage.now_ms) == "fetched"
+    stage.run()
+    assert (stage.name, stage.epoch) in stage.fetched
