@@ -16,12 +16,13 @@ from pathlib import Path
 import pytest
 from tests.e2e.test_readme import FENCE, Snippet
 from tests.plugin.installed import run_pytest
-from tests.test_docs import RUN_PAGES
+from tests.test_docs import GUIDES, RUN_PAGES
 
 from tidelog import testing
 from tidelog.free_ports import free_ports
 
-README = "README.md"
+PAGES = [page for page in sorted(RUN_PAGES) if page.name not in {"README.md", *GUIDES}]
+"""The others have tests of their own, see tests/test_docs.py."""
 
 pytestmark = pytest.mark.e2e
 
@@ -29,9 +30,7 @@ pytestmark = pytest.mark.e2e
 def examples() -> list[tuple[str, Snippet]]:
     """Return the examples, each with a name: the page and the number of its block."""
     found: list[tuple[str, Snippet]] = []
-    for page in sorted(RUN_PAGES):
-        if page.name == README:
-            continue
+    for page in PAGES:
         blocks = FENCE.findall(page.read_text())
         for number, (language, code) in enumerate(blocks):
             shown = blocks[number + 1][1] if blocks[number + 1 :] and blocks[number + 1][0] == "text" else ""
@@ -73,4 +72,4 @@ def test_an_example_does_what_is_shown(example: Snippet, node: testing.LocalNode
 
 
 def test_the_pages_have_examples() -> None:
-    assert {name.rsplit("-", 1)[0] for name, _ in examples()} == {page.stem for page in RUN_PAGES} - {"README"}
+    assert {name.rsplit("-", 1)[0] for name, _ in examples()} == {page.stem for page in PAGES}
