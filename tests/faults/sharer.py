@@ -153,7 +153,6 @@ class Sharer:
         Raises:
             TidelogError: what reading ended with.
         """
-        before: list[Given] = []
         async with aclosing(self._given(consumer, how)) as giving:
             while (left_s := until - time.monotonic()) > 0:
                 try:
@@ -162,20 +161,10 @@ class Sharer:
                 except (StopAsyncIteration, TimeoutError):
                     return
                 at = time.monotonic()
-                if how.commits == "processed" and how.reads != "records":
-                    self._note_committed(consumer, before, at)
                 for each in given:
                     self.notes.hand(self.who, Key(*each.where), each.first, each.numbers, at=at)
                 if how.commits == "manual" and given:
-                    await self._commit(consumer)
-                before = given
-
-    def _note_committed(self, consumer: Consumer, before: Sequence[Given], at: float) -> None:
-        """Asking for more has committed what was handed out before, of what is still this member's."""
-        positions = consumer.position()
-        for each in before:
-            if positions.get(each.where, -1) >= each.end:
-                self.notes.committed(Key(*each.where), each.end, at=at)
+                    await self._commit(consumer)  # of the other two only those who ask where the group stands hear
 
     async def _commit(self, consumer: Consumer) -> None:
         try:
