@@ -175,6 +175,7 @@ async def test_new_partitions_are_owned_by_who_may_and_every_node_takes_records_
             await mixed.publish(peer, topic.topic_id, name.encode(), partition=index)
         assert await told_owners(peer, "t") == {"b"}
     for index in range(8):
+        found: list[bytes | None] = []
         for _ in range(500):  # a quorum may have the last one a moment before its owner's own log does
             found = await peers["b"].read_all(topic.topic_id, partition=index)
             if len(found) >= len(NAMES):
