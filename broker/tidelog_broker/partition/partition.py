@@ -117,12 +117,13 @@ class Partition:
         if self._sync_timer is None and self.replica.state.active.flush == pb.INTERVAL:
             delay_s = self.state.topic.config.flush_interval_ms / 1000
             self._sync_timer = self.tools.loop.call_later(delay_s, self._sync_now)
+        # Before anything that may carry out effects: a watermark that is told of meanwhile lets the next group go.
+        self.pipeline.written(end_offset)
         if self.pipeline.has_rolled:
             self.pipeline.has_rolled = False
             self.retention.look_soon()
         elif group is None:
             self.retention.follow()
-        self.pipeline.written(end_offset)
         if not self.state.is_alone:  # else the watermark has moved with it, which is told next
             self.pipeline.released()
         if self.changes.listeners and self.state.high_watermark > appends[0].base_offset:

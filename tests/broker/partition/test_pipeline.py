@@ -250,3 +250,17 @@ async def test_a_full_disk_of_an_epoch_that_is_over_is_forgotten(partition: Part
     partition.pipeline.full_since_s = 1.0
     partition.pipeline.decided(partition.log.end_offset, ProtocolError(pb.EPOCH_CHANGING, "over"), held_by_all=0)
     assert partition.pipeline.full_since_s is None
+
+
+async def test_what_waits_goes_on_behind_a_segment_whose_beginning_deletes_records(stand: Stand) -> None:
+    node = await stand.start(group_bytes=10 * KIB)
+    topic = await (await stand.peer()).create(retention_bytes=128 * KIB, segment_bytes=64 * KIB)
+    partition = node.broker.partitions.get(topic.topic_id, 0)
+    await partition.access.ensure_active()
+    data = batch(b"x" * 20_000)
+    for _ in range(20):  # nothing that comes later gives the second of a pair a push
+        outcomes = [submit(partition, data)[1] for _ in range(2)]
+        async with asyncio.timeout(10):
+            await partition.pipeline.idle()
+        assert all(isinstance(outcome, StoredBatch) for ((outcome, _),) in outcomes)
+    assert partition.replica.state.deleted_below > 0
