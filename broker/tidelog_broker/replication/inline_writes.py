@@ -7,10 +7,10 @@ because it waited sends everything to the workers for a while, and then one more
 processor does not count: where processors are short, two thread switches are what costs. A clock does not tell them
 apart; the system does, since who waits gives the processor away, and who is preempted does not.
 
-How long a copy takes depends on where it goes: into a file that is used again at some gigabytes a second, into pages
-that nobody has written before at a tenth of that. Where thousands of logs grow, the loop would do little else. So it
-goes by what its last large writes took for their size, and leaves to a worker what would take longer than two thread
-switches; now and then it tries one again.
+How long a copy takes depends on where it goes: into a file that is used again at 5 to 10 GB/s, into pages that nobody
+has written before at a tenth of that or less. Where thousands of logs grow, the loop would do little else. So it goes
+by what its last large writes took for their size, and leaves to a worker what goes into slow memory and would take
+longer than two thread switches; now and then it tries one again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ LARGE_BYTES: Final = 64 * 1024
 """What is smaller costs a worker more than the copy, wherever it goes."""
 
 WORTH_S: Final = 150e-6
-"""A large write that is expected to take longer is left to a worker."""
+SLOW_S_PER_BYTE: Final = 0.5e-9
+"""A large write that is expected to take longer, where memory takes no more than 2 GB/s, is left to a worker."""
 
-TRIED_BYTES_MAX: Final = 1024 * 1024
 TRIED_S: Final = 0.05
-"""How large one is, and how long after the last, that is tried all the same."""
+TRIED_SHARE: Final = 0.02
+"""How long after the last one is tried all the same, and the share of the loop that this may take."""
 
 SLOW_S: Final = 0.005
 PAUSE_S: Final = 0.5
@@ -51,9 +52,10 @@ class InlineWrites:
         """Whether a group of this size may be written from the event loop."""
         if now_s < self._paused_until_s or size_bytes > INLINE_BYTES_MAX:
             return False
-        if size_bytes < LARGE_BYTES or size_bytes * self._s_per_byte <= WORTH_S:
+        if size_bytes < LARGE_BYTES or self._s_per_byte <= SLOW_S_PER_BYTE:
             return True
-        return size_bytes <= TRIED_BYTES_MAX and now_s >= self._measured_s + TRIED_S
+        expected_s = size_bytes * self._s_per_byte
+        return expected_s <= WORTH_S or now_s >= self._measured_s + max(TRIED_S, expected_s / TRIED_SHARE)
 
     def took(self, size_bytes: int, seconds: float, now_s: float, *, sleeps_before: int) -> None:
         """Note how long such a write took, at its end; `sleeps_before` is what `sleeps` returned at its beginning."""

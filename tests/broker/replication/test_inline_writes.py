@@ -12,8 +12,9 @@ from tidelog_broker.replication.inline_writes import (
     LARGE_BYTES,
     PAUSE_S,
     SLOW_S,
-    TRIED_BYTES_MAX,
+    SLOW_S_PER_BYTE,
     TRIED_S,
+    TRIED_SHARE,
     WORTH_S,
     InlineWrites,
     sleeps,
@@ -41,15 +42,18 @@ def test_a_slow_write_pauses_them_and_then_one_more_is_tried(monkeypatch: pytest
 def test_large_writes_into_slow_memory_are_left_to_workers_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "sleeps", lambda: 7)
     policy, now_s = InlineWrites(), 10.0
-    for _ in range(30):
+    for _ in range(60):
         policy.took(LARGE_BYTES, 2 * WORTH_S, now_s, sleeps_before=7)
     assert not policy.allows(LARGE_BYTES, now_s)
     assert policy.allows(LARGE_BYTES - 1, now_s), "a small one costs a worker more than itself"
     assert policy.allows(LARGE_BYTES, now_s + TRIED_S)
-    assert not policy.allows(TRIED_BYTES_MAX + 1, now_s + TRIED_S), "that would hold up the loop"
-    policy.took(LARGE_BYTES, WORTH_S / 2, now_s, sleeps_before=7)
-    assert policy.allows(LARGE_BYTES, now_s), "a fast one counts at once"
+    assert not policy.allows(INLINE_BYTES_MAX, now_s + TRIED_S), "that would hold up the loop too often"
+    assert policy.allows(INLINE_BYTES_MAX, now_s + 2 * WORTH_S / LARGE_BYTES * INLINE_BYTES_MAX / TRIED_SHARE)
+    policy.took(LARGE_BYTES, LARGE_BYTES * SLOW_S_PER_BYTE, now_s, sleeps_before=7)
+    assert policy.allows(INLINE_BYTES_MAX, now_s), "a fast one counts at once"
+    policy.took(LARGE_BYTES, LARGE_BYTES * SLOW_S_PER_BYTE / 2, now_s, sleeps_before=7)
     policy.took(LARGE_BYTES, 2 * WORTH_S, now_s, sleeps_before=7)
+    assert not policy.allows(INLINE_BYTES_MAX, now_s)
     assert policy.allows(LARGE_BYTES, now_s), "a slow one may have lost the processor"
 
 
