@@ -446,6 +446,7 @@ class Client:
         self,
         topic: str,
         *,
+        name: str | None = None,
         acks: Acks = "quorum",
         compression: Compression | None = None,
         buffer_bytes: int = BUFFER_BYTES_DEFAULT,
@@ -460,6 +461,8 @@ class Client:
 
         Args:
             topic: its name.
+            name: of this producer, for one that is to be the only one of its name: when it begins, all older ones with
+                the name are fenced in this topic, and get `ProducerFencedError` for what they send.
             acks: "quorum": durable on the ack quorum; "1": on the owner, lost with it; "all": on every replica, or
                 `StoredOnQuorumError` where that cannot be said because the partition has moved.
             compression: of whole batches: "gzip", "snappy", "lz4", "zstd" or None.
@@ -488,6 +491,7 @@ class Client:
             partitioner=partitioner,
             key_serializer=key_serializer,
             value_serializer=value_serializer,
+            name=name,
         )
         producer = Producer(self._router, topic, options, self._check_usable, teller=self._teller)
         self._producers = [each for each in self._producers if not each.closed] + [producer]

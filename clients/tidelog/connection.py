@@ -54,6 +54,7 @@ UNACKNOWLEDGED_MS_MAX: Final = 30_000
 ANSWERS: Final = {
     "metadata": "metadata_reply",
     "publish": "publish_reply",
+    "producer_begin": "producer_begin_reply",
     "fetch": "fetch_reply",
     "list_offsets": "list_offsets_reply",
     "subscribe": "subscribe_reply",

@@ -19,12 +19,16 @@ When a batch fails:
   stays in line until everything before it is acknowledged and nothing is in flight; then the batches behind it get new
   numbers (`_close_hole`).
 - *SEQUENCE_GAP or UNKNOWN_PRODUCER at the head of the line*: the node has forgotten this producer; new numbers for all.
+  One that has a name is over then: whether a newer instance has begun, nobody knows there.
 
 New numbers must never let a record be stored twice. Copies of old bytes may still be on their way through a dead
 connection. If the hole was certainly not stored, nothing behind it can have been; if no copy of what is behind can be
 on its way either, the numbers just move up. Otherwise the lane begins a new producer epoch from 0: the node then
 refuses every older copy (the idea is Kafka's, KIP-360). A batch that *may have been stored* under its old number never
 gets a new one: its users get `OutcomeUnknownError`.
+
+A named producer's lane is barred until older instances are fenced in its partition (`named_producer.py`). The record
+that fenced them has number 0, so the lane begins with 1. It has as many epochs as are kept for one instance.
 
 Rejected: a fresh producer id instead of an epoch (a late copy that begins at 0 would be stored), and clearing
 "may have been stored" on a later definite answer (it speaks of that attempt only).
@@ -58,7 +62,7 @@ from tidelog_proto.batch import EncodedBatch, encode_batch
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.gathered import encode_gathered
 from tidelog_proto.header import Codec
-from tidelog_proto.limits import BATCH_RECORDS_MAX, PRODUCER_IN_FLIGHT_BATCHES_MAX
+from tidelog_proto.limits import BATCH_RECORDS_MAX, EPOCHS_PER_INSTANCE, PRODUCER_IN_FLIGHT_BATCHES_MAX
 from tidelog_proto.single_record import encode_single
 
 BATCH_BYTES_TARGET: Final = 2 * 1024 * 1024
@@ -83,6 +87,7 @@ class LaneOptions:
     batch_bytes: int = BATCH_BYTES_TARGET
     batch_records: int = BATCH_RECORDS_TARGET
     in_flight_max: int = PRODUCER_IN_FLIGHT_BATCHES_MAX
+    is_named: bool = False
 
 
 class Lane:
@@ -102,6 +107,8 @@ class Lane:
         self.in_the_way: TidelogError | None = None
         """Why nothing could be sent when that was tried last."""
         self.producer_epoch = 0
+        self.is_barred = options.is_named
+        """Whether nothing may be sent before `enter`."""
         self._options = options
         self._backoff = backoff or Backoff(longest_s=RETRY_S_MAX)
         self._on_settled = on_settled
@@ -149,6 +156,12 @@ class Lane:
         return bool(self._queue) and self._queued_bytes + size_bytes <= self._options.batch_bytes
 
     # --------------------------------------------------------------------------------------------- sending
+
+    def enter(self, producer_epoch: int) -> None:
+        """Begin, as an instance of a named producer: older ones are fenced in the partition."""
+        assert self.is_barred
+        self.is_barred = False
+        self.producer_epoch, self._next_sequence = producer_epoch, 1
 
     def next_to_send(self, now: float, now_us: int) -> OutgoingBatch | None:
         """Return the next batch to write, counted as in flight from here on; None if there is none now.
@@ -288,8 +301,9 @@ class Lane:
         batch.maybe_stored |= not error.definite
         at_head = self._line[0] is batch
         if isinstance(error, ProducerFencedError):
-            self._fenced = error
-            self.fail_all(error)
+            self._fence(error)
+        elif isinstance(error, (SequenceGapError, UnknownProducerError)) and at_head and self._options.is_named:
+            self._fence(_lost(f"partition {self.partition} does not know it any more: {error}", error))
         elif isinstance(error, (SequenceGapError, UnknownProducerError)):
             self._forgotten |= at_head
             self._recover(now + self._backoff.next_wait_s() if at_head else max(now, self._retry_at))
@@ -305,6 +319,10 @@ class Lane:
         else:
             self._drop(batch, error)
             self._recover(max(now, self._retry_at))
+
+    def _fence(self, error: TidelogError) -> None:
+        self._fenced = error
+        self.fail_all(error)
 
     def expire(self, now: float) -> None:
         """Give up what is past its deadline and not in flight."""
@@ -367,6 +385,10 @@ class Lane:
         behind = list(self._line)
         self._line.clear()
         if hole is None or uncertain or any(batch.maybe_stored for batch in behind):
+            if self._options.is_named and (self.producer_epoch + 1) % EPOCHS_PER_INSTANCE == 0:
+                self._line.extend(behind)
+                self._fence(_lost(f"it had to begin anew {EPOCHS_PER_INSTANCE - 1} times in one partition", None))
+                return
             self.producer_epoch += 1
             self._next_sequence = 0
         else:
@@ -401,6 +423,13 @@ def _alike(first: Load, schema: pa.Schema | None, load: Load) -> bool:
     if isinstance(load, LooseLoad):
         return isinstance(first, LooseLoad) and load.timestamped == first.timestamped
     return schema is not None and load.columns().schema.equals(schema)
+
+
+def _lost(why: str, cause: TidelogError | None) -> ProducerFencedError:
+    """Return the error of a named producer that can no longer tell whether it is the newest instance."""
+    error = ProducerFencedError(f"this instance of a named producer is over, {why}; begin another one", definite=True)
+    error.__cause__ = cause
+    return error
 
 
 def _expired(cause: TidelogError | None, *, definite: bool, queued: bool = False) -> DeliveryTimeoutError:

@@ -27,6 +27,7 @@ from tidelog.lanes import Lanes
 from tidelog.metadata import gone_error
 from tidelog.meters import ProducerMeter, Teller
 from tidelog.model import Receipt, TopicRoute
+from tidelog.named_producer import Instance
 from tidelog.preparation import Preparation, Taken
 from tidelog.producer_options import ACKS, CODECS, ProducerOptions
 from tidelog.receipts import PendingReceipt, PendingReceipts, Receipts
@@ -64,10 +65,12 @@ class Producer:
         self._router = router
         self._options = options
         self._check_usable = check
+        self._instance = Instance(router, topic, options.name) if options.name is not None else None
         self._lane_options = LaneOptions(
-            producer_id=secrets.randbits(63) | 1,
+            producer_id=secrets.randbits(63) | 1 if self._instance is None else self._instance.producer_id,
             codec=CODECS[options.compression],
             batch_bytes=options.batch_bytes,
+            is_named=self._instance is not None,
         )
         self._preparation = Preparation(options)
         self._room = Room(options.buffer_bytes)
@@ -359,8 +362,11 @@ class Producer:
     async def begin(self) -> None:
         """Find the topic, so that `put` may be called. `async with` does it; doing it twice does nothing.
 
+        A named producer fences its older instances here: when this returns, they store nothing more.
+
         Raises:
             UnknownTopicError: there is no such topic.
+            ProducerFencedError: others with the name begin again and again.
             TidelogError: no node could tell in time.
         """
         if self._known_route(None) is not None:
@@ -470,12 +476,15 @@ class Producer:
                 loop=loop,
                 request_timeout_s=self._options.request_timeout_s,
                 source=self._gatherer,
+                instance=self._instance,
                 meter=self._meter,
             )
             self._callbacks = DeliveryCallbacks(loop, self._called_back)
             self._gatherer.bind(self._sender, loop)
         route = self._router.metadata.topic(self.topic)
         if route is None or (partition is not None and partition not in route.partitions):
+            return None
+        if self._instance is not None and not self._instance.epoch:
             return None
         return self._bound(route)
 
@@ -498,6 +507,8 @@ class Producer:
         async def ask() -> TopicRoute:
             return await self._router.topic_with(self.topic, wanted)
 
+        if self._instance is not None and not self._instance.epoch:
+            await self._instance.begin()
         route = await self._router.about_topic(self.topic, ask, repeatable=True)
         if self._closed:
             raise ClosedError("the producer is closed")

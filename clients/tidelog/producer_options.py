@@ -9,6 +9,7 @@ from typing import Final
 from tidelog.errors import InvalidRequestError
 from tidelog.lane import BATCH_BYTES_TARGET
 from tidelog.model import Acks, Compression
+from tidelog.named_producer import check_name
 from tidelog.partitioners import Partitioner, chooser_of
 from tidelog.serializers import Serializer, serializer_of
 from tidelog_proto import broker_pb2 as pb
@@ -44,6 +45,7 @@ class ProducerOptions:
     partitioner: Partitioner | None = None
     key_serializer: Serializer | None = None
     value_serializer: Serializer | None = None
+    name: str | None = None
 
     def __post_init__(self) -> None:
         if self.acks not in ACKS:
@@ -54,6 +56,8 @@ class ProducerOptions:
             raise InvalidRequestError("buffer_bytes, batch_bytes and delivery_timeout_s are above zero")
         if self.request_timeout_s is not None and not (0 < self.request_timeout_s < math.inf):
             raise InvalidRequestError(f"request_timeout_s is above zero, not {self.request_timeout_s!r}")
+        if self.name is not None:
+            check_name(self.name)
         chooser_of(self.partitioner)
         serializer_of(self.key_serializer, "key")
         serializer_of(self.value_serializer, "value")

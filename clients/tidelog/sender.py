@@ -29,6 +29,7 @@ from tidelog.lane import RETRY_S_MAX, Lane
 from tidelog.metadata import gone_error
 from tidelog.meters import ProducerMeter
 from tidelog.model import PartitionRoute
+from tidelog.named_producer import Instance
 from tidelog.owner_moves import Expectation
 from tidelog.routing import TELL_AFTER_S, Router
 from tidelog_proto import broker_pb2 as pb
@@ -76,8 +77,8 @@ class Source(Protocol):
 class Sender:
     """Serves the lanes of one producer. Belongs to one event loop; makes tasks only when a lane needs one.
 
-    Before lanes are served, `source` is asked for more. `topic_id` is the topic that the producer writes to: set before
-    a lane is served, and never another.
+    Before lanes are served, `source` is asked for more. `instance` is that of a named producer, None for others.
+    `topic_id` is the topic that the producer writes to: set before a lane is served, and never another.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Sender:
         loop: asyncio.AbstractEventLoop,
         request_timeout_s: float | None = None,
         source: Source | None = None,
+        instance: Instance | None = None,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         meter: ProducerMeter | None = None,
     ) -> None:
@@ -99,6 +101,7 @@ class Sender:
         self._loop = loop
         self._request_timeout_s = router.request_timeout_s if request_timeout_s is None else request_timeout_s
         self._source = source
+        self._instance = instance
         self._clock_us = clock_us
         self._meter = meter
         self._ready: dict[int, Lane] = {}
@@ -180,7 +183,9 @@ class Sender:
         if self._is_gone():
             lane.fail_all(gone_error(self._topic))
             return None
-        connection = self._router.connection_now(self._topic, lane.partition)
+        if lane.is_barred and self._instance is not None and lane.partition in self._instance.entered:
+            lane.enter(self._instance.epoch)
+        connection = None if lane.is_barred else self._router.connection_now(self._topic, lane.partition)
         if connection is None:
             if lane.partition not in self._seekers:
                 seeker = self._loop.create_task(self._seek(lane), name=f"seek the owner of {lane.partition}")
@@ -223,6 +228,8 @@ class Sender:
         try:
             while not lane.idle:
                 try:
+                    if lane.is_barred and self._instance is not None:
+                        await self._instance.enter(lane.partition)
                     await self._router.connection(self._topic, lane.partition)
                 except TidelogError as error:
                     if not error.retriable:

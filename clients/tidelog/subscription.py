@@ -136,8 +136,9 @@ class Subscription:
                         f"partition {where.partition}: records {position} to {batch.base_offset - 1} were left out"
                     )
                 if batch.end_offset > position:
-                    if not batch.control:
-                        accepted.append(batch.slice_from(position))
+                    accepted.append(
+                        _nothing(position, batch.end_offset) if batch.control else batch.slice_from(position)
+                    )
                     position = batch.end_offset
         except ProtocolError as error:
             raise error_of_local(error) from error

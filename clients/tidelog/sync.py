@@ -236,6 +236,7 @@ class Client:
         self,
         topic: str,
         *,
+        name: str | None = None,
         acks: Acks = "quorum",
         compression: Compression | None = None,
         buffer_bytes: int = BUFFER_BYTES_DEFAULT,
@@ -249,6 +250,7 @@ class Client:
         """See `tidelog.Client.producer`."""
         producer = self._client.producer(
             topic,
+            name=name,
             acks=acks,
             compression=compression,
             buffer_bytes=buffer_bytes,

@@ -103,6 +103,12 @@ SEQUENCE_WINDOW_BATCHES: Final = 8
 PRODUCER_IN_FLIGHT_BATCHES_MAX: Final = 5
 """How many batches of one partition a producer keeps unacknowledged."""
 
+EPOCHS_PER_INSTANCE: Final = 1024
+"""How many producer epochs an instance of a named producer has, beginning with a multiple of this."""
+
+PRODUCER_EPOCH_MAX: Final = 2**32 - 1
+PRODUCER_NAME_BYTES_MAX: Final = 255
+
 assert BATCH_BYTES_MAX + DERIVED_EXTRA_BYTES + ENVELOPE_BYTES_MAX + FRAME_PREFIX_BYTES <= FRAME_BYTES_MAX, (
     "a largest batch must fit a frame"
 )

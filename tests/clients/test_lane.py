@@ -32,6 +32,7 @@ from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto.columns import columns_of
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header
+from tidelog_proto.limits import EPOCHS_PER_INSTANCE
 
 FAR = 1e9
 
@@ -290,6 +291,53 @@ def test_a_fenced_producer_is_finished() -> None:
     lane.add(later)
     assert lane.next_to_send(10.0, 0) is None
     assert all(isinstance(load.delivery.error, ProducerFencedError) for load in [*loads, later])
+    assert lane.idle
+
+
+def named(count: int) -> tuple[Lane, list[ColumnsLoad], list[OutgoingBatch]]:
+    """As `filled`, of an instance of a named producer with the epoch 1024."""
+    lane = Lane(0, LaneOptions(producer_id=5, batch_bytes=10, is_named=True), backoff=Backoff(uniform=lambda: 0.0))
+    loads = [load_of(b"%d" % number) for number in range(count)]
+    for load in loads:
+        lane.add(load)
+    assert lane.is_barred
+    lane.enter(EPOCHS_PER_INSTANCE)
+    return lane, loads, [send(lane) for _ in range(count)]
+
+
+def test_an_instance_begins_behind_the_record_that_fences_older_ones() -> None:
+    lane, _, batches = named(2)
+    assert not lane.is_barred
+    assert [numbers(batch) for batch in batches] == [(EPOCHS_PER_INSTANCE, 1), (EPOCHS_PER_INSTANCE, 2)]
+
+
+@pytest.mark.parametrize("error", [UnknownProducerError("who"), SequenceGapError("gap")])
+def test_a_forgotten_instance_is_over(error: TidelogError) -> None:
+    lane, loads, (first, second) = named(2)
+    lane.failed(second, SequenceGapError("its predecessor is missing"), now=0.0)
+    assert loads[1].delivery.error is None, "which is not what being forgotten is"
+    lane.failed(first, error, now=0.0)
+    assert lane.next_to_send(10.0, 0) is None
+    assert all(isinstance(load.delivery.error, ProducerFencedError) for load in loads)
+    assert loads[0].delivery.error is not None
+    assert loads[0].delivery.error.__cause__ is error
+
+
+def test_an_instance_has_no_more_epochs_than_are_kept_for_it() -> None:
+    lane, _, (batch,) = named(1)
+    for bump in range(1, EPOCHS_PER_INSTANCE):
+        lane.failed(batch, ConnectionLostError("gone"), now=0.0)
+        again = send(lane, 10.0)
+        lane.failed(again, CorruptBatchError("no"), now=10.0)  # a hole, whose first attempt may have been stored
+        lane.add(load_of(b"next"))
+        batch = send(lane, 20.0)
+        assert numbers(batch) == (EPOCHS_PER_INSTANCE + bump, 0)
+    lane.failed(batch, ConnectionLostError("gone"), now=20.0)
+    lane.failed(send(lane, 30.0), CorruptBatchError("no"), now=30.0)
+    last = load_of(b"last")
+    lane.add(last)
+    assert lane.next_to_send(40.0, 0) is None
+    assert isinstance(last.delivery.error, ProducerFencedError)
     assert lane.idle
 
 

@@ -72,6 +72,11 @@ class ProducerTable:
         """How many producers there are whose newest batches are remembered."""
         return len(self._states)
 
+    def epoch_of(self, producer_id: int) -> int | None:
+        """Return the newest epoch of a producer; None where it is not known."""
+        known = self._states.get(producer_id) or self._silent.find(producer_id)
+        return None if known is None else known.producer_epoch
+
     def check(self, header: BatchHeader) -> StoredBatch | None:
         """Judge a batch before an offset is given to it.
 

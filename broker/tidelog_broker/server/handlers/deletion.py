@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Final
+from functools import partial
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.metadata.meta_freshness import denial
+from tidelog_broker.server.each_owner import ask_each, check_users_partition
 from tidelog_broker.server.forwarding import ask_owner
 from tidelog_broker.server.handlers.fetch import check_entries
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.names import INTERNAL_PREFIX
-
-PARTITIONS_AT_ONCE: Final = 64
-"""So many partitions of a request are worked on at a time."""
 
 
 async def delete_records(broker: Broker, request: Request) -> None:
@@ -31,29 +26,14 @@ async def delete_records(broker: Broker, request: Request) -> None:
             raise ProtocolError(pb.INVALID_REQUEST, "a node hands on one partition at a time")
         request.reply(await _local(broker, request.envelope))
         return
-    current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in entries)
-    turns = asyncio.Semaphore(PARTITIONS_AT_ONCE)
-
-    async def one(entry: pb.DeleteRecordsEntry) -> pb.DeleteRecordsResult:
-        async with turns:
-            try:
-                return await _at_owner(broker, entry)
-            except ProtocolError as error:
-                return pb.DeleteRecordsResult(error=denial(error, current=current).to_message())
-
-    results = await asyncio.gather(*(one(entry) for entry in entries))
+    results = await ask_each(
+        broker, entries, partial(_at_owner, broker), lambda error: pb.DeleteRecordsResult(error=error)
+    )
     request.reply(pb.Envelope(delete_records_reply=pb.DeleteRecordsReply(results=results)))
 
 
 async def _at_owner(broker: Broker, entry: pb.DeleteRecordsEntry) -> pb.DeleteRecordsResult:
-    record = broker.topics.with_id(entry.topic_id)
-    if record.name.startswith(INTERNAL_PREFIX):
-        raise ProtocolError(pb.FORBIDDEN, f"{record.name} is the broker's own")
-    if entry.partition >= record.config.partitions:
-        raise ProtocolError(
-            pb.UNKNOWN_PARTITION,
-            f"{record.name!r} has partitions 0 to {record.config.partitions - 1}, not {entry.partition}",
-        )
+    check_users_partition(broker, entry)
     key = (entry.topic_id, entry.partition)
     asked = pb.Envelope(delete_records=pb.DeleteRecords(entries=[entry]))
     reply = await ask_owner(broker, key, asked, lambda envelope: _local(broker, envelope))

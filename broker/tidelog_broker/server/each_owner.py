@@ -1,0 +1,70 @@
+"""Requests about several partitions whose owners answer one by one: some at a time, each with its own outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol, TypeVar
+
+from tidelog_broker.broker import Broker
+from tidelog_broker.metadata.meta_freshness import denial
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.names import INTERNAL_PREFIX
+
+PARTITIONS_AT_ONCE: Final = 64
+"""So many partitions of a request are worked on at a time."""
+
+
+class Entry(Protocol):
+    """What a request says of one partition."""
+
+    topic_id: bytes
+    partition: int
+
+
+EntryT = TypeVar("EntryT", bound=Entry)
+ResultT = TypeVar("ResultT")
+
+
+async def ask_each(
+    broker: Broker,
+    entries: Sequence[EntryT],
+    ask: Callable[[EntryT], Awaitable[ResultT]],
+    refused: Callable[[pb.Error], ResultT],
+) -> list[ResultT]:
+    """Return what became of each entry, in order.
+
+    Args:
+        broker: of this node.
+        entries: of the request.
+        ask: has one carried out at the owner; it raises ProtocolError where that fails.
+        refused: makes a result of an error.
+    """
+    current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in entries)
+    turns = asyncio.Semaphore(PARTITIONS_AT_ONCE)
+
+    async def one(entry: EntryT) -> ResultT:
+        async with turns:
+            try:
+                return await ask(entry)
+            except ProtocolError as error:
+                return refused(denial(error, current=current).to_message())
+
+    return await asyncio.gather(*(one(entry) for entry in entries))
+
+
+def check_users_partition(broker: Broker, entry: Entry) -> None:
+    """Refuse what is no partition that users write to.
+
+    Raises:
+        ProtocolError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, or FORBIDDEN for the broker's own.
+    """
+    record = broker.topics.with_id(entry.topic_id)
+    if record.name.startswith(INTERNAL_PREFIX):
+        raise ProtocolError(pb.FORBIDDEN, f"{record.name} is the broker's own")
+    if entry.partition >= record.config.partitions:
+        raise ProtocolError(
+            pb.UNKNOWN_PARTITION,
+            f"{record.name!r} has partitions 0 to {record.config.partitions - 1}, not {entry.partition}",
+        )

@@ -1,0 +1,131 @@
+"""PRODUCER_BEGIN: an instance of a named producer begins at the owner of each partition, and older ones are fenced.
+
+The owner appends a control batch with the producer's id and the instance's epoch, as its number 0. Once that is
+committed the producer table of every copy, and of every later owner, knows the epoch, and batches of an older one are
+refused wherever they still come from. So nobody but the log keeps who is the newest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from typing import Final
+
+from tidelog_broker.broker import Broker
+from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.pipeline import PendingPublish
+from tidelog_broker.server.each_owner import ask_each, check_users_partition
+from tidelog_broker.server.forwarding import ask_owner
+from tidelog_broker.server.handlers.fetch import check_entries
+from tidelog_broker.wire.connection import Request
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import encode_batch
+from tidelog_proto.columns import columns_of
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import unpack_header
+from tidelog_proto.limits import EPOCHS_PER_INSTANCE, PRODUCER_EPOCH_MAX
+
+TRIES: Final = 16
+"""How often an instance may come too late, because another one began at the same moment."""
+
+
+async def begin(broker: Broker, request: Request) -> None:
+    """Handle PRODUCER_BEGIN. Another node names one partition.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST for a request that is malformed as a whole.
+    """
+    entries = request.envelope.producer_begin.entries
+    check_entries(len(entries))
+    if request.connection.peer_id is not None:
+        if len(entries) != 1:
+            raise ProtocolError(pb.INVALID_REQUEST, "a node hands on one partition at a time")
+        request.reply(await _local(broker, request.envelope))
+        return
+    results = await ask_each(
+        broker, entries, partial(_at_owner, broker), lambda error: pb.ProducerBeginResult(error=error)
+    )
+    request.reply(pb.Envelope(producer_begin_reply=pb.ProducerBeginReply(results=results)))
+
+
+async def _at_owner(broker: Broker, entry: pb.ProducerBeginEntry) -> pb.ProducerBeginResult:
+    check_users_partition(broker, entry)
+    if entry.producer_id == 0:
+        raise ProtocolError(pb.INVALID_REQUEST, "a producer without an id has no instances")
+    if entry.producer_epoch % EPOCHS_PER_INSTANCE:
+        raise ProtocolError(pb.INVALID_REQUEST, f"an instance's epoch is a multiple of {EPOCHS_PER_INSTANCE}")
+    asked = pb.Envelope(producer_begin=pb.ProducerBegin(entries=[entry]))
+    reply = await ask_owner(broker, (entry.topic_id, entry.partition), asked, lambda envelope: _local(broker, envelope))
+    return reply.producer_begin_reply.results[0]
+
+
+async def _local(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
+    """Begin an instance as the owner.
+
+    Raises:
+        ProtocolError: this node cannot append, or the instance is an old one.
+    """
+    (entry,) = envelope.producer_begin.entries
+    await broker.partitions.awake([(entry.topic_id, entry.partition)])
+    partition = broker.partitions.get(entry.topic_id, entry.partition)
+    for _ in range(TRIES):
+        await partition.access.ensure_active()
+        known = _known_epoch(partition, entry.producer_id)
+        epoch = entry.producer_epoch or _next_epoch(known, entry.above)
+        outcome, repeated = await _append(partition, entry.producer_id, epoch)
+        if isinstance(outcome, StoredBatch) or (entry.producer_epoch and outcome.code == pb.DUPLICATE_OUT_OF_WINDOW):
+            if repeated and not entry.producer_epoch:
+                continue  # another instance began at the same moment, and has this epoch
+            return _result(pb.ProducerBeginResult(producer_epoch=epoch))
+        if outcome.code == pb.PRODUCER_FENCED:
+            if not entry.producer_epoch:
+                continue
+            newest = _known_epoch(partition, entry.producer_id) or 0
+            return _result(pb.ProducerBeginResult(error=outcome.to_message(), producer_epoch=newest))
+        raise outcome
+    raise ProtocolError(
+        pb.OVERLOADED, f"{partition.name}: too many instances of one producer begin at once", retry_after_ms=100
+    )
+
+
+def _result(result: pb.ProducerBeginResult) -> pb.Envelope:
+    return pb.Envelope(producer_begin_reply=pb.ProducerBeginReply(results=[result]))
+
+
+def _known_epoch(partition: Partition, producer_id: int) -> int | None:
+    owner = partition.state.writer
+    if owner is None:
+        raise ProtocolError(pb.EPOCH_CHANGING, f"{partition.name}: the epoch has just ended; send again")
+    return owner.producers.epoch_of(producer_id)
+
+
+def _next_epoch(known: int | None, above: int) -> int:
+    epoch = (max(known or 0, above) // EPOCHS_PER_INSTANCE + 1) * EPOCHS_PER_INSTANCE
+    if epoch > PRODUCER_EPOCH_MAX:
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"the producer has had all its {epoch // EPOCHS_PER_INSTANCE} instances: name it anew"
+        )
+    return epoch
+
+
+async def _append(partition: Partition, producer_id: int, epoch: int) -> tuple[StoredBatch | ProtocolError, bool]:
+    """Append the control batch with which an instance begins; return what became of it once that is certain."""
+    encoded = encode_batch(
+        columns_of([None]),
+        now_us=time.time_ns() // 1000,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=0,
+        control=True,
+    )
+    settled: asyncio.Future[tuple[StoredBatch | ProtocolError, bool]] = asyncio.get_running_loop().create_future()
+
+    def settle(outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
+        if not settled.done():
+            settled.set_result((outcome, duplicate))
+
+    data = memoryview(bytearray(encoded.to_bytes()))
+    partition.pipeline.submit(PendingPublish(data, unpack_header(data), settle))
+    return await settled

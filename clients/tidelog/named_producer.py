@@ -1,0 +1,136 @@
+"""An instance of a producer that has a name, and how it fences the older ones.
+
+The name decides the producer id, so all instances write under one id, and the producer epoch says which is the newest.
+Partition 0 decides who that is: its owner gives an epoch above every one that it knows, and has it in the log before it
+answers. Then the same epoch is written into all other partitions. From there on no batch of an older instance is stored
+anywhere, whatever still is on its way.
+
+A partition that came later is entered before the first batch goes there: partition 0 first, which says whether this
+instance still is the newest, then the partition. A newer instance that begins meanwhile takes the partitions that the
+topic has after partition 0 knows of it, so it meets either the partition or the older instance at partition 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Final
+
+from tidelog.connection import Connection, results_of
+from tidelog.errors import InvalidRequestError, ProducerFencedError, TidelogError, error_of
+from tidelog.metadata import gone_error
+from tidelog.paging import in_requests
+from tidelog.routing import Router
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.limits import PRODUCER_NAME_BYTES_MAX
+
+TRIES: Final = 8
+"""How often other instances may begin while this one does."""
+
+
+def check_name(name: object) -> None:
+    """Refuse what is no name.
+
+    Raises:
+        InvalidRequestError: it is none.
+    """
+    if not isinstance(name, str) or not 0 < len(name.encode()) <= PRODUCER_NAME_BYTES_MAX:
+        raise InvalidRequestError(f"a producer's name is a text of 1 to {PRODUCER_NAME_BYTES_MAX} bytes, not {name!r}")
+
+
+class Instance:
+    """One of a named producer; belongs to one event loop.
+
+    Attributes:
+        producer_id: of all instances.
+        epoch: of this one; 0 before `begin` is done.
+        entered: the partitions in which all older instances are fenced.
+    """
+
+    def __init__(self, router: Router, topic: str, name: str) -> None:
+        self.producer_id = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 1 | 1
+        self.epoch = 0
+        self.entered: set[int] = set()
+        self._router = router
+        self._topic = topic
+        self._name = name
+        self._topic_id = b""
+
+    async def begin(self) -> None:
+        """Become the newest instance, in all partitions.
+
+        Raises:
+            ProducerFencedError: other instances began again and again.
+            UnknownTopicError: there is no such topic, or it is another one by now.
+            TidelogError: some partition could not be written to in time.
+        """
+        await self._router.about_topic(self._topic, self._begin, repeatable=True)
+
+    async def enter(self, partition: int) -> None:
+        """Fence older instances in a partition that came later, if this still is the newest.
+
+        Raises:
+            ProducerFencedError: it is not.
+            TidelogError: a partition could not be written to.
+        """
+        for number in (0, partition):
+            if await self._write(self._topic_id, [number], epoch=self.epoch) > self.epoch:
+                raise self._fenced()
+        self.entered.add(partition)
+
+    async def _begin(self) -> None:
+        above = 0
+        for _ in range(TRIES):
+            route = await self._router.topic_with(self._topic, ())
+            topic_id = route.topic_id
+            epoch = await self._write(topic_id, [0], above=above)
+            route = await self._router.topic_now(self._topic)  # partitions that an older instance knew are among these
+            if route.topic_id != topic_id:
+                raise gone_error(self._topic)
+            partitions = range(route.partition_count)
+            above = await self._write(topic_id, partitions[1:], epoch=epoch)
+            if above <= epoch:
+                self._topic_id, self.epoch, self.entered = topic_id, epoch, set(partitions)
+                return
+        raise self._fenced()
+
+    async def _write(self, topic_id: bytes, partitions: Iterable[int], *, epoch: int = 0, above: int = 0) -> int:
+        """Write an instance's epoch into partitions and return the newest that is there now.
+
+        Raises:
+            TidelogError: some partition did not take it.
+        """
+        newest = epoch
+        for numbers in in_requests(list(partitions)):
+            entries = [
+                pb.ProducerBeginEntry(
+                    topic_id=topic_id,
+                    partition=number,
+                    producer_id=self.producer_id,
+                    producer_epoch=epoch,
+                    above=above,
+                )
+                for number in numbers
+            ]
+            envelope = pb.Envelope(producer_begin=pb.ProducerBegin(entries=entries))
+
+            async def ask(
+                connection: Connection, envelope: pb.Envelope = envelope, count: int = len(entries)
+            ) -> list[pb.ProducerBeginResult]:
+                frame = await self._router.call(connection, envelope)
+                return results_of(frame.envelope.producer_begin_reply.results, count, connection)
+
+            failures: list[TidelogError] = []
+            for result in await self._router.at_any(ask, repeatable=False):
+                if not result.HasField("error") or result.error.code == pb.PRODUCER_FENCED:
+                    newest = max(newest, result.producer_epoch)
+                else:
+                    failures.append(error_of(result.error))
+            for failure in sorted(failures, key=lambda each: each.retriable):
+                raise failure
+        return newest
+
+    def _fenced(self) -> ProducerFencedError:
+        return ProducerFencedError(
+            f"a newer producer named {self._name!r} writes to {self._topic!r}: this one is over", definite=True
+        )

@@ -1,0 +1,145 @@
+"""PRODUCER_BEGIN as a node answers it: the newest instance is fenced in, older ones out, and what cannot be is said."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.broker.cluster_stand import TOPIC_ID, standing
+from tests.broker.peer import Peer, connected
+from tests.broker.stand import Stand
+
+from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID
+from tidelog_broker.node.node import Node
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import encode_batch
+from tidelog_proto.columns import columns_of
+from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, EPOCHS_PER_INSTANCE, PRODUCER_EPOCH_MAX
+
+ID = 77
+
+
+async def begin(peer: Peer, *entries: pb.ProducerBeginEntry) -> list[pb.ProducerBeginResult]:
+    frame = await peer.ask(producer_begin=pb.ProducerBegin(entries=entries))
+    assert frame.envelope.WhichOneof("kind") == "producer_begin_reply", frame.envelope
+    return list(frame.envelope.producer_begin_reply.results)
+
+
+def entry(topic_id: bytes, partition: int = 0, *, epoch: int = 0, above: int = 0) -> pb.ProducerBeginEntry:
+    return pb.ProducerBeginEntry(
+        topic_id=topic_id, partition=partition, producer_id=ID, producer_epoch=epoch, above=above
+    )
+
+
+def numbered(*values: bytes, epoch: int, sequence: int) -> bytes:
+    columns = columns_of(list(values))
+    return encode_batch(columns, now_us=1, producer_id=ID, producer_epoch=epoch, base_sequence=sequence).to_bytes()
+
+
+@pytest.fixture
+async def topic_id(peer: Peer) -> bytes:
+    return (await peer.create(partitions=2)).topic_id
+
+
+async def test_each_instance_is_above_those_before_it_and_fences_them(peer: Peer, topic_id: bytes) -> None:
+    (first,) = await begin(peer, entry(topic_id))
+    assert first.producer_epoch == EPOCHS_PER_INSTANCE
+    await peer.publish(topic_id, numbered(b"a", epoch=first.producer_epoch, sequence=1))
+    bumped = first.producer_epoch + 5
+    await peer.publish(topic_id, numbered(b"b", epoch=bumped, sequence=0))
+    (second,) = await begin(peer, entry(topic_id))
+    assert second.producer_epoch == 2 * EPOCHS_PER_INSTANCE
+    (late,) = await peer.publish(topic_id, numbered(b"late", epoch=bumped, sequence=1))
+    assert late.error.code == pb.PRODUCER_FENCED
+    (stored,) = await peer.publish(topic_id, numbered(b"c", epoch=second.producer_epoch, sequence=1))
+    assert not stored.HasField("error")
+    found = await peer.fetch(topic_id, 0)
+    assert [one.control for one in found] == [True, False, False, True, False]
+    assert [value for one in found if not one.control for value in one.values()] == [b"a", b"b", b"c"]
+
+
+async def test_the_epoch_of_an_instance_is_written_once_and_an_older_one_is_told_of_the_newest(
+    peer: Peer, topic_id: bytes
+) -> None:
+    (first,) = await begin(peer, entry(topic_id, 1, epoch=3 * EPOCHS_PER_INSTANCE))
+    (again,) = await begin(peer, entry(topic_id, 1, epoch=3 * EPOCHS_PER_INSTANCE))
+    assert first.producer_epoch == again.producer_epoch == 3 * EPOCHS_PER_INSTANCE
+    for sequence in range(1, 20):  # far beyond what is remembered of a producer's batches
+        await peer.publish(topic_id, numbered(b"x", epoch=first.producer_epoch, sequence=sequence), partition=1)
+    (still,) = await begin(peer, entry(topic_id, 1, epoch=3 * EPOCHS_PER_INSTANCE))
+    assert not still.HasField("error")
+    (old,) = await begin(peer, entry(topic_id, 1, epoch=2 * EPOCHS_PER_INSTANCE))
+    assert (old.error.code, old.producer_epoch) == (pb.PRODUCER_FENCED, 3 * EPOCHS_PER_INSTANCE)
+    assert sum(one.control for one in await peer.fetch(topic_id, 0, partition=1)) == 1
+
+
+async def test_instances_that_begin_at_the_same_moment_get_different_epochs(node: Node, peer: Peer) -> None:
+    topic_id = (await peer.create()).topic_id
+    async with connected(node.port) as other:
+        asked = [begin(each, entry(topic_id), entry(topic_id)) for each in (peer, other)]
+        told = [result.producer_epoch for results in await asyncio.gather(*asked) for result in results]
+    assert sorted(told) == [number * EPOCHS_PER_INSTANCE for number in range(1, 5)]
+
+
+async def test_what_was_begun_is_known_after_a_restart(stand: Stand) -> None:
+    await stand.start()
+    peer = await stand.peer()
+    topic_id = (await peer.create()).topic_id
+    (first,) = await begin(peer, entry(topic_id))
+    await stand.restart()
+    peer = await stand.peer()
+    (late,) = await peer.publish(topic_id, numbered(b"late", epoch=0, sequence=0))
+    assert late.error.code == pb.PRODUCER_FENCED
+    (second,) = await begin(peer, entry(topic_id))
+    assert second.producer_epoch > first.producer_epoch
+
+
+async def test_what_cannot_begin_is_told_of(peer: Peer, topic_id: bytes) -> None:
+    last = PRODUCER_EPOCH_MAX // EPOCHS_PER_INSTANCE * EPOCHS_PER_INSTANCE
+    told = await begin(
+        peer,
+        entry(topic_id, 2),
+        entry(b"?" * 16),
+        entry(META_TOPIC_ID),
+        entry(OFFSETS_TOPIC_ID),
+        pb.ProducerBeginEntry(topic_id=topic_id),
+        entry(topic_id, epoch=EPOCHS_PER_INSTANCE + 1),
+        entry(topic_id, above=last),
+        entry(topic_id),
+    )
+    assert [one.error.code for one in told] == [
+        pb.UNKNOWN_PARTITION,
+        pb.UNKNOWN_TOPIC,
+        pb.FORBIDDEN,
+        pb.FORBIDDEN,
+        pb.INVALID_REQUEST,
+        pb.INVALID_REQUEST,
+        pb.INVALID_REQUEST,
+        0,
+    ]
+    for count in (0, ENTRIES_PER_REQUEST_MAX + 1):
+        asked = pb.ProducerBegin(entries=[entry(topic_id)] * count)
+        frame = await peer.ask(producer_begin=asked)
+        assert frame.envelope.error.code == pb.INVALID_REQUEST
+
+
+async def test_a_compacted_topic_takes_an_instance_that_has_no_key(peer: Peer) -> None:
+    topic = await peer.create(cleanup=pb.COMPACT)
+    (told,) = await begin(peer, entry(topic.topic_id))
+    assert not told.HasField("error")
+
+
+async def test_an_instance_outlives_the_owner_at_which_it_began(tmp_path: Path) -> None:
+    async with standing(tmp_path) as cluster:
+        await cluster.start()
+        owner = await cluster.owner()
+        (first,) = await begin(await cluster.peer(owner), entry(TOPIC_ID))
+        await cluster.crash(owner)
+        peer = await cluster.peer(await cluster.owner(but=owner))
+        (late,) = await peer.publish(TOPIC_ID, numbered(b"late", epoch=first.producer_epoch - 1, sequence=0))
+        assert late.error.code == pb.PRODUCER_FENCED
+        (on,) = await peer.publish(TOPIC_ID, numbered(b"on", epoch=first.producer_epoch, sequence=1))
+        assert not on.HasField("error"), on
+        (second,) = await begin(peer, entry(TOPIC_ID))
+        assert second.producer_epoch == first.producer_epoch + EPOCHS_PER_INSTANCE

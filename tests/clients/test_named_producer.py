@@ -1,0 +1,124 @@
+"""Named producers at a real node: the newest one writes, older ones are told, and nobody reads what fences them."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import pytest
+
+from tidelog import Client, Group, TopicPartition
+from tidelog import sync as blocking
+from tidelog.errors import InvalidRequestError, ProducerFencedError, UnknownTopicError
+
+
+@pytest.fixture
+async def topic(real: Client) -> str:
+    name = f"named-{uuid.uuid4().hex[:8]}"
+    await real.create_topic(name, partitions=3)
+    return name
+
+
+async def values_in(client: Client, topic: str, count: int) -> set[bytes | None]:
+    async with client.consumer(topic) as consumer:
+        return {(await anext(consumer)).value for _ in range(count)}
+
+
+async def test_the_newest_fences_the_older_ones_in_every_partition(real: Client, topic: str) -> None:
+    old = real.producer(topic, name="billing")
+    await old.send(b"old", partition=0)
+    new = real.producer(topic, name="billing")
+    await new.begin()
+    for partition in range(3):
+        with pytest.raises(ProducerFencedError) as failure:
+            await old.send(b"too late", partition=partition)
+        assert failure.value.definite
+        await new.send(b"new %d" % partition, partition=partition)
+    assert await values_in(real, topic, 4) == {b"old", b"new 0", b"new 1", b"new 2"}
+    await old.abort()
+    await new.close()
+
+
+async def test_what_was_accepted_and_has_not_left_fails_when_another_begins(real: Client, topic: str) -> None:
+    async with real.producer(topic, name="one") as old:
+        receipts = await old.enqueue_many([b"early"] * 10, partition=1)
+        assert len(await receipts) == 10
+        async with real.producer(topic, name="one") as new:
+            late = await old.enqueue_many([b"late"] * 10, partition=1)
+            with pytest.raises(ProducerFencedError):
+                await late
+            await new.send_many([b"new"] * 10)
+
+
+async def test_names_and_topics_are_apart(real: Client, topic: str) -> None:
+    async with (
+        real.producer(topic, name="a") as one,
+        real.producer(topic, name="b") as other,
+        real.producer(topic) as no,
+    ):
+        for producer in (one, other, no, one):
+            await producer.send(b"x", partition=0)
+
+
+async def test_begun_at_once_one_of_two_goes_on(real: Client, topic: str) -> None:
+    both = [real.producer(topic, name="twins") for _ in range(2)]
+    await asyncio.gather(*(each.begin() for each in both))
+    outcomes = await asyncio.gather(
+        *(each.send(b"x", partition=number) for each in both for number in range(3)), return_exceptions=True
+    )
+    fenced = [isinstance(outcome, ProducerFencedError) for outcome in outcomes]
+    assert sorted([sum(fenced[:3]), sum(fenced[3:])]) == [0, 3], outcomes
+    for each in both:
+        await each.abort()
+
+
+async def test_partitions_that_came_later_are_entered_with_their_first_batch(real: Client, topic: str) -> None:
+    async with real.producer(topic, name="grower") as old:
+        await old.send(b"before", partition=2)
+        await real.alter_topic(topic, partitions=5)
+        await old.send(b"grown", partition=3)
+        new = real.producer(topic, name="grower")
+        await new.begin()
+        for partition in (3, 4):
+            with pytest.raises(ProducerFencedError):
+                await old.send(b"too late", partition=partition)
+            await new.send(b"new", partition=partition)
+        await new.close()
+
+
+async def test_who_reads_gets_past_what_fenced(real: Client, topic: str) -> None:
+    group = f"readers of {topic}"
+    async with real.producer(topic, name="tail") as producer:
+        await producer.send_many([b"x"] * 5, partition=0)
+    async with real.producer(topic, name="tail"):
+        pass  # each partition ends with a record that is for nobody
+    async with real.consumer(topic, group=Group(group, commit="manual")) as consumer:
+        for _ in range(5):
+            await anext(consumer)
+        async with asyncio.timeout(10):
+            while consumer.position()[TopicPartition(topic, 0)] < 7:
+                await consumer.poll(10, timeout_s=0.1)
+    fetched = await real.fetch(topic, 0, offset=0)
+    assert [batch.values() for batch in fetched.batches] == [[b"x"] * 5]
+    assert fetched.next_offset == 7
+
+
+async def test_bad_names_and_topics_are_refused(real: Client, topic: str) -> None:
+    for name in ("", "x" * 256, "é" * 128, 7):
+        with pytest.raises(InvalidRequestError, match="a producer's name is"):
+            real.producer(topic, name=name)  # type: ignore[arg-type]
+    with pytest.raises(UnknownTopicError):
+        await real.producer(f"no-{topic}", name="a").begin()
+
+
+def test_blocking(shared_node: str) -> None:
+    with blocking.Client(shared_node) as client:
+        topic = f"named-{uuid.uuid4().hex[:8]}"
+        client.create_topic(topic)
+        old, new = client.producer(topic, name="b"), client.producer(topic, name="b")
+        old.send(b"old")
+        new.send(b"new")
+        with pytest.raises(ProducerFencedError):
+            old.send(b"late")
+        new.close()
+        old.abort()
