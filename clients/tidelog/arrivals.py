@@ -31,15 +31,19 @@ class Arrivals:
 
     Args:
         admit: asked with the bytes of what arrives whether that may be kept; None: always.
+        dropped: told of the bytes of what was kept and is let go, as its partition is read no more or for now.
 
     Attributes:
         is_doubtful: asked before anything is taken; while it is True nothing is, because what has arrived may be
             another's by now.
     """
 
-    def __init__(self, admit: Callable[[int], bool] | None = None) -> None:
+    def __init__(
+        self, admit: Callable[[int], bool] | None = None, dropped: Callable[[int], None] | None = None
+    ) -> None:
         self.is_doubtful: Callable[[], bool] = lambda: False
         self._admit = admit
+        self._dropped = dropped
         self._refused = False
         self._queue: deque[Prefetched | _Failure] = deque()
         self._paused: dict[TopicPartition, deque[Prefetched]] = {}
@@ -118,12 +122,12 @@ class Arrivals:
             if item.where not in partitions:
                 kept.append(item)
             elif isinstance(item, Prefetched):
-                _free(item)
+                self._let_go(item)
         self._queue = kept
         for where in partitions:
             self._failures.pop(where, None)
             for item in self._paused.pop(where, ()):
-                _free(item)
+                self._let_go(item)
 
     def close(self) -> None:
         """Let go of everything; whoever waits comes to the end."""
@@ -168,7 +172,7 @@ class Arrivals:
             room = room.minus(_size(item))
             if room.records < 0 or room.bytes < 0:
                 for gone in list(mine)[index:]:
-                    _free(gone)
+                    self._let_go(gone)
                 return item.batch.base_offset
             kept.append(item)
         return None
@@ -201,6 +205,11 @@ class Arrivals:
         """Reading cannot go on; the user is told after what has arrived."""
         self._error = self._error or error
         self._wake()
+
+    def _let_go(self, item: Prefetched) -> None:
+        _free(item)
+        if self._dropped is not None:
+            self._dropped(item.batch.header.length)
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None

@@ -29,7 +29,7 @@ class Assignment:
     Args:
         router: the client's.
         options: what the consumer was asked for.
-        admit: see `Arrivals`.
+        admit, dropped: see `Arrivals`.
         meter: told of what arrives and of what is taken; None: nobody counts.
 
     Attributes:
@@ -44,12 +44,14 @@ class Assignment:
         options: ConsumerOptions,
         admit: Callable[[int], bool] | None = None,
         meter: ConsumerMeter | None = None,
+        *,
+        dropped: Callable[[int], None] | None = None,
     ) -> None:
         self.cursor = Cursor(options.decoding)
         self.let_go: Callable[[str], bool] = lambda _: False
         self._router = router
         self._prefetch = Prefetch(options.prefetch)
-        self._arrivals = Arrivals(admit)
+        self._arrivals = Arrivals(admit, dropped)
         self._meter = meter
         self._serving = Serving(
             router, self._prefetch, self, on_out_of_range=options.on_out_of_range, wanted=options.wanted

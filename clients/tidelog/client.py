@@ -508,6 +508,7 @@ class Client:
         prefetch_bytes: int | None = None,
         prefetch_records: int | None = None,
         admit: Callable[[int], bool] | None = None,
+        dropped: Callable[[int], None] | None = None,
         key: bytes | None = None,
         tag: str | None = None,
         value_deserializer: Deserializer | None = None,
@@ -527,14 +528,13 @@ class Client:
                 wins over committed positions, and of the topics it names only these partitions are read.
             partitions: which to read, of several topics as {topic: numbers}; None for all, new ones included, unless
                 `start` names some; "all" in any case. New ones begin where the group committed, or at their beginning.
-            on_out_of_range: when retention has overtaken the position of a partition: raise "error" and wait for a
-                seek, or go on at "earliest" or "latest".
-            prefetch_bytes: how much may be received ahead of you, of all partitions together; one more batch may come
-                from each node.
+            on_out_of_range: where retention has overtaken a position: raise "error", go on at "earliest" or "latest".
+            prefetch_bytes: how much may be received ahead of you, of all partitions together, but for a batch a node.
             prefetch_records: the same in records.
             admit: asked with the bytes of what arrives together before it is kept. Where it says no, that is dropped,
                 and reading ends with OverloadedError behind what was kept: for who shares memory among many consumers.
-            key: only records with this key.
+            dropped: told of the bytes of what was kept and is let go unread: others of the group get the partition.
+            key: only records with this key; with `tag`, with both.
             tag: only records with this tag.
             value_deserializer: "json", "utf-8" or a function of bytes that makes the records' values; None stays None.
             key_deserializer: the same for keys.
@@ -570,6 +570,7 @@ class Client:
             self._check_usable,
             self.producer,
             admit,
+            dropped=dropped,
             wish=wish_of(named, is_shared=options.is_shared),
             client_id=self._client_id,
             teller=self._teller,

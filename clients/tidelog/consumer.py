@@ -51,7 +51,7 @@ class Consumer:
         options: what was asked for.
         check: refuses use where the client is of no use.
         make_producer: makes a producer for a topic, for what does not decode.
-        admit: see `Arrivals`.
+        admit, dropped: see `Arrivals`.
         wish: what was asked for as a member of the group; None for one that is none.
         client_id: what the client calls itself.
         teller: tells the client's metrics; None: nobody counts.
@@ -65,6 +65,7 @@ class Consumer:
         make_producer: Callable[[str], Producer],
         admit: Callable[[int], bool] | None = None,
         *,
+        dropped: Callable[[int], None] | None = None,
         wish: Group | None = None,
         client_id: str = "",
         teller: Teller | None = None,
@@ -72,7 +73,9 @@ class Consumer:
         self._router = router
         self._options = options
         self._check_usable = check
-        self._assignment = Assignment(router, options, admit, None if teller is None else ConsumerMeter(teller))
+        self._assignment = Assignment(
+            router, options, admit, None if teller is None else ConsumerMeter(teller), dropped=dropped
+        )
         self._cursor = self._assignment.cursor
         self._intake = Intake(router, options, self._assignment)
         self._dead_letters = DeadLetters(lambda: make_producer(options.dead_letter or ""))

@@ -91,6 +91,13 @@ class GatewaySettings(BaseModel):
     )
     ws_ping_interval_s: float = Field(default=20.0, gt=0, le=3600, description="How often a WebSocket is pinged.")
     ws_ping_timeout_s: float = Field(default=20.0, gt=0, le=3600, description="How long the answer to a ping may take.")
+    ws_member_idle_s: float = Field(
+        default=300.0,
+        gt=0,
+        le=86_400,
+        description="How long a member of a group may give no credit while there is something to send to it: its "
+        "subscription ends then, and others of the group get its partitions.",
+    )
     ws_slow_timeout_s: float = Field(
         default=30.0,
         gt=0,

@@ -163,7 +163,9 @@ class Connection:
             gauge.dec()
 
     async def _commit(self, action: CommitOffsets) -> dict[str, Any]:
-        held = await commit(self._gateway, action.group, action.topic, dict(action.offsets), note=action.note)
+        held = await self._deliveries[action.sid].delivery.commit(action.offsets, action.note)
+        if held is None:
+            held = await commit(self._gateway, action.group, action.topic, dict(action.offsets), note=action.note)
         return {"offsets": {str(partition): position.next_offset for partition, position in sorted(held.items())}}
 
     async def _publish(self, group: asyncio.TaskGroup, action: Publish, size_bytes: int) -> None:

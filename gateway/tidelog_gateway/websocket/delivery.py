@@ -14,13 +14,14 @@ from functools import partial
 from typing import Any, Literal
 
 from tidelog.errors import OverloadedError
-from tidelog.model import ConsumedBatch, Offset, Partition
+from tidelog.model import Committed, ConsumedBatch, Offset, Partition
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.queries import parse_key
 from tidelog_gateway.records_out import BatchReader
+from tidelog_gateway.websocket.membership import Membership, start_of
 from tidelog_gateway.websocket.messages import AtTime, Sub
-from tidelog_gateway.websocket.read_ahead import ReadAhead, Window
+from tidelog_gateway.websocket.read_ahead import AHEAD_BYTES, ReadAhead, Window
 from tidelog_gateway.websocket.sending import Sender
 from tidelog_gateway.websocket.ws_protocol import WsProtocol, batch_message, ok_message
 from tidelog_proto.names import check_group_name, check_topic_name
@@ -33,12 +34,10 @@ async def starting_offsets(gateway: Gateway, sub: Sub) -> dict[int, int]:
         Problem: 410 for an offset that is gone, 422 for one that does not exist yet.
         TidelogError, ProtocolError: the topic, a partition to resume or the group is wrong, or no node answers.
     """
-    check_topic_name(sub.topic)
     topic = await gateway.client.topic(sub.topic)
     partitions = {partition.partition: partition for partition in topic.partitions}
     starts: dict[int, int] = {}
     if sub.group is not None:
-        check_group_name(sub.group)
         committed = await gateway.client.committed(sub.group, sub.topic)
         starts.update({position.partition: position.next_offset for position in committed})
     starts.update(sub.resume)
@@ -73,6 +72,10 @@ def _at(start: Literal["earliest", "latest"] | AtTime) -> Literal["earliest", "l
     return start.timestamp_ms * 1000 if isinstance(start, AtTime) else start
 
 
+def _no_room() -> Problem:
+    return Problem(503, "overloaded", "the gateway has no room for what this member reads", retryable=True)
+
+
 class Delivery:
     """Opens a subscription and sends its batches until it is cancelled or the log ends it.
 
@@ -88,6 +91,8 @@ class Delivery:
         self._key: bytes | None = None
         self._sender = sender
         self._ahead = ReadAhead(sender.outlet)
+        self._membership = Membership(protocol, sub, sender) if sub.member else None
+        self._idle_s = gateway.settings.ws_member_idle_s if sub.member else None
         self._credit_added = asyncio.Event()
         self._let_go = False
 
@@ -103,7 +108,14 @@ class Delivery:
         """
         if self._sub.key is not None:
             self._key = parse_key(self._sub.key, self._sub.key_encoding)
-        starts = await starting_offsets(self._gateway, self._sub)
+        check_topic_name(self._sub.topic)
+        if self._sub.group is not None:
+            check_group_name(self._sub.group)
+        if self._membership is None:
+            starts = await starting_offsets(self._gateway, self._sub)
+        else:
+            await self._gateway.client.topic(self._sub.topic)  # one that is not there is told of in the answer
+            starts = {}  # the group tells, when it has let the member in
         self._protocol.opened(self._sub.sid, starts)
         offsets = {str(number): offset for number, offset in starts.items()}
         await self._sender.send(ok_message(request_id, {"sid": self._sub.sid, "offsets": offsets}))
@@ -115,6 +127,9 @@ class Delivery:
         Raises:
             TidelogError: the log ended the subscription.
         """
+        if self._membership is not None:
+            await self._run_member(self._membership)
+            return
         while True:
             await self._credit()
             try:
@@ -129,6 +144,47 @@ class Delivery:
                 raise
             finally:
                 self._ahead.end()
+
+    async def commit(self, offsets: Mapping[int, int], note: str) -> dict[int, Committed] | None:
+        """Keep positions as a member of the group; None: this is none.
+
+        Raises:
+            TidelogError: as `Membership.commit`.
+        """
+        return None if self._membership is None else await self._membership.commit(offsets, note)
+
+    async def _run_member(self, membership: Membership) -> None:
+        """Deliver as a member of the group, until the client leaves or cannot be served on.
+
+        To read again later, as others do, would be to leave the group and to join it again: so it ends instead.
+
+        Raises:
+            Problem: it has to be let go.
+            TidelogError: the log or the group ended it.
+        """
+        try:
+            async with self._gateway.client.consumer(
+                self._sub.topic,
+                group=membership.group,
+                start=start_of(self._sub.start),
+                prefetch_bytes=AHEAD_BYTES,
+                admit=self._ahead.admit,
+                dropped=self._ahead.dropped,
+                key=self._key,
+                tag=self._sub.tag,
+            ) as consumer:
+                membership.reads_with(consumer)
+                try:
+                    while await self._deliver(await consumer.next_batch()):
+                        pass
+                    raise _no_room()
+                finally:
+                    membership.end()
+        except BaseException as error:
+            traceback.clear_frames(error.__traceback__)
+            raise
+        finally:
+            self._ahead.end()
 
     async def _read(self, window: Window) -> None:
         """Deliver from the positions on, until there is a reason to read again from where that ends."""
@@ -157,6 +213,9 @@ class Delivery:
         """
         if consumed is None:
             return False
+        if not self._protocol.may_send(self._sub.sid, consumed.partition):
+            self._ahead.done(consumed.batch, decoded=False)
+            return True
         if not len(consumed.batch):
             next_offset = consumed.batch.end_offset
             self._protocol.passed(self._sub.sid, consumed.partition, next_offset=next_offset)
@@ -169,6 +228,8 @@ class Delivery:
         while len(reader):
             if not await self._credit():
                 return False
+            if not self._protocol.may_send(self._sub.sid, consumed.partition):
+                break
             allowance = self._protocol.allowance(self._sub.sid)
             size_bytes_max = reader.json_bytes_max(allowance.records, allowance.bytes)
             await self._sender.send_made(size_bytes_max, partial(self._take, reader, consumed.partition))
@@ -180,7 +241,12 @@ class Delivery:
         while not self._protocol.allowance(self._sub.sid).records:
             self._credit_added.clear()
             with self._ahead.idle(self._give_way):
-                await self._credit_added.wait()
+                try:
+                    async with asyncio.timeout(self._idle_s):
+                        await self._credit_added.wait()
+                except TimeoutError:
+                    text = f"no credit came for {self._idle_s:g} s: others of the group get the partitions"
+                    raise Problem(409, "member_fenced", text, retryable=True) from None
             if self._let_go:
                 self._let_go = False
                 return False

@@ -69,12 +69,21 @@ class Sub(_Message):
     sid: Id
     topic: TopicName
     group: GroupName | None = None
+    member: bool = False
     start: Annotated[Literal["earliest", "latest"] | AtTime, Field(alias="from")] = "latest"
     resume: Offsets = {}
     key: Annotated[str | None, Field(max_length=KEY_CHARS_MAX)] = None
     key_encoding: KeyEncoding = "utf8"
     tag: Annotated[str | None, Field(max_length=TAG_BYTES_MAX)] = None
     credit: InitialCredit
+
+    @model_validator(mode="after")
+    def _member_of_a_group(self) -> Self:
+        if self.member and self.group is None:
+            raise ValueError("a member needs a group")
+        if self.member and self.resume:
+            raise ValueError("a member begins where its group has committed: leave resume out")
+        return self
 
 
 class Credit(_Message):

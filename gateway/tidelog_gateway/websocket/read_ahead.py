@@ -91,15 +91,26 @@ class ReadAhead:
 
         Batches are sent in the order in which they arrived.
         """
-        size_bytes = _decoded_bytes(batch) if decoded else 0
-        self._sent_bytes += batch.header.length
-        if self._sent_bytes >= self._arrived_bytes[0]:
-            together_bytes = self._arrived_bytes.popleft()
-            self._sent_bytes -= together_bytes
-            size_bytes += together_bytes
+        size_bytes = (_decoded_bytes(batch) if decoded else 0) + self._gone(batch.header.length)
         self._held_bytes -= size_bytes
         self._outlet.give_back_prefetch(size_bytes + self._reserved_bytes)
         self._reserved_bytes = 0
+
+    def dropped(self, size_bytes: int) -> None:
+        """Count what is not going to be sent as if it had been."""
+        size_bytes = self._gone(size_bytes)
+        self._held_bytes -= size_bytes
+        self._outlet.give_back_prefetch(size_bytes)
+
+    def _gone(self, size_bytes: int) -> int:
+        """Note that so much has gone its way; return what is not held any more."""
+        self._sent_bytes += size_bytes
+        freed_bytes = 0
+        while self._arrived_bytes and self._sent_bytes >= self._arrived_bytes[0]:
+            together_bytes = self._arrived_bytes.popleft()
+            self._sent_bytes -= together_bytes
+            freed_bytes += together_bytes
+        return freed_bytes
 
     @contextlib.contextmanager
     def idle(self, give_way: Callable[[], None]) -> Iterator[None]:

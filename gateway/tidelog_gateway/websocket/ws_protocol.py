@@ -13,7 +13,7 @@ larger than all credit could never be sent otherwise; nothing more leaves until 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -68,6 +68,7 @@ class CommitOffsets:
     """Commit for a group, then answer."""
 
     id: int
+    sid: int
     topic: str
     group: str
     offsets: Mapping[int, int]
@@ -106,7 +107,8 @@ class Subscription:
     """What the protocol knows of one subscription.
 
     Attributes:
-        positions: the next offset of each partition; empty while opening.
+        positions: the next offset of each partition; empty while opening, and what a member has by now.
+        stopped: partitions that a member gives up: they are committed still, and nothing more is sent of them.
         credit_bytes: None when the client counts records only.
     """
 
@@ -115,7 +117,9 @@ class Subscription:
     group: str | None
     credit_records: int
     credit_bytes: int | None
+    is_member: bool = False
     positions: dict[int, int] = field(default_factory=dict)
+    stopped: set[int] = field(default_factory=set)
 
 
 class WsProtocol:
@@ -173,7 +177,9 @@ class WsProtocol:
         limit = self._settings.ws_subscriptions_max
         if len(self.subscriptions) >= limit:
             raise Problem(429, "too_many_subscriptions", f"a connection has at most {limit} subscriptions")
-        self.subscriptions[sub.sid] = Subscription(sub.sid, sub.topic, sub.group, sub.credit.records, sub.credit.bytes)
+        self.subscriptions[sub.sid] = Subscription(
+            sub.sid, sub.topic, sub.group, sub.credit.records, sub.credit.bytes, is_member=sub.member
+        )
         return OpenSubscription(request_id, sub)
 
     def _add_credit(self, subscription: Subscription, records: int, size_bytes: int) -> None:
@@ -192,7 +198,9 @@ class WsProtocol:
                 raise invalid([{"pointer": where, "detail": "the subscription has no such partition"}])
             if next_offset > position:
                 raise invalid([{"pointer": where, "detail": f"only what is before {position} has been delivered"}])
-        return CommitOffsets(request_id, subscription.topic, subscription.group, commit.offsets, commit.note)
+        return CommitOffsets(
+            request_id, subscription.sid, subscription.topic, subscription.group, commit.offsets, commit.note
+        )
 
     def _publish(self, request_id: int, pub: Pub, now_us: int) -> Action:
         limit = self._settings.records_per_request_max
@@ -205,6 +213,30 @@ class WsProtocol:
         subscription = self.subscriptions[sid]
         assert not subscription.positions, "a subscription opens once"
         subscription.positions = dict(positions)
+
+    def assigned(self, sid: int, positions: Mapping[int, int]) -> None:
+        """Say which partitions a member gets, and where they begin."""
+        subscription = self.subscriptions[sid]
+        subscription.positions.update(positions)
+        subscription.stopped.difference_update(positions)
+
+    def stopped(self, sid: int, partitions: Iterable[int]) -> None:
+        """Say which partitions a member gives up: it may commit them until `revoked`."""
+        self.subscriptions[sid].stopped.update(partitions)
+
+    def revoked(self, sid: int, partitions: Iterable[int]) -> None:
+        """Say which partitions a member has no longer."""
+        subscription = self.subscriptions[sid]
+        for number in partitions:
+            subscription.positions.pop(number, None)
+            subscription.stopped.discard(number)
+
+    def may_send(self, sid: int, partition: int) -> bool:
+        """Whether records of a partition may be sent: a member has some, all others have all."""
+        subscription = self.subscriptions[sid]
+        return not subscription.is_member or (
+            partition in subscription.positions and partition not in subscription.stopped
+        )
 
     def ended(self, sid: int) -> None:
         """Forget a subscription."""
@@ -260,6 +292,16 @@ def error_message(request_id: int | None, problem: Problem) -> dict[str, Any]:
 def batch_message(sid: int, partition: int, records: list[dict[str, Any]], next_offset: int) -> dict[str, Any]:
     """Return a batch of records; `next_offset` is what to resume from or commit when it is done with."""
     return {"batch": {"sid": sid, "partition": partition, "records": records, "next_offset": next_offset}}
+
+
+def assigned_message(sid: int, offsets: Mapping[int, int]) -> dict[str, Any]:
+    """Return the news that a member gets partitions, with the next offset of each."""
+    return {"assigned": {"sid": sid, "offsets": {str(number): offset for number, offset in offsets.items()}}}
+
+
+def revoked_message(sid: int, partitions: list[int], *, lost: bool) -> dict[str, Any]:
+    """Return the news that a member has no partitions any more; those that are lost others may have already."""
+    return {"revoked": {"sid": sid, "partitions": partitions, "lost": lost}}
 
 
 def end_message(sid: int, problem: Problem) -> dict[str, Any]:

@@ -58,6 +58,23 @@ async def test_what_arrived_together_counts_until_the_last_of_it_is_sent(outgoin
     assert outgoing.prefetched_bytes == 0
 
 
+async def test_what_is_dropped_counts_no_longer_than_what_is_sent(outgoing: Outgoing) -> None:
+    ahead, one = ReadAhead(Outlet(outgoing, 30)), batch()
+    size_bytes = one.header.length
+    assert ahead.admit(2 * size_bytes)
+    assert ahead.admit(size_bytes)
+    ahead.done(one)
+    ahead.dropped(size_bytes)
+    assert outgoing.prefetched_bytes == size_bytes, "what arrived first is gone"
+    ahead.done(one)
+    assert outgoing.prefetched_bytes == 0
+    assert ahead.admit(size_bytes)
+    assert ahead.decode(one)
+    ahead.done(one)
+    assert outgoing.prefetched_bytes == 0
+    ahead.end()
+
+
 async def test_room_for_decoding_is_taken_with_that_for_all_that_arrives_together(outgoing: Outgoing) -> None:
     """Else what arrives takes the room that decoding was promised, and the other way round, for ever."""
     ahead, other = ReadAhead(Outlet(outgoing, 30)), Outlet(outgoing, 30)

@@ -108,7 +108,7 @@ def test_commits_reach_only_as_far_as_delivery() -> None:
     open_one(on, group="g")
     on.delivered(7, 0, records=3, payload_bytes=1, next_offset=3)
     assert receive(on, {"id": 3, "commit": {"sid": 7, "offsets": {"0": 3, "1": 5}, "note": "n"}}) == CommitOffsets(
-        3, "t", "g", {0: 3, 1: 5}, "n"
+        3, 7, "t", "g", {0: 3, 1: 5}, "n"
     )
     assert error_of(receive(on, {"id": 4, "commit": {"sid": 7, "offsets": {"0": 4}}}))["status"] == 422
     error = error_of(receive(on, {"id": 4, "commit": {"sid": 7, "offsets": {"9": 0}}}))
@@ -220,3 +220,20 @@ def test_deeply_nested_text_is_answered() -> None:
 def test_binary_closes_with_unsupported_data() -> None:
     assert isinstance(protocol().receive_binary(), Close)
     assert protocol().receive_binary().code == 1003
+
+
+def test_a_member_is_sent_what_it_has_and_commits_what_it_gives_up() -> None:
+    on = protocol()
+    sub = {"sid": 7, "topic": "t", "group": "g", "member": True, "credit": {"records": 10}}
+    assert isinstance(receive(on, {"id": 1, "sub": sub}), OpenSubscription)
+    on.opened(7, {})
+    assert not on.may_send(7, 0)
+    on.assigned(7, {0: 5, 1: 0})
+    on.delivered(7, 0, records=2, payload_bytes=1, next_offset=7)
+    on.stopped(7, [0])
+    assert [on.may_send(7, number) for number in (0, 1, 2)] == [False, True, False]
+    assert isinstance(receive(on, {"id": 2, "commit": {"sid": 7, "offsets": {"0": 7}}}), CommitOffsets)
+    on.revoked(7, [0])
+    assert error_of(receive(on, {"id": 3, "commit": {"sid": 7, "offsets": {"0": 7}}}))["status"] == 422
+    on.assigned(7, {0: 9})
+    assert on.may_send(7, 0)

@@ -1,0 +1,127 @@
+"""A subscription as a member of a consumer group: which partitions it has by now, and what its client commits.
+
+The group decides which partitions are read. The client is told of what it gets, and of what it has to give up; nothing
+more of that is sent then. What it was sent and has not committed it may commit for a moment before another member gets
+the partition, which then goes on behind it. A partition that was lost is another member's already.
+
+Commits go through the consumer, which names the generation: one that was fenced is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+from tidelog import Consumer, Group, TopicPartition
+from tidelog.errors import MemberFencedError
+from tidelog.model import Committed
+from tidelog_gateway.websocket.messages import AtTime, Sub
+from tidelog_gateway.websocket.sending import Sender
+from tidelog_gateway.websocket.ws_protocol import WsProtocol, assigned_message, revoked_message
+
+COMMIT_WAIT_S: Final = 3.0
+"""How long a client may take to commit what it was sent of a partition that it has to give up."""
+
+
+class Membership:
+    """See the module. The consumer is read by the delivery, which makes it.
+
+    Args:
+        protocol: of the connection.
+        sub: what was asked for, as a member of a group.
+        sender: the connection's.
+    """
+
+    def __init__(self, protocol: WsProtocol, sub: Sub, sender: Sender) -> None:
+        assert sub.group is not None
+        self._protocol = protocol
+        self._sid = sub.sid
+        self._topic = sub.topic
+        self._sender = sender
+        self._consumer: Consumer | None = None
+        self._committed: dict[int, int] = {}
+        self._has_committed = asyncio.Event()
+        self._is_over = False
+        # Whether the client takes anything is judged by its credit, see `Delivery`: a consumer does not know of that.
+        self.group = Group(
+            sub.group,
+            commit="manual",
+            poll_timeout_s=math.inf,
+            on_assigned=self._assigned,
+            on_revoked=self._revoked,
+            on_lost=self._lost,
+        )
+
+    def reads_with(self, consumer: Consumer) -> None:
+        """Take the consumer that is the member."""
+        self._consumer = consumer
+
+    def end(self) -> None:
+        """Tell the client nothing more: its subscription ends."""
+        self._is_over = True
+        self._has_committed.set()
+
+    async def commit(self, offsets: Mapping[int, int], note: str) -> dict[int, Committed]:
+        """Keep positions for the group; return what holds now.
+
+        Raises:
+            TidelogError: the member was fenced, or nobody could keep them.
+        """
+        if self._consumer is None:
+            raise MemberFencedError("this subscription is no member of its group yet")
+        wanted = {TopicPartition(self._topic, number): offset for number, offset in offsets.items()}
+        held = await self._consumer.commit(wanted, note=note)
+        self._committed.update(offsets)
+        self._has_committed.set()
+        return {where.partition: position for where, position in held.items()}
+
+    async def _assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        if self._is_over or self._consumer is None:
+            return
+        positions = self._consumer.position()
+        offsets = {where.partition: positions[where] for where in sorted(partitions)}
+        self._committed.update(offsets)
+        self._protocol.assigned(self._sid, offsets)
+        await self._sender.send(assigned_message(self._sid, offsets))
+
+    async def _revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        if self._is_over:
+            return
+        numbers = sorted(where.partition for where in partitions)
+        self._protocol.stopped(self._sid, numbers)
+        await self._sender.send(revoked_message(self._sid, numbers, lost=False))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(COMMIT_WAIT_S):
+                while self._owes(numbers):
+                    self._has_committed.clear()
+                    await self._has_committed.wait()
+        self._forget(numbers)
+
+    async def _lost(self, partitions: frozenset[TopicPartition]) -> None:
+        if self._is_over:
+            return
+        numbers = sorted(where.partition for where in partitions)
+        self._forget(numbers)
+        await self._sender.send(revoked_message(self._sid, numbers, lost=True))
+
+    def _owes(self, numbers: list[int]) -> bool:
+        """Whether the client was sent what it has not committed, and still may."""
+        if self._is_over:
+            return False
+        positions = self._protocol.subscriptions[self._sid].positions
+        return any(self._committed.get(number, -1) < positions.get(number, -1) for number in numbers)
+
+    def _forget(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self._committed.pop(number, None)
+        if not self._is_over:
+            self._protocol.revoked(self._sid, numbers)
+
+
+def start_of(start: Literal["earliest", "latest"] | AtTime) -> Literal["earliest", "latest"] | datetime:
+    """Return where a group begins that has committed nothing."""
+    return datetime.fromtimestamp(start.timestamp_ms / 1000, UTC) if isinstance(start, AtTime) else start

@@ -1,0 +1,200 @@
+"""WebSocket clients that share a topic as members of a group: real gateway, real node."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any, Self
+
+import httpx
+import pytest
+from tests.gateway.conftest import process
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.typing import Subprotocol
+
+from tidelog_gateway.websocket.membership import start_of
+from tidelog_gateway.websocket.messages import AtTime
+
+pytestmark = pytest.mark.e2e
+
+PARTITIONS = 4
+
+
+@pytest.fixture
+async def http(gateway_address: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=f"http://{gateway_address}", timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+async def topic(http: httpx.AsyncClient) -> str:
+    name = f"shared-{secrets.token_hex(4)}"
+    assert (await http.post("/v1/topics", json={"name": name, "partitions": PARTITIONS})).status_code == 201
+    return name
+
+
+class Member:
+    """A client that takes what it is sent: `seen` are values, `has` are its partitions with their next offsets."""
+
+    def __init__(self, address: str, topic: str, *, credit: int = 10_000, commits: bool = True) -> None:
+        self.seen: list[str] = []
+        self.has: dict[int, int] = {}
+        self.gave_up: list[tuple[list[int], bool]] = []
+        self.answers: dict[int, Any] = {}
+        self.ended: Any = None
+        self._address = address
+        self._sub = {"sid": 1, "topic": topic, "group": f"of {topic}", "member": True, "from": "earliest"}
+        self._sub["credit"] = {"records": credit}
+        self._commits = commits
+        self._next_id = 1
+        self._changed = asyncio.Condition()
+
+    async def __aenter__(self) -> Self:
+        self._socket: ClientConnection = await connect(
+            f"ws://{self._address}/v1/ws", subprotocols=[Subprotocol("tidelog.v1.json")]
+        )
+        await self.ask(sub=self._sub)
+        self._task = asyncio.create_task(self._take())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._socket.close()
+
+    async def ask(self, **request: Any) -> int:
+        self._next_id += 1
+        await self._socket.send(json.dumps({"id": self._next_id, **request}))
+        return self._next_id
+
+    async def give(self, records: int) -> None:
+        await self._socket.send(json.dumps({"credit": {"sid": 1, "records": records}}))
+
+    async def until(self, condition: Any) -> None:
+        async with asyncio.timeout(30), self._changed:
+            await self._changed.wait_for(condition)
+
+    async def _take(self) -> None:
+        async for text in self._socket:
+            message = json.loads(text)
+            if "batch" in message:
+                batch = message["batch"]
+                assert batch["partition"] in self.has, "only what it has is sent to it"
+                self.seen += [record["value"] for record in batch["records"]]
+                self.has[batch["partition"]] = batch["next_offset"]
+                if self._commits:
+                    await self.ask(commit={"sid": 1, "offsets": {str(batch["partition"]): batch["next_offset"]}})
+            elif "assigned" in message:
+                self.has |= {int(number): offset for number, offset in message["assigned"]["offsets"].items()}
+            elif "revoked" in message:
+                told = message["revoked"]
+                self.gave_up.append((told["partitions"], told["lost"]))
+                for number in told["partitions"]:
+                    del self.has[number]
+            elif "end" in message:
+                self.ended = message["end"]
+            else:
+                self.answers[message["id"]] = message
+            async with self._changed:
+                self._changed.notify_all()
+
+
+async def put(http: httpx.AsyncClient, topic: str, values: range) -> None:
+    records = [{"value": str(value), "partition": value % PARTITIONS} for value in values]
+    assert (await http.post(f"/v1/topics/{topic}/records", json={"records": records})).status_code == 200
+
+
+async def test_members_share_and_hand_over_without_gap_or_repeat(
+    http: httpx.AsyncClient, topic: str, gateway_address: str
+) -> None:
+    await put(http, topic, range(100))
+    async with Member(gateway_address, topic) as first:
+        await first.until(lambda: len(first.seen) == 100)
+        assert sorted(first.has) == list(range(PARTITIONS))
+        async with Member(gateway_address, topic) as second:
+            await second.until(lambda: len(second.has) == PARTITIONS // 2)
+            assert not first.has.keys() & second.has.keys()
+            assert [lost for _, lost in first.gave_up] == [False] * len(first.gave_up)
+            await put(http, topic, range(100, 200))
+            await first.until(lambda: len(first.seen) == 150)
+            await second.until(lambda: len(second.seen) == 50)
+            assert (await http.get(f"/v1/groups/of {topic}")).json()["members"] == 2
+        await first.until(lambda: len(first.has) == PARTITIONS)
+        await put(http, topic, range(200, 300))
+        await first.until(lambda: len(first.seen) + len(second.seen) >= 300)
+    assert sorted(map(int, first.seen + second.seen)) == list(range(300))
+
+
+async def test_what_was_not_committed_goes_to_the_next_one(
+    http: httpx.AsyncClient, topic: str, gateway_address: str
+) -> None:
+    await put(http, topic, range(40))
+    async with Member(gateway_address, topic, commits=False) as first:
+        await first.until(lambda: len(first.seen) == 40)
+    async with Member(gateway_address, topic) as second:
+        await second.until(lambda: len(second.seen) == 40)
+    assert sorted(second.seen) == sorted(first.seen)
+
+
+async def test_a_member_without_credit_gives_up_what_others_read_then(
+    http: httpx.AsyncClient, topic: str, gateway_address: str
+) -> None:
+    await put(http, topic, range(400))
+    async with Member(gateway_address, topic, credit=10) as slow:
+        await slow.until(lambda: len(slow.seen) == 10)
+        async with Member(gateway_address, topic) as other:
+            await other.until(lambda: len(other.has) == PARTITIONS // 2)
+            await other.until(lambda: len(other.seen) >= 150)
+            assert len(slow.seen) == 10
+            await slow.give(1000)
+            await slow.until(lambda: len(set(slow.seen + other.seen)) == 400)
+    assert len(slow.seen + other.seen) == 400
+
+
+async def test_a_member_that_gives_no_credit_for_long_is_let_go(
+    http: httpx.AsyncClient, topic: str, node_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(http, topic, range(400))
+    monkeypatch.setenv("TIDELOG_GATEWAY_WS_MEMBER_IDLE_S", "0.5")
+    with process("gateway", "--bootstrap", node_address, "--http-port", "0") as (_, ready):
+        address = f"127.0.0.1:{ready['http_port']}"
+        async with Member(address, topic, credit=10) as slow, Member(address, topic) as other:
+            await slow.until(lambda: slow.ended)
+            assert (slow.ended["error"]["code"], slow.ended["error"]["status"]) == ("member_fenced", 409)
+            await other.until(lambda: len(set(slow.seen + other.seen)) == 400)
+
+
+async def test_commits_are_for_what_a_member_has(topic: str, gateway_address: str, http: httpx.AsyncClient) -> None:
+    await put(http, topic, range(8))
+    async with Member(gateway_address, topic) as member:
+        await member.until(lambda: len(member.seen) == 8)
+        beyond = await member.ask(commit={"sid": 1, "offsets": {"0": 1000}})
+        nowhere = await member.ask(commit={"sid": 1, "offsets": {"9": 0}})
+        leaving = await member.ask(unsub={"sid": 1})
+        await member.until(lambda: leaving in member.answers)
+        assert [member.answers[number]["error"]["status"] for number in (beyond, nowhere)] == [422, 422]
+        assert "ok" in member.answers[leaving]
+        async with asyncio.timeout(5):  # at once, and not a session later
+            while (await http.get(f"/v1/groups/of {topic}")).json()["members"]:  # noqa: ASYNC110 (nobody tells)
+                await asyncio.sleep(0.05)
+
+
+async def test_a_topic_that_is_not_there_is_told_of(gateway_address: str) -> None:
+    async with Member(gateway_address, "no-such-topic") as member:
+        await member.until(lambda: member.answers)
+        assert member.answers[2]["error"]["status"] == 404
+
+
+async def test_a_topic_that_is_deleted_ends_it(http: httpx.AsyncClient, topic: str, gateway_address: str) -> None:
+    async with Member(gateway_address, topic) as member:
+        await member.until(lambda: len(member.has) == PARTITIONS)
+        assert (await http.delete(f"/v1/topics/{topic}")).status_code == 204
+        await member.until(lambda: not member.has or member.ended)
+
+
+def test_a_time_to_begin_at() -> None:
+    assert start_of("latest") == "latest"
+    assert start_of(AtTime(timestamp_ms=1500)) == datetime.fromtimestamp(1.5, UTC)
