@@ -74,6 +74,8 @@ class Client:
         quorum_timeout_s: the same for one that nodes refuse because too few of them are there; None: as long.
         idle_poll_us: while small requests are answered as quickly as this, their answers are waited for awake, for so
             many µs at most; 0: asleep.
+        zone: where this program runs, as nodes are told their `zone`: consumers read at a replica there, if one keeps
+            up. "": at owners.
         metrics: told of what is published, consumed and lost; see `tidelog.metrics`. None: nobody counts.
 
     Raises:
@@ -88,6 +90,7 @@ class Client:
         request_timeout_s: float = REQUEST_TIMEOUT_S_DEFAULT,
         quorum_timeout_s: float | None = None,
         idle_poll_us: int = POLL_US_DEFAULT,
+        zone: str = "",
         metrics: ClientMetrics | None = None,
     ) -> None:
         if request_timeout_s <= 0 or len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
@@ -103,6 +106,7 @@ class Client:
             ConnectionPool(identity, None if self._teller is None else self._teller.reconnected),
             request_timeout_s=request_timeout_s,
             quorum_timeout_s=quorum_timeout_s,
+            zone=zone,
         )
         self._client_id = client_id
         self._home = Home()

@@ -34,6 +34,7 @@ class NodeRoute:
 
     address: Address
     incarnation: int
+    zone: str = ""
 
 
 class Metadata:
@@ -56,7 +57,7 @@ class Metadata:
         """
         for node in reply.nodes:
             address = (node.host or heard_from[0], node.port or heard_from[1])
-            self._merge_node(node.node_id, NodeRoute(address, node.incarnation))
+            self._merge_node(node.node_id, NodeRoute(address, node.incarnation, node.zone))
         errors: dict[str, TidelogError] = {}
         for topic in reply.topics:
             if topic.HasField("error"):
@@ -143,6 +144,13 @@ class Metadata:
         route = self.route(name, partition)
         nodes = [self._nodes.get(node_id) for node_id in (route.placement if route else ())]
         return list(dict.fromkeys(node.address for node in nodes if node is not None))
+
+    def copies_in(self, name: str, partition: int, zone: str) -> tuple[Address | None, list[Address]]:
+        """Return where the owner is, and where nodes of a zone are that hold a copy, as far as is known."""
+        route = self.route(name, partition)
+        nodes = [self._nodes.get(node_id) for node_id in (route.placement if route else ())]
+        there = [node.address for node in nodes if node is not None and node.zone == zone]
+        return self.owner_address(name, partition), there
 
     def addresses(self) -> list[Address]:
         """Return the addresses of all nodes that were ever named."""

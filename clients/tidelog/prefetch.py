@@ -73,6 +73,11 @@ class Window:
         return Credit(self._waiting_records, self._waiting_bytes)
 
     @property
+    def may_send(self) -> bool:
+        """Whether its node may send something, as far as is known."""
+        return self._records > 0 and self._bytes > 0
+
+    @property
     def is_starved(self) -> bool:
         """Whether its node has taken it up and may send nothing, and nothing waits that will free some of it."""
         waits = self._waiting_records or self._waiting_bytes

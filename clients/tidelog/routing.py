@@ -34,6 +34,7 @@ from tidelog.errors import (
 from tidelog.hedging import race
 from tidelog.metadata import Metadata, joined
 from tidelog.model import TopicPartition, TopicRoute
+from tidelog.nearby import Nearby
 from tidelog.owner_moves import SILENCE_S, Moves
 from tidelog.pool import ConnectionPool
 from tidelog.refreshing import Question, Refresher
@@ -65,6 +66,7 @@ class Router:
         *,
         request_timeout_s: float,
         quorum_timeout_s: float | None = None,
+        zone: str = "",
     ) -> None:
         self.metadata = Metadata()
         self.ends = Ends()
@@ -73,6 +75,7 @@ class Router:
         self.quorum_timeout_s = request_timeout_s if quorum_timeout_s is None else quorum_timeout_s
         self.moves = Moves(self.metadata, self.refresh_later)
         self.stand_ins = StandIns(self.metadata, pool, self.probe)
+        self.nearby = Nearby(self.metadata, pool, zone)
         self._bootstrap = bootstrap
         self._refresher = Refresher(self._ask_metadata)
         self._watchers: dict[str, set[Callable[[], None]]] = {}
@@ -103,7 +106,12 @@ class Router:
         """
         answer = self.call(reached.connection, envelope, wait_s=wait_s)
         return await self._unless_moved(
-            partitions, reached.connection, answer, wait_s=wait_s, reads=True, instead_of=reached.instead_of
+            partitions,
+            reached.connection,
+            answer,
+            wait_s=wait_s,
+            reads=True,
+            instead_of=partial(self.instead_of, reached),
         )
 
     async def call_owner(
@@ -267,6 +275,13 @@ class Router:
         except NodeUnreachableError:
             self.refresh_later(topic)
             raise
+
+    def instead_of(self, reached: Reached, where: TopicPartition) -> Address | None:
+        """Return where the owner of a partition is that somebody else serves in its place; None for the owner itself.
+
+        One in whose place a nearer replica serves may change: each partition has its own.
+        """
+        return self.metadata.owner_address(*where) if reached.is_near else reached.instead_of
 
     async def any_connection(self) -> Connection:
         """Return a connection to some node: one that stands and speaks, else the first that can be reached.
@@ -475,7 +490,7 @@ class Router:
         *,
         wait_s: float = 0.0,
         reads: bool = False,
-        instead_of: Address | None = None,
+        instead_of: Callable[[TopicPartition], Address | None] = lambda _: None,
     ) -> T:
         """Wait for `answer`, but not if one of the partitions has moved away from a node that is silent.
 
@@ -495,7 +510,7 @@ class Router:
                 at,
                 abandon,
                 wait_s=wait_s,
-                instead_of=instead_of,
+                instead_of=instead_of(each),
                 reads=reads and self.stand_ins.exist(*each),
             )
             for each in partitions

@@ -28,13 +28,15 @@ class Reached(NamedTuple):
 
     Attributes:
         connection: to that node.
-        is_owner: False: another replica, in place of an owner that cannot be reached.
+        is_owner: False: another replica, in place of an owner that cannot be reached, or is further away.
         instead_of: where that owner would be; None when nobody knows.
+        is_near: it is read because it is near, see `nearby.py`; `instead_of` is None then, as owners differ.
     """
 
     connection: Connection
     is_owner: bool = True
     instead_of: Address | None = None
+    is_near: bool = False
 
 
 class StandIns:

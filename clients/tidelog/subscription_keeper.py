@@ -10,11 +10,14 @@ Three things end the service of a partition: the node says so, the connection br
 
 Where an owner is gone and none follows, for want of a quorum, another replica is subscribed (`stand_ins.py`) and says
 what it knows is committed. Every `PROBE_S` it is looked whether the owner is back.
+
+With a zone, a replica in it is read instead of an owner elsewhere (`nearby.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
@@ -24,14 +27,16 @@ from tidelog import doubts
 from tidelog.connection import Address, Connection, results_of
 from tidelog.consumer_options import OnOutOfRange
 from tidelog.doubts import Doubts
-from tidelog.errors import ClosedError, OffsetOutOfRangeError, TidelogError, UnknownTopicError, error_of
+from tidelog.errors import ClosedError, OffsetOutOfRangeError, TidelogError, UnknownTopicError, error_of, told
 from tidelog.filters import RecordFilter
 from tidelog.metadata import gone_error
 from tidelog.model import TopicPartition
+from tidelog.nearby import look_again
 from tidelog.owner_moves import Expectation
 from tidelog.pacing import Pacing
 from tidelog.paging import in_requests
 from tidelog.prefetch import Credit, Prefetch
+from tidelog.reading import OffsetSearch
 from tidelog.routing import Router
 from tidelog.stand_ins import Reached
 from tidelog.subscription import Prefetched, Subscription
@@ -96,12 +101,15 @@ class Serving:
         self._expected: dict[TopicPartition, Expectation] = {}
         self._stand_ins: set[TopicPartition] = set()
         """Partitions that another node than the owner serves, or is to serve; the user was told."""
+        self.near: dict[TopicPartition, Address] = {}
+        """Partitions that a replica in the client's zone serves, and where that is."""
         self._doubts = Doubts(router)
         self._pacing = Pacing()
         self._attempts: dict[TopicPartition, asyncio.Task[None]] = {}
         self._stirred = asyncio.Event()
         prefetch.in_need = self.stir
         self._keeper: asyncio.Task[None] | None = None
+        self._looker: asyncio.Task[None] | None = None
         self._broken = False
 
     @property
@@ -119,6 +127,10 @@ class Serving:
         if self._keeper is None:
             self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="consume")
             self._keeper.add_done_callback(self._kept)
+            if self._router.nearby.zone:
+                look = look_again(self._router.nearby, self)
+                self._looker = asyncio.get_running_loop().create_task(look, name="look at replicas")
+                self._looker.add_done_callback(self._kept)
         self.stir()
 
     def remove(self, partitions: Collection[TopicPartition]) -> None:
@@ -166,7 +178,7 @@ class Serving:
     async def close(self) -> None:
         """Stop."""
         tasks = [*dict.fromkeys(self._attempts.values())]
-        tasks += [self._keeper] if self._keeper else []
+        tasks += [task for task in (self._keeper, self._looker) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -199,6 +211,8 @@ class Serving:
             if where not in subscription.positions:
                 continue  # taken away because of one before it
             self._arrived[where] = subscription.positions.pop(where)
+            if where in self.near and not isinstance(error, (OffsetOutOfRangeError, ClosedError)):
+                self._router.nearby.shun(self.near[where], told(error))
             self._release(where)
             self._router.learn_from(where.topic, error, where.partition)
             self._pacing.failed(where, error)
@@ -240,6 +254,41 @@ class Serving:
         self._broken = True
         self._reader.broken(error)
         self.stir()
+
+    # ------------------------------------------------------------------------------ replicas that are near
+
+    @property
+    def far(self) -> list[TopicPartition]:
+        """The partitions that are read at their owner."""
+        return [
+            where
+            for where, serving in self._serving.items()
+            if serving is not None and where not in self.near and where not in self._stand_ins
+        ]
+
+    def stands(self, where: TopicPartition) -> int | None:
+        """Return where the arrivals of a partition have ended; None where no more may come: there is no credit."""
+        serving = self._serving.get(where)
+        return serving.positions.get(where) if serving is not None and serving.window.may_send else None
+
+    def serve_anew(self, partitions: Iterable[TopicPartition]) -> None:
+        """Subscribe partitions again, wherever that is to be now."""
+        for where in partitions:
+            if where in self._serving:
+                self._leave(where)
+
+    async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the ends of logs as their owners say; without those that do not say it now."""
+        topics: dict[str, list[int]] = {}
+        for where in partitions:
+            topics.setdefault(where.topic, []).append(where.partition)
+        ends: dict[TopicPartition, int] = {}
+        for topic, numbers in topics.items():
+            search = OffsetSearch(self._router, topic, "latest", numbers)
+            with contextlib.suppress(TidelogError):
+                await search.attempt()
+            ends |= {TopicPartition(topic, number): offset.offset for number, offset in search.found.items()}
+        return ends
 
     # --------------------------------------------------------------------------------------------- keeping
 
@@ -288,6 +337,8 @@ class Serving:
                 else:
                     leaves = self._doubts.is_deaf(subscription, connection) and stand_ins.exist(*where)
                 if leaves:
+                    if where in self.near:
+                        self._router.nearby.shun(self.near[where], "it says nothing")
                     self._drop(subscription)  # whole: see `_leave`
                     self.stir()
                     break
@@ -300,6 +351,9 @@ class Serving:
                 self._make_anew(subscription)
 
     def _tell_who_serves(self, reached: Reached, partitions: list[TopicPartition]) -> None:
+        if reached.is_near:
+            self._stand_ins.difference_update(partitions)
+            return
         name = reached.connection.name
         for topic in dict.fromkeys(where.topic for where in partitions):
             mine = [where for where in partitions if where.topic == topic]
@@ -327,7 +381,7 @@ class Serving:
         for where, serving in self._serving.items():
             if where in self._paused:
                 continue
-            address = self._router.metadata.owner_address(*where)
+            address = self._router.nearby.address(*where) or self._router.metadata.owner_address(*where)
             owners[address] = owners.get(address, 0) + 1
             if serving is None and self._may_attempt(where) and self._pacing.due_at(where, now) <= now:
                 groups.setdefault(address, []).append(where)
@@ -363,10 +417,14 @@ class Serving:
         rest = partitions
         while rest:
             first, *rest = rest
+            near = self._router.nearby.address(*first)
             try:
-                reached = await self._router.reading_connection(*first)
+                reached = await self._reach(first, near)
                 address = reached.connection.address
-                if reached.is_owner:
+                if reached.is_near:
+                    mine = [each for each in (first, *rest) if self._router.nearby.address(*each) == near]
+                    rest = [each for each in rest if each not in mine]
+                elif reached.is_owner:
                     mine = [each for each in (first, *rest) if metadata.owner_address(*each) == address]
                     rest = []  # what has moved meanwhile is another attempt's
                 else:
@@ -375,12 +433,25 @@ class Serving:
                 for part in in_requests(mine):
                     await self._subscribe(reached, part)
             except TidelogError as error:
+                if near is not None and near == self._router.nearby.address(*first):
+                    self._router.nearby.shun(near, told(error))
                 self._router.learn_from(first.topic, error)
                 self._pacing.tell(first, error)
                 if not error.retriable and self._is_free(first):
                     self.failed(first, error)
                 if not error.retriable or not self._router.stand_ins.is_away(*first):
                     return
+
+    async def _reach(self, where: TopicPartition, near: Address | None) -> Reached:
+        """Return who is to serve a partition.
+
+        Raises:
+            TidelogError: as `Router.reading_connection`.
+        """
+        connection = None if near is None else await self._router.nearby.connection(near)
+        if connection is None:
+            return await self._router.reading_connection(*where)
+        return Reached(connection, is_owner=False, is_near=True)
 
     def _is_free(self, where: TopicPartition) -> bool:
         """Whether a partition is still to be subscribed: it may have been taken away, paused or taken up meanwhile."""
@@ -434,6 +505,8 @@ class Serving:
         # Events may come before the answer is looked at.
         for where in partitions:
             self._serving[where] = subscription
+            if reached.is_near:
+                self.near[where] = connection.address
         try:
             frame = await self._router.call_reader(partitions, reached, pb.Envelope(subscribe=request))
             results = results_of(frame.envelope.subscribe_reply.results, len(partitions), connection)
@@ -445,7 +518,11 @@ class Serving:
                 subscription.end(where, error_of(result.error, connection.name))
             elif self._serving.get(where) is subscription:
                 self._expected[where] = self._router.moves.expect(
-                    *where, connection, partial(subscription.end, where), wait_s=None, instead_of=reached.instead_of
+                    *where,
+                    connection,
+                    partial(subscription.end, where),
+                    wait_s=None,
+                    instead_of=self._router.instead_of(reached, where),
                 )
         window.ready(partial(self._send_credit, connection, subscription_id))
         self.stir()  # there may have been too little credit left for it
@@ -459,6 +536,7 @@ class Serving:
 
     def _release(self, where: TopicPartition) -> None:
         self._serving[where] = None
+        self.near.pop(where, None)
         expected = self._expected.pop(where, None)
         if expected is not None:
             self._router.moves.forget(expected)

@@ -97,6 +97,7 @@ class Client:
         request_timeout_s: float = REQUEST_TIMEOUT_S_DEFAULT,
         quorum_timeout_s: float | None = None,
         idle_poll_us: int = POLL_US_DEFAULT,
+        zone: str = "",
         metrics: ClientMetrics | None = None,
     ) -> None:
         self._client = asynchronous.Client(
@@ -105,6 +106,7 @@ class Client:
             request_timeout_s=request_timeout_s,
             quorum_timeout_s=quorum_timeout_s,
             idle_poll_us=idle_poll_us,
+            zone=zone,
             metrics=metrics,
         )
         self._thread = LoopThread(f"tidelog {client_id}")

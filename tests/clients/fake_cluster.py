@@ -87,6 +87,8 @@ class ClusterNode(FakeNode):
         """What it takes for the truth; None for the truth."""
         self.remembers: dict[str, pb.TopicInfo] | None = None
         """The topics that it tells of while nobody wants them confirmed; None for those that there are."""
+        self.hears = True
+        """Of what is committed; a replica that does not, and knows nothing of it, has nothing to say."""
         self.cut_off = False
         """It can ask nobody to confirm anything."""
 
@@ -153,6 +155,10 @@ class ClusterConnection(FakeConnection):
     reads = False
     """While a request is worked on that a replica answers."""
 
+    def push(self) -> None:
+        if self.node.hears:
+            super().push()
+
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
         self.reads = self.node.cluster.replicated
@@ -192,7 +198,14 @@ class ClusterConnection(FakeConnection):
         node = self.node
         reply = pb.MetadataReply()
         for each in node.cluster.nodes:
-            reply.nodes.add(node_id=each.node_id, host="127.0.0.1", port=each.port, incarnation=1, alive=each.alive)
+            reply.nodes.add(
+                node_id=each.node_id,
+                host="127.0.0.1",
+                port=each.port,
+                incarnation=1,
+                alive=each.alive,
+                zone=f"zone of {each.node_id}",
+            )
         asked = frame.envelope.metadata
         topics = node.topics_for(confirmed=asked.confirmed)
         reply.unconfirmed = asked.confirmed and node.cut_off

@@ -1,0 +1,150 @@
+"""A consumer with a zone reads at the replica there, as long as that keeps up, and loses and repeats nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.clients.fake_cluster import ClusterNode, FakeCluster, running_cluster
+
+from tidelog import Client, Consumer, doubts, nearby, owner_moves
+
+LOOK_S = 0.01
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(nearby, "LOOK_S", 0.1)
+    monkeypatch.setattr(nearby, "BEHIND_S", 0.1)
+    monkeypatch.setattr(nearby, "SHUN_S", 0.5)
+    monkeypatch.setattr(nearby, "CONNECT_S", 0.2)
+    monkeypatch.setattr(owner_moves, "SILENCE_S", 0.1)
+    monkeypatch.setattr(owner_moves, "GRACE_S", 0.1)
+    monkeypatch.setattr(doubts, "PROBE_S", 0.1)
+    caplog.set_level(logging.WARNING)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    """Of `wide`, partition p belongs to node p, and every node has a copy of all. Each node is a zone."""
+    async with running_cluster() as cluster:
+        cluster.replicated = True
+        yield cluster
+
+
+@pytest.fixture
+def near(cluster: FakeCluster) -> ClusterNode:
+    return cluster.nodes[2]
+
+
+@pytest.fixture
+async def client(cluster: FakeCluster, near: ClusterNode) -> AsyncIterator[Client]:
+    async with Client(cluster.bootstrap, zone=f"zone of {near.node_id}") as client:
+        yield client
+
+
+async def publish(cluster: FakeCluster, values: str, *, told: bool = True) -> None:
+    """Publish to the three partitions in turn; replicas hear of it, unless they are not `told`."""
+    async with Client(cluster.bootstrap) as client, client.producer("wide") as producer:
+        for number, value in enumerate(values):
+            await producer.send(value.encode(), partition=number % 3)
+    for node in cluster.nodes if told else ():
+        node.push()
+
+
+async def taken(consumer: Consumer, count: int) -> list[str]:
+    async with asyncio.timeout(20):
+        return sorted([((await anext(consumer)).value or b"").decode() for _ in range(count)])
+
+
+def asked(cluster: FakeCluster) -> list[int]:
+    return [node.requests.count("subscribe") for node in cluster.nodes]
+
+
+async def test_everything_is_read_in_the_zone(cluster: FakeCluster, client: Client) -> None:
+    await publish(cluster, "abc")
+    async with client.consumer("wide") as consumer:
+        assert await taken(consumer, 3) == list("abc")
+        await publish(cluster, "defghi")
+        assert await taken(consumer, 6) == list("defghi")
+        before = asked(cluster)
+        assert before[:2] == [0, 0]
+        await asyncio.sleep(0.5)
+        assert asked(cluster) == before, "who keeps up is not left"
+
+
+async def test_who_does_not_hear_of_commits_is_left_for_the_owners_and_come_back_to(
+    cluster: FakeCluster, client: Client, near: ClusterNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.move("wide", cluster.nodes[0], 2)
+    await publish(cluster, "abc")
+    async with client.consumer("wide") as consumer:
+        assert await taken(consumer, 3) == list("abc")
+        before = asked(cluster)
+        near.hears = False
+        await publish(cluster, "def", told=False)
+        assert await taken(consumer, 3) == list("def")
+        assert "behind their owners" in caplog.text
+        assert all(asked(cluster)[number] > before[number] for number in (0, 1))
+        near.hears = True
+        away = asked(cluster)[2]
+        await near.received("subscribe", away + 1)
+        await publish(cluster, "ghi")
+        assert await taken(consumer, 3) == list("ghi")
+
+
+async def test_who_reads_slowly_is_not_taken_for_a_replica_that_is_behind(cluster: FakeCluster, client: Client) -> None:
+    await publish(cluster, "abcdef")
+    async with client.consumer("wide", prefetch_records=1) as consumer:
+        assert len(await taken(consumer, 1)) == 1
+        await asyncio.sleep(0.6)
+        assert asked(cluster)[:2] == [0, 0]
+        assert len(await taken(consumer, 5)) == 5
+
+
+async def test_without_a_replica_in_the_zone_owners_are_read(cluster: FakeCluster, near: ClusterNode) -> None:
+    await publish(cluster, "abc")
+    async with Client(cluster.bootstrap, zone="nowhere") as client, client.consumer("wide") as consumer:
+        assert await taken(consumer, 3) == list("abc")
+        assert asked(cluster) == [1, 1, 1]
+
+
+async def test_a_replica_that_cannot_be_reached_or_goes_away_is_not_waited_for(
+    cluster: FakeCluster, client: Client, near: ClusterNode
+) -> None:
+    cluster.move("wide", cluster.nodes[0], 2)
+    await publish(cluster, "abc")
+    await near.stop()
+    async with client.consumer("wide") as consumer:
+        assert await taken(consumer, 3) == list("abc")
+        await near.restart()
+        async with asyncio.timeout(20):
+            while not near.requests.count("subscribe"):  # noqa: ASYNC110 (a fake tells nobody)
+                await asyncio.sleep(LOOK_S)
+        await near.stop()
+        await publish(cluster, "def")
+        assert await taken(consumer, 3) == list("def")
+
+
+async def test_a_replica_that_falls_silent_is_left(cluster: FakeCluster, client: Client, near: ClusterNode) -> None:
+    cluster.move("wide", cluster.nodes[0], 2)
+    await publish(cluster, "abc")
+    async with client.consumer("wide") as consumer:
+        assert await taken(consumer, 3) == list("abc")
+        near.freeze()
+        await publish(cluster, "def", told=False)
+        assert await taken(consumer, 3) == list("def")
+        near.thaw()
+
+
+async def test_owners_may_change(cluster: FakeCluster, client: Client, near: ClusterNode) -> None:
+    await publish(cluster, "abc")
+    async with client.consumer("wide") as consumer:
+        assert await taken(consumer, 3) == list("abc")
+        cluster.move("wide", near, 0)
+        cluster.move("wide", cluster.nodes[0], 2)
+        for _ in range(3):
+            await publish(cluster, "def")
+            assert await taken(consumer, 3) == list("def")
