@@ -4,9 +4,9 @@ Any replica serves readers, up to what it has heard is committed, so reading nex
 which is slow and is paid for. It costs time: a replica hears of a commit with the next append, or a heartbeat later.
 
 A replica may be cut off from the owner and not know it; then it has nothing to say, as where nothing is published. So
-every `LOOK_S` the owner is asked where the log ends, and a replica that has not come so far `BEHIND_S` later, though it
-had credit for more, is left for the owner, and not read for `SHUN_S`. The same happens where it cannot be reached, or
-ends a subscription.
+every `LOOK_S` the owner is asked where the log ends, and a replica that has not come so far `BEHIND_S` later, and has
+sent nothing meanwhile, though it had credit for more, is left for the owner and not read for `SHUN_S`. The same happens
+where it cannot be reached, or ends a subscription.
 """
 
 from __future__ import annotations
@@ -102,12 +102,13 @@ async def look_again(nearby: Nearby, served: Served) -> None:
     """Leave replicas that are behind, and come back to those that are not; for ever."""
     while True:
         await asyncio.sleep(LOOK_S)
-        ends = await served.ends(list(served.near))
+        stood = {where: served.stands(where) for where in served.near}
+        ends = await served.ends(stood)
         await asyncio.sleep(BEHIND_S)
         behind: dict[Address, list[TopicPartition]] = {}
         for where, end_offset in ends.items():
             address, standing = served.near.get(where), served.stands(where)
-            if address is not None and standing is not None and standing < end_offset:
+            if address is not None and standing is not None and stood[where] == standing < end_offset:
                 behind.setdefault(address, []).append(where)
         for address, partitions in behind.items():
             first = partitions[0]
@@ -117,5 +118,12 @@ async def look_again(nearby: Nearby, served: Served) -> None:
                 f"{first.topic}/{first.partition} among them",
             )
         again = [where for where, address in served.near.items() if address in behind]
-        again += [where for where in served.far if nearby.address(*where) is not None]
+        better: dict[Address, list[TopicPartition]] = {}
+        for where in served.far:
+            nearer = nearby.address(*where)
+            if nearer is not None:
+                better.setdefault(nearer, []).append(where)
+        for address, partitions in better.items():
+            if await nearby.connection(address) is not None:  # nobody leaves an owner for who cannot be reached
+                again += partitions
         served.serve_anew(again)

@@ -104,6 +104,15 @@ async def test_who_reads_slowly_is_not_taken_for_a_replica_that_is_behind(cluste
         assert len(await taken(consumer, 5)) == 5
 
 
+async def test_who_catches_up_is_not_behind(cluster: FakeCluster, client: Client) -> None:
+    await publish(cluster, "x" * 240)
+    async with client.consumer("wide", prefetch_records=4) as consumer:
+        for _ in range(120):  # for longer than is looked for
+            await taken(consumer, 2)
+            await asyncio.sleep(LOOK_S)
+        assert asked(cluster)[:2] == [0, 0]
+
+
 async def test_without_a_replica_in_the_zone_owners_are_read(cluster: FakeCluster, near: ClusterNode) -> None:
     await publish(cluster, "abc")
     async with Client(cluster.bootstrap, zone="nowhere") as client, client.consumer("wide") as consumer:
