@@ -171,11 +171,14 @@ class Lane:
             now_us: the time for records without a timestamp, µs since 1970.
         """
         self.expire(now)
+        if self._fenced is not None:
+            self.fail_all(self._fenced)  # nothing is sent any more, so holes are left, whatever still is in flight
+            return None
         if self._recovering:
             if self.flying or now < self._retry_at:
                 return None
             self._recovering = False
-        if self._line or self._forgotten or self._fenced is not None:
+        if self._line or self._forgotten:
             self._settle_head()
             for batch in self._line:
                 if batch.state is State.DROPPED:
@@ -368,9 +371,7 @@ class Lane:
 
     def _settle_head(self) -> None:
         """Close holes that have reached the head of the line."""
-        if self._fenced is not None:
-            self.fail_all(self._fenced)
-        while (self._line and self._line[0].state is State.DROPPED) or self._forgotten:
+        while self._fenced is None and ((self._line and self._line[0].state is State.DROPPED) or self._forgotten):
             # Whatever makes a hole makes the lane recover, and that waits for all answers; batches are sent again in
             # order, so behind a hole at the head nothing has left yet.
             assert not self.flying

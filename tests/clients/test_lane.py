@@ -294,6 +294,21 @@ def test_a_fenced_producer_is_finished() -> None:
     assert lane.idle
 
 
+def test_a_fenced_producer_takes_answers_that_are_still_on_their_way() -> None:
+    lane, loads, (first, second, third) = filled(3)
+    lane.failed(first, ProducerFencedError("newer"), now=0.0)
+    late = load_of(b"late")
+    lane.add(late)
+    assert lane.next_to_send(0.0, 0) is None
+    assert isinstance(late.delivery.error, ProducerFencedError)
+    lane.acknowledged(second, 1, 0)
+    lane.failed(third, ConnectionLostError("gone"), now=0.0)
+    assert lane.next_to_send(0.0, 0) is None
+    assert loads[1].delivery.error is None
+    assert isinstance(loads[2].delivery.error, OutcomeUnknownError)
+    assert lane.idle
+
+
 def named(count: int) -> tuple[Lane, list[ColumnsLoad], list[OutgoingBatch]]:
     """As `filled`, of an instance of a named producer with the epoch 1024."""
     lane = Lane(0, LaneOptions(producer_id=5, batch_bytes=10, is_named=True), backoff=Backoff(uniform=lambda: 0.0))
