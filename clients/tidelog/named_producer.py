@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.connection import Connection, results_of
 from tidelog.errors import InvalidRequestError, ProducerFencedError, TidelogError, error_of
@@ -36,6 +36,18 @@ def check_name(name: object) -> None:
     """
     if not isinstance(name, str) or not 0 < len(name.encode()) <= PRODUCER_NAME_BYTES_MAX:
         raise InvalidRequestError(f"a producer's name is a text of 1 to {PRODUCER_NAME_BYTES_MAX} bytes, not {name!r}")
+
+
+class Written(NamedTuple):
+    """What partitions have now.
+
+    Attributes:
+        newest: the newest epoch.
+        repeated: whether an instance with the epoch that was written had begun in one of them before.
+    """
+
+    newest: int
+    repeated: bool
 
 
 class Instance:
@@ -74,8 +86,9 @@ class Instance:
             TidelogError: a partition could not be written to.
         """
         for number in (0, partition):
-            if await self._write(self._topic_id, [number], epoch=self.epoch) > self.epoch:
-                raise self._fenced()
+            written = await self._write(self._topic_id, [number], epoch=self.epoch)
+            if written.newest > self.epoch or (number == 0 and not written.repeated):
+                raise self._fenced()  # what has forgotten this one may have forgotten a newer one
         self.entered.add(partition)
 
     async def _begin(self) -> None:
@@ -83,24 +96,24 @@ class Instance:
         for _ in range(TRIES):
             route = await self._router.topic_with(self._topic, ())
             topic_id = route.topic_id
-            epoch = await self._write(topic_id, [0], above=above)
+            epoch = (await self._write(topic_id, [0], above=above)).newest
             route = await self._router.topic_now(self._topic)  # partitions that an older instance knew are among these
             if route.topic_id != topic_id:
                 raise gone_error(self._topic)
             partitions = range(route.partition_count)
-            above = await self._write(topic_id, partitions[1:], epoch=epoch)
-            if above <= epoch:
+            above, repeated = await self._write(topic_id, partitions[1:], epoch=epoch)
+            if above <= epoch and not repeated:
                 self._topic_id, self.epoch, self.entered = topic_id, epoch, set(partitions)
                 return
         raise self._fenced()
 
-    async def _write(self, topic_id: bytes, partitions: Iterable[int], *, epoch: int = 0, above: int = 0) -> int:
-        """Write an instance's epoch into partitions and return the newest that is there now.
+    async def _write(self, topic_id: bytes, partitions: Iterable[int], *, epoch: int = 0, above: int = 0) -> Written:
+        """Write an instance's epoch into partitions and return what is there now.
 
         Raises:
             TidelogError: some partition did not take it.
         """
-        newest = epoch
+        newest, repeated = epoch, False
         for numbers in in_requests(list(partitions)):
             entries = [
                 pb.ProducerBeginEntry(
@@ -124,11 +137,12 @@ class Instance:
             for result in await self._router.at_any(ask, repeatable=False):
                 if not result.HasField("error") or result.error.code == pb.PRODUCER_FENCED:
                     newest = max(newest, result.producer_epoch)
+                    repeated |= result.repeated
                 else:
                     failures.append(error_of(result.error))
             for failure in sorted(failures, key=lambda each: each.retriable):
                 raise failure
-        return newest
+        return Written(newest, repeated)
 
     def _fenced(self) -> ProducerFencedError:
         return ProducerFencedError(

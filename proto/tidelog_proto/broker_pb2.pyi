@@ -765,12 +765,14 @@ class ProducerBeginReply(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[ProducerBeginResult, _Mapping]]] = ...) -> None: ...
 
 class ProducerBeginResult(_message.Message):
-    __slots__ = ("error", "producer_epoch")
+    __slots__ = ("error", "producer_epoch", "repeated")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REPEATED_FIELD_NUMBER: _ClassVar[int]
     error: Error
     producer_epoch: int
-    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
+    repeated: bool
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., producer_epoch: _Optional[int] = ..., repeated: _Optional[bool] = ...) -> None: ...
 
 class Subscribe(_message.Message):
     __slots__ = ("subscription_id", "entries", "credit_records", "credit_bytes")

@@ -15,10 +15,12 @@ from enum import Enum
 from tests.clients.fake_partition import FakePartition
 
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import encode_batch
+from tidelog_proto.columns import columns_of
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame, FrameDecoder, encode_frame, split_attachment
 from tidelog_proto.header import unpack_header
-from tidelog_proto.limits import PROTOCOL_VERSION
+from tidelog_proto.limits import EPOCHS_PER_INSTANCE, PROTOCOL_VERSION
 
 Key = tuple[bytes, int]
 
@@ -75,6 +77,8 @@ class FakeNode:
         """While set to an event, publishes are answered only when it is set."""
         self.coordinate: Callable[[pb.GroupHeartbeat], pb.GroupHeartbeatReply | None] = lambda _: None
         """Answers what members of groups say; None: never."""
+        self.begin: Callable[[pb.ProducerBeginEntry], pb.ProducerBeginResult | None] | None = None
+        """Answers instances of named producers in place of the partitions; None from it: never."""
         self.connections: set[FakeConnection] = set()
         self.owner_of: dict[int, str] = {}
         self.others: list[pb.NodeInfo] = []
@@ -211,6 +215,28 @@ class FakeConnection(asyncio.Protocol):
         if any(topic.topic_id == topic_id for topic in self.node.topics.values()):
             return None
         return ProtocolError(pb.UNKNOWN_TOPIC, "no such topic id", topic_id=topic_id).to_message()
+
+    def on_producer_begin(self, frame: Frame) -> None:
+        reply = pb.ProducerBeginReply()
+        for entry in frame.envelope.producer_begin.entries:
+            result = (self.node.begin or self.begun)(entry)
+            if result is None:
+                return
+            reply.results.append(result)
+        self.reply(frame, pb.Envelope(producer_begin_reply=reply))
+
+    def begun(self, entry: pb.ProducerBeginEntry) -> pb.ProducerBeginResult:
+        """Begin an instance as a node does."""
+        partition = self.node.partitions[entry.topic_id, entry.partition]
+        known = max(partition.producers.epoch_of(entry.producer_id) or 0, entry.above)
+        epoch = entry.producer_epoch or (known // EPOCHS_PER_INSTANCE + 1) * EPOCHS_PER_INSTANCE
+        encoded = encode_batch(
+            columns_of([None]), now_us=1, producer_id=entry.producer_id, producer_epoch=epoch, control=True
+        )
+        stored = partition.append(encoded.to_bytes())
+        if stored.HasField("error"):
+            return pb.ProducerBeginResult(error=stored.error, producer_epoch=known)
+        return pb.ProducerBeginResult(producer_epoch=epoch, repeated=stored.duplicate)
 
     # ------------------------------------------------------------------------------------------ publishing
 

@@ -6,10 +6,16 @@ import asyncio
 import uuid
 
 import pytest
+from tests.clients.fake_node import FakeNode
 
 from tidelog import Client, Group, TopicPartition
 from tidelog import sync as blocking
-from tidelog.errors import InvalidRequestError, ProducerFencedError, UnknownTopicError
+from tidelog.errors import (
+    InvalidRequestError,
+    ProducerFencedError,
+    UnknownTopicError,
+)
+from tidelog_broker.core.replication.producers import ProducerTable
 
 
 @pytest.fixture
@@ -122,3 +128,32 @@ def test_blocking(shared_node: str) -> None:
             old.send(b"late")
         new.close()
         old.abort()
+
+
+# ------------------------------------------------------------------------------- at nodes that are told what to say
+
+
+async def test_where_partition_0_has_forgotten_an_older_one_that_is_fenced_elsewhere(
+    client: Client, node: FakeNode
+) -> None:
+    old = client.producer("wide", name="a")
+    await old.send(b"old", partition=1)
+    node.partition("wide", 0).producers = ProducerTable()
+    new = client.producer("wide", name="a")
+    await new.begin()
+    with pytest.raises(ProducerFencedError):
+        await old.send(b"late", partition=1)
+    await new.send(b"new", partition=1)
+    assert [value for value in node.partition("wide", 1).values() if value] == [b"old", b"new"]
+    await old.abort()
+
+
+async def test_an_instance_that_partition_0_has_forgotten_enters_no_other(client: Client, node: FakeNode) -> None:
+    producer = client.producer("t", name="a")
+    await producer.begin()
+    node.partition("t", 0).producers = ProducerTable()
+    node.add_topic("t", 2)
+    with pytest.raises(ProducerFencedError):
+        await producer.send(b"late", partition=1)
+    assert node.partition("t", 1).end_offset == 0
+    await producer.abort()

@@ -75,16 +75,23 @@ async def _local(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
         known = _known_epoch(partition, entry.producer_id)
         epoch = entry.producer_epoch or _next_epoch(known, entry.above)
         outcome, repeated = await _append(partition, entry.producer_id, epoch)
-        if isinstance(outcome, StoredBatch) or (entry.producer_epoch and outcome.code == pb.DUPLICATE_OUT_OF_WINDOW):
-            if repeated and not entry.producer_epoch:
-                continue  # another instance began at the same moment, and has this epoch
+        if not entry.producer_epoch:
+            if isinstance(outcome, StoredBatch) and not repeated:
+                return _result(pb.ProducerBeginResult(producer_epoch=epoch))
+            if isinstance(outcome, StoredBatch) or outcome.code == pb.PRODUCER_FENCED:
+                continue  # another instance began at the same moment, and has this epoch or a newer one
+            raise outcome
+        if isinstance(outcome, StoredBatch) and not repeated:
             return _result(pb.ProducerBeginResult(producer_epoch=epoch))
-        if outcome.code == pb.PRODUCER_FENCED:
-            if not entry.producer_epoch:
-                continue
+        if isinstance(outcome, ProtocolError) and outcome.code == pb.PRODUCER_FENCED:
             newest = _known_epoch(partition, entry.producer_id) or 0
-            return _result(pb.ProducerBeginResult(error=outcome.to_message(), producer_epoch=newest))
-        raise outcome
+            if newest // EPOCHS_PER_INSTANCE != epoch // EPOCHS_PER_INSTANCE:
+                return _result(pb.ProducerBeginResult(error=outcome.to_message(), producer_epoch=newest))
+        elif isinstance(outcome, ProtocolError) and outcome.code != pb.DUPLICATE_OUT_OF_WINDOW:
+            raise outcome
+        # That it had begun is known here, which a later owner may know better.
+        await partition.access.confirm_owner()
+        return _result(pb.ProducerBeginResult(producer_epoch=epoch, repeated=True))
     raise ProtocolError(
         pb.OVERLOADED, f"{partition.name}: too many instances of one producer begin at once", retry_after_ms=100
     )

@@ -69,9 +69,18 @@ async def test_the_epoch_of_an_instance_is_written_once_and_an_older_one_is_told
         await peer.publish(topic_id, numbered(b"x", epoch=first.producer_epoch, sequence=sequence), partition=1)
     (still,) = await begin(peer, entry(topic_id, 1, epoch=3 * EPOCHS_PER_INSTANCE))
     assert not still.HasField("error")
+    assert [one.repeated for one in (first, again, still)] == [False, True, True]
     (old,) = await begin(peer, entry(topic_id, 1, epoch=2 * EPOCHS_PER_INSTANCE))
     assert (old.error.code, old.producer_epoch) == (pb.PRODUCER_FENCED, 3 * EPOCHS_PER_INSTANCE)
     assert sum(one.control for one in await peer.fetch(topic_id, 0, partition=1)) == 1
+
+
+async def test_an_instance_that_had_to_begin_anew_is_no_newer_one(peer: Peer, topic_id: bytes) -> None:
+    (first,) = await begin(peer, entry(topic_id))
+    await peer.publish(topic_id, numbered(b"anew", epoch=first.producer_epoch + 1, sequence=0))
+    (again,) = await begin(peer, entry(topic_id, epoch=first.producer_epoch))
+    assert not again.HasField("error"), again
+    assert (again.producer_epoch, again.repeated) == (first.producer_epoch, True)
 
 
 async def test_instances_that_begin_at_the_same_moment_get_different_epochs(node: Node, peer: Peer) -> None:
@@ -143,3 +152,19 @@ async def test_an_instance_outlives_the_owner_at_which_it_began(tmp_path: Path) 
         assert not on.HasField("error"), on
         (second,) = await begin(peer, entry(TOPIC_ID))
         assert second.producer_epoch == first.producer_epoch + EPOCHS_PER_INSTANCE
+
+
+@pytest.mark.parametrize("batches", [0, 20])
+async def test_an_owner_that_may_be_none_any_more_does_not_say_who_is_the_newest(tmp_path: Path, batches: int) -> None:
+    async with standing(tmp_path) as cluster:
+        await cluster.start()
+        owner = await cluster.owner()
+        peer = await cluster.peer(owner)
+        (first,) = await begin(peer, entry(TOPIC_ID))
+        for sequence in range(1, 1 + batches):  # more than what is remembered of a producer's batches
+            await peer.publish(TOPIC_ID, numbered(b"x", epoch=first.producer_epoch, sequence=sequence))
+        cluster.suspect(owner)
+        (second,) = await begin(await cluster.peer(await cluster.owner(but=owner)), entry(TOPIC_ID))
+        assert second.producer_epoch == first.producer_epoch + EPOCHS_PER_INSTANCE
+        (told,) = await begin(peer, entry(TOPIC_ID, epoch=first.producer_epoch))
+        assert told.HasField("error"), "it does not know of the second one"
