@@ -36,6 +36,7 @@ Rejected: a fresh producer id instead of an epoch (a late copy that begins at 0 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -139,6 +140,11 @@ class Lane:
     def has_more(self) -> bool:
         """Whether anything is queued, or waits to be sent again."""
         return bool(self._queue) or any(batch.state is State.WAITING for batch in self._line)
+
+    @property
+    def first_deadline(self) -> float:
+        """When the first of what is queued is given up; infinity with nothing queued."""
+        return self._queue[0].deadline if self._queue else math.inf
 
     def unsettled(self) -> list[Load]:
         """Return every load without an outcome."""

@@ -229,8 +229,11 @@ class Sender:
             while not lane.idle:
                 try:
                     if lane.is_barred and self._instance is not None:
-                        await self._instance.enter(lane.partition)
+                        async with asyncio.timeout_at(lane.first_deadline):
+                            await self._instance.enter(lane.partition)
                     await self._router.connection(self._topic, lane.partition)
+                except TimeoutError:
+                    lane.expire(self._loop.time())
                 except TidelogError as error:
                     if not error.retriable:
                         lane.fail_all(gone_error(self._topic) if self._is_gone() else error)

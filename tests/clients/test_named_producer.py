@@ -11,6 +11,7 @@ from tests.clients.fake_node import FakeNode
 from tidelog import Client, Group, TopicPartition
 from tidelog import sync as blocking
 from tidelog.errors import (
+    DeliveryTimeoutError,
     InvalidRequestError,
     ProducerFencedError,
     UnknownTopicError,
@@ -157,3 +158,19 @@ async def test_an_instance_that_partition_0_has_forgotten_enters_no_other(client
         await producer.send(b"late", partition=1)
     assert node.partition("t", 1).end_offset == 0
     await producer.abort()
+
+
+async def test_a_partition_that_cannot_be_entered_is_given_up_in_time(client: Client, node: FakeNode) -> None:
+    producer = client.producer("t", name="a", delivery_timeout_s=0.5)
+    await producer.begin()
+    node.add_topic("t", 2)
+    node.begin = lambda entry: None
+    async with asyncio.timeout(3):
+        with pytest.raises(DeliveryTimeoutError) as failure:
+            await producer.send(b"late", partition=1)
+        assert failure.value.definite
+        receipt = await producer.enqueue(b"late again", partition=1)
+        with pytest.raises(DeliveryTimeoutError):
+            await producer.close()
+        assert receipt.done()
+    node.begin = None
