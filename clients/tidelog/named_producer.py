@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from tidelog.connection import Connection, results_of
-from tidelog.errors import InvalidRequestError, ProducerFencedError, TidelogError, error_of
+from tidelog.errors import EpochChangingError, InvalidRequestError, ProducerFencedError, TidelogError, error_of
 from tidelog.metadata import gone_error
 from tidelog.paging import in_requests
 from tidelog.routing import Router
@@ -97,7 +97,8 @@ class Instance:
             route = await self._router.topic_with(self._topic, ())
             topic_id = route.topic_id
             epoch = (await self._write(topic_id, [0], above=above)).newest
-            route = await self._router.topic_now(self._topic)  # partitions that an older instance knew are among these
+            await self._router.refresh(self._topic, sure=True)  # partitions that an older instance knew are among these
+            route = await self._router.topic(self._topic)
             if route.topic_id != topic_id:
                 raise gone_error(self._topic)
             partitions = range(route.partition_count)
@@ -138,6 +139,8 @@ class Instance:
                 if not result.HasField("error") or result.error.code == pb.PRODUCER_FENCED:
                     newest = max(newest, result.producer_epoch)
                     repeated |= result.repeated
+                elif result.error.code == pb.UNKNOWN_PARTITION:  # its owner has not heard yet that the topic has grown
+                    failures.append(EpochChangingError(result.error.message))
                 else:
                     failures.append(error_of(result.error))
             for failure in sorted(failures, key=lambda each: each.retriable):

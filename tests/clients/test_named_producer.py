@@ -6,17 +6,22 @@ import asyncio
 import uuid
 
 import pytest
+from tests.clients.fake_cluster import running_cluster
 from tests.clients.fake_node import FakeNode
 
 from tidelog import Client, Group, TopicPartition
 from tidelog import sync as blocking
 from tidelog.errors import (
     DeliveryTimeoutError,
+    EpochChangingError,
     InvalidRequestError,
     ProducerFencedError,
     UnknownTopicError,
 )
 from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import EPOCHS_PER_INSTANCE
 
 
 @pytest.fixture
@@ -132,6 +137,35 @@ def test_blocking(shared_node: str) -> None:
 
 
 # ------------------------------------------------------------------------------- at nodes that are told what to say
+
+
+async def test_begun_is_only_in_all_partitions_that_there_certainly_are() -> None:
+    async with running_cluster() as cluster:
+        for node in cluster.nodes:
+            node.lag_in_topics(cut_off=True)
+        cluster.add_topic("t", 2)  # which an older instance may have heard of, and writes to
+        async with Client(cluster.bootstrap, request_timeout_s=1.0) as client:
+            with pytest.raises(EpochChangingError):
+                await client.producer("t", name="a").begin()
+            for node in cluster.nodes:
+                node.cut_off = False
+            await client.producer("t", name="a").begin()
+        assert cluster.nodes[0].partition("t", 1).end_offset == 1
+
+
+async def test_an_owner_that_has_not_heard_of_its_partition_is_asked_again(client: Client, node: FakeNode) -> None:
+    asked: list[int] = []
+
+    def begin(entry: pb.ProducerBeginEntry) -> pb.ProducerBeginResult:
+        asked.append(entry.partition)
+        if entry.partition == 1 and asked.count(1) == 1:
+            error = ProtocolError(pb.UNKNOWN_PARTITION, "'wide' has partitions 0 to 0, not 1")
+            return pb.ProducerBeginResult(error=error.to_message())
+        return pb.ProducerBeginResult(producer_epoch=entry.producer_epoch or EPOCHS_PER_INSTANCE)
+
+    node.begin = begin
+    await client.producer("wide", name="a").begin()
+    assert asked.count(1) == 2
 
 
 async def test_where_partition_0_has_forgotten_an_older_one_that_is_fenced_elsewhere(
