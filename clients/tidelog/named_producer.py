@@ -55,18 +55,19 @@ class Instance:
 
     Attributes:
         producer_id: of all instances.
+        topic_id: of the topic in which this one has begun.
         epoch: of this one; 0 before `begin` is done.
         entered: the partitions in which all older instances are fenced.
     """
 
     def __init__(self, router: Router, topic: str, name: str) -> None:
         self.producer_id = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 1 | 1
+        self.topic_id = b""
         self.epoch = 0
         self.entered: set[int] = set()
         self._router = router
         self._topic = topic
         self._name = name
-        self._topic_id = b""
 
     async def begin(self) -> None:
         """Become the newest instance, in all partitions.
@@ -86,7 +87,7 @@ class Instance:
             TidelogError: a partition could not be written to.
         """
         for number in (0, partition):
-            written = await self._write(self._topic_id, [number], epoch=self.epoch)
+            written = await self._write(self.topic_id, [number], epoch=self.epoch)
             if written.newest > self.epoch or (number == 0 and not written.repeated):
                 raise self._fenced()  # what has forgotten this one may have forgotten a newer one
         self.entered.add(partition)
@@ -104,7 +105,7 @@ class Instance:
             partitions = range(route.partition_count)
             above, repeated = await self._write(topic_id, partitions[1:], epoch=epoch)
             if above <= epoch and not repeated:
-                self._topic_id, self.epoch, self.entered = topic_id, epoch, set(partitions)
+                self.topic_id, self.epoch, self.entered = topic_id, epoch, set(partitions)
                 return
         raise self._fenced()
 

@@ -495,7 +495,7 @@ class Producer:
             UnknownTopicError: the name stands for another topic now.
         """
         if route.topic_id != self._topic_id:
-            if self._topic_id:
+            if self._topic_id or (self._instance is not None and route.topic_id != self._instance.topic_id):
                 raise gone_error(self.topic)
             assert self._sender is not None
             self._topic_id = self._sender.topic_id = route.topic_id

@@ -208,3 +208,22 @@ async def test_a_partition_that_cannot_be_entered_is_given_up_in_time(client: Cl
             await producer.close()
         assert receipt.done()
     node.begin = None
+
+
+async def test_an_instance_writes_to_no_other_topic_than_it_has_begun_in(client: Client, node: FakeNode) -> None:
+    begun = node.topics["t"].topic_id
+
+    async def made_again() -> None:
+        await original()
+        del node.topics["t"]
+        node.add_topic("t")
+        await client._router.refresh("t", fresh=True)
+
+    producer = client.producer("t", name="a")
+    assert producer._instance is not None
+    original, producer._instance.begin = producer._instance.begin, made_again  # type: ignore[method-assign]
+    with pytest.raises(UnknownTopicError):
+        await producer.send(b"v")
+    assert node.topics["t"].topic_id != begun
+    assert node.values("t") == []
+    await producer.abort()
