@@ -18,6 +18,7 @@ from tidelog.errors import (
     ProducerFencedError,
     UnknownTopicError,
 )
+from tidelog.named_producer import Instance
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -210,18 +211,19 @@ async def test_a_partition_that_cannot_be_entered_is_given_up_in_time(client: Cl
     node.begin = None
 
 
-async def test_an_instance_writes_to_no_other_topic_than_it_has_begun_in(client: Client, node: FakeNode) -> None:
-    begun = node.topics["t"].topic_id
+async def test_an_instance_writes_to_no_other_topic_than_it_has_begun_in(
+    client: Client, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, begin = node.topics["t"].topic_id, Instance.begin
 
-    async def made_again() -> None:
-        await original()
+    async def made_again(instance: Instance) -> None:
+        await begin(instance)
         del node.topics["t"]
         node.add_topic("t")
-        await client._router.refresh("t", fresh=True)
+        await client.list_offsets("t", "latest")  # the client hears of it
 
+    monkeypatch.setattr(Instance, "begin", made_again)
     producer = client.producer("t", name="a")
-    assert producer._instance is not None
-    original, producer._instance.begin = producer._instance.begin, made_again  # type: ignore[method-assign]
     with pytest.raises(UnknownTopicError):
         await producer.send(b"v")
     assert node.topics["t"].topic_id != begun

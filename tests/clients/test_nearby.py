@@ -104,11 +104,14 @@ async def test_who_reads_slowly_is_not_taken_for_a_replica_that_is_behind(cluste
         assert len(await taken(consumer, 5)) == 5
 
 
-async def test_who_catches_up_is_not_behind(cluster: FakeCluster, client: Client) -> None:
-    await publish(cluster, "x" * 240)
+async def test_who_catches_up_is_not_behind(
+    cluster: FakeCluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nearby, "BEHIND_S", 0.6)
+    await publish(cluster, "x" * 600)
     async with client.consumer("wide", prefetch_records=4) as consumer:
-        for _ in range(120):  # for longer than is looked for
-            await taken(consumer, 2)
+        for _ in range(200):  # for longer than is looked for
+            await taken(consumer, 3)
             await asyncio.sleep(LOOK_S)
         assert asked(cluster)[:2] == [0, 0]
 
