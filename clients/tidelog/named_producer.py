@@ -1,9 +1,10 @@
 """An instance of a producer that has a name, and how it fences the older ones.
 
 The name decides the producer id, so all instances write under one id, and the producer epoch says which is the newest.
-Partition 0 decides who that is: its owner gives an epoch above every one that it knows, and has it in the log before it
-answers. Then the same epoch is written into all other partitions. From there on no batch of an older instance is stored
-anywhere, whatever still is on its way.
+Partition 0 decides who that is: an instance writes an epoch there that no other has, above the newest one. Its owner
+refuses one that is not, and tells which is the newest. A request that was given up and arrives late names an epoch that
+whoever began since is above, so it fences nobody. Then the same epoch is written into all other partitions. From there
+on no batch of an older instance is stored anywhere, whatever still is on its way.
 
 A partition that came later is entered before the first batch goes there: partition 0 first, which says whether this
 instance still is the newest, then the partition. A newer instance that begins meanwhile takes the partitions that the
@@ -22,9 +23,9 @@ from tidelog.metadata import gone_error
 from tidelog.paging import in_requests
 from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.limits import PRODUCER_NAME_BYTES_MAX
+from tidelog_proto.limits import EPOCHS_PER_INSTANCE, PRODUCER_EPOCH_MAX, PRODUCER_NAME_BYTES_MAX
 
-TRIES: Final = 8
+TRIES: Final = 16
 """How often other instances may begin while this one does."""
 
 
@@ -48,6 +49,10 @@ class Written(NamedTuple):
 
     newest: int
     repeated: bool
+
+    def is_new_at(self, epoch: int) -> bool:
+        """Whether the instance that has just written this epoch is the newest, and the only one that has it."""
+        return self.newest <= epoch and not self.repeated
 
 
 class Instance:
@@ -87,29 +92,33 @@ class Instance:
             TidelogError: a partition could not be written to.
         """
         for number in (0, partition):
-            written = await self._write(self.topic_id, [number], epoch=self.epoch)
+            written = await self._write(self.topic_id, [number], self.epoch)
             if written.newest > self.epoch or (number == 0 and not written.repeated):
                 raise self._fenced()  # what has forgotten this one may have forgotten a newer one
         self.entered.add(partition)
 
     async def _begin(self) -> None:
-        above = 0
+        epoch = EPOCHS_PER_INSTANCE
         for _ in range(TRIES):
             route = await self._router.topic_with(self._topic, ())
             topic_id = route.topic_id
-            epoch = (await self._write(topic_id, [0], above=above)).newest
-            await self._router.refresh(self._topic, sure=True)  # partitions that an older instance knew are among these
-            route = await self._router.topic(self._topic)
-            if route.topic_id != topic_id:
-                raise gone_error(self._topic)
-            partitions = range(route.partition_count)
-            above, repeated = await self._write(topic_id, partitions[1:], epoch=epoch)
-            if above <= epoch and not repeated:
-                self.topic_id, self.epoch, self.entered = topic_id, epoch, set(partitions)
-                return
+            written = await self._write(topic_id, [0], epoch)
+            if written.is_new_at(epoch):
+                await self._router.refresh(self._topic, sure=True)  # what an older instance knew is among these
+                route = await self._router.topic(self._topic)
+                if route.topic_id != topic_id:
+                    raise gone_error(self._topic)
+                partitions = range(route.partition_count)
+                written = await self._write(topic_id, partitions[1:], epoch)
+                if written.is_new_at(epoch):
+                    self.topic_id, self.epoch, self.entered = topic_id, epoch, set(partitions)
+                    return
+            epoch = (written.newest // EPOCHS_PER_INSTANCE + 1) * EPOCHS_PER_INSTANCE
+            if epoch > PRODUCER_EPOCH_MAX:
+                raise InvalidRequestError(f"{self._name!r} has had all instances that there are for it: name it anew")
         raise self._fenced()
 
-    async def _write(self, topic_id: bytes, partitions: Iterable[int], *, epoch: int = 0, above: int = 0) -> Written:
+    async def _write(self, topic_id: bytes, partitions: Iterable[int], epoch: int) -> Written:
         """Write an instance's epoch into partitions and return what is there now.
 
         Raises:
@@ -123,7 +132,6 @@ class Instance:
                     partition=number,
                     producer_id=self.producer_id,
                     producer_epoch=epoch,
-                    above=above,
                 )
                 for number in numbers
             ]
@@ -136,7 +144,7 @@ class Instance:
                 return results_of(frame.envelope.producer_begin_reply.results, count, connection)
 
             failures: list[TidelogError] = []
-            for result in await self._router.at_any(ask, repeatable=False):
+            for result in await self._router.at_any(ask):
                 if not result.HasField("error") or result.error.code == pb.PRODUCER_FENCED:
                     newest = max(newest, result.producer_epoch)
                     repeated |= result.repeated

@@ -20,7 +20,7 @@ from tidelog_proto.columns import columns_of
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame, FrameDecoder, encode_frame, split_attachment
 from tidelog_proto.header import unpack_header
-from tidelog_proto.limits import EPOCHS_PER_INSTANCE, PROTOCOL_VERSION
+from tidelog_proto.limits import PROTOCOL_VERSION
 
 Key = tuple[bytes, int]
 
@@ -227,14 +227,13 @@ class FakeConnection(asyncio.Protocol):
 
     def begun(self, entry: pb.ProducerBeginEntry) -> pb.ProducerBeginResult:
         """Begin an instance as a node does."""
-        partition = self.node.partitions[entry.topic_id, entry.partition]
-        known = max(partition.producers.epoch_of(entry.producer_id) or 0, entry.above)
-        epoch = entry.producer_epoch or (known // EPOCHS_PER_INSTANCE + 1) * EPOCHS_PER_INSTANCE
+        partition, epoch = self.node.partitions[entry.topic_id, entry.partition], entry.producer_epoch
         encoded = encode_batch(
             columns_of([None]), now_us=1, producer_id=entry.producer_id, producer_epoch=epoch, control=True
         )
         stored = partition.append(encoded.to_bytes())
         if stored.HasField("error"):
+            known = partition.producers.epoch_of(entry.producer_id)
             return pb.ProducerBeginResult(error=stored.error, producer_epoch=known)
         return pb.ProducerBeginResult(producer_epoch=epoch, repeated=stored.duplicate)
 

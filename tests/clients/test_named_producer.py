@@ -16,13 +16,13 @@ from tidelog.errors import (
     EpochChangingError,
     InvalidRequestError,
     ProducerFencedError,
+    RequestTimeoutError,
     UnknownTopicError,
 )
 from tidelog.named_producer import Instance
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.limits import EPOCHS_PER_INSTANCE
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ async def test_an_owner_that_has_not_heard_of_its_partition_is_asked_again(clien
         if entry.partition == 1 and asked.count(1) == 1:
             error = ProtocolError(pb.UNKNOWN_PARTITION, "'wide' has partitions 0 to 0, not 1")
             return pb.ProducerBeginResult(error=error.to_message())
-        return pb.ProducerBeginResult(producer_epoch=entry.producer_epoch or EPOCHS_PER_INSTANCE)
+        return pb.ProducerBeginResult(producer_epoch=entry.producer_epoch)
 
     node.begin = begin
     await client.producer("wide", name="a").begin()
@@ -229,3 +229,31 @@ async def test_an_instance_writes_to_no_other_topic_than_it_has_begun_in(
     assert node.topics["t"].topic_id != begun
     assert node.values("t") == []
     await producer.abort()
+
+
+async def test_a_beginning_that_comes_late_fences_nobody_who_has_begun_since(client: Client, node: FakeNode) -> None:
+    late: list[pb.ProducerBeginEntry] = []
+    node.begin = late.append
+    async with Client(f"127.0.0.1:{node.port}", request_timeout_s=0.3) as early:
+        with pytest.raises(RequestTimeoutError):
+            await early.producer("t", name="a").begin()
+    node.begin = None
+    producer = client.producer("t", name="a")
+    await producer.begin()
+    connection = next(iter(node.connections))
+    assert late
+    assert all(entry.producer_epoch for entry in late), "which the owner would be free to choose"
+    for entry in late:
+        connection.begun(entry)
+    await producer.send(b"v")
+    await producer.close()
+
+
+async def test_a_silent_node_does_not_keep_an_instance_from_beginning() -> None:
+    async with running_cluster() as cluster, Client(cluster.bootstrap, request_timeout_s=20.0) as client:
+        await client.producer("wide", name="a").begin()
+        (asked,) = [node for node in cluster.nodes if "producer_begin" in node.requests]
+        asked.freeze()
+        async with asyncio.timeout(10):
+            await client.producer("wide", name="a").begin()
+        asked.thaw()
