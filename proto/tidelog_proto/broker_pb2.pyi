@@ -745,18 +745,16 @@ class ProducerBegin(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[ProducerBeginEntry, _Mapping]]] = ...) -> None: ...
 
 class ProducerBeginEntry(_message.Message):
-    __slots__ = ("topic_id", "partition", "producer_id", "producer_epoch", "above")
+    __slots__ = ("topic_id", "partition", "producer_id", "producer_epoch")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    ABOVE_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     producer_id: int
     producer_epoch: int
-    above: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., above: _Optional[int] = ...) -> None: ...
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
 
 class ProducerBeginReply(_message.Message):
     __slots__ = ("results",)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.replication.producers import StoredBatch
@@ -25,10 +24,7 @@ from tidelog_proto.batch import encode_batch
 from tidelog_proto.columns import columns_of
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header
-from tidelog_proto.limits import EPOCHS_PER_INSTANCE, PRODUCER_EPOCH_MAX
-
-TRIES: Final = 16
-"""How often an instance may come too late, because another one began at the same moment."""
+from tidelog_proto.limits import EPOCHS_PER_INSTANCE
 
 
 async def begin(broker: Broker, request: Request) -> None:
@@ -54,8 +50,10 @@ async def _at_owner(broker: Broker, entry: pb.ProducerBeginEntry) -> pb.Producer
     check_users_partition(broker, entry)
     if entry.producer_id == 0:
         raise ProtocolError(pb.INVALID_REQUEST, "a producer without an id has no instances")
-    if entry.producer_epoch % EPOCHS_PER_INSTANCE:
-        raise ProtocolError(pb.INVALID_REQUEST, f"an instance's epoch is a multiple of {EPOCHS_PER_INSTANCE}")
+    if not entry.producer_epoch or entry.producer_epoch % EPOCHS_PER_INSTANCE:
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"an instance's epoch is a multiple of {EPOCHS_PER_INSTANCE}, and not 0"
+        )
     asked = pb.Envelope(producer_begin=pb.ProducerBegin(entries=[entry]))
     reply = await ask_owner(broker, (entry.topic_id, entry.partition), asked, lambda envelope: _local(broker, envelope))
     return reply.producer_begin_reply.results[0]
@@ -70,51 +68,32 @@ async def _local(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
     (entry,) = envelope.producer_begin.entries
     await broker.partitions.awake([(entry.topic_id, entry.partition)])
     partition = broker.partitions.get(entry.topic_id, entry.partition)
-    for _ in range(TRIES):
-        await partition.access.ensure_active()
-        known = _known_epoch(partition, entry.producer_id)
-        epoch = entry.producer_epoch or _next_epoch(known, entry.above)
-        outcome, repeated = await _append(partition, entry.producer_id, epoch)
-        if not entry.producer_epoch:
-            if isinstance(outcome, StoredBatch) and not repeated:
-                return _result(pb.ProducerBeginResult(producer_epoch=epoch))
-            if isinstance(outcome, StoredBatch) or outcome.code == pb.PRODUCER_FENCED:
-                continue  # another instance began at the same moment, and has this epoch or a newer one
-            raise outcome
-        if isinstance(outcome, StoredBatch) and not repeated:
-            return _result(pb.ProducerBeginResult(producer_epoch=epoch))
-        if isinstance(outcome, ProtocolError) and outcome.code == pb.PRODUCER_FENCED:
-            newest = _known_epoch(partition, entry.producer_id) or 0
+    await partition.access.ensure_active()
+    epoch = entry.producer_epoch
+    outcome, repeated = await _append(partition, entry.producer_id, epoch)
+    if isinstance(outcome, ProtocolError):
+        if outcome.code == pb.PRODUCER_FENCED:
+            newest = _known_epoch(partition, entry.producer_id)
             if newest // EPOCHS_PER_INSTANCE != epoch // EPOCHS_PER_INSTANCE:
                 return _result(pb.ProducerBeginResult(error=outcome.to_message(), producer_epoch=newest))
-        elif isinstance(outcome, ProtocolError) and outcome.code != pb.DUPLICATE_OUT_OF_WINDOW:
+        elif outcome.code != pb.DUPLICATE_OUT_OF_WINDOW:
             raise outcome
-        # That it had begun is known here, which a later owner may know better.
-        await partition.access.confirm_owner()
-        return _result(pb.ProducerBeginResult(producer_epoch=epoch, repeated=True))
-    raise ProtocolError(
-        pb.OVERLOADED, f"{partition.name}: too many instances of one producer begin at once", retry_after_ms=100
-    )
+    elif not repeated:
+        return _result(pb.ProducerBeginResult(producer_epoch=epoch))
+    # That it had begun is known here, which a later owner may know better.
+    await partition.access.confirm_owner()
+    return _result(pb.ProducerBeginResult(producer_epoch=epoch, repeated=True))
 
 
 def _result(result: pb.ProducerBeginResult) -> pb.Envelope:
     return pb.Envelope(producer_begin_reply=pb.ProducerBeginReply(results=[result]))
 
 
-def _known_epoch(partition: Partition, producer_id: int) -> int | None:
+def _known_epoch(partition: Partition, producer_id: int) -> int:
     owner = partition.state.writer
     if owner is None:
         raise ProtocolError(pb.EPOCH_CHANGING, f"{partition.name}: the epoch has just ended; send again")
-    return owner.producers.epoch_of(producer_id)
-
-
-def _next_epoch(known: int | None, above: int) -> int:
-    epoch = (max(known or 0, above) // EPOCHS_PER_INSTANCE + 1) * EPOCHS_PER_INSTANCE
-    if epoch > PRODUCER_EPOCH_MAX:
-        raise ProtocolError(
-            pb.INVALID_REQUEST, f"the producer has had all its {epoch // EPOCHS_PER_INSTANCE} instances: name it anew"
-        )
-    return epoch
+    return owner.producers.epoch_of(producer_id) or 0
 
 
 async def _append(partition: Partition, producer_id: int, epoch: int) -> tuple[StoredBatch | ProtocolError, bool]:

@@ -15,7 +15,7 @@ from tidelog_broker.node.node import Node
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import encode_batch
 from tidelog_proto.columns import columns_of
-from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, EPOCHS_PER_INSTANCE, PRODUCER_EPOCH_MAX
+from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, EPOCHS_PER_INSTANCE
 
 ID = 77
 
@@ -26,10 +26,8 @@ async def begin(peer: Peer, *entries: pb.ProducerBeginEntry) -> list[pb.Producer
     return list(frame.envelope.producer_begin_reply.results)
 
 
-def entry(topic_id: bytes, partition: int = 0, *, epoch: int = 0, above: int = 0) -> pb.ProducerBeginEntry:
-    return pb.ProducerBeginEntry(
-        topic_id=topic_id, partition=partition, producer_id=ID, producer_epoch=epoch, above=above
-    )
+def entry(topic_id: bytes, partition: int = 0, *, epoch: int = EPOCHS_PER_INSTANCE) -> pb.ProducerBeginEntry:
+    return pb.ProducerBeginEntry(topic_id=topic_id, partition=partition, producer_id=ID, producer_epoch=epoch)
 
 
 def numbered(*values: bytes, epoch: int, sequence: int) -> bytes:
@@ -48,8 +46,8 @@ async def test_each_instance_is_above_those_before_it_and_fences_them(peer: Peer
     await peer.publish(topic_id, numbered(b"a", epoch=first.producer_epoch, sequence=1))
     bumped = first.producer_epoch + 5
     await peer.publish(topic_id, numbered(b"b", epoch=bumped, sequence=0))
-    (second,) = await begin(peer, entry(topic_id))
-    assert second.producer_epoch == 2 * EPOCHS_PER_INSTANCE
+    (second,) = await begin(peer, entry(topic_id, epoch=2 * EPOCHS_PER_INSTANCE))
+    assert (second.producer_epoch, second.repeated) == (2 * EPOCHS_PER_INSTANCE, False)
     (late,) = await peer.publish(topic_id, numbered(b"late", epoch=bumped, sequence=1))
     assert late.error.code == pb.PRODUCER_FENCED
     (stored,) = await peer.publish(topic_id, numbered(b"c", epoch=second.producer_epoch, sequence=1))
@@ -83,12 +81,12 @@ async def test_an_instance_that_had_to_begin_anew_is_no_newer_one(peer: Peer, to
     assert (again.producer_epoch, again.repeated) == (first.producer_epoch, True)
 
 
-async def test_instances_that_begin_at_the_same_moment_get_different_epochs(node: Node, peer: Peer) -> None:
+async def test_of_instances_that_begin_at_the_same_moment_one_has_the_epoch(node: Node, peer: Peer) -> None:
     topic_id = (await peer.create()).topic_id
     async with connected(node.port) as other:
         asked = [begin(each, entry(topic_id), entry(topic_id)) for each in (peer, other)]
-        told = [result.producer_epoch for results in await asyncio.gather(*asked) for result in results]
-    assert sorted(told) == [number * EPOCHS_PER_INSTANCE for number in range(1, 5)]
+        told = [result.repeated for results in await asyncio.gather(*asked) for result in results]
+    assert sorted(told) == [False, True, True, True]
 
 
 async def test_what_was_begun_is_known_after_a_restart(stand: Stand) -> None:
@@ -100,12 +98,11 @@ async def test_what_was_begun_is_known_after_a_restart(stand: Stand) -> None:
     peer = await stand.peer()
     (late,) = await peer.publish(topic_id, numbered(b"late", epoch=0, sequence=0))
     assert late.error.code == pb.PRODUCER_FENCED
-    (second,) = await begin(peer, entry(topic_id))
-    assert second.producer_epoch > first.producer_epoch
+    (again,) = await begin(peer, entry(topic_id, epoch=first.producer_epoch))
+    assert again.repeated
 
 
 async def test_what_cannot_begin_is_told_of(peer: Peer, topic_id: bytes) -> None:
-    last = PRODUCER_EPOCH_MAX // EPOCHS_PER_INSTANCE * EPOCHS_PER_INSTANCE
     told = await begin(
         peer,
         entry(topic_id, 2),
@@ -114,7 +111,7 @@ async def test_what_cannot_begin_is_told_of(peer: Peer, topic_id: bytes) -> None
         entry(OFFSETS_TOPIC_ID),
         pb.ProducerBeginEntry(topic_id=topic_id),
         entry(topic_id, epoch=EPOCHS_PER_INSTANCE + 1),
-        entry(topic_id, above=last),
+        entry(topic_id, epoch=0),
         entry(topic_id),
     )
     assert [one.error.code for one in told] == [
@@ -150,8 +147,8 @@ async def test_an_instance_outlives_the_owner_at_which_it_began(tmp_path: Path) 
         assert late.error.code == pb.PRODUCER_FENCED
         (on,) = await peer.publish(TOPIC_ID, numbered(b"on", epoch=first.producer_epoch, sequence=1))
         assert not on.HasField("error"), on
-        (second,) = await begin(peer, entry(TOPIC_ID))
-        assert second.producer_epoch == first.producer_epoch + EPOCHS_PER_INSTANCE
+        (second,) = await begin(peer, entry(TOPIC_ID, epoch=2 * EPOCHS_PER_INSTANCE))
+        assert (second.HasField("error"), second.repeated) == (False, False)
 
 
 @pytest.mark.parametrize("batches", [0, 20])
@@ -164,7 +161,8 @@ async def test_an_owner_that_may_be_none_any_more_does_not_say_who_is_the_newest
         for sequence in range(1, 1 + batches):  # more than what is remembered of a producer's batches
             await peer.publish(TOPIC_ID, numbered(b"x", epoch=first.producer_epoch, sequence=sequence))
         cluster.suspect(owner)
-        (second,) = await begin(await cluster.peer(await cluster.owner(but=owner)), entry(TOPIC_ID))
-        assert second.producer_epoch == first.producer_epoch + EPOCHS_PER_INSTANCE
+        newer = entry(TOPIC_ID, epoch=2 * EPOCHS_PER_INSTANCE)
+        (second,) = await begin(await cluster.peer(await cluster.owner(but=owner)), newer)
+        assert not second.HasField("error"), second
         (told,) = await begin(peer, entry(TOPIC_ID, epoch=first.producer_epoch))
         assert told.HasField("error"), "it does not know of the second one"
