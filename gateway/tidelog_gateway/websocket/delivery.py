@@ -165,7 +165,7 @@ class Delivery:
         try:
             async with self._gateway.client.consumer(
                 self._sub.topic,
-                group=membership.group,
+                group=membership.wish(),
                 start=start_of(self._sub.start),
                 prefetch_bytes=AHEAD_BYTES,
                 admit=self._ahead.admit,
@@ -213,7 +213,8 @@ class Delivery:
         """
         if consumed is None:
             return False
-        if not self._protocol.may_send(self._sub.sid, consumed.partition):
+        term = self._protocol.term(self._sub.sid, consumed.partition)
+        if not self._protocol.may_send(self._sub.sid, consumed.partition, term):
             self._ahead.done(consumed.batch, decoded=False)
             return True
         if not len(consumed.batch):
@@ -228,7 +229,7 @@ class Delivery:
         while len(reader):
             if not await self._credit():
                 return False
-            if not self._protocol.may_send(self._sub.sid, consumed.partition):
+            if not self._protocol.may_send(self._sub.sid, consumed.partition, term):
                 break
             allowance = self._protocol.allowance(self._sub.sid)
             size_bytes_max = reader.json_bytes_max(allowance.records, allowance.bytes)

@@ -38,6 +38,7 @@ class Membership:
 
     def __init__(self, protocol: WsProtocol, sub: Sub, sender: Sender) -> None:
         assert sub.group is not None
+        self._group = sub.group
         self._protocol = protocol
         self._sid = sub.sid
         self._topic = sub.topic
@@ -46,9 +47,16 @@ class Membership:
         self._committed: dict[int, int] = {}
         self._has_committed = asyncio.Event()
         self._is_over = False
+
+    def wish(self) -> Group:
+        """Return what the consumer is to be in the group.
+
+        Raises:
+            InvalidRequestError: no group may have that name.
+        """
         # Whether the client takes anything is judged by its credit, see `Delivery`: a consumer does not know of that.
-        self.group = Group(
-            sub.group,
+        return Group(
+            self._group,
             commit="manual",
             poll_timeout_s=math.inf,
             on_assigned=self._assigned,
@@ -83,7 +91,10 @@ class Membership:
         if self._is_over or self._consumer is None:
             return
         positions = self._consumer.position()
-        offsets = {where.partition: positions[where] for where in sorted(partitions)}
+        # What went again while another callback was waited for is not told of, neither now nor when that is told.
+        offsets = {where.partition: positions[where] for where in sorted(partitions) if where in positions}
+        if not offsets:
+            return
         self._committed.update(offsets)
         self._protocol.assigned(self._sid, offsets)
         await self._sender.send(assigned_message(self._sid, offsets))
@@ -91,7 +102,9 @@ class Membership:
     async def _revoked(self, partitions: frozenset[TopicPartition]) -> None:
         if self._is_over:
             return
-        numbers = sorted(where.partition for where in partitions)
+        numbers = self._told_of(partitions)
+        if not numbers:
+            return
         self._protocol.stopped(self._sid, numbers)
         await self._sender.send(revoked_message(self._sid, numbers, lost=False))
         with contextlib.suppress(TimeoutError):
@@ -104,9 +117,18 @@ class Membership:
     async def _lost(self, partitions: frozenset[TopicPartition]) -> None:
         if self._is_over:
             return
-        numbers = sorted(where.partition for where in partitions)
-        self._forget(numbers)
+        numbers = self._told_of(partitions)
+        if not numbers:
+            return
+        # What is on its way to the socket still goes before this message, and moves the position.
+        self._protocol.stopped(self._sid, numbers)
         await self._sender.send(revoked_message(self._sid, numbers, lost=True))
+        self._forget(numbers)
+
+    def _told_of(self, partitions: frozenset[TopicPartition]) -> list[int]:
+        """Return those of some partitions that the client knows to be its."""
+        positions = self._protocol.subscriptions[self._sid].positions
+        return sorted(where.partition for where in partitions if where.partition in positions)
 
     def _owes(self, numbers: list[int]) -> bool:
         """Whether the client was sent what it has not committed, and still may."""

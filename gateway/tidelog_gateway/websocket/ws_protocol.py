@@ -109,6 +109,7 @@ class Subscription:
     Attributes:
         positions: the next offset of each partition; empty while opening, and what a member has by now.
         stopped: partitions that a member gives up: they are committed still, and nothing more is sent of them.
+        terms: how often a member got each partition: what it had at hand when one went is not what it gets anew.
         credit_bytes: None when the client counts records only.
     """
 
@@ -120,6 +121,7 @@ class Subscription:
     is_member: bool = False
     positions: dict[int, int] = field(default_factory=dict)
     stopped: set[int] = field(default_factory=set)
+    terms: dict[int, int] = field(default_factory=dict)
 
 
 class WsProtocol:
@@ -219,6 +221,8 @@ class WsProtocol:
         subscription = self.subscriptions[sid]
         subscription.positions.update(positions)
         subscription.stopped.difference_update(positions)
+        for number in positions:
+            subscription.terms[number] = subscription.terms.get(number, 0) + 1
 
     def stopped(self, sid: int, partitions: Iterable[int]) -> None:
         """Say which partitions a member gives up: it may commit them until `revoked`."""
@@ -231,11 +235,17 @@ class WsProtocol:
             subscription.positions.pop(number, None)
             subscription.stopped.discard(number)
 
-    def may_send(self, sid: int, partition: int) -> bool:
-        """Whether records of a partition may be sent: a member has some, all others have all."""
+    def term(self, sid: int, partition: int) -> int:
+        """Return in which term records of a partition arrive now; see `may_send`."""
+        return self.subscriptions[sid].terms.get(partition, 0)
+
+    def may_send(self, sid: int, partition: int, term: int) -> bool:
+        """Whether records of a partition that arrived in a term may be sent: a member has some, all others have all."""
         subscription = self.subscriptions[sid]
         return not subscription.is_member or (
-            partition in subscription.positions and partition not in subscription.stopped
+            partition in subscription.positions
+            and partition not in subscription.stopped
+            and term == subscription.terms[partition]
         )
 
     def ended(self, sid: int) -> None:

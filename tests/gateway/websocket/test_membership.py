@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import secrets
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import httpx
 import pytest
@@ -15,8 +16,13 @@ from tests.gateway.conftest import process
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from tidelog_gateway.websocket.membership import start_of
+from tidelog import Client, Consumer, Group, TopicPartition
+from tidelog.group_options import OnPartitions
+from tidelog_gateway.settings import GatewaySettings
+from tidelog_gateway.websocket.membership import Membership, start_of
 from tidelog_gateway.websocket.messages import AtTime
+from tidelog_gateway.websocket.sending import Sender
+from tidelog_gateway.websocket.ws_protocol import OpenSubscription, WsProtocol, assigned_message, revoked_message
 
 pytestmark = pytest.mark.e2e
 
@@ -39,14 +45,16 @@ async def topic(http: httpx.AsyncClient) -> str:
 class Member:
     """A client that takes what it is sent: `seen` are values, `has` are its partitions with their next offsets."""
 
-    def __init__(self, address: str, topic: str, *, credit: int = 10_000, commits: bool = True) -> None:
+    def __init__(
+        self, address: str, topic: str, *, credit: int = 10_000, commits: bool = True, group: str | None = None
+    ) -> None:
         self.seen: list[str] = []
         self.has: dict[int, int] = {}
         self.gave_up: list[tuple[list[int], bool]] = []
         self.answers: dict[int, Any] = {}
         self.ended: Any = None
         self._address = address
-        self._sub = {"sid": 1, "topic": topic, "group": f"of {topic}", "member": True, "from": "earliest"}
+        self._sub = {"sid": 1, "topic": topic, "group": group or f"of {topic}", "member": True, "from": "earliest"}
         self._sub["credit"] = {"records": credit}
         self._commits = commits
         self._next_id = 1
@@ -195,6 +203,82 @@ async def test_a_topic_that_is_deleted_ends_it(http: httpx.AsyncClient, topic: s
         await member.until(lambda: not member.has or member.ended)
 
 
+class Told:
+    """What a membership has of its connection and its consumer: takes messages, and knows positions."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+        self.positions: dict[TopicPartition, int] = {}
+        self.protocol = WsProtocol(GatewaySettings())
+        sub = {"sid": 1, "topic": "t", "group": "g", "member": True, "credit": {"records": 10}}
+        action = self.protocol.receive(json.dumps({"id": 1, "sub": sub}), now_us=0)
+        assert isinstance(action, OpenSubscription)
+        membership = Membership(self.protocol, action.sub, cast(Sender, self))
+        membership.reads_with(cast(Consumer, self))
+        self.wish = membership.wish()
+
+    def position(self) -> dict[TopicPartition, int]:
+        return self.positions
+
+    async def send(self, message: Any) -> None:
+        if "revoked" in message and message["revoked"]["lost"]:  # behind a batch whose turn came before
+            for number in message["revoked"]["partitions"]:
+                self.protocol.delivered(1, number, records=1, payload_bytes=1, next_offset=9)
+        self.messages.append(message)
+
+    async def call(self, callback: OnPartitions | None, *numbers: int) -> None:
+        assert callback is not None
+        waits = callback(frozenset(TopicPartition("t", number) for number in numbers))
+        assert waits is not None
+        await waits
+
+
+async def test_what_went_before_it_was_told_of_is_not_told_of() -> None:
+    told = Told()
+    told.positions = {TopicPartition("t", 1): 5}
+    await told.call(told.wish.on_assigned, 0, 1)
+    await told.call(told.wish.on_lost, 0)
+    await told.call(told.wish.on_assigned, 2)
+    await told.call(told.wish.on_revoked, 1, 2)
+    assert told.messages == [assigned_message(1, {1: 5}), revoked_message(1, [1], lost=False)]
+
+
+async def test_a_batch_whose_turn_comes_while_a_partition_is_lost_gives_it_back_to_nobody() -> None:
+    told = Told()
+    told.positions = {TopicPartition("t", 0): 5}
+    await told.call(told.wish.on_assigned, 0)
+    term = told.protocol.term(1, 0)
+    assert told.protocol.may_send(1, 0, term)
+    await told.call(told.wish.on_lost, 0)
+    assert not told.protocol.may_send(1, 0, term)
+
+
 def test_a_time_to_begin_at() -> None:
     assert start_of("latest") == "latest"
     assert start_of(AtTime(timestamp_ms=1500)) == datetime.fromtimestamp(1.5, UTC)
+
+
+async def test_a_name_that_no_group_may_have_is_told_of(topic: str, gateway_address: str) -> None:
+    async with Member(gateway_address, topic, group="no\ngroup") as member:
+        await member.until(lambda: member.answers)
+        assert member.answers[2]["error"]["status"] == 422
+
+
+async def test_what_was_at_hand_when_a_partition_went_is_not_sent_when_it_has_come_back(
+    http: httpx.AsyncClient, topic: str, gateway_address: str, node_address: str
+) -> None:
+    await put(http, topic, range(400))
+    async with Member(gateway_address, topic, credit=10) as slow, Client([node_address]) as client:
+        await slow.until(lambda: len(slow.seen) == 10)
+        at_hand = int(slow.seen[0]) % PARTITIONS
+        wish = Group(f"of {topic}", commit="manual", assignor="range")  # who gets what depends on random ids
+        async with asyncio.timeout(60):
+            while not any(at_hand in numbers for numbers, _ in slow.gave_up):
+                async with contextlib.AsyncExitStack() as others:
+                    for _ in range(PARTITIONS - 1):
+                        await others.enter_async_context(client.consumer(topic, group=wish))
+                    await slow.until(lambda: len(slow.has) == 1)
+                await slow.until(lambda: len(slow.has) == PARTITIONS)
+        await slow.give(1000)
+        await slow.until(lambda: len(slow.seen) >= 400)
+        assert sorted(map(int, slow.seen)) == list(range(400))
