@@ -520,7 +520,7 @@ class Serving:
                 self._expected[where] = self._router.moves.expect(
                     *where,
                     connection,
-                    partial(subscription.end, where),
+                    partial(self._owner_changed, subscription, where, is_near=reached.is_near),
                     wait_s=None,
                     instead_of=self._router.instead_of(reached, where),
                 )
@@ -528,6 +528,15 @@ class Serving:
         self.stir()  # there may have been too little credit left for it
         for name in names:
             self._router.moves.changed(name)  # it may have moved while the answer was on its way
+
+    def _owner_changed(
+        self, subscription: Subscription, where: TopicPartition, error: TidelogError, *, is_near: bool
+    ) -> None:
+        """Metadata names another owner: whoever serves a partition in place of the old one is looked at again."""
+        if not is_near:
+            subscription.end(where, error)
+        elif self._serving.get(where) is subscription:
+            self._make_anew(subscription)  # nothing is wrong with the replica
 
     def _send_credit(self, connection: Connection, subscription_id: int, credit: Credit) -> None:
         connection.send(

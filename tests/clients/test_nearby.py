@@ -160,3 +160,20 @@ async def test_owners_may_change(cluster: FakeCluster, client: Client, near: Clu
         for _ in range(3):
             await publish(cluster, "def")
             assert await taken(consumer, 3) == list("def")
+
+
+async def test_a_replica_is_not_left_because_the_owner_has_changed(
+    cluster: FakeCluster, client: Client, near: ClusterNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.move("wide", cluster.nodes[0], 2)
+    await publish(cluster, "abc")
+    async with client.consumer("wide") as consumer:
+        assert await taken(consumer, 3) == list("abc")
+        before = asked(cluster)
+        cluster.move("wide", cluster.nodes[1], 0)
+        await client.topic("wide")
+        await publish(cluster, "def")
+        assert await taken(consumer, 3) == list("def")
+        await near.received("subscribe", before[2] + 1)
+        assert asked(cluster)[:2] == before[:2]
+        assert "is not read" not in caplog.text
