@@ -459,11 +459,13 @@ class Consumer:
         if self._closed:
             return
         self._closed = True
-        if self._member is not None:
-            await self._member.close(commits_hand=commits_hand)
-        await self._intake.close()
-        await self._assignment.close()
-        await self._dead_letters.close()
+        try:
+            if self._member is not None:
+                await self._member.close(commits_hand=commits_hand)
+        finally:  # leaving a group takes a moment, in which this may be cancelled
+            await self._intake.close()
+            await self._assignment.close()
+            await self._dead_letters.close()
 
     async def _wait_for_batch(self) -> ConsumedBatch | None:
         self._waiting = True

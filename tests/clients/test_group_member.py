@@ -264,3 +264,20 @@ async def test_a_client_that_is_closed_closes_its_members(shared_node: str, real
         assert [record.value for record in await consumer.poll(4)] == values(1, 4)
     assert (await real.groups.describe(topic)).members == ()
     assert await positions(real, topic) == {TopicPartition(topic, 0): 4}
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 8])
+async def test_closing_that_is_cancelled_leaves_nothing_running(real: Client, steps: int) -> None:
+    topic = await new_topic(real, partitions=1, records=10)
+    before = asyncio.all_tasks()
+    consumer = real.consumer(topic, group=topic)
+    await consumer.begin()
+    await until(lambda: bool(consumer.assignment()))
+    closing = asyncio.create_task(consumer.close())
+    for _ in range(steps):  # the leave is under way after some of them
+        await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait({closing})
+    await asyncio.sleep(0.1)
+    left = {task.get_name() for task in asyncio.all_tasks() - before}
+    assert not {name for name in left if name == "consume" or topic in name}
