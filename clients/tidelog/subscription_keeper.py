@@ -211,7 +211,7 @@ class Serving:
             if where not in subscription.positions:
                 continue  # taken away because of one before it
             self._arrived[where] = subscription.positions.pop(where)
-            if where in self.near and not isinstance(error, (OffsetOutOfRangeError, ClosedError)):
+            if where in self.near and not isinstance(error, (OffsetOutOfRangeError, UnknownTopicError, ClosedError)):
                 self._router.nearby.shun(self.near[where], told(error))
             self._release(where)
             self._router.learn_from(where.topic, error, where.partition)

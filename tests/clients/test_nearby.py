@@ -10,6 +10,8 @@ import pytest
 from tests.clients.fake_cluster import ClusterNode, FakeCluster, running_cluster
 
 from tidelog import Client, Consumer, doubts, nearby, owner_moves
+from tidelog.errors import UnknownTopicError
+from tidelog_proto import broker_pb2 as pb
 
 LOOK_S = 0.01
 
@@ -177,3 +179,16 @@ async def test_a_replica_is_not_left_because_the_owner_has_changed(
         await near.received("subscribe", before[2] + 1)
         assert asked(cluster)[:2] == before[:2]
         assert "is not read" not in caplog.text
+
+
+async def test_a_replica_is_not_left_because_a_topic_is_deleted(
+    client: Client, near: ClusterNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with client.consumer("t") as consumer:
+        await near.received("subscribe", 1)
+        await client.fetch("t", 0, 0)
+        for connection in near.connections:
+            connection.end_subscriptions(pb.UNKNOWN_TOPIC)
+        with pytest.raises(UnknownTopicError):
+            await anext(consumer)
+    assert "is not read" not in caplog.text
