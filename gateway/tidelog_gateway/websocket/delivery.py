@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -91,7 +91,7 @@ class Delivery:
         self._key: bytes | None = None
         self._sender = sender
         self._ahead = ReadAhead(sender.outlet)
-        self._membership = Membership(protocol, sub, sender) if sub.member else None
+        self._membership = Membership(protocol, sub, sender, self.wake) if sub.member else None
         self._idle_s = gateway.settings.ws_member_idle_s if sub.member else None
         self._credit_added = asyncio.Event()
         self._let_go = False
@@ -214,7 +214,8 @@ class Delivery:
         if consumed is None:
             return False
         term = self._protocol.term(self._sub.sid, consumed.partition)
-        if not self._protocol.may_send(self._sub.sid, consumed.partition, term):
+        may_send = partial(self._protocol.may_send, self._sub.sid, consumed.partition, term)
+        if not may_send():
             self._ahead.done(consumed.batch, decoded=False)
             return True
         if not len(consumed.batch):
@@ -227,9 +228,9 @@ class Delivery:
             return False
         reader = BatchReader(consumed.batch)
         while len(reader):
-            if not await self._credit():
+            if not await self._credit(may_send):
                 return False
-            if not self._protocol.may_send(self._sub.sid, consumed.partition, term):
+            if not may_send():
                 break
             allowance = self._protocol.allowance(self._sub.sid)
             size_bytes_max = reader.json_bytes_max(allowance.records, allowance.bytes)
@@ -237,9 +238,9 @@ class Delivery:
         self._ahead.done(consumed.batch)
         return True
 
-    async def _credit(self) -> bool:
-        """Wait for credit; False when what was read ahead has been let go meanwhile."""
-        while not self._protocol.allowance(self._sub.sid).records:
+    async def _credit(self, may_send: Callable[[], bool] = lambda: True) -> bool:
+        """Wait for credit, as long as it `may_send`; False when what was read ahead has been let go meanwhile."""
+        while may_send() and not self._protocol.allowance(self._sub.sid).records:
             self._credit_added.clear()
             with self._ahead.idle(self._give_way):
                 try:

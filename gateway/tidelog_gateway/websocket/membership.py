@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -34,15 +34,17 @@ class Membership:
         protocol: of the connection.
         sub: what was asked for, as a member of a group.
         sender: the connection's.
+        gave_up: called when nothing more is to be sent of some partitions.
     """
 
-    def __init__(self, protocol: WsProtocol, sub: Sub, sender: Sender) -> None:
+    def __init__(self, protocol: WsProtocol, sub: Sub, sender: Sender, gave_up: Callable[[], None]) -> None:
         assert sub.group is not None
         self._group = sub.group
         self._protocol = protocol
         self._sid = sub.sid
         self._topic = sub.topic
         self._sender = sender
+        self._gave_up = gave_up
         self._consumer: Consumer | None = None
         self._committed: dict[int, int] = {}
         self._has_committed = asyncio.Event()
@@ -106,6 +108,7 @@ class Membership:
         if not numbers:
             return
         self._protocol.stopped(self._sid, numbers)
+        self._gave_up()
         await self._sender.send(revoked_message(self._sid, numbers, lost=False))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(COMMIT_WAIT_S):
@@ -122,6 +125,7 @@ class Membership:
             return
         # What is on its way to the socket still goes before this message, and moves the position.
         self._protocol.stopped(self._sid, numbers)
+        self._gave_up()
         await self._sender.send(revoked_message(self._sid, numbers, lost=True))
         self._forget(numbers)
 

@@ -203,6 +203,30 @@ async def test_a_topic_that_is_deleted_ends_it(http: httpx.AsyncClient, topic: s
         await member.until(lambda: not member.has or member.ended)
 
 
+async def test_a_member_that_has_given_up_all_that_was_to_be_sent_stays_a_member(
+    http: httpx.AsyncClient, topic: str, node_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [{"value": str(value), "partition": 0} for value in range(20)]
+    assert (await http.post(f"/v1/topics/{topic}/records", json={"records": records})).status_code == 200
+    monkeypatch.setenv("TIDELOG_GATEWAY_WS_MEMBER_IDLE_S", "6")
+    wish = Group(f"of {topic}", commit="manual", assignor="range")  # who gets what depends on random ids
+    with process("gateway", "--bootstrap", node_address, "--http-port", "0") as (_, ready):
+        async with Client([node_address]) as client, Member(f"127.0.0.1:{ready['http_port']}", topic, credit=0) as slow:
+            await slow.until(lambda: len(slow.has) == PARTITIONS)
+            await slow.give(10)
+            await slow.until(lambda: len(slow.seen) == 10)
+            while True:
+                async with contextlib.AsyncExitStack() as others:
+                    for _ in range(PARTITIONS - 1):
+                        await others.enter_async_context(client.consumer(topic, group=wish))
+                    await slow.until(lambda: len(slow.has) == 1)
+                    if 0 not in slow.has:
+                        await asyncio.sleep(7)
+                        assert slow.ended is None
+                        return
+                await slow.until(lambda: len(slow.has) == PARTITIONS)
+
+
 class Told:
     """What a membership has of its connection and its consumer: takes messages, and knows positions."""
 
@@ -213,7 +237,7 @@ class Told:
         sub = {"sid": 1, "topic": "t", "group": "g", "member": True, "credit": {"records": 10}}
         action = self.protocol.receive(json.dumps({"id": 1, "sub": sub}), now_us=0)
         assert isinstance(action, OpenSubscription)
-        membership = Membership(self.protocol, action.sub, cast(Sender, self))
+        membership = Membership(self.protocol, action.sub, cast(Sender, self), lambda: None)
         membership.reads_with(cast(Consumer, self))
         self.wish = membership.wish()
 
