@@ -136,8 +136,10 @@ def test_an_envelope_that_does_not_decode() -> None:
 
 
 def test_a_kind_of_a_newer_peer_decodes_without_a_kind() -> None:
-    # Field 39, length-delimited, empty: not a kind that this build knows.
-    newer = pb.Envelope(correlation_id=5).SerializeToString() + bytes([39 << 3 & 0x7F | 0x80 | 2, 39 >> 4, 0])
+    # The last of the fields that a tag of two bytes can name, length-delimited, empty: no kind of this build.
+    field = 2047
+    assert field not in pb.Envelope.DESCRIPTOR.fields_by_number
+    newer = pb.Envelope(correlation_id=5).SerializeToString() + bytes([field << 3 & 0x7F | 0x80 | 2, field >> 4, 0])
     envelope = parse_envelope(newer)
     assert envelope.correlation_id == 5
     assert envelope.WhichOneof("kind") is None

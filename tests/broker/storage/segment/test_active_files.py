@@ -149,10 +149,14 @@ def test_many_threads_append_while_files_are_parked_under_them(tmp_path: Path) -
         thread.join()
     preallocator.close()
     assert [str(fault) for fault in faults] == []
-    assert parked(logs) >= 5
+    # Files in use stay open, so how many are parked is a matter of chance while threads append; behind them it is not.
+    again = next(log for log in logs if parked([log]))
+    append(again, b"z")
+    assert parked(logs) >= 8
     for log in logs:
         log.close()
-        assert EpochLog.open(Disk(), log.directory, segment_bytes=1 << 20).end_offset == 60
+        end_offset = EpochLog.open(Disk(), log.directory, segment_bytes=1 << 20).end_offset
+        assert end_offset == (61 if log is again else 60)
 
 
 def test_the_bound_follows_what_a_process_may_open(monkeypatch: pytest.MonkeyPatch) -> None:
