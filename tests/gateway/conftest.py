@@ -142,3 +142,10 @@ def gateway_address(node_address: str) -> Iterator[str]:
     """A real gateway process in front of the real node: HOST:PORT."""
     with process("gateway", "--bootstrap", node_address, "--http-port", "0") as (_, ready):
         yield f"127.0.0.1:{ready['http_port']}"
+
+
+@pytest.fixture
+async def http(gateway_address: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of that gateway."""
+    async with httpx.AsyncClient(base_url=f"http://{gateway_address}", timeout=30) as client:
+        yield client

@@ -24,12 +24,6 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
-async def http(gateway_address: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=f"http://{gateway_address}", timeout=30) as client:
-        yield client
-
-
-@pytest.fixture
 async def topic(http: httpx.AsyncClient) -> str:
     name = f"t-{secrets.token_hex(4)}"
     response = await http.post("/v1/topics", json={"name": name, "partitions": 2})

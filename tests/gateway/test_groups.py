@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -13,12 +12,6 @@ from tests.gateway.test_app import problem
 from tidelog import Client, Group
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture
-async def http(gateway_address: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=f"http://{gateway_address}", timeout=30) as client:
-        yield client
 
 
 @pytest.fixture

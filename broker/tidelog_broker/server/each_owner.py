@@ -8,6 +8,9 @@ from typing import Final, Protocol, TypeVar
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.metadata.meta_freshness import denial
+from tidelog_broker.server.forwarding import Local
+from tidelog_broker.server.handlers.fetch import check_entries
+from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.names import INTERNAL_PREFIX
@@ -27,20 +30,36 @@ EntryT = TypeVar("EntryT", bound=Entry)
 ResultT = TypeVar("ResultT")
 
 
-async def ask_each(
+async def answer_each(
     broker: Broker,
+    request: Request,
     entries: Sequence[EntryT],
+    *,
+    local: Local,
     ask: Callable[[EntryT], Awaitable[ResultT]],
     refused: Callable[[pb.Error], ResultT],
-) -> list[ResultT]:
-    """Return what became of each entry, in order.
+    reply: Callable[[list[ResultT]], pb.Envelope],
+) -> None:
+    """Answer a request with what became of each entry, in order. Another node names one, and is told as a whole.
 
     Args:
         broker: of this node.
+        request: to be answered.
         entries: of the request.
-        ask: has one carried out at the owner; it raises ProtocolError where that fails.
+        local: carries out what another node hands on.
+        ask: has one entry carried out at the owner; it raises ProtocolError where that fails.
         refused: makes a result of an error.
+        reply: makes the answer.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST for too many entries or none; or as `local`.
     """
+    check_entries(len(entries))
+    if request.connection.peer_id is not None:
+        if len(entries) != 1:
+            raise ProtocolError(pb.INVALID_REQUEST, "a node hands on one partition at a time")
+        request.reply(await local(request.envelope))
+        return
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in entries)
     turns = asyncio.Semaphore(PARTITIONS_AT_ONCE)
 
@@ -51,7 +70,7 @@ async def ask_each(
             except ProtocolError as error:
                 return refused(denial(error, current=current).to_message())
 
-    return await asyncio.gather(*(one(entry) for entry in entries))
+    request.reply(reply(await asyncio.gather(*(one(entry) for entry in entries))))
 
 
 def check_users_partition(broker: Broker, entry: Entry) -> None:

@@ -102,14 +102,7 @@ class Membership:
         await self._sender.send(assigned_message(self._sid, offsets))
 
     async def _revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        if self._is_over:
-            return
-        numbers = self._told_of(partitions)
-        if not numbers:
-            return
-        self._protocol.stopped(self._sid, numbers)
-        self._gave_up()
-        await self._sender.send(revoked_message(self._sid, numbers, lost=False))
+        numbers = await self._stop(partitions, lost=False)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(COMMIT_WAIT_S):
                 while self._owes(numbers):
@@ -118,16 +111,17 @@ class Membership:
         self._forget(numbers)
 
     async def _lost(self, partitions: frozenset[TopicPartition]) -> None:
-        if self._is_over:
-            return
-        numbers = self._told_of(partitions)
-        if not numbers:
-            return
-        # What is on its way to the socket still goes before this message, and moves the position.
-        self._protocol.stopped(self._sid, numbers)
-        self._gave_up()
-        await self._sender.send(revoked_message(self._sid, numbers, lost=True))
-        self._forget(numbers)
+        # What is on its way to the socket is sent before the message and moves the position, which is forgotten last.
+        self._forget(await self._stop(partitions, lost=True))
+
+    async def _stop(self, partitions: frozenset[TopicPartition], *, lost: bool) -> list[int]:
+        """Send nothing more of partitions, and say so; return those of them that the client knows to be its."""
+        numbers = [] if self._is_over else self._told_of(partitions)
+        if numbers:
+            self._protocol.stopped(self._sid, numbers)
+            self._gave_up()
+            await self._sender.send(revoked_message(self._sid, numbers, lost=lost))
+        return numbers
 
     def _told_of(self, partitions: frozenset[TopicPartition]) -> list[int]:
         """Return those of some partitions that the client knows to be its."""

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import secrets
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any, Self, cast
 
@@ -27,12 +26,6 @@ from tidelog_gateway.websocket.ws_protocol import OpenSubscription, WsProtocol, 
 pytestmark = pytest.mark.e2e
 
 PARTITIONS = 4
-
-
-@pytest.fixture
-async def http(gateway_address: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=f"http://{gateway_address}", timeout=30) as client:
-        yield client
 
 
 @pytest.fixture

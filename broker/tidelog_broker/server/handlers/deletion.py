@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.server.each_owner import ask_each, check_users_partition
+from tidelog_broker.server.each_owner import answer_each, check_users_partition
 from tidelog_broker.server.forwarding import ask_owner
-from tidelog_broker.server.handlers.fetch import check_entries
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -19,17 +18,15 @@ async def delete_records(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: INVALID_REQUEST for a request that is malformed as a whole.
     """
-    entries = request.envelope.delete_records.entries
-    check_entries(len(entries))
-    if request.connection.peer_id is not None:
-        if len(entries) != 1:
-            raise ProtocolError(pb.INVALID_REQUEST, "a node hands on one partition at a time")
-        request.reply(await _local(broker, request.envelope))
-        return
-    results = await ask_each(
-        broker, entries, partial(_at_owner, broker), lambda error: pb.DeleteRecordsResult(error=error)
+    await answer_each(
+        broker,
+        request,
+        request.envelope.delete_records.entries,
+        local=partial(_local, broker),
+        ask=partial(_at_owner, broker),
+        refused=lambda error: pb.DeleteRecordsResult(error=error),
+        reply=lambda results: pb.Envelope(delete_records_reply=pb.DeleteRecordsReply(results=results)),
     )
-    request.reply(pb.Envelope(delete_records_reply=pb.DeleteRecordsReply(results=results)))
 
 
 async def _at_owner(broker: Broker, entry: pb.DeleteRecordsEntry) -> pb.DeleteRecordsResult:

@@ -15,9 +15,8 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import PendingPublish
-from tidelog_broker.server.each_owner import ask_each, check_users_partition
+from tidelog_broker.server.each_owner import answer_each, check_users_partition
 from tidelog_broker.server.forwarding import ask_owner
-from tidelog_broker.server.handlers.fetch import check_entries
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import encode_batch
@@ -33,17 +32,15 @@ async def begin(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: INVALID_REQUEST for a request that is malformed as a whole.
     """
-    entries = request.envelope.producer_begin.entries
-    check_entries(len(entries))
-    if request.connection.peer_id is not None:
-        if len(entries) != 1:
-            raise ProtocolError(pb.INVALID_REQUEST, "a node hands on one partition at a time")
-        request.reply(await _local(broker, request.envelope))
-        return
-    results = await ask_each(
-        broker, entries, partial(_at_owner, broker), lambda error: pb.ProducerBeginResult(error=error)
+    await answer_each(
+        broker,
+        request,
+        request.envelope.producer_begin.entries,
+        local=partial(_local, broker),
+        ask=partial(_at_owner, broker),
+        refused=lambda error: pb.ProducerBeginResult(error=error),
+        reply=lambda results: pb.Envelope(producer_begin_reply=pb.ProducerBeginReply(results=results)),
     )
-    request.reply(pb.Envelope(producer_begin_reply=pb.ProducerBeginReply(results=results)))
 
 
 async def _at_owner(broker: Broker, entry: pb.ProducerBeginEntry) -> pb.ProducerBeginResult:
