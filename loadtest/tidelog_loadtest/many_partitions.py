@@ -7,7 +7,8 @@
     restarted   the node is stopped in order and started again; then killed and started again
 
 After each the node's private memory, open files and share of a core are taken. The rates are each other's measure, so
-they are measured by turns in rounds: what a machine does for others meanwhile meets all of them.
+they are measured by turns in rounds, each of which begins with another one: what a machine does for others meanwhile
+meets all of them, and so does memory that was used shortly before, which is several times as fast as what is not.
 """
 
 from __future__ import annotations
@@ -222,8 +223,9 @@ class _Measuring:
         for spread in plan.spreads:  # every partition has its first record before anything is measured
             await _touch(producer, spread)
             self._result.rates[spread] = []
-        for _ in range(plan.rounds):
-            for spread in plan.spreads:
+        for number in range(plan.rounds):
+            first = number % len(plan.spreads)
+            for spread in plan.spreads[first:] + plan.spreads[:first]:
                 rate = await _rate(producer, batches, spread, plan.seconds)
                 self._result.rates[spread].append(rate)
                 self._say(f"published to {spread}")

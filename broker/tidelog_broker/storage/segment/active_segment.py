@@ -31,7 +31,7 @@ from tidelog_broker.storage.segment.layout import (
     pack_mark,
     segment_path,
 )
-from tidelog_broker.storage.segment.preallocate import next_chunk_bytes
+from tidelog_broker.storage.segment.preallocate import ahead_bytes, next_chunk_bytes
 from tidelog_proto.header import Buffer
 from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES
 
@@ -368,7 +368,7 @@ class ActiveSegment:
             self.opened.file.truncate(self.end.position)
 
     def _look_ahead(self) -> None:
-        """Note how much must be left behind a group: half a chunk, unless somebody is at it or the log rolls then.
+        """Note how much must be left behind a group before space is taken ahead, unless somebody is at it already.
 
         Called whenever one of these has changed; it is asked with every publish.
         """
@@ -376,23 +376,20 @@ class ActiveSegment:
             self._left_bytes_min = _PARKED_BYTES
             return
         is_enough = self._disk.preallocator is None or self._growing or self._allocated_bytes >= self._segment_bytes
-        self._left_bytes_min = 0 if is_enough else next_chunk_bytes(self._allocated_bytes) // 2
+        self._left_bytes_min = 0 if is_enough else ahead_bytes(self._allocated_bytes)
 
     def _grow_to(self, size_bytes: int) -> None:
         with self._space_lock:
             missing = size_bytes - self._allocated_bytes
             if missing <= 0:
                 return
-            chunk = self._chunk_bytes()
-            if chunk > missing:
-                try:
-                    self._allocate(chunk)
-                except OSError as error:
-                    if not is_disk_full(error):
-                        raise
-                    # What is needed may still fit where a whole chunk does not.
-                    self._allocate(missing)
-            else:
+            rest = max(0, self._segment_bytes - size_bytes)  # a group beyond the size of a segment takes what it needs
+            try:
+                self._allocate(missing + min(next_chunk_bytes(size_bytes), rest))
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+                # What is needed may still fit where a whole chunk does not.
                 self._allocate(missing)
 
     def _grow_ahead(self) -> None:
@@ -403,12 +400,9 @@ class ActiveSegment:
                 return
             # Where there is no space the appender meets the same error, and can answer it before it gives offsets out.
             with contextlib.suppress(OSError):
-                self._allocate(self._chunk_bytes())
+                rest = max(0, self._segment_bytes - self._allocated_bytes)
+                self._allocate(min(next_chunk_bytes(self._allocated_bytes), rest))
             self._look_ahead()
-
-    def _chunk_bytes(self) -> int:
-        """Never beyond the size at which the log rolls: a larger group takes exactly what it needs."""
-        return min(next_chunk_bytes(self._allocated_bytes), max(0, self._segment_bytes - self._allocated_bytes))
 
     def _allocate(self, length_bytes: int) -> None:
         if length_bytes > 0:

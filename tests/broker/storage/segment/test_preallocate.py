@@ -1,19 +1,62 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from tests.broker.storage.build import PARTITION, TOPIC_ID, append, batch, read_all
 
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
+from tidelog_broker.storage.io.filesystem import RealFile
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.segment.disk import Disk
-from tidelog_broker.storage.segment.preallocate import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, next_chunk_bytes
+from tidelog_broker.storage.segment.preallocate import (
+    CHUNK_BYTES_MAX,
+    CHUNK_BYTES_MIN,
+    SMALL_CHUNK_BYTES_MAX,
+    ahead_bytes,
+    next_chunk_bytes,
+)
+from tidelog_proto.limits import MIB
+
+AllocateFn = Callable[[RealFile, int, int], None]
 
 
-def test_chunks_double_within_bounds() -> None:
+def test_small_files_grow_by_three_times_what_they_have_larger_ones_by_as_much_again() -> None:
     assert next_chunk_bytes(0) == CHUNK_BYTES_MIN
-    assert next_chunk_bytes(10 * CHUNK_BYTES_MIN) == 10 * CHUNK_BYTES_MIN
+    assert next_chunk_bytes(10 * CHUNK_BYTES_MIN) == 30 * CHUNK_BYTES_MIN
+    assert next_chunk_bytes(SMALL_CHUNK_BYTES_MAX // 2) == SMALL_CHUNK_BYTES_MAX
+    assert next_chunk_bytes(2 * SMALL_CHUNK_BYTES_MAX) == 2 * SMALL_CHUNK_BYTES_MAX
     assert next_chunk_bytes(10 * CHUNK_BYTES_MAX) == CHUNK_BYTES_MAX
+
+
+def test_only_large_chunks_are_taken_ahead() -> None:
+    assert ahead_bytes(SMALL_CHUNK_BYTES_MAX) == 0
+    assert ahead_bytes(2 * SMALL_CHUNK_BYTES_MAX) == SMALL_CHUNK_BYTES_MAX
+    assert ahead_bytes(10 * CHUNK_BYTES_MAX) == CHUNK_BYTES_MAX // 2
+
+
+def test_a_log_asks_for_space_a_few_times_while_it_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+
+    def counted(self: RealFile, at: int, length_bytes: int, *, real: AllocateFn = RealFile.allocate) -> None:
+        taken.append(length_bytes)
+        real(self, at, length_bytes)
+
+    monkeypatch.setattr(RealFile, "allocate", counted)
+    log = EpochLog.create(
+        Disk(),
+        tmp_path / "epoch",
+        topic_id=TOPIC_ID,
+        partition=PARTITION,
+        epoch=0,
+        start_offset=0,
+        segment_bytes=64 * MIB,
+    )
+    for _ in range(20):
+        append(log, [batch(b"x" * 100_000)])
+    log.close()
+    assert len(taken) == 3, taken  # the first chunk, then with the first and the fifth batch
 
 
 def test_a_log_grows_ahead_on_real_files(tmp_path: Path) -> None:
