@@ -57,7 +57,7 @@ ROOMS = {
         *("base", "storage", "core"),
     ),
     STORAGE: ("offline", "partition", "node", "epoch", "segment", "io"),
-    CORE: ("membership", "groups", "placement", "replication", "*"),
+    CORE: ("membership", "groups", "placement", "replication", "security", "*"),
 }
 """From the top to the ground; `*` is whatever lies in the package itself. See docs/adr/0066."""
 

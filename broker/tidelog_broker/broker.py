@@ -43,6 +43,7 @@ from tidelog_broker.metadata.controller import Controller
 from tidelog_broker.metadata.description import Description
 from tidelog_broker.metadata.internal_topics import internal_config
 from tidelog_broker.metadata.meta_freshness import MetaFreshness
+from tidelog_broker.metadata.node_security import NodeSecurity
 from tidelog_broker.metadata.state_log import MetaLog, OffsetsLog
 from tidelog_broker.partition.partitions import Partitions
 from tidelog_broker.partition.pass_watch import LastMove
@@ -126,11 +127,9 @@ class Broker:
         """The other nodes, as callers; None on a node that stands alone."""
         self.port = 0
         """Where clients reach this node, once it listens."""
-        self.topics = TopicRegistry()
-        self.nodes = NodeRegistry()
+        self.topics, self.nodes = TopicRegistry(), NodeRegistry()
         bounds = GroupBounds(settings.groups_max, settings.group_positions_max, settings.positions_bytes)
-        self.groups = GroupOffsets(bounds)
-        self.group_records = GroupRecords()
+        self.groups, self.group_records = GroupOffsets(bounds), GroupRecords()
         self.cluster = cluster(
             self.node_id,
             self.incarnation,
@@ -145,6 +144,7 @@ class Broker:
             self._resources.callback(self.threads.close)
             self.disk = self._open_disk(fs)
             self.replication = self._open_replication()
+            self.security = NodeSecurity(settings, self.threads.secrets)
             opening.pop_all()
         # What a worker is at is waited for asleep: it needs the interpreter itself.
         io, journals = self.threads.io, self.threads.journals
@@ -160,8 +160,10 @@ class Broker:
             lambda: self.partitions.get(*META_KEY),
             topics=self.topics,
             nodes=self.nodes,
+            security=self.security.registry,
             follow=self._follow_topic,
             nodes_changed=nodes_changed,
+            security_changed=lambda: self.security.changed(),  # noqa: PLW0108 - it is set later
         )
         self.meta_freshness = MetaFreshness(
             self.node_id,
@@ -173,7 +175,7 @@ class Broker:
         )
         self.offsets_log = self._make_offsets_log()
         self.coordinator = self._make_coordinator(bounds)
-        self.controller = self._make_controller()
+        self.controller, self.security_changes = self._make_controller(), self.security.changes_in(self.meta_log)
         self.mover = self._make_mover()
 
     def _open_disk(self, fs: FileSystem) -> Disk:

@@ -25,12 +25,13 @@ from tidelog import (
 from tidelog.admin import At
 from tidelog.consumer import Consumer, ConsumerOptions, OnOutOfRange, Start
 from tidelog.consumer_options import Partitions
+from tidelog.credentials import ApiKey, asked_each_time
 from tidelog.deserializers import Decoding, Deserializer, OnUndecodable
 from tidelog.errors import ClosedError, InvalidRequestError
 from tidelog.filters import record_filter
 from tidelog.group_admin import Groups
 from tidelog.group_options import Group, wish_of
-from tidelog.home import Home, software
+from tidelog.home import Home
 from tidelog.lane import BATCH_BYTES_TARGET
 from tidelog.meters import Teller
 from tidelog.metrics import ClientMetrics
@@ -48,18 +49,17 @@ from tidelog.model import (
     Topic,
 )
 from tidelog.partitioners import Partitioner
-from tidelog.pool import ConnectionPool, Identity, parse_addresses
+from tidelog.pool import ConnectionPool, identity_of, parse_addresses
 from tidelog.producer import Producer
 from tidelog.producer_options import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT, ProducerOptions
 from tidelog.routing import Router
+from tidelog.security import Security
 from tidelog.serializers import Serializer
 from tidelog.topic_settings import TopicSettings
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.idle_poll import POLL_US_DEFAULT, POLL_US_MAX
-from tidelog_proto.limits import CLIENT_ID_BYTES_MAX
+from tidelog_proto.idle_poll import POLL_US_DEFAULT
 
 REQUEST_TIMEOUT_S_DEFAULT: Final = 30.0
-CONNECT_TIMEOUT_S_MAX: Final = 10.0
 FETCH_BYTES_DEFAULT: Final = 8 * 1024 * 1024
 
 
@@ -77,6 +77,8 @@ class Client:
         zone: where this program runs, as nodes are told their `zone`: consumers read at a replica there, if one keeps
             up. "": at owners.
         metrics: told of what is published, consumed and lost; see `tidelog.metrics`. None: nobody counts.
+        api_key: shows nodes that ask for it who this client is: a key, or what gives one for each connection, such as
+            `tidelog.credentials.ApiKeyFile(path)`. None: that of TIDELOG_API_KEY_FILE or TIDELOG_API_KEY.
 
     Raises:
         InvalidRequestError: an address or argument is no such thing.
@@ -92,14 +94,9 @@ class Client:
         idle_poll_us: int = POLL_US_DEFAULT,
         zone: str = "",
         metrics: ClientMetrics | None = None,
+        api_key: ApiKey | None = None,
     ) -> None:
-        if request_timeout_s <= 0 or len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
-            raise InvalidRequestError(
-                f"request_timeout_s is above zero, client_id at most {CLIENT_ID_BYTES_MAX} bytes long"
-            )
-        if not 0 <= idle_poll_us <= POLL_US_MAX:
-            raise InvalidRequestError(f"idle_poll_us is 0 to {POLL_US_MAX}, not {idle_poll_us}")
-        identity = Identity(client_id, software(), min(request_timeout_s, CONNECT_TIMEOUT_S_MAX), idle_poll_us)
+        identity = identity_of(client_id, request_timeout_s, idle_poll_us, asked_each_time(api_key))
         self._teller = None if metrics is None else Teller(metrics)
         self._router = Router(
             parse_addresses(bootstrap),
@@ -113,6 +110,8 @@ class Client:
         self._closed = False
         self.groups = Groups(self._router, self._check_usable)
         """The consumer groups of the cluster."""
+        self.security = Security(self._router, self._check_usable)
+        """Its API keys, and who may do what."""
         self._producers: list[Producer] = []
         self._consumers: list[Consumer] = []
 

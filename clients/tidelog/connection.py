@@ -74,6 +74,9 @@ ANSWERS: Final = {
     "cluster_change": "cluster_change_reply",
     "delete_records": "delete_records_reply",
     "compact": "compact_reply",
+    "security_change": "security_change_reply",
+    "security_list": "security_list_reply",
+    "access_test": "access_test_reply",
 }
 """The kind that answers each kind of request."""
 
@@ -366,9 +369,17 @@ class Connection(asyncio.BufferedProtocol):
 
 
 async def connect(
-    address: Address, *, client_id: str, software: str, timeout_s: float, idle_poll_us: int = 0
+    address: Address, *, client_id: str, software: str, timeout_s: float, idle_poll_us: int = 0, api_key: str = ""
 ) -> Connection:
     """Connect to a node and exchange greetings; see `IdlePoll` for `idle_poll_us`.
+
+    Args:
+        address: of the node.
+        client_id: what the node's log calls the client.
+        software: the same, of what it runs.
+        timeout_s: for all of it.
+        idle_poll_us: see `IdlePoll`.
+        api_key: shown to the node; empty: none.
 
     Raises:
         NodeUnreachableError: refused, unresolvable, or nothing that greets back in time.
@@ -380,6 +391,8 @@ async def connect(
         async with asyncio.timeout(timeout_s):
             await loop.create_connection(lambda: connection, *address)
             hello = pb.Hello(version=PROTOCOL_VERSION, client_id=client_id, software=software)
+            if api_key:
+                hello.credentials.api_key = api_key
             frame = await connection.request(pb.Envelope(hello=hello), timeout_s=timeout_s)
     except (OSError, TimeoutError, UnicodeError) as error:
         connection.close(NodeUnreachableError(f"{_name(address)}: {error}"))

@@ -17,7 +17,7 @@ TidelogError                      code, retriable, definite, retry_after_ms, don
 ├── OutcomeUnknownError           records may or may not be stored, and a retry could store them twice
 ├── StoredOnQuorumError           the records are stored and committed, but perhaps not on all replicas (`acks="all"`)
 ├── InvalidRequestError           malformed, unknown kind or version, too large, bad arguments
-├── AccessError                   UnauthenticatedError, ForbiddenError
+├── AccessError                   UnauthenticatedError, CredentialsExpiredError, ForbiddenError
 ├── BatchRefusedError             CorruptBatchError, BatchTooLargeError, UnsupportedBatchError
 ├── UnknownTopicError, TopicExistsError, InvalidTopicError, UnknownPartitionError
 ├── OffsetOutOfRangeError         log_start_offset, high_watermark
@@ -181,6 +181,12 @@ class UnauthenticatedError(AccessError):
     """The credentials are missing or wrong."""
 
     default_code = pb.UNAUTHENTICATED
+
+
+class CredentialsExpiredError(AccessError):
+    """What was shown of who this client is has expired."""
+
+    default_code = pb.CREDENTIALS_EXPIRED
 
 
 class ForbiddenError(AccessError):
@@ -402,6 +408,7 @@ CLASS_OF_CODE: Final[dict[int, type[TidelogError]]] = {
     pb.HELLO_REQUIRED: InvalidRequestError,
     pb.INVALID_REQUEST: InvalidRequestError,
     pb.UNAUTHENTICATED: UnauthenticatedError,
+    pb.CREDENTIALS_EXPIRED: CredentialsExpiredError,
     pb.FORBIDDEN: ForbiddenError,
     pb.CORRUPT_BATCH: CorruptBatchError,
     pb.BATCH_TOO_LARGE: BatchTooLargeError,

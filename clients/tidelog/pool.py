@@ -17,10 +17,14 @@ from typing import Final, TypeVar
 from tidelog.backoff import Backoff
 from tidelog.connection import Address, Connection, connect
 from tidelog.errors import ClosedError, InvalidRequestError, TidelogError
+from tidelog.home import software
+from tidelog_proto.idle_poll import POLL_US_MAX
+from tidelog_proto.limits import CLIENT_ID_BYTES_MAX
 
 T = TypeVar("T")
 
 DEFAULT_PORT: Final = 7400
+CONNECT_TIMEOUT_S_MAX: Final = 10.0
 _ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]\s]+))(?::(?P<port>\d{1,5}))?")
 
 
@@ -32,6 +36,22 @@ class Identity:
     software: str
     connect_timeout_s: float
     idle_poll_us: int = 0
+    api_key: Callable[[], str] = lambda: ""
+
+
+def identity_of(client_id: str, request_timeout_s: float, idle_poll_us: int, api_key: Callable[[], str]) -> Identity:
+    """Return how a client introduces itself; see `Client`.
+
+    Raises:
+        InvalidRequestError: an argument is out of its range.
+    """
+    if request_timeout_s <= 0 or len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
+        raise InvalidRequestError(
+            f"request_timeout_s is above zero, client_id at most {CLIENT_ID_BYTES_MAX} bytes long"
+        )
+    if not 0 <= idle_poll_us <= POLL_US_MAX:
+        raise InvalidRequestError(f"idle_poll_us is 0 to {POLL_US_MAX}, not {idle_poll_us}")
+    return Identity(client_id, software(), min(request_timeout_s, CONNECT_TIMEOUT_S_MAX), idle_poll_us, api_key)
 
 
 class ConnectionPool:
@@ -116,6 +136,7 @@ class ConnectionPool:
                 software=identity.software,
                 timeout_s=identity.connect_timeout_s,
                 idle_poll_us=identity.idle_poll_us,
+                api_key=identity.api_key(),
             )
         except TidelogError:
             self._doubtful.add(address)

@@ -28,6 +28,7 @@ from tidelog.admin import At
 from tidelog.client import FETCH_BYTES_DEFAULT, REQUEST_TIMEOUT_S_DEFAULT
 from tidelog.consumer import OnOutOfRange, Start
 from tidelog.consumer_options import Partitions
+from tidelog.credentials import ApiKey
 from tidelog.crossing import Crossing
 from tidelog.deserializers import Deserializer, OnUndecodable
 from tidelog.errors import TidelogError
@@ -65,6 +66,7 @@ from tidelog.serializers import Serializer
 from tidelog.sync_consumer import Consumer
 from tidelog.sync_groups import Groups, told_in_threads
 from tidelog.sync_receipts import PendingReceipt, PendingReceipts
+from tidelog.sync_security import Security
 from tidelog.topic_settings import TopicSettings
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.columns import Headers
@@ -99,6 +101,7 @@ class Client:
         idle_poll_us: int = POLL_US_DEFAULT,
         zone: str = "",
         metrics: ClientMetrics | None = None,
+        api_key: ApiKey | None = None,
     ) -> None:
         self._client = asynchronous.Client(
             bootstrap,
@@ -108,10 +111,13 @@ class Client:
             idle_poll_us=idle_poll_us,
             zone=zone,
             metrics=metrics,
+            api_key=api_key,
         )
         self._thread = LoopThread(f"tidelog {client_id}")
         self.groups = Groups(self._thread, self._client.groups)
         """See `tidelog.Client.groups`."""
+        self.security = Security(self._thread, self._client.security)
+        """See `tidelog.Client.security`."""
         # Closes what nobody closed, at the end of the program or of this object.
         name = f"{client_id!r} of {bootstrap}"
         self._finalizer = weakref.finalize(self, _shut_down, self._thread, self._client, name)

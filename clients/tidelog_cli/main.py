@@ -15,7 +15,7 @@ from typing import Annotated, Final
 
 import typer
 
-from tidelog_cli import cluster, consume, groups, plugins, produce, topics, up
+from tidelog_cli import cluster, consume, groups, plugins, produce, security, topics, up
 from tidelog_cli.failures import EXIT_CODES_HELP, EXIT_FAILED, EXIT_INTERRUPTED, describe, exit_code_of
 from tidelog_cli.loading import interrupts_end_quietly
 from tidelog_proto.without_pandas import leave_pandas_out
@@ -26,6 +26,8 @@ OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "produce": produce.register,
     "consume": consume.register,
     "group": groups.register,
+    "key": security.register_keys,
+    "acl": security.register_rules,
     "cluster": cluster.register,
 }
 

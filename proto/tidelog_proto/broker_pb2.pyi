@@ -18,6 +18,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     INVALID_REQUEST: _ClassVar[ErrorCode]
     UNAUTHENTICATED: _ClassVar[ErrorCode]
     FORBIDDEN: _ClassVar[ErrorCode]
+    CREDENTIALS_EXPIRED: _ClassVar[ErrorCode]
     CORRUPT_BATCH: _ClassVar[ErrorCode]
     BATCH_TOO_LARGE: _ClassVar[ErrorCode]
     UNSUPPORTED_BATCH: _ClassVar[ErrorCode]
@@ -92,6 +93,26 @@ class NodeRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NODE_ROLE_UNSPECIFIED: _ClassVar[NodeRole]
     INGESTION: _ClassVar[NodeRole]
     PERSISTENCE: _ClassVar[NodeRole]
+
+class Operation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OPERATION_UNSPECIFIED: _ClassVar[Operation]
+    OP_PRODUCE: _ClassVar[Operation]
+    OP_CONSUME: _ClassVar[Operation]
+    OP_CREATE: _ClassVar[Operation]
+    OP_ALTER: _ClassVar[Operation]
+    OP_DELETE: _ClassVar[Operation]
+    OP_DESCRIBE: _ClassVar[Operation]
+    OP_GROUP: _ClassVar[Operation]
+    OP_CLUSTER: _ClassVar[Operation]
+    OP_ALL: _ClassVar[Operation]
+
+class Resource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RESOURCE_UNSPECIFIED: _ClassVar[Resource]
+    RES_TOPIC: _ClassVar[Resource]
+    RES_GROUP: _ClassVar[Resource]
+    RES_CLUSTER: _ClassVar[Resource]
 ERROR_CODE_UNSPECIFIED: ErrorCode
 MALFORMED_FRAME: ErrorCode
 UNKNOWN_KIND: ErrorCode
@@ -101,6 +122,7 @@ HELLO_REQUIRED: ErrorCode
 INVALID_REQUEST: ErrorCode
 UNAUTHENTICATED: ErrorCode
 FORBIDDEN: ErrorCode
+CREDENTIALS_EXPIRED: ErrorCode
 CORRUPT_BATCH: ErrorCode
 BATCH_TOO_LARGE: ErrorCode
 UNSUPPORTED_BATCH: ErrorCode
@@ -157,9 +179,23 @@ FETCHING: ReplicaStatus
 NODE_ROLE_UNSPECIFIED: NodeRole
 INGESTION: NodeRole
 PERSISTENCE: NodeRole
+OPERATION_UNSPECIFIED: Operation
+OP_PRODUCE: Operation
+OP_CONSUME: Operation
+OP_CREATE: Operation
+OP_ALTER: Operation
+OP_DELETE: Operation
+OP_DESCRIBE: Operation
+OP_GROUP: Operation
+OP_CLUSTER: Operation
+OP_ALL: Operation
+RESOURCE_UNSPECIFIED: Resource
+RES_TOPIC: Resource
+RES_GROUP: Resource
+RES_CLUSTER: Resource
 
 class Envelope(_message.Message):
-    __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply", "cluster_change", "cluster_change_reply", "delete_records", "delete_records_reply", "compact", "compact_reply", "producer_begin", "producer_begin_reply", "peer_hello", "peer_hello_reply", "peer_proof", "peer_welcome", "append_batch", "replication_ack", "pre_vote", "pre_vote_reply", "seal", "seal_reply", "open_epoch", "open_epoch_reply", "metadata_update", "epoch_status", "backfill", "backfill_reply", "chain_digests", "node_announce", "node_announce_reply", "group_heartbeat", "group_heartbeat_reply", "group_describe", "group_describe_reply", "group_list", "group_list_reply", "group_delete", "group_delete_reply")
+    __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply", "cluster_change", "cluster_change_reply", "delete_records", "delete_records_reply", "compact", "compact_reply", "producer_begin", "producer_begin_reply", "peer_hello", "peer_hello_reply", "peer_proof", "peer_welcome", "append_batch", "replication_ack", "pre_vote", "pre_vote_reply", "seal", "seal_reply", "open_epoch", "open_epoch_reply", "metadata_update", "epoch_status", "backfill", "backfill_reply", "chain_digests", "node_announce", "node_announce_reply", "group_heartbeat", "group_heartbeat_reply", "group_describe", "group_describe_reply", "group_list", "group_list_reply", "group_delete", "group_delete_reply", "security_change", "security_change_reply", "security_list", "security_list_reply", "access_test", "access_test_reply", "caller")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -226,6 +262,13 @@ class Envelope(_message.Message):
     GROUP_LIST_REPLY_FIELD_NUMBER: _ClassVar[int]
     GROUP_DELETE_FIELD_NUMBER: _ClassVar[int]
     GROUP_DELETE_REPLY_FIELD_NUMBER: _ClassVar[int]
+    SECURITY_CHANGE_FIELD_NUMBER: _ClassVar[int]
+    SECURITY_CHANGE_REPLY_FIELD_NUMBER: _ClassVar[int]
+    SECURITY_LIST_FIELD_NUMBER: _ClassVar[int]
+    SECURITY_LIST_REPLY_FIELD_NUMBER: _ClassVar[int]
+    ACCESS_TEST_FIELD_NUMBER: _ClassVar[int]
+    ACCESS_TEST_REPLY_FIELD_NUMBER: _ClassVar[int]
+    CALLER_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     error: Error
     hello: Hello
@@ -292,7 +335,26 @@ class Envelope(_message.Message):
     group_list_reply: GroupListReply
     group_delete: GroupDelete
     group_delete_reply: GroupDeleteReply
-    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., metadata_reply: _Optional[_Union[MetadataReply, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., publish_reply: _Optional[_Union[PublishReply, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_reply: _Optional[_Union[FetchReply, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., list_offsets_reply: _Optional[_Union[ListOffsetsReply, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_reply: _Optional[_Union[SubscribeReply, _Mapping]] = ..., message_event: _Optional[_Union[MessageEvent, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., unsubscribe_reply: _Optional[_Union[UnsubscribeReply, _Mapping]] = ..., subscription_ended: _Optional[_Union[SubscriptionEnded, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., commit_reply: _Optional[_Union[CommitReply, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., committed_reply: _Optional[_Union[CommittedReply, _Mapping]] = ..., topic_create: _Optional[_Union[TopicCreate, _Mapping]] = ..., topic_describe: _Optional[_Union[TopicDescribe, _Mapping]] = ..., topic_list: _Optional[_Union[TopicList, _Mapping]] = ..., topic_alter: _Optional[_Union[TopicAlter, _Mapping]] = ..., topic_delete: _Optional[_Union[TopicDelete, _Mapping]] = ..., topic_reply: _Optional[_Union[TopicReply, _Mapping]] = ..., cluster_status: _Optional[_Union[ClusterStatus, _Mapping]] = ..., cluster_status_reply: _Optional[_Union[ClusterStatusReply, _Mapping]] = ..., cluster_change: _Optional[_Union[ClusterChange, _Mapping]] = ..., cluster_change_reply: _Optional[_Union[ClusterChangeReply, _Mapping]] = ..., delete_records: _Optional[_Union[DeleteRecords, _Mapping]] = ..., delete_records_reply: _Optional[_Union[DeleteRecordsReply, _Mapping]] = ..., compact: _Optional[_Union[Compact, _Mapping]] = ..., compact_reply: _Optional[_Union[CompactReply, _Mapping]] = ..., producer_begin: _Optional[_Union[ProducerBegin, _Mapping]] = ..., producer_begin_reply: _Optional[_Union[ProducerBeginReply, _Mapping]] = ..., peer_hello: _Optional[_Union[PeerHello, _Mapping]] = ..., peer_hello_reply: _Optional[_Union[PeerHelloReply, _Mapping]] = ..., peer_proof: _Optional[_Union[PeerProof, _Mapping]] = ..., peer_welcome: _Optional[_Union[PeerWelcome, _Mapping]] = ..., append_batch: _Optional[_Union[AppendBatches, _Mapping]] = ..., replication_ack: _Optional[_Union[ReplicationAcks, _Mapping]] = ..., pre_vote: _Optional[_Union[PreVotes, _Mapping]] = ..., pre_vote_reply: _Optional[_Union[PreVoteReplies, _Mapping]] = ..., seal: _Optional[_Union[Seals, _Mapping]] = ..., seal_reply: _Optional[_Union[SealReplies, _Mapping]] = ..., open_epoch: _Optional[_Union[OpenEpochs, _Mapping]] = ..., open_epoch_reply: _Optional[_Union[OpenEpochReplies, _Mapping]] = ..., metadata_update: _Optional[_Union[MetadataUpdates, _Mapping]] = ..., epoch_status: _Optional[_Union[EpochStatuses, _Mapping]] = ..., backfill: _Optional[_Union[Backfills, _Mapping]] = ..., backfill_reply: _Optional[_Union[BackfillReply, _Mapping]] = ..., chain_digests: _Optional[_Union[ChainDigests, _Mapping]] = ..., node_announce: _Optional[_Union[NodeAnnounce, _Mapping]] = ..., node_announce_reply: _Optional[_Union[NodeAnnounceReply, _Mapping]] = ..., group_heartbeat: _Optional[_Union[GroupHeartbeat, _Mapping]] = ..., group_heartbeat_reply: _Optional[_Union[GroupHeartbeatReply, _Mapping]] = ..., group_describe: _Optional[_Union[GroupDescribe, _Mapping]] = ..., group_describe_reply: _Optional[_Union[GroupDescribeReply, _Mapping]] = ..., group_list: _Optional[_Union[GroupList, _Mapping]] = ..., group_list_reply: _Optional[_Union[GroupListReply, _Mapping]] = ..., group_delete: _Optional[_Union[GroupDelete, _Mapping]] = ..., group_delete_reply: _Optional[_Union[GroupDeleteReply, _Mapping]] = ...) -> None: ...
+    security_change: SecurityChange
+    security_change_reply: SecurityChangeReply
+    security_list: SecurityList
+    security_list_reply: SecurityListReply
+    access_test: AccessTest
+    access_test_reply: AccessTestReply
+    caller: Caller
+    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., metadata_reply: _Optional[_Union[MetadataReply, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., publish_reply: _Optional[_Union[PublishReply, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_reply: _Optional[_Union[FetchReply, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., list_offsets_reply: _Optional[_Union[ListOffsetsReply, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_reply: _Optional[_Union[SubscribeReply, _Mapping]] = ..., message_event: _Optional[_Union[MessageEvent, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., unsubscribe_reply: _Optional[_Union[UnsubscribeReply, _Mapping]] = ..., subscription_ended: _Optional[_Union[SubscriptionEnded, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., commit_reply: _Optional[_Union[CommitReply, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., committed_reply: _Optional[_Union[CommittedReply, _Mapping]] = ..., topic_create: _Optional[_Union[TopicCreate, _Mapping]] = ..., topic_describe: _Optional[_Union[TopicDescribe, _Mapping]] = ..., topic_list: _Optional[_Union[TopicList, _Mapping]] = ..., topic_alter: _Optional[_Union[TopicAlter, _Mapping]] = ..., topic_delete: _Optional[_Union[TopicDelete, _Mapping]] = ..., topic_reply: _Optional[_Union[TopicReply, _Mapping]] = ..., cluster_status: _Optional[_Union[ClusterStatus, _Mapping]] = ..., cluster_status_reply: _Optional[_Union[ClusterStatusReply, _Mapping]] = ..., cluster_change: _Optional[_Union[ClusterChange, _Mapping]] = ..., cluster_change_reply: _Optional[_Union[ClusterChangeReply, _Mapping]] = ..., delete_records: _Optional[_Union[DeleteRecords, _Mapping]] = ..., delete_records_reply: _Optional[_Union[DeleteRecordsReply, _Mapping]] = ..., compact: _Optional[_Union[Compact, _Mapping]] = ..., compact_reply: _Optional[_Union[CompactReply, _Mapping]] = ..., producer_begin: _Optional[_Union[ProducerBegin, _Mapping]] = ..., producer_begin_reply: _Optional[_Union[ProducerBeginReply, _Mapping]] = ..., peer_hello: _Optional[_Union[PeerHello, _Mapping]] = ..., peer_hello_reply: _Optional[_Union[PeerHelloReply, _Mapping]] = ..., peer_proof: _Optional[_Union[PeerProof, _Mapping]] = ..., peer_welcome: _Optional[_Union[PeerWelcome, _Mapping]] = ..., append_batch: _Optional[_Union[AppendBatches, _Mapping]] = ..., replication_ack: _Optional[_Union[ReplicationAcks, _Mapping]] = ..., pre_vote: _Optional[_Union[PreVotes, _Mapping]] = ..., pre_vote_reply: _Optional[_Union[PreVoteReplies, _Mapping]] = ..., seal: _Optional[_Union[Seals, _Mapping]] = ..., seal_reply: _Optional[_Union[SealReplies, _Mapping]] = ..., open_epoch: _Optional[_Union[OpenEpochs, _Mapping]] = ..., open_epoch_reply: _Optional[_Union[OpenEpochReplies, _Mapping]] = ..., metadata_update: _Optional[_Union[MetadataUpdates, _Mapping]] = ..., epoch_status: _Optional[_Union[EpochStatuses, _Mapping]] = ..., backfill: _Optional[_Union[Backfills, _Mapping]] = ..., backfill_reply: _Optional[_Union[BackfillReply, _Mapping]] = ..., chain_digests: _Optional[_Union[ChainDigests, _Mapping]] = ..., node_announce: _Optional[_Union[NodeAnnounce, _Mapping]] = ..., node_announce_reply: _Optional[_Union[NodeAnnounceReply, _Mapping]] = ..., group_heartbeat: _Optional[_Union[GroupHeartbeat, _Mapping]] = ..., group_heartbeat_reply: _Optional[_Union[GroupHeartbeatReply, _Mapping]] = ..., group_describe: _Optional[_Union[GroupDescribe, _Mapping]] = ..., group_describe_reply: _Optional[_Union[GroupDescribeReply, _Mapping]] = ..., group_list: _Optional[_Union[GroupList, _Mapping]] = ..., group_list_reply: _Optional[_Union[GroupListReply, _Mapping]] = ..., group_delete: _Optional[_Union[GroupDelete, _Mapping]] = ..., group_delete_reply: _Optional[_Union[GroupDeleteReply, _Mapping]] = ..., security_change: _Optional[_Union[SecurityChange, _Mapping]] = ..., security_change_reply: _Optional[_Union[SecurityChangeReply, _Mapping]] = ..., security_list: _Optional[_Union[SecurityList, _Mapping]] = ..., security_list_reply: _Optional[_Union[SecurityListReply, _Mapping]] = ..., access_test: _Optional[_Union[AccessTest, _Mapping]] = ..., access_test_reply: _Optional[_Union[AccessTestReply, _Mapping]] = ..., caller: _Optional[_Union[Caller, _Mapping]] = ...) -> None: ...
+
+class Caller(_message.Message):
+    __slots__ = ("principal", "roles", "identity", "expires_us")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_US_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    roles: _containers.RepeatedScalarFieldContainer[str]
+    identity: str
+    expires_us: int
+    def __init__(self, principal: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., identity: _Optional[str] = ..., expires_us: _Optional[int] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "retriable", "definite", "retry_after_ms", "log_start_offset", "high_watermark", "epoch", "topic_id")
@@ -327,11 +389,17 @@ class Hello(_message.Message):
     client_id: str
     software: str
     features: _containers.RepeatedScalarFieldContainer[str]
-    credentials: bytes
-    def __init__(self, version: _Optional[int] = ..., client_id: _Optional[str] = ..., software: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., credentials: _Optional[bytes] = ...) -> None: ...
+    credentials: Credentials
+    def __init__(self, version: _Optional[int] = ..., client_id: _Optional[str] = ..., software: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., credentials: _Optional[_Union[Credentials, _Mapping]] = ...) -> None: ...
+
+class Credentials(_message.Message):
+    __slots__ = ("api_key",)
+    API_KEY_FIELD_NUMBER: _ClassVar[int]
+    api_key: str
+    def __init__(self, api_key: _Optional[str] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("version", "node_id", "cluster_id", "incarnation", "software", "features", "frame_bytes_max", "batch_bytes_max")
+    __slots__ = ("version", "node_id", "cluster_id", "incarnation", "software", "features", "frame_bytes_max", "batch_bytes_max", "principal", "expires_us")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -340,6 +408,8 @@ class HelloReply(_message.Message):
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     FRAME_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     BATCH_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_US_FIELD_NUMBER: _ClassVar[int]
     version: int
     node_id: str
     cluster_id: bytes
@@ -348,7 +418,9 @@ class HelloReply(_message.Message):
     features: _containers.RepeatedScalarFieldContainer[str]
     frame_bytes_max: int
     batch_bytes_max: int
-    def __init__(self, version: _Optional[int] = ..., node_id: _Optional[str] = ..., cluster_id: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., software: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., frame_bytes_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ...) -> None: ...
+    principal: str
+    expires_us: int
+    def __init__(self, version: _Optional[int] = ..., node_id: _Optional[str] = ..., cluster_id: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., software: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., frame_bytes_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., principal: _Optional[str] = ..., expires_us: _Optional[int] = ...) -> None: ...
 
 class Metadata(_message.Message):
     __slots__ = ("topics", "wait_ms", "known", "cursor", "confirmed")
@@ -1939,10 +2011,12 @@ class NodeRecord(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., gossip_host: _Optional[str] = ..., gossip_port: _Optional[int] = ..., zone: _Optional[str] = ..., weight: _Optional[int] = ..., roles: _Optional[_Iterable[_Union[NodeRole, str]]] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., removed: _Optional[bool] = ..., draining: _Optional[bool] = ..., directory_id: _Optional[bytes] = ...) -> None: ...
 
 class MetaRecord(_message.Message):
-    __slots__ = ("node",)
+    __slots__ = ("node", "security")
     NODE_FIELD_NUMBER: _ClassVar[int]
+    SECURITY_FIELD_NUMBER: _ClassVar[int]
     node: NodeRecord
-    def __init__(self, node: _Optional[_Union[NodeRecord, _Mapping]] = ...) -> None: ...
+    security: SecurityRecord
+    def __init__(self, node: _Optional[_Union[NodeRecord, _Mapping]] = ..., security: _Optional[_Union[SecurityRecord, _Mapping]] = ...) -> None: ...
 
 class MetaSnapshot(_message.Message):
     __slots__ = ("applied", "meta", "records")
@@ -1953,3 +2027,125 @@ class MetaSnapshot(_message.Message):
     meta: TopicRecord
     records: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, applied: _Optional[int] = ..., meta: _Optional[_Union[TopicRecord, _Mapping]] = ..., records: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class AccessRule(_message.Message):
+    __slots__ = ("rule_id", "principal", "deny", "operations", "resource", "name", "prefix")
+    RULE_ID_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    DENY_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    rule_id: str
+    principal: str
+    deny: bool
+    operations: _containers.RepeatedScalarFieldContainer[Operation]
+    resource: Resource
+    name: str
+    prefix: bool
+    def __init__(self, rule_id: _Optional[str] = ..., principal: _Optional[str] = ..., deny: _Optional[bool] = ..., operations: _Optional[_Iterable[_Union[Operation, str]]] = ..., resource: _Optional[_Union[Resource, str]] = ..., name: _Optional[str] = ..., prefix: _Optional[bool] = ...) -> None: ...
+
+class ApiKey(_message.Message):
+    __slots__ = ("key_id", "principal", "roles", "created_us", "expires_us", "note", "salt", "secret_hash")
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    CREATED_US_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_US_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    SALT_FIELD_NUMBER: _ClassVar[int]
+    SECRET_HASH_FIELD_NUMBER: _ClassVar[int]
+    key_id: str
+    principal: str
+    roles: _containers.RepeatedScalarFieldContainer[str]
+    created_us: int
+    expires_us: int
+    note: str
+    salt: bytes
+    secret_hash: bytes
+    def __init__(self, key_id: _Optional[str] = ..., principal: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., created_us: _Optional[int] = ..., expires_us: _Optional[int] = ..., note: _Optional[str] = ..., salt: _Optional[bytes] = ..., secret_hash: _Optional[bytes] = ...) -> None: ...
+
+class SecurityRecord(_message.Message):
+    __slots__ = ("id", "revision", "deleted", "api_key", "rule")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    API_KEY_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    revision: int
+    deleted: bool
+    api_key: ApiKey
+    rule: AccessRule
+    def __init__(self, id: _Optional[str] = ..., revision: _Optional[int] = ..., deleted: _Optional[bool] = ..., api_key: _Optional[_Union[ApiKey, _Mapping]] = ..., rule: _Optional[_Union[AccessRule, _Mapping]] = ...) -> None: ...
+
+class SecurityChange(_message.Message):
+    __slots__ = ("create_key", "revoke_key", "grant", "revoke_rule")
+    CREATE_KEY_FIELD_NUMBER: _ClassVar[int]
+    REVOKE_KEY_FIELD_NUMBER: _ClassVar[int]
+    GRANT_FIELD_NUMBER: _ClassVar[int]
+    REVOKE_RULE_FIELD_NUMBER: _ClassVar[int]
+    create_key: ApiKey
+    revoke_key: str
+    grant: AccessRule
+    revoke_rule: str
+    def __init__(self, create_key: _Optional[_Union[ApiKey, _Mapping]] = ..., revoke_key: _Optional[str] = ..., grant: _Optional[_Union[AccessRule, _Mapping]] = ..., revoke_rule: _Optional[str] = ...) -> None: ...
+
+class SecurityChangeReply(_message.Message):
+    __slots__ = ("api_key", "key", "rule")
+    API_KEY_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    api_key: str
+    key: ApiKey
+    rule: AccessRule
+    def __init__(self, api_key: _Optional[str] = ..., key: _Optional[_Union[ApiKey, _Mapping]] = ..., rule: _Optional[_Union[AccessRule, _Mapping]] = ...) -> None: ...
+
+class SecurityList(_message.Message):
+    __slots__ = ("what", "after")
+    class What(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        WHAT_UNSPECIFIED: _ClassVar[SecurityList.What]
+        KEYS: _ClassVar[SecurityList.What]
+        RULES: _ClassVar[SecurityList.What]
+    WHAT_UNSPECIFIED: SecurityList.What
+    KEYS: SecurityList.What
+    RULES: SecurityList.What
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    what: SecurityList.What
+    after: str
+    def __init__(self, what: _Optional[_Union[SecurityList.What, str]] = ..., after: _Optional[str] = ...) -> None: ...
+
+class SecurityListReply(_message.Message):
+    __slots__ = ("keys", "rules", "last")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedCompositeFieldContainer[ApiKey]
+    rules: _containers.RepeatedCompositeFieldContainer[AccessRule]
+    last: str
+    def __init__(self, keys: _Optional[_Iterable[_Union[ApiKey, _Mapping]]] = ..., rules: _Optional[_Iterable[_Union[AccessRule, _Mapping]]] = ..., last: _Optional[str] = ...) -> None: ...
+
+class AccessTest(_message.Message):
+    __slots__ = ("principal", "roles", "operation", "resource", "name")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    roles: _containers.RepeatedScalarFieldContainer[str]
+    operation: Operation
+    resource: Resource
+    name: str
+    def __init__(self, principal: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., operation: _Optional[_Union[Operation, str]] = ..., resource: _Optional[_Union[Resource, str]] = ..., name: _Optional[str] = ...) -> None: ...
+
+class AccessTestReply(_message.Message):
+    __slots__ = ("allowed", "because")
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    allowed: bool
+    because: str
+    def __init__(self, allowed: _Optional[bool] = ..., because: _Optional[str] = ...) -> None: ...

@@ -53,6 +53,8 @@ PUBLISH_TIMEOUT_MS_DEFAULT: Final = 30_000
 NOTE_BYTES_MAX: Final = 4 * KIB
 GROUP_NAME_BYTES_MAX: Final = 255
 CLIENT_ID_BYTES_MAX: Final = 255
+PRINCIPAL_CHARS_MAX: Final = 255
+"""Of the name of a principal, a user or a role."""
 INSTANCE_ID_BYTES_MAX: Final = 255
 
 GROUP_SESSION_MS_DEFAULT: Final = 10_000

@@ -16,7 +16,7 @@ from tidelog_broker.core.groups.positions import GROUP_POSITIONS_MAX, GROUPS_MAX
 from tidelog_broker.core.placement.placement import WEIGHT_MAX, WEIGHT_ORDINARY
 from tidelog_broker.core.placement.registry import NODE_ID_CHARS_MAX
 from tidelog_proto.idle_poll import POLL_US_DEFAULT, POLL_US_MAX
-from tidelog_proto.limits import FRAME_BYTES_MAX, MIB, RETENTION_MS_MAX
+from tidelog_proto.limits import FRAME_BYTES_MAX, MIB, PRINCIPAL_CHARS_MAX, RETENTION_MS_MAX
 
 REPLICATION_FACTOR_MAX: Final = 9
 SEEDS_MAX: Final = 64
@@ -54,6 +54,22 @@ class NodeSettings(BaseModel):
     )
     secret_file: Path | None = Field(
         None, description="Holds the secret by which the nodes of a cluster know each other."
+    )
+    auth: Literal["none", "required"] = Field(
+        "none",
+        description="required: every client says who it is, by an API key, and may do what rules allow. none: "
+        "everybody may do everything. The same on all nodes of a cluster.",
+    )
+    admin: str = Field(
+        "admin",
+        min_length=1,
+        max_length=PRINCIPAL_CHARS_MAX,
+        description="The principal that may do everything, whatever the rules say.",
+    )
+    admin_key_file: Path | None = Field(
+        None,
+        description="Holds API keys of the principal `admin`, one a line, readable by the node alone: the way in "
+        "before there are others, and when they are lost.",
     )
     gossip_port: int | None = Field(
         None, ge=0, le=65535, description="UDP; the number of the native port unless given, 0 picks a free one."

@@ -22,6 +22,8 @@ class NodeMetrics:
         self.duplicates = counter("tidelog_duplicates", "Retried batches answered with their first offset")
         self.requests = TallyCounter("tidelog_requests", "Requests by kind", self.registry, label="kind")
         self.connection_errors = counter("tidelog_connection_errors", "Connections closed for broken frames")
+        self.access_refused = counter("tidelog_access_refused", "Requests refused because no permission allows them")
+        self.unauthenticated = counter("tidelog_unauthenticated", "Greetings with no credentials, or wrong ones")
         self.declined = counter("tidelog_declined", "Requests declined because the node was full")
         self.stalled = counter("tidelog_stalled_clients", "Clients cut off because they did not read, or go on sending")
         self.peer_bytes_in = self._peer_counter("tidelog_peer_batch_bytes_in", "Bytes of batches received from a node")

@@ -22,8 +22,9 @@ from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.core.groups.positions import GroupOffsets
 from tidelog_broker.core.groups.records import GroupRecords, group_in
 from tidelog_broker.core.groups.records import wrapped as wrapped_group
-from tidelog_broker.core.placement.registry import NodeRegistry, node_in, wrapped
+from tidelog_broker.core.placement.registry import NodeRegistry, wrapped
 from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.core.security.registry import SecurityRegistry, wrapped_security
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import PendingPublish
@@ -223,13 +224,14 @@ class StateLog:
 
 
 class MetaLog(StateLog):
-    """`__meta`: the topics and the nodes.
+    """`__meta`: the topics, the nodes, and who may do what.
 
     Args:
         tasks, find: as `StateLog`.
-        topics, nodes: the state.
+        topics, nodes, security: the state.
         follow: is awaited with a topic's newest record after it has changed, so that its partitions do.
         nodes_changed: is called after a node's record has changed.
+        security_changed: is called after an identity or a rule has changed.
     """
 
     def __init__(
@@ -239,14 +241,18 @@ class MetaLog(StateLog):
         *,
         topics: TopicRegistry,
         nodes: NodeRegistry,
+        security: SecurityRegistry,
         follow: Callable[[pb.TopicRecord], Coroutine[Any, Any, object]],
         nodes_changed: Callable[[], None] = lambda: None,
+        security_changed: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(tasks, find, apply=self.apply_value, live=self.standing)
         self._topics = topics
         self._nodes = nodes
         self._follow = follow
         self._nodes_changed = nodes_changed
+        self._security = security
+        self._security_changed = security_changed
         self._changed: dict[bytes, None] = {}
         self._following = asyncio.Lock()
 
@@ -256,14 +262,20 @@ class MetaLog(StateLog):
         for record in self._nodes.records():
             if record.revision:
                 yield wrapped(record)
+        yield from map(wrapped_security, self._security.records())
 
     def apply_value(self, value: bytes) -> None:
         """Apply a committed record; `follow_changes` is to be awaited after it."""
-        node = node_in(value)
-        if node is not None:
-            if self._nodes.apply(node):
-                self._nodes_changed()
-            return
+        meta = pb.MetaRecord.FromString(value)
+        match meta.WhichOneof("what"):
+            case "node":
+                if self._nodes.apply(meta.node):
+                    self._nodes_changed()
+                return
+            case "security":
+                if self._security.apply(meta.security):
+                    self._security_changed()
+                return
         record = pb.TopicRecord.FromString(value)
         if self._topics.apply(record):
             self._changed[record.topic_id] = None
@@ -291,6 +303,15 @@ class MetaLog(StateLog):
         """
         self._one_at_a_time()
         await self.write([wrapped(record)])
+
+    async def write_security(self, record: pb.SecurityRecord) -> None:
+        """Make the new revision of an identity or a rule durable and apply it.
+
+        Raises:
+            ProtocolError: as `write_topic`.
+        """
+        self._one_at_a_time()
+        await self.write([wrapped_security(record)])
 
     async def write_topic(self, record: pb.TopicRecord) -> None:
         """Make a topic's new revision durable, apply it, and let the partitions follow.

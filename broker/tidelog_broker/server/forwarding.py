@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import PartitionKey
+from tidelog_broker.wire.callers import hand_on
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -53,7 +54,7 @@ async def at_owner(
             QUORUM_LOST when nobody will be before nodes return.
     """
     if request.connection.peer_id is None:
-        return await ask_owner(broker, key, request.envelope, local, timeout_s=timeout_s)
+        return await ask_owner(broker, key, hand_on(request, request.envelope), local, timeout_s=timeout_s)
     if broker.routes.owner(key) in {broker.node_id, ""}:
         return await local(request.envelope)
     raise not_owner(broker, key)
@@ -209,13 +210,14 @@ class Forwarded:
 
     Args:
         node: this one.
-        publish: the client's request, for its acks and its time-out.
+        request: the client's, for its acks and who sends it.
         timeout_s: how long the client waits.
     """
 
-    def __init__(self, broker: Broker, publish: pb.Publish, timeout_s: float) -> None:
+    def __init__(self, broker: Broker, request: Request, timeout_s: float) -> None:
         self._broker = broker
-        self._publish = publish
+        self._request = request
+        self._publish = request.envelope.publish
         self._timeout_s = timeout_s
         self._by_owner: dict[str, list[_Batch]] = {}
 
@@ -236,7 +238,7 @@ class Forwarded:
             try:
                 answer = self._broker.cluster.request(
                     owner,
-                    pb.Envelope(publish=publish),
+                    hand_on(self._request, pb.Envelope(publish=publish)),
                     [batch.data for batch in batches],
                     timeout_s=self._timeout_s,
                 )

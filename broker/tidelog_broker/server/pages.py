@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import PAGE_BYTES
@@ -154,10 +155,14 @@ def _ended(page: Page) -> Page:
     return page
 
 
-def all_items(topics: TopicRegistry, cursor: pb.TopicCursor | None, *, internal: bool) -> Iterator[Item]:
-    """Yield the topics there are, from a cursor's on."""
+def all_items(
+    topics: TopicRegistry, cursor: pb.TopicCursor | None, *, internal: bool, session: Session | None = None
+) -> Iterator[Item]:
+    """Yield the topics there are, from a cursor's on; of those that `session` may see, if there is one."""
     for record in topics.live_from(cursor.topic if cursor is not None else ""):
-        if internal or not record.name.startswith(INTERNAL_PREFIX):
+        if (internal or not record.name.startswith(INTERNAL_PREFIX)) and (
+            session is None or session.may_see(record.name)
+        ):
             yield record.name, record
 
 

@@ -15,8 +15,9 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
-from tidelog_broker.broker import SOFTWARE, Broker
+from tidelog_broker.broker import Broker
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
+from tidelog_broker.server.access import AccessChecks, check_topic_id
 from tidelog_broker.server.handlers import (
     cluster,
     commit,
@@ -24,17 +25,18 @@ from tidelog_broker.server.handlers import (
     deletion,
     fetch,
     groups,
+    hello,
     metadata,
     peers,
     producers,
     publish,
+    security,
     subscribe,
     topics,
 )
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.limits import BATCH_BYTES_MAX, CLIENT_ID_BYTES_MAX, FRAME_BYTES_MAX, PROTOCOL_VERSION
 
 log = logging.getLogger(__name__)
 
@@ -44,50 +46,8 @@ _ACCEPT_TURNS: Final = 3
 Handler = Callable[[Broker, Request], Coroutine[Any, Any, None] | None]
 
 
-def hello(broker: Broker, request: Request) -> None:
-    """Handle HELLO.
-
-    Raises:
-        ProtocolError: UNSUPPORTED_VERSION or INVALID_REQUEST.
-    """
-    asked = request.envelope.hello
-    if asked.version != PROTOCOL_VERSION:
-        raise ProtocolError(
-            pb.UNSUPPORTED_VERSION, f"protocol version {asked.version}; this node speaks {PROTOCOL_VERSION}"
-        )
-    if len(asked.client_id.encode()) > CLIENT_ID_BYTES_MAX:
-        raise ProtocolError(pb.INVALID_REQUEST, f"a client id has at most {CLIENT_ID_BYTES_MAX} bytes")
-    connection = request.connection
-    if not connection.greeted:
-        if broker.bounds.open_clients >= broker.settings.connections_max:
-            request.fail(_too_many(broker))
-            connection.close()
-            return
-        broker.bounds.open_clients += 1
-        connection.greet(asked.client_id, frame_bytes_max=FRAME_BYTES_MAX)
-    request.reply(
-        pb.Envelope(
-            hello_reply=pb.HelloReply(
-                version=PROTOCOL_VERSION,
-                node_id=broker.node_id,
-                cluster_id=broker.cluster_id,
-                incarnation=broker.incarnation,
-                software=SOFTWARE,
-                frame_bytes_max=FRAME_BYTES_MAX,
-                batch_bytes_max=BATCH_BYTES_MAX,
-            )
-        )
-    )
-
-
-def _too_many(broker: Broker) -> ProtocolError:
-    return ProtocolError(
-        pb.OVERLOADED, f"the node has its {broker.settings.connections_max} connections", retry_after_ms=1000
-    )
-
-
 HANDLERS: dict[str, Handler] = {
-    "hello": hello,
+    "hello": hello.hello,
     "metadata": metadata.metadata,
     "publish": publish.publish,
     "producer_begin": producers.begin,
@@ -111,6 +71,9 @@ HANDLERS: dict[str, Handler] = {
     "topic_delete": topics.delete,
     "cluster_status": cluster.cluster_status,
     "cluster_change": cluster.cluster_change,
+    "security_change": security.change,
+    "security_list": security.list_some,
+    "access_test": security.test,
     "peer_hello": peers.hello,
     "peer_proof": peers.proof,
     "node_announce": cluster.node_announce,
@@ -142,6 +105,8 @@ class Server:
         self._listener: asyncio.Server | None = None
         self._working: set[asyncio.Task[None]] = set()
         self._deserted = asyncio.Event()
+        self.access = AccessChecks(broker)
+        broker.security.changed = self.security_changed
         self._requests = {kind: self.metrics.requests.tally(kind) for kind in HANDLERS}
 
     async def listen(self) -> int:
@@ -192,7 +157,7 @@ class Server:
         self.connections.add(connection)
         self._count()
         if len(self.connections) > self.settings.connections_max + RESERVED_CONNECTIONS:
-            connection.abort(_too_many(self.broker))
+            connection.abort(hello.too_many(self.broker))
 
     def closed(self, connection: Connection) -> None:
         """A connection is gone."""
@@ -203,11 +168,29 @@ class Server:
         if not self.connections:
             self._deserted.set()
 
+    def security_changed(self) -> None:
+        """End the connections whose callers are no longer who they were, or read what they may not read any more."""
+        for connection in list(self.connections):
+            session = connection.session
+            if session is None:
+                continue
+            over = self.access.is_over(session)
+            if over:
+                connection.abort(ProtocolError(pb.UNAUTHENTICATED, over))
+                continue
+            try:
+                for topic_id in {topic_id for pump in connection.pumps.values() for topic_id in pump.topic_ids}:
+                    check_topic_id(self.broker, session, pb.OP_CONSUME, topic_id)
+            except ProtocolError as error:
+                connection.abort(error)
+
     def dispatch(self, request: Request) -> None:
         """Start work on a request."""
         kind = request.envelope.WhichOneof("kind") or "unknown"
         try:
-            work = self._handler(kind, request)(self.broker, request)
+            handler = self._handler(kind, request)
+            self.access.check(kind, request)
+            work = handler(self.broker, request)
         except ProtocolError as error:
             request.fail(error)
             return

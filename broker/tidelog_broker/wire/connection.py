@@ -26,6 +26,7 @@ from typing import Final, Protocol, cast
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.core.peer_auth import Challenge
+from tidelog_broker.core.security.session import Session
 from tidelog_broker.wire.arriving import Arriving
 from tidelog_broker.wire.budget import SMALL_ENVELOPE_BYTES, Budget
 from tidelog_broker.wire.inbox import Inbox
@@ -44,13 +45,15 @@ log = logging.getLogger(__name__)
 
 OVERLOADED_RETRY_MS: Final = 50
 _GATHERED_SHARE: Final = 16
+_SESSION_S_MAX: Final = 30 * 24 * 3600.0
+"""After so long even a connection whose credentials last longer begins anew: timers of years are none."""
 _NOTHING: Final = memoryview(b"")
 
 
 class Request:
     """One request being worked on. It is answered exactly once; answering gives its bytes back."""
 
-    __slots__ = ("answered", "attachment", "connection", "envelope", "size_bytes")
+    __slots__ = ("answered", "attachment", "connection", "envelope", "session", "size_bytes")
 
     def __init__(self, connection: Connection, frame: Frame, size_bytes: int) -> None:
         self.connection = connection
@@ -58,6 +61,8 @@ class Request:
         """Its share of the budgets."""
         self.envelope = frame.envelope
         self.attachment = frame.attachment
+        self.session: Session | None = None
+        """What its caller may do, once that is known; None where everybody may do everything."""
         self.answered = False
 
     def reply(self, envelope: pb.Envelope, attachments: list[memoryview] | None = None) -> None:
@@ -114,6 +119,11 @@ class Pushing(Protocol):
     def stop(self) -> None:
         """Send nothing more."""
 
+    @property
+    def topic_ids(self) -> set[bytes]:
+        """The topics that it reads."""
+        ...
+
 
 class Connection(asyncio.BufferedProtocol):
     """The shell of a connection. The server makes one per accepted socket."""
@@ -121,7 +131,12 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, server: ConnectionHost) -> None:
         self.server = server
         self.greeted = False
+        self.greeting = False
+        """Whether who the client is is being looked at."""
         self.client_id = ""
+        self.session: Session | None = None
+        """Who the client is, where it has to say so."""
+        self._session_timer: asyncio.TimerHandle | None = None
         self.challenge: Challenge | None = None
         """Set while another node is to prove who it says it is."""
         self.inbox: Inbox | None = None
@@ -170,6 +185,8 @@ class Connection(asyncio.BufferedProtocol):
         """Forget everything of this connection; work in flight goes on, its answers go nowhere."""
         if self._hello_timer is not None:
             self._hello_timer.cancel()
+        if self._session_timer is not None:
+            self._session_timer.cancel()
         if self._stall_watch is not None:
             self._stall_watch.stop()
         self._transport = None
@@ -350,6 +367,16 @@ class Connection(asyncio.BufferedProtocol):
         if self._hello_timer is not None:
             self._hello_timer.cancel()
             self._hello_timer = None
+
+    def begin_session(self, session: Session, now_us: int) -> None:
+        """The client has shown who it is; the connection ends with what it has shown."""
+        self.session = session
+        if session.expires_us:
+            left_s = min((session.expires_us - now_us) / 1e6, _SESSION_S_MAX)
+            self._session_timer = asyncio.get_running_loop().call_later(left_s, self._session_is_over)
+
+    def _session_is_over(self) -> None:
+        self.abort(ProtocolError(pb.CREDENTIALS_EXPIRED, "the credentials have expired: connect with newer ones"))
 
     def become_peer(self, inbox: Inbox, *, frame_bytes_max: int) -> None:
         """Another node has proven itself: what it sends one-way goes to `inbox`."""

@@ -8,7 +8,6 @@ from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker.core.groups.positions import OffsetKey
-from tidelog_broker.core.placement.registry import node_in
 from tidelog_broker.core.topics import META_KEY, OFFSETS_KEY
 from tidelog_broker.metadata import internal_topics
 from tidelog_broker.metadata import state_log as state_log_module
@@ -178,7 +177,8 @@ async def test_nodes_stand_beside_the_topics_and_outlast_snapshots(stand: Stand)
     snapshot = [
         value for buffer in buffers for view in iter_batches(buffer) for value in RecordBatch.parse(view).values()
     ]
-    assert [found for value in snapshot if (found := node_in(value or b"")) is not None] == node.broker.nodes.live()
+    records = [pb.MetaRecord.FromString(value or b"") for value in snapshot]
+    assert [record.node for record in records if record.HasField("node")] == node.broker.nodes.live()
     before = [*node.broker.nodes.records()]
     await stand.restart()
     assert [*stand.node.broker.nodes.records()] == before

@@ -36,7 +36,6 @@ from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.cluster import cluster_view
 from tidelog_broker.core.groups.positions import GroupOffsets
 from tidelog_broker.core.groups.records import GroupRecords
-from tidelog_broker.core.placement.registry import node_in
 from tidelog_broker.metadata import controller, state_log
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_broker.node import membership, node
@@ -192,7 +191,8 @@ def _watching(world: World) -> Sequence[tuple[Any, str, Any]]:
             world.groups.position_stands(record)
 
     def watched_apply(self: MetaLog, value: bytes) -> None:
-        record = node_in(value)
+        meta = pb.MetaRecord.FromString(value)
+        record = meta.node if meta.HasField("node") else None
         if record is not None:
             checks.applied("node", record.node_id.encode(), record.revision, value)
         else:

@@ -234,12 +234,6 @@ def wrapped(record: pb.NodeRecord) -> pb.MetaRecord:
     return pb.MetaRecord(node=record)
 
 
-def node_in(value: bytes) -> pb.NodeRecord | None:
-    """Return the record of a node that a value of `__meta` holds; None when it is about something else."""
-    record = pb.MetaRecord.FromString(value)
-    return record.node if record.HasField("node") else None
-
-
 def _text(name: str, value: str, chars_max: int) -> None:
     if not 1 <= len(value) <= chars_max or not value.isprintable():
         raise ProtocolError(pb.INVALID_REQUEST, f"{name} is 1 to {chars_max} printable characters, not {value[:80]!r}")

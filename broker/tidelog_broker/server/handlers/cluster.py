@@ -58,7 +58,9 @@ async def cluster_status(broker: Broker, request: Request) -> None:
         elif cursor is None and len(broker.nodes.live()) > _NODES_WITH_TOPICS:
             reply.next.SetInParent()  # the nodes alone are much
         else:
-            page = described.page_of(broker, all_items(broker.topics, cursor, internal=True), cursor)
+            page = described.page_of(
+                broker, all_items(broker.topics, cursor, internal=True, session=request.session), cursor
+            )
     if cursor is None:
         statuses, told = await asyncio.gather(others_status(broker, others), _told(broker, page, others))
         reply.nodes.extend(_merged(broker, statuses) if is_client else [broker.status()])

@@ -9,6 +9,7 @@ from typing import Final
 from tidelog_broker.broker import Broker
 from tidelog_broker.server.forwarding import ask_owner, at_owner
 from tidelog_broker.server.handlers.fetch import check_entries
+from tidelog_broker.wire.callers import hand_on
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -47,6 +48,7 @@ async def _one(broker: Broker, request: Request, entry: pb.CompactEntry) -> pb.E
     if request.connection.peer_id is not None:
         return await at_owner(broker, key, request, local)
     envelope = pb.Envelope(compact=pb.Compact(entries=[entry]))
+    hand_on(request, envelope)
     return await ask_owner(broker, key, envelope, local, timeout_s=OWNER_TIMEOUT_S, answer_s=COMPACT_TIMEOUT_S)
 
 

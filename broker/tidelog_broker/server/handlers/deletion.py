@@ -7,6 +7,7 @@ from functools import partial
 from tidelog_broker.broker import Broker
 from tidelog_broker.server.each_owner import answer_each, check_users_partition
 from tidelog_broker.server.forwarding import ask_owner
+from tidelog_broker.wire.callers import hand_on
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -23,16 +24,16 @@ async def delete_records(broker: Broker, request: Request) -> None:
         request,
         request.envelope.delete_records.entries,
         local=partial(_local, broker),
-        ask=partial(_at_owner, broker),
+        ask=partial(_at_owner, broker, request),
         refused=lambda error: pb.DeleteRecordsResult(error=error),
         reply=lambda results: pb.Envelope(delete_records_reply=pb.DeleteRecordsReply(results=results)),
     )
 
 
-async def _at_owner(broker: Broker, entry: pb.DeleteRecordsEntry) -> pb.DeleteRecordsResult:
+async def _at_owner(broker: Broker, request: Request, entry: pb.DeleteRecordsEntry) -> pb.DeleteRecordsResult:
     check_users_partition(broker, entry)
     key = (entry.topic_id, entry.partition)
-    asked = pb.Envelope(delete_records=pb.DeleteRecords(entries=[entry]))
+    asked = hand_on(request, pb.Envelope(delete_records=pb.DeleteRecords(entries=[entry])))
     reply = await ask_owner(broker, key, asked, lambda envelope: _local(broker, envelope))
     return reply.delete_records_reply.results[0]
 

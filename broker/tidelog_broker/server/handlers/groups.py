@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from tidelog_broker.broker import Broker
+from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import OFFSETS_KEY
 from tidelog_broker.groups.descriptions import Descriptions
 from tidelog_broker.groups.subscriptions import check_wish
@@ -70,14 +71,18 @@ async def list_some(broker: Broker, request: Request) -> None:
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         await broker.coordinator.ready(confirmed=True)
         async with broker.bounds.turns.turn(request.connection):
-            reply = _page(broker.coordinator.descriptions, envelope.group_list.after)
+            reply = _page(broker.coordinator.descriptions, envelope.group_list.after, request.session)
         return pb.Envelope(group_list_reply=reply)
 
     request.reply(await at_owner(broker, OFFSETS_KEY, request, local))
 
 
-def _page(descriptions: Descriptions, after: str) -> pb.GroupListReply:
-    names = sorted(name for name in descriptions.names() if name > after)
+def _page(descriptions: Descriptions, after: str, session: Session | None) -> pb.GroupListReply:
+    names = sorted(
+        name
+        for name in descriptions.names()
+        if name > after and (session is None or session.may(pb.OP_DESCRIBE, pb.RES_GROUP, name))
+    )
     reply, effort = pb.GroupListReply(), 0
     for name in names[:PAGE_GROUPS]:
         effort += descriptions.effort(name)

@@ -12,7 +12,7 @@ from itertools import islice
 from tidelog_broker.broker import Broker
 from tidelog_broker.cluster.route_watch import WAIT_MS_MAX, TopicView, check_known, is_news, view_of
 from tidelog_broker.core.topics import no_such_topic
-from tidelog_broker.server.pages import ROUTED_ENTRIES, Bounds, Page, all_items, cursor_of, fill, named_items
+from tidelog_broker.server.pages import ROUTED_ENTRIES, Bounds, Item, Page, all_items, cursor_of, fill, named_items
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -65,11 +65,23 @@ def _answer(
             return broker.route_news.view(record, broker.routes.get).info
         return view_of(record, broker.routes.get, range(first, stop)).info
 
+    session = request.session
+
     def unknown(name: str) -> pb.TopicInfo:
+        if session is not None and not session.may_see(name):
+            what = f"{session.principal!r} has no permission: describe on the topic {name!r}"
+            return pb.TopicInfo(name=name, error=ProtocolError(pb.FORBIDDEN, what).to_message())
         return pb.TopicInfo(name=name, error=(unsure or no_such_topic(name)).to_message())
 
+    def seen(item: Item) -> Item:
+        return (item[0], None) if session is not None and not session.may_see(item[0]) else item
+
     internal = request.connection.peer_id is not None
-    items = named_items(broker.topics, names, cursor) if names else all_items(broker.topics, cursor, internal=internal)
+    items = (
+        map(seen, named_items(broker.topics, names, cursor))
+        if names
+        else all_items(broker.topics, cursor, internal=internal, session=session)
+    )
     page: Page = fill(items, cursor, Bounds(ROUTED_ENTRIES), describe, unknown)
     reply = pb.MetadataReply(cluster_id=broker.cluster_id, topics=page.infos, next=page.next)
     if cursor is None:

@@ -17,6 +17,7 @@ from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_broker.server.each_owner import answer_each, check_users_partition
 from tidelog_broker.server.forwarding import ask_owner
+from tidelog_broker.wire.callers import hand_on
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import encode_batch
@@ -37,13 +38,13 @@ async def begin(broker: Broker, request: Request) -> None:
         request,
         request.envelope.producer_begin.entries,
         local=partial(_local, broker),
-        ask=partial(_at_owner, broker),
+        ask=partial(_at_owner, broker, request),
         refused=lambda error: pb.ProducerBeginResult(error=error),
         reply=lambda results: pb.Envelope(producer_begin_reply=pb.ProducerBeginReply(results=results)),
     )
 
 
-async def _at_owner(broker: Broker, entry: pb.ProducerBeginEntry) -> pb.ProducerBeginResult:
+async def _at_owner(broker: Broker, request: Request, entry: pb.ProducerBeginEntry) -> pb.ProducerBeginResult:
     check_users_partition(broker, entry)
     if entry.producer_id == 0:
         raise ProtocolError(pb.INVALID_REQUEST, "a producer without an id has no instances")
@@ -51,7 +52,7 @@ async def _at_owner(broker: Broker, entry: pb.ProducerBeginEntry) -> pb.Producer
         raise ProtocolError(
             pb.INVALID_REQUEST, f"an instance's epoch is a multiple of {EPOCHS_PER_INSTANCE}, and not 0"
         )
-    asked = pb.Envelope(producer_begin=pb.ProducerBegin(entries=[entry]))
+    asked = hand_on(request, pb.Envelope(producer_begin=pb.ProducerBegin(entries=[entry])))
     reply = await ask_owner(broker, (entry.topic_id, entry.partition), asked, lambda envelope: _local(broker, envelope))
     return reply.producer_begin_reply.results[0]
 

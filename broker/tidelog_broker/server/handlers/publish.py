@@ -18,6 +18,7 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import PendingPublish
+from tidelog_broker.server.access import check_topic_id, count_refusal
 from tidelog_broker.server.forwarding import Forwarded
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
@@ -118,17 +119,21 @@ def publish(broker: Broker, request: Request) -> None:
     for index, (entry, data) in enumerate(zip(entries, batches, strict=True)):
         settle, key = partial(progress.settle, index), (entry.topic_id, entry.partition)
         try:
+            if request.session is not None:
+                check_topic_id(broker, request.session, pb.OP_PRODUCE, entry.topic_id)
             partition = broker.partitions.find(key)
             is_owned = partition is not None and partition.state.writer is not None
             owner = "" if is_owned or asked.forwarded else _other_owner(broker, entry)
             if owner:
-                forwarded = forwarded or Forwarded(broker, asked, timeout_ms / 1000)
+                forwarded = forwarded or Forwarded(broker, request, timeout_ms / 1000)
                 forwarded.add(owner, entry, data, partial(progress.settle_forwarded, index))
             elif partition is None and key in broker.partitions.closed:
                 _submit_when_open(broker, key, data, settle, acks)
             else:
                 _submit(broker, partition or broker.partitions.get(*key), data, settle, acks)
         except ProtocolError as error:
+            if error.code == pb.FORBIDDEN:
+                count_refusal(broker, "publish", request, error)
             if asked.forwarded or not broker.topics.is_open_question(*key):
                 # Who hands a batch on knows of the partition, and this node is only the last to hear of it.
                 settle(denial(error, current=not asked.forwarded), False)

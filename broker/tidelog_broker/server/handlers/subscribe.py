@@ -64,6 +64,11 @@ class Pump:
         self._started = False
         self.stopped = False
 
+    @property
+    def topic_ids(self) -> set[bytes]:
+        """The topics that it reads."""
+        return {topic_id for topic_id, _ in self._partitions}
+
     def follow(self, key: PartitionKey, partition: Partition, offset: int, wanted: Wanted | None) -> None:
         """Add a partition, or what is wanted of it, and listen to its appends.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tidelog_broker.broker import Broker
+from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.meta_freshness import REFRESH_TIMEOUT_S
 from tidelog_broker.server.forwarding import at_owner
@@ -132,12 +133,12 @@ async def list_some(broker: Broker, request: Request) -> None:
     if begins and request.connection.peer_id is None:
         await is_current(broker)
     async with broker.bounds.turns.turn(request.connection):
-        page = _page(broker, asked, cursor)
+        page = _page(broker, asked, cursor, request.session)
         request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next)))
 
 
-def _page(broker: Broker, asked: pb.TopicList, cursor: pb.TopicCursor | None) -> Page:
-    items = all_items(broker.topics, cursor, internal=asked.internal)
+def _page(broker: Broker, asked: pb.TopicList, cursor: pb.TopicCursor | None, session: Session | None) -> Page:
+    items = all_items(broker.topics, cursor, internal=asked.internal, session=session)
     if asked.brief:
         return fill(items, cursor, Bounds(ROUTED_ENTRIES, asked.limit), _briefly, brief=True)
     return described.page_of(broker, items, cursor, topics=asked.limit)

@@ -13,7 +13,6 @@ from tidelog_broker.core.placement.registry import (
     NodeRegistry,
     check_node,
     identity_fault,
-    node_in,
     roles_from,
     roles_to,
     wrapped,
@@ -254,9 +253,9 @@ def test_a_record_from_before_directories_had_ids_gets_one_and_keeps_it() -> Non
 
 def test_records_of_nodes_and_of_topics_are_told_apart() -> None:
     one = record(revision=3)
-    assert node_in(wrapped(one).SerializeToString()) == one
+    assert pb.MetaRecord.FromString(wrapped(one).SerializeToString()).node == one
     topic = pb.TopicRecord(name="t", topic_id=bytes(16), config=pb.TopicConfig(partitions=3), revision=8, deleted=True)
     topic.first_epochs.add(epoch=0, placement=["a"])
-    assert node_in(topic.SerializeToString()) is None
+    assert not pb.MetaRecord.FromString(topic.SerializeToString()).HasField("node")
     taken = {field.number for field in pb.TopicRecord.DESCRIPTOR.fields}
     assert taken.isdisjoint(field.number for field in pb.MetaRecord.DESCRIPTOR.fields)

@@ -1,0 +1,1 @@
+"""Who somebody is, what he may do, and how much of it."""

@@ -1,0 +1,163 @@
+"""Who may do what: rules, and what they add up to.
+
+A rule allows or denies operations on resources to a principal, to a role, or to everybody (`*`). What no rule allows
+is denied, and what a rule denies is denied whatever others allow. An administrator may do everything; who that is
+stands in the settings, not in rules, so that rules cannot lock everybody out.
+
+Whoever may do something with a resource may see that it is there: each operation on it allows DESCRIBE, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final, NamedTuple
+
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import PRINCIPAL_CHARS_MAX
+
+EVERYBODY: Final = "*"
+ROLE_PREFIX: Final = "role:"
+RULE_NAME_CHARS_MAX: Final = 512
+
+OPERATIONS: Final = {
+    pb.RES_TOPIC: frozenset({pb.OP_PRODUCE, pb.OP_CONSUME, pb.OP_CREATE, pb.OP_ALTER, pb.OP_DELETE, pb.OP_DESCRIBE}),
+    pb.RES_GROUP: frozenset({pb.OP_GROUP, pb.OP_DELETE, pb.OP_DESCRIBE}),
+    pb.RES_CLUSTER: frozenset({pb.OP_CLUSTER, pb.OP_DESCRIBE}),
+}
+"""What can be done with each kind of resource."""
+
+
+class Decision(NamedTuple):
+    """Whether something is allowed, and why."""
+
+    allowed: bool
+    because: str
+    """The id of the rule that decided, or why none did."""
+
+
+class Permissions:
+    """The rules of the cluster, as far as `__meta` has been applied.
+
+    Args:
+        admins: principals that may do everything.
+    """
+
+    def __init__(self, admins: Collection[str] = ()) -> None:
+        self._admins = frozenset(admins)
+        self.changes = 0
+        """Rises with every change: what was decided before it is to be asked again."""
+        self._by_id: dict[str, pb.AccessRule] = {}
+        self._by_principal: dict[str, dict[str, pb.AccessRule]] = {}
+
+    def put(self, rule: pb.AccessRule) -> None:
+        """Let a rule hold, instead of the one that had its id."""
+        self.drop(rule.rule_id)
+        self._by_id[rule.rule_id] = rule
+        self._by_principal.setdefault(rule.principal, {})[rule.rule_id] = rule
+        self.changes += 1
+
+    def drop(self, rule_id: str) -> None:
+        """Let a rule hold no longer; nothing happens where there is none."""
+        rule = self._by_id.pop(rule_id, None)
+        if rule is not None:
+            of_principal = self._by_principal[rule.principal]
+            del of_principal[rule_id]
+            if not of_principal:
+                del self._by_principal[rule.principal]
+            self.changes += 1
+
+    def copy(self) -> Permissions:
+        """Return the same rules, to try a change on."""
+        copied = Permissions(self._admins)
+        for rule in self._by_id.values():
+            copied.put(rule)
+        return copied
+
+    def decide(
+        self,
+        principal: str,
+        roles: Iterable[str],
+        operation: pb.Operation,
+        resource: pb.Resource,
+        name: str,
+    ) -> Decision:
+        """Return whether a principal with these roles may do something with the resource called `name`."""
+        if principal in self._admins:
+            return Decision(allowed=True, because=f"{principal!r} is an administrator")
+        allowing = ""
+        for who in (principal, EVERYBODY, *(ROLE_PREFIX + role for role in roles)):
+            for rule in self._by_principal.get(who, {}).values():
+                if not _is_about(rule, resource, name):
+                    continue
+                if rule.deny:
+                    if operation in rule.operations or pb.OP_ALL in rule.operations:
+                        return Decision(allowed=False, because=rule.rule_id)
+                elif operation in rule.operations or pb.OP_ALL in rule.operations or operation == pb.OP_DESCRIBE:
+                    allowing = allowing or rule.rule_id
+        if allowing:
+            return Decision(allowed=True, because=allowing)
+        return Decision(allowed=False, because="no rule allows it")
+
+
+def _is_about(rule: pb.AccessRule, resource: pb.Resource, name: str) -> bool:
+    if rule.resource != resource:
+        return False
+    return name.startswith(rule.name) if rule.prefix else name == rule.name
+
+
+def check_rule(rule: pb.AccessRule) -> None:
+    """Refuse a rule that says nothing that can be.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST.
+    """
+    who = rule.principal.removeprefix(ROLE_PREFIX)
+    if rule.principal != EVERYBODY:
+        check_principal(who)
+    if rule.resource not in OPERATIONS:
+        raise ProtocolError(pb.INVALID_REQUEST, "a rule is about a topic, a group or the cluster")
+    if not rule.operations:
+        raise ProtocolError(pb.INVALID_REQUEST, "a rule names at least one operation")
+    for operation in rule.operations:
+        if operation != pb.OP_ALL and operation not in OPERATIONS[rule.resource]:
+            done, what = operation_name(operation), resource_name(rule.resource)
+            raise ProtocolError(pb.INVALID_REQUEST, f"{done} is nothing that is done with a {what}")
+    if len(rule.name) > RULE_NAME_CHARS_MAX or (rule.name and not rule.name.isprintable()):
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"a resource's name has at most {RULE_NAME_CHARS_MAX} characters, all printable"
+        )
+    if rule.resource == pb.RES_CLUSTER:
+        if rule.name:
+            raise ProtocolError(pb.INVALID_REQUEST, "there is one cluster, and it is not named in rules")
+    elif not rule.name and not rule.prefix:
+        raise ProtocolError(pb.INVALID_REQUEST, "a rule names its resource, or the beginning of their names")
+
+
+def check_principal(name: str) -> None:
+    """Refuse a principal's or a role's name that is empty, too long or unprintable, or means something else in a rule.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST.
+    """
+    if not 1 <= len(name) <= PRINCIPAL_CHARS_MAX or not name.isprintable():
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"the name of a principal or role is 1 to {PRINCIPAL_CHARS_MAX} printable characters"
+        )
+    if name == EVERYBODY or name.startswith(ROLE_PREFIX):
+        raise ProtocolError(pb.INVALID_REQUEST, f"{name!r} is no name of a principal or role")
+
+
+def operation_name(operation: int) -> str:
+    """Return what people call an operation: `produce`."""
+    return _word(pb.Operation, operation, "OP_")
+
+
+def resource_name(resource: int) -> str:
+    """Return what people call a kind of resource: `topic`."""
+    return _word(pb.Resource, resource, "RES_")
+
+
+def _word(enum: type[pb.Operation | pb.Resource], number: int, prefix: str) -> str:
+    names = {value: name for name, value in enum.items()}
+    return names.get(number, str(number)).removeprefix(prefix).lower()

@@ -1,0 +1,87 @@
+"""What one caller may do, for as long as nothing changes.
+
+A session is what a connection, or a request that another node hands on, is allowed by. It remembers what it was told by
+the rules and asks them again once they have changed, so that a publish costs a look into a set.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidelog_broker.core.security.permissions import Decision, Permissions, operation_name, resource_name
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+REMEMBERED_MAX: Final = 4_096
+"""Answers that a session remembers; then it forgets all of them."""
+
+
+class Session:
+    """A caller whose name is known.
+
+    Args:
+        permissions: the rules.
+        principal, roles: who it is.
+        identity: the id of the record of `__meta` that vouches for it; empty when none does.
+        expires_us: when that ends, in microseconds since 1970; 0: never.
+    """
+
+    __slots__ = ("_answers", "_asked_at", "_permissions", "expires_us", "identity", "principal", "roles")
+
+    def __init__(
+        self,
+        permissions: Permissions,
+        principal: str,
+        roles: frozenset[str] = frozenset(),
+        *,
+        identity: str = "",
+        expires_us: int = 0,
+    ) -> None:
+        self._permissions = permissions
+        self.principal = principal
+        self.roles = roles
+        self.identity = identity
+        self.expires_us = expires_us
+        self._answers: dict[tuple[int, int, str], bool] = {}
+        self._asked_at = permissions.changes
+
+    def may(self, operation: pb.Operation, resource: pb.Resource, name: str) -> bool:
+        """Whether the caller may do this with the resource called `name`."""
+        if self._asked_at != self._permissions.changes or len(self._answers) >= REMEMBERED_MAX:
+            self._answers.clear()
+            self._asked_at = self._permissions.changes
+        key = (operation, resource, name)
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = self._answers[key] = self.decide(operation, resource, name).allowed
+        return answer
+
+    def decide(self, operation: pb.Operation, resource: pb.Resource, name: str) -> Decision:
+        """As `may`, with the cause."""
+        return self._permissions.decide(self.principal, self.roles, operation, resource, name)
+
+    def check(self, operation: pb.Operation, resource: pb.Resource, name: str) -> None:
+        """Refuse what the caller may not do. The answer is the same whether there is such a resource or not.
+
+        Raises:
+            ProtocolError: FORBIDDEN.
+        """
+        if not self.may(operation, resource, name):
+            what = resource_name(resource) + (f" {name!r}" if name else "")
+            raise ProtocolError(
+                pb.FORBIDDEN, f"{self.principal!r} has no permission: {operation_name(operation)} on the {what}"
+            )
+
+    def may_see(self, name: str) -> bool:
+        """Whether the caller may know that a topic exists."""
+        return self.may(pb.OP_DESCRIBE, pb.RES_TOPIC, name)
+
+    def caller(self) -> pb.Caller:
+        """Return what another node is told about the caller."""
+        return pb.Caller(
+            principal=self.principal, roles=sorted(self.roles), identity=self.identity, expires_us=self.expires_us
+        )
+
+    def expired(self, now_us: int) -> bool:
+        """Whether the session is over."""
+        return 0 < self.expires_us <= now_us

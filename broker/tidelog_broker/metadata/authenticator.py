@@ -1,0 +1,126 @@
+"""Who a client is, by the credentials of its HELLO."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from tidelog_broker.base.offload import Offload
+from tidelog_broker.core.security.api_keys import Key, KnownSecrets, parse_key, slow_hash
+from tidelog_broker.core.security.registry import KEY, SecurityRegistry
+from tidelog_broker.core.security.session import Session
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+HASHING_MAX: Final = 64
+"""Secrets that wait for the slow hash: about a second's worth."""
+KEY_FILE_BYTES_MAX: Final = 64 * 1024
+
+
+class Authenticator:
+    """See the module.
+
+    Args:
+        registry: the keys in `__meta`.
+        admin_keys: keys that stand in a file of this node.
+        admin: whom they make of who shows one.
+        workers: hash secrets.
+        now_us: the wall clock, in microseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        registry: SecurityRegistry,
+        *,
+        admin_keys: list[Key],
+        admin: str,
+        workers: Offload,
+        now_us: Callable[[], int],
+    ) -> None:
+        self._registry = registry
+        self._admin_keys = {key.key_id: key.secret for key in admin_keys}
+        self._admin = admin
+        self._workers = workers
+        self._now_us = now_us
+        self._known = KnownSecrets(secrets.token_bytes(32))
+        self._hashing = 0
+
+    async def session_of(self, credentials: pb.Credentials) -> Session:
+        """Return the session of who has shown these credentials.
+
+        Raises:
+            ProtocolError: UNAUTHENTICATED, CREDENTIALS_EXPIRED, or OVERLOADED when too many ask at a time.
+        """
+        if credentials.WhichOneof("kind") != "api_key":
+            raise ProtocolError(
+                pb.UNAUTHENTICATED, "this node asks who you are: give an API key (TIDELOG_API_KEY_FILE, or api_key=)"
+            )
+        key = parse_key(credentials.api_key)
+        permissions = self._registry.permissions
+        of_admin = self._admin_keys.get(key.key_id)
+        if of_admin is not None and hmac.compare_digest(of_admin, key.secret):
+            return Session(permissions, self._admin)
+        kept = self._registry.key(key.key_id)
+        if kept is None or not await self._is_right(key, kept):
+            raise ProtocolError(pb.UNAUTHENTICATED, "this API key is unknown here, or was revoked")
+        if 0 < kept.expires_us <= self._now_us():
+            raise ProtocolError(pb.CREDENTIALS_EXPIRED, f"the API key {key.key_id} has expired")
+        if not self._registry.vouches_for(KEY + key.key_id, kept.principal):
+            raise ProtocolError(pb.UNAUTHENTICATED, "this API key was revoked")  # while its secret was looked at
+        return Session(
+            permissions,
+            kept.principal,
+            frozenset(kept.roles),
+            identity=KEY + key.key_id,
+            expires_us=kept.expires_us,
+        )
+
+    async def _is_right(self, key: Key, kept: pb.ApiKey) -> bool:
+        if self._known.knows(key, kept.secret_hash):
+            return True
+        if self._hashing >= HASHING_MAX:
+            raise ProtocolError(pb.OVERLOADED, "too many callers are being looked at; send again", retry_after_ms=500)
+        self._hashing += 1
+        try:
+            shown = await self._workers.call(0, slow_hash, key.secret, kept.salt)
+        finally:
+            self._hashing -= 1
+        if not hmac.compare_digest(shown, kept.secret_hash):
+            return False
+        self._known.learn(key, kept.secret_hash)
+        return True
+
+
+def read_admin_keys(path: Path | None) -> list[Key]:
+    """Return the keys of a file, one a line; of none without a file. Lines that begin with # say nothing.
+
+    Raises:
+        ValueError: the file cannot be read, others may read it, or a line is no key.
+    """
+    if path is None:
+        return []
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            text = file.read(KEY_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ValueError(f"cannot read admin_key_file {path}: {error.strerror}") from error
+    if mode & 0o077:
+        raise ValueError(f"other users may read admin_key_file (mode {mode:03o}): chmod 600 {path}")
+    if len(text) > KEY_FILE_BYTES_MAX:
+        raise ValueError(f"admin_key_file {path} is larger than {KEY_FILE_BYTES_MAX} bytes")
+    keys: list[Key] = []
+    for number, line in enumerate(text.decode(errors="replace").splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            try:
+                keys.append(parse_key(line.strip()))
+            except ProtocolError as error:
+                raise ValueError(f"line {number} of admin_key_file {path}: {error.message}") from error
+    if not keys:
+        raise ValueError(f"admin_key_file {path} holds no API key: `tidelog key new > FILE` makes one")
+    return keys

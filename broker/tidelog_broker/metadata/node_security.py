@@ -1,0 +1,59 @@
+"""A node's part in identities and permissions: its copy of them, who looks at credentials, who changes them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.base.offload import Offload
+from tidelog_broker.core.security.registry import SecurityRegistry
+from tidelog_broker.metadata.authenticator import Authenticator, read_admin_keys
+from tidelog_broker.metadata.security_changes import SecurityChanges
+from tidelog_broker.metadata.state_log import MetaLog
+
+
+class NodeSecurity:
+    """See the module.
+
+    Args:
+        settings: the node's.
+        workers: hash secrets.
+
+    Raises:
+        ValueError: the file with the administrators' keys is not as it must be.
+    """
+
+    def __init__(self, settings: NodeSettings, workers: Offload) -> None:
+        self._settings = settings
+        self._workers = workers
+        self.registry = SecurityRegistry([settings.admin])
+        self.authenticator = self._make_authenticator()
+        """Finds out who clients are; None where nobody asks them."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called after each change of an identity or a rule; set by who keeps the connections."""
+
+    def _make_authenticator(self) -> Authenticator | None:
+        if self._settings.auth == "none":
+            return None
+        return Authenticator(
+            self.registry,
+            admin_keys=read_admin_keys(self._settings.admin_key_file),
+            admin=self._settings.admin,
+            workers=self._workers,
+            now_us=_now_us,
+        )
+
+    def changes_in(self, meta_log: MetaLog) -> SecurityChanges:
+        """Return what changes identities and rules, by records of `__meta`."""
+        return SecurityChanges(
+            meta_log,
+            self.registry,
+            workers=self._workers,
+            now_us=_now_us,
+            has_key_file=self._settings.admin_key_file is not None,
+        )
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,164 @@
+"""Changes of identities and rules, by the owner of `__meta`: one at a time, durable before anybody is told.
+
+A change that would leave nobody who may change permissions is refused, unless the node has a file with administrators'
+keys: they come back in with that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+from tidelog_broker.base.offload import Offload
+from tidelog_broker.core.security.api_keys import ID_BYTES, PREFIX, SALT_BYTES, SECRET_BYTES, slow_hash
+from tidelog_broker.core.security.permissions import Permissions, check_principal, check_rule
+from tidelog_broker.core.security.registry import KEY, RULE, SecurityRegistry
+from tidelog_broker.metadata.state_log import MetaLog
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+NOTE_CHARS_MAX: Final = 200
+ROLES_MAX: Final = 64
+
+
+class SecurityChanges:
+    """Any node has one; its writes are refused wherever `__meta` is not owned.
+
+    Args:
+        meta_log: where changes are written.
+        registry: the state that they change.
+        workers: hash secrets.
+        now_us: the wall clock, in microseconds since 1970.
+        has_key_file: whether administrators have keys in a file of this node.
+    """
+
+    def __init__(
+        self,
+        meta_log: MetaLog,
+        registry: SecurityRegistry,
+        *,
+        workers: Offload,
+        now_us: Callable[[], int],
+        has_key_file: bool,
+    ) -> None:
+        self._meta_log = meta_log
+        self._registry = registry
+        self._workers = workers
+        self._now_us = now_us
+        self._has_key_file = has_key_file
+        self._changing = asyncio.Lock()
+
+    async def change(self, asked: pb.SecurityChange) -> pb.SecurityChangeReply:
+        """Carry a change out.
+
+        Raises:
+            ProtocolError: INVALID_REQUEST, or what stopped the write.
+        """
+        async with self._changing:
+            await self._meta_log.ready()
+            match asked.WhichOneof("change"):
+                case "create_key":
+                    return await self._create_key(asked.create_key)
+                case "revoke_key":
+                    return await self._remove(KEY + asked.revoke_key, f"there is no API key {asked.revoke_key!r}")
+                case "grant":
+                    return await self._put_rule(asked.grant)
+                case "revoke_rule":
+                    return await self._remove(RULE + asked.revoke_rule, f"there is no rule {asked.revoke_rule!r}")
+                case _:
+                    raise ProtocolError(pb.INVALID_REQUEST, "the request names no change")
+
+    async def _create_key(self, asked: pb.ApiKey) -> pb.SecurityChangeReply:
+        check_principal(asked.principal)
+        if len(asked.roles) > ROLES_MAX:
+            raise ProtocolError(pb.INVALID_REQUEST, f"a key has at most {ROLES_MAX} roles")
+        for role in asked.roles:
+            check_principal(role)
+        if len(asked.note) > NOTE_CHARS_MAX or (asked.note and not asked.note.isprintable()):
+            raise ProtocolError(pb.INVALID_REQUEST, f"a note has at most {NOTE_CHARS_MAX} printable characters")
+        now_us = self._now_us()
+        if asked.expires_us and asked.expires_us <= now_us:
+            raise ProtocolError(pb.INVALID_REQUEST, "the key would have expired already: give a time to come")
+        self._registry.refuse_too_many(KEY)
+        key_id = base64.b32encode(secrets.token_bytes(ID_BYTES)).decode().lower()
+        secret = base64.urlsafe_b64encode(secrets.token_bytes(SECRET_BYTES)).decode().rstrip("=")
+        salt = secrets.token_bytes(SALT_BYTES)
+        record = self._registry.next_of(KEY + key_id)
+        record.api_key.CopyFrom(
+            pb.ApiKey(
+                key_id=key_id,
+                principal=asked.principal,
+                roles=sorted(set(asked.roles)),
+                created_us=now_us,
+                expires_us=asked.expires_us,
+                note=asked.note,
+                salt=salt,
+                secret_hash=await self._workers.call(0, slow_hash, secret, salt),
+            )
+        )
+        await self._meta_log.write_security(record)
+        return pb.SecurityChangeReply(api_key=f"{PREFIX}{key_id}_{secret}", key=without_secrets(record.api_key))
+
+    async def _put_rule(self, asked: pb.AccessRule) -> pb.SecurityChangeReply:
+        check_rule(asked)
+        self._registry.refuse_too_many(RULE)
+        rule = pb.AccessRule()
+        rule.CopyFrom(asked)
+        rule.rule_id = base64.b32encode(secrets.token_bytes(ID_BYTES)).decode().lower()
+        if rule.deny:
+            self._refuse_locking_out(added=rule)
+        record = self._registry.next_of(RULE + rule.rule_id)
+        record.rule.CopyFrom(rule)
+        await self._meta_log.write_security(record)
+        return pb.SecurityChangeReply(rule=rule)
+
+    async def _remove(self, record_id: str, missing: str) -> pb.SecurityChangeReply:
+        standing = self._registry.get(record_id)
+        if standing is None:
+            await self._meta_log.ready(confirmed=True)
+            standing = self._registry.get(record_id)
+        if standing is None:
+            raise ProtocolError(pb.INVALID_REQUEST, missing)
+        if not standing.deleted:  # else it was asked again because the answer got lost
+            self._refuse_locking_out(removed=record_id)
+            record = self._registry.next_of(record_id)
+            record.deleted = True
+            await self._meta_log.write_security(record)
+        return pb.SecurityChangeReply()
+
+    def _refuse_locking_out(self, *, removed: str = "", added: pb.AccessRule | None = None) -> None:
+        """Refuse a change after which no key is left whose principal may change permissions, if there is one now."""
+        if self._has_key_file:
+            return
+        permissions = self._registry.permissions.copy()
+        if not self._may_change(permissions, removed=""):
+            return
+        if added is not None:
+            permissions.put(added)
+        permissions.drop(removed.removeprefix(RULE))
+        if not self._may_change(permissions, removed=removed):
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                "this would leave no API key whose principal may change permissions: make another one first, or give "
+                "the nodes an admin_key_file",
+            )
+
+    def _may_change(self, permissions: Permissions, *, removed: str) -> bool:
+        now_us = self._now_us()
+        return any(
+            permissions.decide(key.principal, key.roles, pb.OP_CLUSTER, pb.RES_CLUSTER, "").allowed
+            for key in self._registry.standing_keys()
+            if KEY + key.key_id != removed and not 0 < key.expires_us <= now_us
+        )
+
+
+def without_secrets(key: pb.ApiKey) -> pb.ApiKey:
+    """Return a key as it may be told of."""
+    told = pb.ApiKey()
+    told.CopyFrom(key)
+    told.ClearField("salt")
+    told.ClearField("secret_hash")
+    return told

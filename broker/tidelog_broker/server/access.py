@@ -1,0 +1,221 @@
+"""What a caller needs to be allowed for each kind of request, and who the caller is.
+
+Every kind of request has a rule here, or a word why it needs none: a kind without either is refused. Each node checks
+what it is asked, also where it hands the request on, and the owner checks it again for whom the other node names.
+
+Topics are named by id in most requests. What an id means may be news to this node: until it knows, the request is
+answered as one for a partition whose owner changes, and comes again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from tidelog_broker.broker import Broker
+from tidelog_broker.core.security.permissions import operation_name, resource_name
+from tidelog_broker.core.security.session import Session
+from tidelog_broker.server import audit
+from tidelog_broker.wire.connection import Request
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.names import INTERNAL_PREFIX
+
+HANDED_ON_MAX: Final = 1_024
+"""Callers of other nodes whose sessions are remembered."""
+
+Rule = Callable[[Broker, Session, pb.Envelope], None]
+"""Raises ProtocolError, FORBIDDEN, for what the caller may not do."""
+
+
+class _Entry(Protocol):
+    topic_id: bytes
+
+
+def check_topic(session: Session, operation: pb.Operation, name: str) -> None:
+    """Refuse an operation on a topic. What is the broker's own is for those who may change the cluster.
+
+    Raises:
+        ProtocolError: FORBIDDEN.
+    """
+    if name.startswith(INTERNAL_PREFIX):
+        session.check(pb.OP_CLUSTER, pb.RES_CLUSTER, "")
+    else:
+        session.check(operation, pb.RES_TOPIC, name)
+
+
+def check_topic_id(broker: Broker, session: Session, operation: pb.Operation, topic_id: bytes) -> None:
+    """As `check_topic`, of an id; one that is certainly no topic's is left to the handler, which says so.
+
+    Raises:
+        ProtocolError: FORBIDDEN; EPOCH_CHANGING while the topic may be on its way here.
+    """
+    try:
+        name = broker.topics.with_id(topic_id).name
+    except ProtocolError as error:
+        if error.code == pb.UNKNOWN_TOPIC:
+            return
+        raise
+    check_topic(session, operation, name)
+
+
+def _entries(of: Callable[[pb.Envelope], Iterable[_Entry]], operation: pb.Operation) -> Rule:
+    def rule(broker: Broker, session: Session, envelope: pb.Envelope) -> None:
+        for topic_id in {entry.topic_id for entry in of(envelope)}:
+            check_topic_id(broker, session, operation, topic_id)
+
+    return rule
+
+
+def _named(of: Callable[[pb.Envelope], str], operation: pb.Operation) -> Rule:
+    return lambda _, session, envelope: check_topic(session, operation, of(envelope))
+
+
+def _group(of: Callable[[pb.Envelope], str], operation: pb.Operation) -> Rule:
+    return lambda _, session, envelope: session.check(operation, pb.RES_GROUP, of(envelope))
+
+
+def _cluster(operation: pb.Operation) -> Rule:
+    return lambda _broker, session, _envelope: session.check(operation, pb.RES_CLUSTER, "")
+
+
+def _everybody(broker: Broker, session: Session, envelope: pb.Envelope) -> None:
+    """Let everybody do what the handler itself checks, or shows only the allowed part of."""
+
+
+def _nobody(_broker: Broker, _session: Session, envelope: pb.Envelope) -> None:
+    raise ProtocolError(pb.FORBIDDEN, f"nothing says who may send {envelope.WhichOneof('kind')}")
+
+
+RULES: Final[dict[str, Rule]] = {
+    "hello": _everybody,  # it says who the caller is
+    "peer_hello": _everybody,  # these prove that the caller is a node
+    "peer_proof": _everybody,
+    "node_announce": _cluster(pb.OP_CLUSTER),  # taken from nodes only
+    "metadata": _everybody,  # shows what the caller may see
+    "topic_list": _everybody,
+    "group_list": _everybody,
+    "publish": _everybody,  # each batch is checked by itself
+    "credit": _everybody,  # of the connection's own subscriptions
+    "unsubscribe": _everybody,
+    "access_test": _everybody,  # about others: checked by the handler
+    "producer_begin": _entries(lambda envelope: envelope.producer_begin.entries, pb.OP_PRODUCE),
+    "fetch": _entries(lambda envelope: envelope.fetch.entries, pb.OP_CONSUME),
+    "list_offsets": _entries(lambda envelope: envelope.list_offsets.entries, pb.OP_DESCRIBE),
+    "subscribe": _entries(lambda envelope: envelope.subscribe.entries, pb.OP_CONSUME),
+    "compact": _entries(lambda envelope: envelope.compact.entries, pb.OP_ALTER),
+    "delete_records": _entries(lambda envelope: envelope.delete_records.entries, pb.OP_DELETE),
+    "commit": _group(lambda envelope: envelope.commit.group, pb.OP_GROUP),
+    "committed": _group(lambda envelope: envelope.committed.group, pb.OP_DESCRIBE),
+    "group_heartbeat": _group(lambda envelope: envelope.group_heartbeat.group, pb.OP_GROUP),
+    "group_describe": _group(lambda envelope: envelope.group_describe.group, pb.OP_DESCRIBE),
+    "group_delete": _group(lambda envelope: envelope.group_delete.group, pb.OP_DELETE),
+    "topic_create": _named(lambda envelope: envelope.topic_create.name, pb.OP_CREATE),
+    "topic_describe": _named(lambda envelope: envelope.topic_describe.name, pb.OP_DESCRIBE),
+    "topic_alter": _named(lambda envelope: envelope.topic_alter.name, pb.OP_ALTER),
+    "topic_delete": _named(lambda envelope: envelope.topic_delete.name, pb.OP_DELETE),
+    "cluster_status": _cluster(pb.OP_DESCRIBE),
+    "cluster_change": _cluster(pb.OP_CLUSTER),
+    "security_change": _cluster(pb.OP_CLUSTER),
+    "security_list": _cluster(pb.OP_CLUSTER),
+}
+"""Envelope kind -> what it needs."""
+
+AUDITED: Final = frozenset(
+    {"topic_create", "topic_alter", "topic_delete", "delete_records", "group_delete", "cluster_change"}
+    | {"security_change"}
+)
+"""Kinds that are written into the audit log also where they are allowed."""
+
+
+class AccessChecks:
+    """Who may do what at this node."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._handed_on: dict[bytes, Session] = {}
+
+    def check(self, kind: str, request: Request) -> None:
+        """Find out for whom a request is, and refuse what he may not do.
+
+        Raises:
+            ProtocolError: FORBIDDEN; UNAUTHENTICATED for one whose identity has ended; INVALID_REQUEST for a client
+                that names another caller.
+        """
+        envelope, connection = request.envelope, request.connection
+        if envelope.HasField("caller"):
+            if connection.peer_id is None:
+                raise ProtocolError(pb.INVALID_REQUEST, "only nodes name the caller of a request")
+            request.session = self._session_of(envelope.caller)
+        else:
+            request.session = connection.session
+        session = request.session
+        if session is None:
+            return
+        rule = RULES.get(kind, _nobody)
+        try:
+            rule(self._broker, session, envelope)
+        except ProtocolError as error:
+            if error.code == pb.FORBIDDEN:
+                count_refusal(self._broker, kind, request, error)
+            raise
+        if kind in AUDITED and connection.peer_id is None:
+            audit.asked(kind, session, envelope)
+
+    def is_over(self, session: Session) -> str:
+        """Return why a session must end: its identity has; "" while it need not."""
+        if session.expired(time.time_ns() // 1000):
+            return "the credentials have expired"
+        if session.identity:
+            record = self._broker.security.registry.get(session.identity)
+            if record is not None and record.deleted:
+                return "the API key was revoked"
+        return ""
+
+    def _session_of(self, caller: pb.Caller) -> Session:
+        key = caller.SerializeToString(deterministic=True)
+        session = self._handed_on.pop(key, None)
+        if session is None:
+            session = Session(
+                self._broker.security.registry.permissions,
+                caller.principal,
+                frozenset(caller.roles),
+                identity=caller.identity,
+                expires_us=caller.expires_us,
+            )
+        over = self.is_over(session)
+        if over:
+            raise ProtocolError(pb.UNAUTHENTICATED, over)
+        self._handed_on[key] = session
+        if len(self._handed_on) > HANDED_ON_MAX:
+            del self._handed_on[next(iter(self._handed_on))]
+        return session
+
+
+def count_refusal(broker: Broker, kind: str, request: Request, error: ProtocolError) -> None:
+    """Count, and write down, that a caller may not do something; nothing where callers have no names."""
+    if request.session is not None:
+        broker.metrics.access_refused.inc()
+        audit.refused(kind, request.session, error)
+
+
+def judged(session: Session | None, asked: pb.AccessTest, broker: Broker) -> pb.AccessTestReply:
+    """Say whether somebody may do something.
+
+    Raises:
+        ProtocolError: FORBIDDEN to ask about others; INVALID_REQUEST for what nobody can do.
+    """
+    if session is not None and asked.principal and asked.principal != session.principal:
+        session.check(pb.OP_CLUSTER, pb.RES_CLUSTER, "")
+    if asked.operation in {pb.OPERATION_UNSPECIFIED, pb.OP_ALL} or asked.resource == pb.RESOURCE_UNSPECIFIED:
+        raise ProtocolError(pb.INVALID_REQUEST, "name an operation and a kind of resource")
+    principal = asked.principal or (session.principal if session is not None else "")
+    if not principal:
+        return pb.AccessTestReply(allowed=True, because="this node asks nobody who they are (auth = none)")
+    own = session is not None and principal == session.principal
+    roles = session.roles if own and session is not None else frozenset(asked.roles)
+    permissions = broker.security.registry.permissions
+    decision = permissions.decide(principal, roles, asked.operation, asked.resource, asked.name)
+    what = f"{operation_name(asked.operation)} on the {resource_name(asked.resource)}"
+    return pb.AccessTestReply(allowed=decision.allowed, because=f"{what}: {decision.because}")

@@ -1,0 +1,88 @@
+"""HELLO: a connection begins, as that of whoever shows who he is where a node asks for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from tidelog_broker.broker import SOFTWARE, Broker
+from tidelog_broker.metadata.authenticator import Authenticator
+from tidelog_broker.server import audit
+from tidelog_broker.wire.connection import Connection, Request
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import BATCH_BYTES_MAX, CLIENT_ID_BYTES_MAX, FRAME_BYTES_MAX, PROTOCOL_VERSION
+
+
+def hello(broker: Broker, request: Request) -> Coroutine[Any, Any, None] | None:
+    """Handle HELLO.
+
+    Raises:
+        ProtocolError: UNSUPPORTED_VERSION or INVALID_REQUEST.
+    """
+    asked = request.envelope.hello
+    if asked.version != PROTOCOL_VERSION:
+        raise ProtocolError(
+            pb.UNSUPPORTED_VERSION, f"protocol version {asked.version}; this node speaks {PROTOCOL_VERSION}"
+        )
+    if len(asked.client_id.encode()) > CLIENT_ID_BYTES_MAX:
+        raise ProtocolError(pb.INVALID_REQUEST, f"a client id has at most {CLIENT_ID_BYTES_MAX} bytes")
+    connection = request.connection
+    if not connection.greeted and broker.security.authenticator is not None:
+        if connection.greeting:
+            raise ProtocolError(pb.INVALID_REQUEST, "the HELLO before this one is being looked at")
+        connection.greeting = True
+        return _authenticated(broker, request, broker.security.authenticator)
+    _greet(broker, request, connection)
+    return None
+
+
+async def _authenticated(broker: Broker, request: Request, authenticator: Authenticator) -> None:
+    """Greet a client that shows who it is; one that does not is told why, and the connection ends: one try each."""
+    connection = request.connection
+    try:
+        session = await authenticator.session_of(request.envelope.hello.credentials)
+    except ProtocolError as error:
+        if error.code != pb.OVERLOADED:
+            broker.metrics.unauthenticated.inc()
+            audit.unknown(error.message, request.envelope.hello.client_id)
+        request.fail(error)
+        connection.close()
+        return
+    if connection.is_open:
+        connection.begin_session(session, time.time_ns() // 1000)
+    _greet(broker, request, connection)
+
+
+def _greet(broker: Broker, request: Request, connection: Connection) -> None:
+    if not connection.greeted and connection.is_open:
+        if broker.bounds.open_clients >= broker.settings.connections_max:
+            request.fail(too_many(broker))
+            connection.close()
+            return
+        broker.bounds.open_clients += 1
+        connection.greet(request.envelope.hello.client_id, frame_bytes_max=FRAME_BYTES_MAX)
+    session = connection.session
+    request.reply(
+        pb.Envelope(
+            hello_reply=pb.HelloReply(
+                version=PROTOCOL_VERSION,
+                node_id=broker.node_id,
+                cluster_id=broker.cluster_id,
+                incarnation=broker.incarnation,
+                software=SOFTWARE,
+                frame_bytes_max=FRAME_BYTES_MAX,
+                batch_bytes_max=BATCH_BYTES_MAX,
+                principal="" if session is None else session.principal,
+                expires_us=0 if session is None else session.expires_us,
+            )
+        )
+    )
+
+
+def too_many(broker: Broker) -> ProtocolError:
+    """Return the error for one client more than the node takes."""
+    return ProtocolError(
+        pb.OVERLOADED, f"the node has its {broker.settings.connections_max} connections", retry_after_ms=1000
+    )

@@ -1,0 +1,59 @@
+"""SECURITY_CHANGE, SECURITY_LIST and ACCESS_TEST: identities, rules, and what they add up to."""
+
+from __future__ import annotations
+
+from tidelog_broker.broker import Broker
+from tidelog_broker.core.security.registry import KEY, RULE
+from tidelog_broker.core.topics import META_KEY
+from tidelog_broker.metadata.security_changes import without_secrets
+from tidelog_broker.server.access import judged
+from tidelog_broker.server.forwarding import at_owner
+from tidelog_broker.wire.connection import Request
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+
+async def change(broker: Broker, request: Request) -> None:
+    """Handle SECURITY_CHANGE.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST, or what stopped the write.
+    """
+
+    async def local(envelope: pb.Envelope) -> pb.Envelope:
+        return pb.Envelope(security_change_reply=await broker.security_changes.change(envelope.security_change))
+
+    request.reply(await at_owner(broker, META_KEY, request, local))
+
+
+async def list_some(broker: Broker, request: Request) -> None:
+    """Handle SECURITY_LIST: a page of what stands, by id, never with a secret.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST.
+    """
+
+    async def local(envelope: pb.Envelope) -> pb.Envelope:
+        await broker.meta_log.ready(confirmed=True)
+        asked = envelope.security_list
+        prefix = {pb.SecurityList.KEYS: KEY, pb.SecurityList.RULES: RULE}.get(asked.what)
+        if prefix is None:
+            raise ProtocolError(pb.INVALID_REQUEST, "keys or rules are listed")
+        records, more = broker.security.registry.page(prefix, asked.after)
+        reply = pb.SecurityListReply(
+            keys=[without_secrets(record.api_key) for record in records if record.HasField("api_key")],
+            rules=[record.rule for record in records if record.HasField("rule")],
+            last=records[-1].id if more else "",
+        )
+        return pb.Envelope(security_list_reply=reply)
+
+    request.reply(await at_owner(broker, META_KEY, request, local))
+
+
+def test(broker: Broker, request: Request) -> None:
+    """Handle ACCESS_TEST, by what this node knows.
+
+    Raises:
+        ProtocolError: FORBIDDEN to ask about others, INVALID_REQUEST.
+    """
+    request.reply(pb.Envelope(access_test_reply=judged(request.session, request.envelope.access_test, broker)))

@@ -1,0 +1,14 @@
+"""Handing a request on: another node is told for whom it is, and checks what that caller may do."""
+
+from __future__ import annotations
+
+from tidelog_broker.wire.connection import Request
+from tidelog_proto import broker_pb2 as pb
+
+
+def hand_on(request: Request, envelope: pb.Envelope) -> pb.Envelope:
+    """Return `envelope`, changed to name the caller of `request`, where callers have names."""
+    session = request.session
+    if session is not None:
+        envelope.caller.CopyFrom(session.caller())
+    return envelope

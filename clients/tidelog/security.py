@@ -1,0 +1,214 @@
+"""API keys and rules: who may do what in a cluster. What the client does of that is `Client.security`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Literal
+
+from tidelog.errors import InvalidRequestError
+from tidelog.routing import Router
+from tidelog_proto import broker_pb2 as pb
+
+Operation = Literal["produce", "consume", "create", "alter", "delete", "describe", "group", "cluster", "all"]
+Resource = Literal["topic", "group", "cluster"]
+
+OPERATIONS: Final[dict[str, pb.Operation]] = {
+    "produce": pb.OP_PRODUCE,
+    "consume": pb.OP_CONSUME,
+    "create": pb.OP_CREATE,
+    "alter": pb.OP_ALTER,
+    "delete": pb.OP_DELETE,
+    "describe": pb.OP_DESCRIBE,
+    "group": pb.OP_GROUP,
+    "cluster": pb.OP_CLUSTER,
+    "all": pb.OP_ALL,
+}
+RESOURCES: Final[dict[str, pb.Resource]] = {"topic": pb.RES_TOPIC, "group": pb.RES_GROUP, "cluster": pb.RES_CLUSTER}
+_OPERATION_NAMES: Final = {number: name for name, number in OPERATIONS.items()}
+_RESOURCE_NAMES: Final = {number: name for name, number in RESOURCES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyInfo:
+    """An API key, without its secret.
+
+    Attributes:
+        key_id: what it is called; `tlk_ID_SECRET` begins with it.
+        principal: who shows it.
+        roles: of that principal.
+        created_us, expires_us: in microseconds since 1970; None: it does not expire.
+        note: what it is for.
+    """
+
+    key_id: str
+    principal: str
+    roles: tuple[str, ...]
+    created_us: int
+    expires_us: int | None
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """A key that was made. The key itself is told this once, and kept nowhere."""
+
+    info: KeyInfo
+    api_key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRule:
+    """What a rule says.
+
+    Attributes:
+        principal: a name, "role:NAME", or "*" for everybody.
+        operations: what is allowed, or denied.
+        resource: of what kind.
+        name: of the resource; empty for the cluster.
+        prefix: whether `name` is the beginning of the names that are meant; "" with it: all.
+        deny: what is denied is denied, whatever else is allowed.
+        rule_id: chosen by the cluster.
+    """
+
+    principal: str
+    operations: tuple[str, ...]
+    resource: str
+    name: str = ""
+    prefix: bool = False
+    deny: bool = False
+    rule_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether something is allowed, and why."""
+
+    allowed: bool
+    because: str
+
+
+class Security:
+    """See the module.
+
+    Args:
+        router: the client's.
+        check: refuses use where the client is of no use.
+    """
+
+    def __init__(self, router: Router, check: Callable[[], None]) -> None:
+        self._router = router
+        self._check_usable = check
+
+    async def create_key(
+        self, principal: str, *, roles: Sequence[str] = (), expires_us: int | None = None, note: str = ""
+    ) -> NewKey:
+        """Make an API key and return it: it is told this once.
+
+        Args:
+            principal: who will show it.
+            roles: of that principal.
+            expires_us: when it ends, in microseconds since 1970; None: never.
+            note: what it is for.
+        """
+        asked = pb.ApiKey(principal=principal, roles=roles, expires_us=expires_us or 0, note=note)
+        reply = await self._change(pb.SecurityChange(create_key=asked))
+        return NewKey(_key(reply.key), reply.api_key)
+
+    async def revoke_key(self, key_id: str) -> None:
+        """Let a key be none any more; connections that have shown it end within a second."""
+        await self._change(pb.SecurityChange(revoke_key=key_id))
+
+    async def api_keys(self) -> list[KeyInfo]:
+        """Return all keys, without their secrets."""
+        found: list[KeyInfo] = []
+        async for reply in self._pages(pb.SecurityList.KEYS):
+            found += map(_key, reply.keys)
+        return found
+
+    async def grant(self, rule: AccessRule) -> AccessRule:
+        """Add a rule, one that denies, too, and return it with its id."""
+        try:
+            asked = pb.AccessRule(
+                principal=rule.principal,
+                deny=rule.deny,
+                operations=[OPERATIONS[name] for name in rule.operations],
+                resource=RESOURCES[rule.resource],
+                name=rule.name,
+                prefix=rule.prefix,
+            )
+        except KeyError as error:
+            raise InvalidRequestError(
+                f"{error.args[0]!r} is no operation ({', '.join(OPERATIONS)}) or resource ({', '.join(RESOURCES)})"
+            ) from None
+        reply = await self._change(pb.SecurityChange(grant=asked))
+        return _rule(reply.rule)
+
+    async def revoke(self, rule_id: str) -> None:
+        """Remove a rule."""
+        await self._change(pb.SecurityChange(revoke_rule=rule_id))
+
+    async def rules(self) -> list[AccessRule]:
+        """Return all rules."""
+        found: list[AccessRule] = []
+        async for reply in self._pages(pb.SecurityList.RULES):
+            found += map(_rule, reply.rules)
+        return found
+
+    async def test(
+        self,
+        operation: Operation,
+        resource: Resource,
+        name: str = "",
+        *,
+        principal: str = "",
+        roles: Sequence[str] = (),
+    ) -> Verdict:
+        """Return whether somebody may do something: the caller, or another principal for who may change permissions."""
+        self._check_usable()
+        asked = pb.AccessTest(
+            principal=principal, roles=roles, operation=OPERATIONS[operation], resource=RESOURCES[resource], name=name
+        )
+        frame = await self._router.call_any(partial(_again, pb.Envelope(access_test=asked)), repeatable=True)
+        return Verdict(frame.envelope.access_test_reply.allowed, frame.envelope.access_test_reply.because)
+
+    async def _change(self, change: pb.SecurityChange) -> pb.SecurityChangeReply:
+        self._check_usable()
+        envelope = pb.Envelope(security_change=change)
+        frame = await self._router.call_any(partial(_again, envelope), repeatable=False)
+        return frame.envelope.security_change_reply
+
+    async def _pages(self, what: pb.SecurityList.What) -> AsyncIterator[pb.SecurityListReply]:
+        self._check_usable()
+        after = ""
+        while True:
+            envelope = pb.Envelope(security_list=pb.SecurityList(what=what, after=after))
+            frame = await self._router.call_any(partial(_again, envelope), repeatable=True)
+            reply = frame.envelope.security_list_reply
+            yield reply
+            if not reply.last:
+                return
+            after = reply.last
+
+
+def _again(envelope: pb.Envelope) -> pb.Envelope:
+    copied = pb.Envelope()
+    copied.CopyFrom(envelope)
+    return copied
+
+
+def _key(key: pb.ApiKey) -> KeyInfo:
+    return KeyInfo(key.key_id, key.principal, tuple(key.roles), key.created_us, key.expires_us or None, key.note)
+
+
+def _rule(rule: pb.AccessRule) -> AccessRule:
+    return AccessRule(
+        rule.principal,
+        tuple(_OPERATION_NAMES[operation] for operation in rule.operations),
+        _RESOURCE_NAMES[rule.resource],
+        rule.name,
+        prefix=rule.prefix,
+        deny=rule.deny,
+        rule_id=rule.rule_id,
+    )

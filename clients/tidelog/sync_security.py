@@ -1,0 +1,59 @@
+"""API keys and rules, for programs that block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidelog import security as asynchronous
+from tidelog.loop_thread import LoopThread
+from tidelog.security import AccessRule, KeyInfo, NewKey, Operation, Resource, Verdict
+
+
+class Security:
+    """See `tidelog.security.Security`; every method does the same and blocks."""
+
+    def __init__(self, thread: LoopThread, security: asynchronous.Security) -> None:
+        self._thread = thread
+        self._security = security
+
+    def create_key(
+        self, principal: str, *, roles: Sequence[str] = (), expires_us: int | None = None, note: str = ""
+    ) -> NewKey:
+        """See `tidelog.security.Security.create_key`."""
+        return self._thread.run(
+            lambda: self._security.create_key(principal, roles=roles, expires_us=expires_us, note=note)
+        )
+
+    def revoke_key(self, key_id: str) -> None:
+        """See `tidelog.security.Security.revoke_key`."""
+        self._thread.run(lambda: self._security.revoke_key(key_id))
+
+    def api_keys(self) -> list[KeyInfo]:
+        """See `tidelog.security.Security.api_keys`."""
+        return self._thread.run(self._security.api_keys)
+
+    def grant(self, rule: AccessRule) -> AccessRule:
+        """See `tidelog.security.Security.grant`."""
+        return self._thread.run(lambda: self._security.grant(rule))
+
+    def revoke(self, rule_id: str) -> None:
+        """See `tidelog.security.Security.revoke`."""
+        self._thread.run(lambda: self._security.revoke(rule_id))
+
+    def rules(self) -> list[AccessRule]:
+        """See `tidelog.security.Security.rules`."""
+        return self._thread.run(self._security.rules)
+
+    def test(
+        self,
+        operation: Operation,
+        resource: Resource,
+        name: str = "",
+        *,
+        principal: str = "",
+        roles: Sequence[str] = (),
+    ) -> Verdict:
+        """See `tidelog.security.Security.test`."""
+        return self._thread.run(
+            lambda: self._security.test(operation, resource, name, principal=principal, roles=roles)
+        )

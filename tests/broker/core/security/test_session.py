@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+
+from tidelog_broker.core.security import session as session_module
+from tidelog_broker.core.security.permissions import Permissions
+from tidelog_broker.core.security.session import Session
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+
+def allowing(name: str) -> pb.AccessRule:
+    return pb.AccessRule(rule_id=name, principal="ann", operations=[pb.OP_CONSUME], resource=pb.RES_TOPIC, name=name)
+
+
+def test_a_session_asks_again_once_the_rules_have_changed() -> None:
+    permissions = Permissions()
+    session = Session(permissions, "ann")
+    assert not session.may(pb.OP_CONSUME, pb.RES_TOPIC, "a")
+    permissions.put(allowing("a"))
+    assert session.may(pb.OP_CONSUME, pb.RES_TOPIC, "a")
+    assert session.may_see("a")
+    permissions.drop("a")
+    with pytest.raises(ProtocolError, match="'ann' has no permission: consume on the topic 'a'") as refused:
+        session.check(pb.OP_CONSUME, pb.RES_TOPIC, "a")
+    assert refused.value.code == pb.FORBIDDEN
+
+
+def test_a_session_that_forgets_answers_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "REMEMBERED_MAX", 10)
+    permissions = Permissions()
+    permissions.put(allowing("5"))
+    session = Session(permissions, "ann")
+    for number in range(100):
+        assert session.may(pb.OP_CONSUME, pb.RES_TOPIC, str(number)) == (number == 5)
+
+
+def test_another_node_is_told_of_the_caller_and_a_session_ends() -> None:
+    session = Session(Permissions(), "ann", frozenset({"b", "a"}), identity="key/1", expires_us=10)
+    assert session.caller() == pb.Caller(principal="ann", roles=["a", "b"], identity="key/1", expires_us=10)
+    assert not session.expired(9)
+    assert session.expired(10)
+    assert not Session(Permissions(), "ann").expired(10)

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidelog_broker.metadata.authenticator import read_admin_keys
+
+KEY = "tlk_abcdefghij234567_" + "s" * 43
+
+
+def written(path: Path, text: str, mode: int = 0o600) -> Path:
+    path.touch(mode=mode)
+    path.chmod(mode)
+    path.write_text(text)
+    return path
+
+
+def test_admin_keys_are_read_from_a_file_that_only_the_node_may_read(tmp_path: Path) -> None:
+    assert read_admin_keys(None) == []
+    path = written(tmp_path / "keys", f"# ours\n\n{KEY}\n  {KEY.replace('abc', 'bcd')}\n")
+    assert [key.key_id for key in read_admin_keys(path)] == ["abcdefghij234567", "bcddefghij234567"]
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "why"),
+    [(KEY, 0o640, "chmod 600"), (KEY, 0o604, "chmod 600"), ("", 0o600, "no API key"), ("x", 0o600, "line 1")],
+)
+def test_a_bad_file_is_refused_with_what_to_do(tmp_path: Path, text: str, mode: int, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        read_admin_keys(written(tmp_path / "keys", text, mode))
+    with pytest.raises(ValueError, match="cannot read"):
+        read_admin_keys(tmp_path / "none")

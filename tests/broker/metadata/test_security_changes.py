@@ -1,0 +1,75 @@
+"""Changes of identities and rules on a node: what is refused, and that nobody locks everybody out."""
+
+from __future__ import annotations
+
+import pytest
+from tests.broker.stand import Stand
+
+from tidelog_broker.metadata.security_changes import SecurityChanges
+from tidelog_broker.node.node import Node
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+
+async def made(node: Node, principal: str) -> str:
+    reply = await changes(node).change(pb.SecurityChange(create_key=pb.ApiKey(principal=principal)))
+    assert reply.api_key.startswith(f"tlk_{reply.key.key_id}_")
+    assert not reply.key.salt
+    assert not reply.key.secret_hash
+    return reply.key.key_id
+
+
+def changes(node: Node) -> SecurityChanges:
+    return node.broker.security_changes
+
+
+def managing(principal: str, *, deny: bool = False) -> pb.SecurityChange:
+    rule = pb.AccessRule(principal=principal, operations=[pb.OP_CLUSTER], resource=pb.RES_CLUSTER, deny=deny)
+    return pb.SecurityChange(grant=rule)
+
+
+async def test_the_last_key_that_may_change_permissions_stays(stand: Stand) -> None:
+    node = await stand.start()
+    await made(node, "ann")  # may nothing: there is nobody to lock out yet
+    boss = await made(node, "boss")
+    rule = (await changes(node).change(managing("boss"))).rule.rule_id
+    for change in (pb.SecurityChange(revoke_key=boss), pb.SecurityChange(revoke_rule=rule), managing("*", deny=True)):
+        with pytest.raises(ProtocolError, match="would leave no API key"):
+            await changes(node).change(change)
+    await made(node, "admin")
+    await changes(node).change(pb.SecurityChange(revoke_key=boss))
+    await changes(node).change(pb.SecurityChange(revoke_key=boss))  # asked again: the answer got lost
+
+
+async def test_keys_and_rules_outlive_the_node(stand: Stand) -> None:
+    node = await stand.start()
+    kept, gone = await made(node, "ann"), await made(node, "ann")
+    await changes(node).change(pb.SecurityChange(revoke_key=gone))
+    await changes(node).change(managing("ann"))
+    for _ in range(2):
+        node = await stand.restart()
+        registry = node.broker.security.registry
+        assert registry.key(kept) is not None
+        assert registry.key(gone) is None
+        assert registry.permissions.decide("ann", (), pb.OP_CLUSTER, pb.RES_CLUSTER, "").allowed
+        await node.broker.meta_log.snapshot()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pb.SecurityChange(),
+        pb.SecurityChange(revoke_key="none"),
+        pb.SecurityChange(revoke_rule="none"),
+        pb.SecurityChange(create_key=pb.ApiKey(principal="")),
+        pb.SecurityChange(create_key=pb.ApiKey(principal="a", roles=["\n"])),
+        pb.SecurityChange(create_key=pb.ApiKey(principal="a", roles=map(str, range(65)))),
+        pb.SecurityChange(create_key=pb.ApiKey(principal="a", expires_us=1)),
+        pb.SecurityChange(create_key=pb.ApiKey(principal="a", note="x" * 201)),
+        pb.SecurityChange(grant=pb.AccessRule(principal="a")),
+    ],
+)
+async def test_what_cannot_be_is_refused(node: Node, change: pb.SecurityChange) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        await changes(node).change(change)
+    assert refused.value.code == pb.INVALID_REQUEST

@@ -1,0 +1,187 @@
+"""What each kind of request needs, on one node and over three."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.founded import Founded
+from tests.broker.peer import Peer, batch
+from tests.broker.stand import Stand, settled
+
+from tidelog import Client, Consumer
+from tidelog.errors import CredentialsExpiredError, ForbiddenError, TidelogError, UnauthenticatedError
+from tidelog.security import AccessRule
+from tidelog_broker.node.node import Node
+from tidelog_broker.server.access import AUDITED, RULES
+from tidelog_broker.server.server import HANDLERS
+from tidelog_proto import broker_pb2 as pb
+
+ADMIN = "tlk_abcdefghij234567_" + "s" * 43
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "admin.key"
+    path.touch(mode=0o600)
+    path.write_text(f"# of tests\n{ADMIN}\n")
+    return path
+
+
+def client(port: int, api_key: str) -> Client:
+    return Client(f"127.0.0.1:{port}", api_key=api_key, request_timeout_s=10)
+
+
+async def greeted(port: int, api_key: str) -> Peer:
+    peer = await Peer.connect(port)
+    hello = pb.Hello(version=1, client_id="raw", credentials=pb.Credentials(api_key=api_key))
+    frame = await peer.ask(hello=hello)
+    assert frame.envelope.WhichOneof("kind") == "hello_reply", frame.envelope
+    return peer
+
+
+def test_every_kind_has_a_rule_and_no_rule_is_for_nothing() -> None:
+    assert set(RULES) == set(HANDLERS)
+    assert set(HANDLERS) >= AUDITED
+
+
+def counted(node: Node, name: str) -> float | None:
+    return node.broker.metrics.registry.get_sample_value(name)
+
+
+def _knows(node: Node, key_id: str) -> bool:
+    return node.broker.security.registry.key(key_id) is not None
+
+
+ASKED: dict[str, Any] = {
+    "producer_begin": lambda topic: pb.ProducerBegin(entries=[{"topic_id": topic, "producer_id": 1}]),
+    "publish": lambda topic: pb.Publish(entries=[{"topic_id": topic, "length": len(batch(b"x"))}]),
+    "fetch": lambda topic: pb.Fetch(entries=[{"topic_id": topic}]),
+    "list_offsets": lambda topic: pb.ListOffsets(entries=[{"topic_id": topic, "latest": True}]),
+    "subscribe": lambda topic: pb.Subscribe(subscription_id=1, entries=[{"topic_id": topic}]),
+    "compact": lambda topic: pb.Compact(entries=[{"topic_id": topic}]),
+    "delete_records": lambda topic: pb.DeleteRecords(entries=[{"topic_id": topic}]),
+    "commit": lambda topic: pb.Commit(group="g", entries=[{"topic_id": topic, "next_offset": 0}]),
+    "committed": lambda topic: pb.Committed(group="g"),
+    "group_heartbeat": lambda topic: pb.GroupHeartbeat(group="g", member_id="m" * 16),
+    "group_describe": lambda topic: pb.GroupDescribe(group="g"),
+    "group_delete": lambda topic: pb.GroupDelete(group="g"),
+    "topic_create": lambda topic: pb.TopicCreate(name="t2"),
+    "topic_describe": lambda topic: pb.TopicDescribe(name="t"),
+    "topic_alter": lambda topic: pb.TopicAlter(name="t", retention_ms=1),
+    "topic_delete": lambda topic: pb.TopicDelete(name="t"),
+    "cluster_status": lambda topic: pb.ClusterStatus(),
+    "cluster_change": lambda topic: pb.ClusterChange(drain="n"),
+    "security_change": lambda topic: pb.SecurityChange(revoke_key="k"),
+    "security_list": lambda topic: pb.SecurityList(what=pb.SecurityList.KEYS),
+    "access_test": lambda topic: pb.AccessTest(
+        principal="other", operation=pb.OP_CONSUME, resource=pb.RES_TOPIC, name="t"
+    ),
+}
+"""A request of each kind that needs a permission."""
+
+OPEN = {"hello", "peer_hello", "peer_proof", "node_announce", "metadata", "topic_list", "group_list"}
+OPEN |= {"credit", "unsubscribe"}
+"""Those that need none, show what may be seen, or are taken from nodes only."""
+
+
+async def _code(peer: Peer, kind: str, asked: Any) -> int:
+    attachment = batch(b"x") if kind == "publish" else b""
+    envelope = (await peer.ask(attachment, **{kind: asked})).envelope
+    if envelope.WhichOneof("kind") == "error":
+        return envelope.error.code
+    reply = getattr(envelope, envelope.WhichOneof("kind") or "")
+    results = getattr(reply, "results", ())
+    return next((result.error.code for result in results if result.HasField("error")), 0)
+
+
+async def test_each_kind_is_refused_to_who_may_nothing_and_not_to_the_admin(stand: Stand, key_file: Path) -> None:
+    assert ASKED.keys() | OPEN == set(HANDLERS), "a new kind needs a line here"
+    node = await stand.start(auth="required", admin_key_file=key_file)
+    admin = await greeted(node.port, ADMIN)
+    stand.peers.append(admin)
+    topic = (await admin.create("t")).topic_id
+    made = await admin.ask(security_change=pb.SecurityChange(create_key=pb.ApiKey(principal="nobody")))
+    nobody = await greeted(node.port, made.envelope.security_change_reply.api_key)
+    stand.peers.append(nobody)
+    for kind, asked in ASKED.items():
+        assert await _code(nobody, kind, asked(topic)) == pb.FORBIDDEN, kind
+    assert counted(node, "tidelog_access_refused_total") == len(ASKED) - 1  # what others may do is judged elsewhere
+    for kind, asked in ASKED.items():
+        if kind != "topic_delete":
+            assert await _code(admin, kind, asked(topic)) != pb.FORBIDDEN or kind == "cluster_change", kind
+    told = (await nobody.ask(metadata=pb.Metadata())).envelope.metadata_reply
+    assert not told.topics
+    told = (await nobody.ask(metadata=pb.Metadata(topics=["t", "none"]))).envelope.metadata_reply
+    assert [topic.error.code for topic in told.topics] == [pb.FORBIDDEN, pb.FORBIDDEN]
+    assert not (await nobody.ask(topic_list=pb.TopicList())).envelope.topic_reply.topics
+    assert not (await nobody.ask(group_list=pb.GroupList())).envelope.group_list_reply.groups
+    forged = await nobody.refused(topic_delete=pb.TopicDelete(name="t"), caller=pb.Caller(principal="admin"))
+    assert forged.code == pb.INVALID_REQUEST
+
+
+async def test_nobody_and_wrong_keys_are_turned_away(stand: Stand, key_file: Path) -> None:
+    node = await stand.start(auth="required", admin_key_file=key_file)
+    wrong = ADMIN[:-1] + "t"
+    for key in ("", "secret", wrong, "tlk_" + "a" * 16 + "_" + "b" * 43):
+        with pytest.raises(UnauthenticatedError) as refused:
+            async with client(node.port, key) as one:
+                await one.connect()
+        assert not key or key not in str(refused.value)
+    assert counted(node, "tidelog_unauthenticated_total") == 4
+    async with client(node.port, ADMIN) as one:
+        await one.create_topic("t")
+        soon = 300_000 + time.time_ns() // 1000
+        made = await one.security.create_key("ann", expires_us=soon)
+        assert made.api_key not in repr(made)
+    async with client(node.port, made.api_key) as ann:
+        await ann.connect()
+        await settled(lambda: not node.server.connections, "the session did not end")
+    with pytest.raises(CredentialsExpiredError):
+        async with client(node.port, made.api_key) as ann:
+            await ann.connect()
+
+
+async def _read_on(admin: Client, consumer: Consumer) -> None:
+    producer = admin.producer("in-1")
+    while True:
+        await producer.send(b"late")
+        await asyncio.wait_for(anext(consumer), 10)
+
+
+async def test_rules_hold_over_three_nodes_at_once_and_after_a_restart(founded: Founded, key_file: Path) -> None:
+    founded.settings |= {"auth": "required", "admin_key_file": key_file}
+    await founded.found()
+    async with client(founded.ports["a"], ADMIN) as admin:
+        await admin.create_topic("in-1", partitions=6)
+        await admin.create_topic("hidden")
+        key = await admin.security.create_key("ann", roles=["etl"], note="of tests")
+        rule = await admin.security.grant(AccessRule("role:etl", ("produce", "consume"), "topic", "in-", prefix=True))
+        for node in founded.nodes.values():
+            await settled(partial(_knows, node, key.info.key_id), "a node never heard of the key")
+        for port in (founded.ports["a"], founded.ports["b"]):
+            async with client(port, key.api_key) as ann:
+                for partition in range(6):
+                    await ann.producer("in-1").send(b"x", partition=partition)
+                with pytest.raises(ForbiddenError):
+                    await ann.producer("hidden").send(b"x")
+                with pytest.raises(ForbiddenError):
+                    await ann.delete_topic("in-1")
+                assert [topic.name for topic in await ann.topics()] == ["in-1"]
+                assert (await ann.security.test("consume", "topic", "in-1")).allowed
+        assert [found.note for found in await admin.security.api_keys()] == ["of tests"]
+        consumer_client = client(founded.ports["c"], key.api_key)
+        async with consumer_client as ann, ann.consumer("in-1", start="earliest") as consumer:
+            for _ in range(12):
+                await asyncio.wait_for(anext(consumer), 20)
+            await admin.security.revoke(rule.rule_id)
+            with pytest.raises(TidelogError):
+                await _read_on(admin, consumer)
+        await admin.security.revoke_key(key.info.key_id)
+        with pytest.raises(UnauthenticatedError):
+            async with client(founded.ports["a"], key.api_key) as ann:
+                await ann.connect()

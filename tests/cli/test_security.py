@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import json
+
+from tests.cli.conftest import Cli
+
+from tidelog_broker.core.security.api_keys import parse_key
+
+
+def test_a_key_is_made_shown_once_listed_and_revoked(cli: Cli) -> None:
+    made = cli("key", "create", "ann", "--role", "etl", "--days", 3, "--note", "of a test")
+    assert made.code == 0
+    key_id = parse_key(made.out.strip()).key_id
+    (found,) = [key for key in json.loads(cli("key", "list", "--json").out) if key["key_id"] == key_id]
+    assert (found["principal"], found["roles"], found["note"]) == ("ann", ["etl"], "of a test")
+    listed = cli("key", "list").out
+    assert key_id in listed
+    assert made.out.strip() not in listed
+    assert cli("key", "revoke", key_id).code == 0
+    assert key_id not in cli("key", "list").out
+
+
+def test_a_key_for_the_nodes_file_is_made_without_a_node(cli: Cli) -> None:
+    one, another = cli("key", "new"), cli("key", "new")
+    assert parse_key(one.out.strip()) != parse_key(another.out.strip())
+    assert "admin_key_file" in one.err
+
+
+def test_rules_are_granted_tested_and_revoked(cli: Cli) -> None:
+    granted = cli("acl", "grant", "ann", "produce,consume", "topic:in-*")
+    rule = granted.out.strip()
+    assert granted.code == 0
+    assert cli("acl", "test", "ann", "consume", "topic:in-1").code == 0
+    refused = cli("acl", "test", "ann", "delete", "topic:in-1")
+    assert (refused.code, "denied" in refused.out) == (1, True)
+    assert cli("acl", "grant", "role:guest", "all", "topic:in-1", "--deny").code == 0
+    assert cli("acl", "test", "ann", "consume", "topic:in-1", "--role", "guest").code == 1
+    assert "topic:in-*" in cli("acl", "list").out
+    assert rule in {found["rule_id"] for found in json.loads(cli("acl", "list", "--json").out)}
+    assert cli("acl", "revoke", rule).code == 0
+    assert cli("acl", "test", "ann", "consume", "topic:in-1").code == 1
+
+
+def test_what_is_no_resource_or_operation_is_said(cli: Cli) -> None:
+    for arguments in (("topic",), ("topics:a",), ("cluster:a",)):
+        refused = cli("acl", "grant", "ann", "produce", *arguments)
+        assert (refused.code, "is no resource" in refused.err) == (2, True)
+    assert "is no operation" in cli("acl", "grant", "ann", "read", "topic:a").err
+    assert cli("acl", "test", "ann", "all", "topic:a").code == 2
+    assert "no API key" in cli("key", "revoke", "none").err

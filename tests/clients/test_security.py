@@ -1,0 +1,39 @@
+"""API keys and rules through the client that awaits and the one that blocks, on a real node without `auth`."""
+
+from __future__ import annotations
+
+import pytest
+
+import tidelog.sync
+from tidelog import Client
+from tidelog.errors import InvalidRequestError
+from tidelog.security import AccessRule
+
+
+async def test_keys_and_rules_come_and_go(shared_node: str) -> None:
+    async with Client(shared_node) as client:
+        made = await client.security.create_key("ann", roles=["b", "a"], note="of a test")
+        assert made.info in await client.security.api_keys()
+        assert (made.info.principal, made.info.roles, made.info.expires_us) == ("ann", ("a", "b"), None)
+        rule = await client.security.grant(AccessRule("ann", ("group", "describe"), "group", "g", prefix=True))
+        assert rule in await client.security.rules()
+        verdict = await client.security.test("describe", "group", "g1", principal="ann")
+        assert (verdict.allowed, rule.rule_id in verdict.because) == (True, True)
+        assert not (await client.security.test("describe", "group", "h", principal="ann")).allowed
+        await client.security.revoke(rule.rule_id)
+        await client.security.revoke_key(made.info.key_id)
+        assert rule not in await client.security.rules()
+        assert made.info not in await client.security.api_keys()
+        with pytest.raises(InvalidRequestError, match="'read' is no operation"):
+            await client.security.grant(AccessRule("ann", ("read",), "topic", "t"))
+
+
+def test_the_client_that_blocks_does_the_same(shared_node: str) -> None:
+    with tidelog.sync.Client(shared_node) as client:
+        made = client.security.create_key("ben")
+        rule = client.security.grant(AccessRule("ben", ("produce",), "topic", "t", deny=True))
+        assert made.info in client.security.api_keys()
+        assert rule in client.security.rules()
+        assert not client.security.test("produce", "topic", "t", principal="ben").allowed
+        client.security.revoke(rule.rule_id)
+        client.security.revoke_key(made.info.key_id)

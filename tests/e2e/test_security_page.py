@@ -1,0 +1,55 @@
+"""docs/security.md, line by line, on real processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tidelog_cli.local_cluster import free_ports
+
+PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+
+
+def test_from_nothing_to_a_node_that_asks_who_you_are(tmp_path: Path) -> None:
+    first, second = re.findall(r"```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    native, management = free_ports(2)
+    *before, node_line = first.strip().splitlines()
+    node_line = node_line.replace("7400", str(native)).replace("7401", str(management))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDELOG")} | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "TIDELOG_BOOTSTRAP": f"127.0.0.1:{native}",
+    }
+    script = "\n".join(["set -e", *before, f"exec {node_line}"])
+    with subprocess.Popen(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as node:
+        assert node.stdout is not None
+        try:
+            assert str(native) in node.stdout.readline()
+            anonymous = run("tidelog topic list", tmp_path, environment)
+            assert anonymous.returncode != 0
+            assert "API key" in anonymous.stderr
+            told = run(second, tmp_path, environment)
+            assert told.returncode == 1, told.stderr  # the last line asks for what is denied
+            assert "denied" in told.stdout
+            keyed = environment | {"TIDELOG_API_KEY_FILE": str(tmp_path / "billing.key")}
+            assert run("tidelog topic list", tmp_path, keyed).stdout.count("orders") == 1
+            refused = run("echo x | tidelog produce orders", tmp_path, keyed)
+            assert refused.returncode != 0
+            assert "no permission: produce" in refused.stderr
+            assert run("tidelog consume orders --group billing", tmp_path, keyed).returncode == 0
+        finally:
+            node.terminate()
+        log = node.stderr.read() if node.stderr is not None else ""
+    keys = [(tmp_path / name).read_text().strip() for name in ("admin.key", "billing.key")]
+    assert not any(key in log for key in keys)
+    assert '"event": "refused"' in log
+
+
+def run(script: str, cwd: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", script], cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
