@@ -53,8 +53,8 @@ def counted(node: Node, name: str) -> float | None:
     return node.broker.metrics.registry.get_sample_value(name)
 
 
-def _knows(node: Node, key_id: str) -> bool:
-    return node.broker.security.registry.key(key_id) is not None
+def _knows(node: Node, rule: AccessRule) -> bool:
+    return node.broker.security.registry.stands("rule/" + rule.rule_id)
 
 
 ASKED: dict[str, Any] = {
@@ -162,7 +162,7 @@ async def test_rules_hold_over_three_nodes_at_once_and_after_a_restart(founded: 
         key = await admin.security.create_key("ann", roles=["etl"], note="of tests")
         rule = await admin.security.grant(AccessRule("role:etl", ("produce", "consume"), "topic", "in-", prefix=True))
         for node in founded.nodes.values():
-            await settled(partial(_knows, node, key.info.key_id), "a node never heard of the key")
+            await settled(partial(_knows, node, rule), "a node never heard of the rule")
         for port in (founded.ports["a"], founded.ports["b"]):
             async with client(port, key.api_key) as ann:
                 for partition in range(6):

@@ -74,6 +74,11 @@ class SecurityRegistry:
         """Return a record, also one that says that something was deleted; None when there never was one."""
         return self._by_id.get(record_id)
 
+    def stands(self, record_id: str) -> bool:
+        """Whether there is a record, and it says that something is there."""
+        record = self._by_id.get(record_id)
+        return record is not None and not record.deleted
+
     def next_of(self, record_id: str) -> pb.SecurityRecord:
         """Return the empty next revision of a record, to be filled by whoever owns `__meta`."""
         standing = self._by_id.get(record_id)

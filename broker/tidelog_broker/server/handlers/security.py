@@ -8,6 +8,7 @@ from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.security_changes import without_secrets
 from tidelog_broker.server.access import judged
 from tidelog_broker.server.forwarding import at_owner
+from tidelog_broker.server.hearing import heard
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -23,7 +24,15 @@ async def change(broker: Broker, request: Request) -> None:
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         return pb.Envelope(security_change_reply=await broker.security_changes.change(envelope.security_change))
 
-    request.reply(await at_owner(broker, META_KEY, request, local))
+    reply = await at_owner(broker, META_KEY, request, local)
+    asked, made = request.envelope.security_change, reply.security_change_reply
+    standing = [KEY + made.key.key_id] if made.HasField("key") else [RULE + made.rule.rule_id] * made.HasField("rule")
+    ended = [prefix + name for prefix, name in ((KEY, asked.revoke_key), (RULE, asked.revoke_rule)) if name]
+    registry = broker.security.registry
+    await heard(
+        lambda: all(registry.stands(one) for one in standing) and not any(registry.stands(one) for one in ended)
+    )
+    request.reply(reply)
 
 
 async def list_some(broker: Broker, request: Request) -> None:

@@ -7,11 +7,6 @@ that owns `__meta`.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import Callable
-from typing import Final
-
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import META_KEY
@@ -19,21 +14,12 @@ from tidelog_broker.metadata.meta_freshness import REFRESH_TIMEOUT_S
 from tidelog_broker.server.forwarding import at_owner
 from tidelog_broker.server.handlers import described
 from tidelog_broker.server.handlers.metadata import cannot_be_asked, is_current
+from tidelog_broker.server.hearing import heard
 from tidelog_broker.server.pages import ROUTED_ENTRIES, Bounds, Page, all_items, cursor_of, fill
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.names import INTERNAL_PREFIX
-
-HEAR_AGAIN_S: Final = 0.01
-
-
-async def _wait_until(condition: Callable[[], bool]) -> None:
-    """Wait a little for what is committed elsewhere to be applied here; whoever asked this node asks it again next."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(REFRESH_TIMEOUT_S):
-            while not condition():  # noqa: ASYNC110 - `__meta` is followed elsewhere, and this is rare
-                await asyncio.sleep(HEAR_AGAIN_S)
 
 
 async def create(broker: Broker, request: Request) -> None:
@@ -48,7 +34,7 @@ async def create(broker: Broker, request: Request) -> None:
 
     reply = await at_owner(broker, META_KEY, request, local)
     made = [topic.topic_id for topic in reply.topic_reply.topics]
-    await _wait_until(lambda: all(broker.topics.get(topic_id) is not None for topic_id in made))
+    await heard(lambda: all(broker.topics.get(topic_id) is not None for topic_id in made))
     request.reply(reply)
 
 
@@ -65,7 +51,7 @@ async def alter(broker: Broker, request: Request) -> None:
 
     reply = await at_owner(broker, META_KEY, request, local)
     wanted = {topic.topic_id: topic.config for topic in reply.topic_reply.topics}
-    await _wait_until(lambda: all(broker.topics.config_of(topic_id) == wanted[topic_id] for topic_id in wanted))
+    await heard(lambda: all(broker.topics.config_of(topic_id) == wanted[topic_id] for topic_id in wanted))
     request.reply(reply)
 
 
@@ -85,7 +71,7 @@ async def delete(broker: Broker, request: Request) -> None:
     if not standing and broker.topics.exists(name):
         standing = broker.topics.named(name).topic_id
     reply = await at_owner(broker, META_KEY, request, local)
-    await _wait_until(lambda: not standing or broker.topics.config_of(standing) is None)
+    await heard(lambda: not standing or broker.topics.config_of(standing) is None)
     request.reply(reply)
 
 
