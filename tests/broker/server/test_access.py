@@ -185,3 +185,22 @@ async def test_rules_hold_over_three_nodes_at_once_and_after_a_restart(founded: 
         with pytest.raises(UnauthenticatedError):
             async with client(founded.ports["a"], key.api_key) as ann:
                 await ann.connect()
+
+
+async def test_a_key_that_is_news_to_a_node_is_asked_about(founded: Founded, key_file: Path) -> None:
+    """A node that was away while a key was made takes it at once; a starting one turns nobody away for good."""
+    founded.settings |= {"auth": "required", "admin_key_file": key_file}
+    await founded.found()
+    async with client(founded.ports["a"], ADMIN) as admin:
+        await admin.create_topic("t")
+        await founded.stop("c")
+        made = await admin.security.create_key("ann")
+        node = await founded.start("c")
+        async with client(founded.ports["c"], made.api_key) as ann:
+            await ann.connect()
+        node.life.starting = True
+        peer = await Peer.connect(node.port)
+        unknown = pb.Credentials(api_key="tlk_" + "a" * 16 + "_" + "b" * 43)
+        assert (await peer.refused(hello=pb.Hello(version=1, credentials=unknown))).code == pb.EPOCH_CHANGING
+        await peer.close()
+        node.life.starting = False

@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from tidelog_broker.broker import SOFTWARE, Broker
+from tidelog_broker.core.security.session import Session
 from tidelog_broker.metadata.authenticator import Authenticator
 from tidelog_broker.server import audit
 from tidelog_broker.wire.connection import Connection, Request
@@ -42,9 +43,9 @@ async def _authenticated(broker: Broker, request: Request, authenticator: Authen
     """Greet a client that shows who it is; one that does not is told why, and the connection ends: one try each."""
     connection = request.connection
     try:
-        session = await authenticator.session_of(request.envelope.hello.credentials)
+        session = await _session_of(broker, authenticator, request.envelope.hello.credentials)
     except ProtocolError as error:
-        if error.code != pb.OVERLOADED:
+        if error.code in {pb.UNAUTHENTICATED, pb.CREDENTIALS_EXPIRED}:
             broker.metrics.unauthenticated.inc()
             audit.unknown(error.message, request.envelope.hello.client_id)
         request.fail(error)
@@ -53,6 +54,25 @@ async def _authenticated(broker: Broker, request: Request, authenticator: Authen
     if connection.is_open:
         connection.begin_session(session, time.time_ns() // 1000)
     _greet(broker, request, connection)
+
+
+async def _session_of(broker: Broker, authenticator: Authenticator, credentials: pb.Credentials) -> Session:
+    """Return the session of who has shown credentials; a key that is news to this node is asked about first.
+
+    Raises:
+        ProtocolError: as `Authenticator.session_of`; EPOCH_CHANGING where nobody can be asked yet.
+    """
+    try:
+        return await authenticator.session_of(credentials)
+    except ProtocolError as error:
+        if error.code != pb.UNAUTHENTICATED or not credentials.api_key:
+            raise
+        if not broker.life.starting and broker.cluster.is_alone:
+            raise
+        if broker.life.starting or not await broker.meta_freshness.is_current():
+            what = "this node has yet to hear which API keys there are; try another one, or again"
+            raise ProtocolError(pb.EPOCH_CHANGING, what, retry_after_ms=100) from error
+    return await authenticator.session_of(credentials)
 
 
 def _greet(broker: Broker, request: Request, connection: Connection) -> None:
