@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.broker.founded import Founded
+from tests.broker.keyed import ADMIN
 from tests.broker.peer import Peer
 from tests.broker.stand import Stand
 
@@ -39,3 +40,12 @@ async def founded(tmp_path: Path) -> AsyncIterator[Founded]:
     cluster = Founded(tmp_path)
     yield cluster
     await cluster.close()
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    """A file with an administrator's key."""
+    path = tmp_path / "admin.key"
+    path.touch(mode=0o600)
+    path.write_text(f"# of tests\n{ADMIN}\n")
+    return path

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-import tidelog.client
+from tidelog import pool as pool_module
 from tidelog_cli import failures
 from tidelog_cli.main import main
 from tidelog_cli.wrong_port import speaks_http
@@ -39,7 +39,7 @@ def http_port() -> Iterator[int]:
 def test_a_command_at_an_http_port_says_so(
     http_port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tidelog.client, "CONNECT_TIMEOUT_S_MAX", 0.5)  # this server waits for the end of a line
+    monkeypatch.setattr(pool_module, "CONNECT_TIMEOUT_S_MAX", 0.5)  # this server waits for the end of a line
     address = f"127.0.0.1:{http_port}"
     assert main(["topic", "list", "--bootstrap", address]) == failures.EXIT_CANNOT_CONNECT
     told = capsys.readouterr().err

@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.broker.founded import Founded
+from tests.broker.keyed import ADMIN, client, counted
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
 from tidelog import Client, Consumer
-from tidelog.errors import CredentialsExpiredError, ForbiddenError, TidelogError, UnauthenticatedError
+from tidelog.errors import ForbiddenError, TidelogError, UnauthenticatedError
 from tidelog.security import AccessRule
 from tidelog_broker.node.node import Node
 from tidelog_broker.server.access import AUDITED, RULES
 from tidelog_broker.server.server import HANDLERS
 from tidelog_proto import broker_pb2 as pb
-
-ADMIN = "tlk_abcdefghij234567_" + "s" * 43
-
-
-@pytest.fixture
-def key_file(tmp_path: Path) -> Path:
-    path = tmp_path / "admin.key"
-    path.touch(mode=0o600)
-    path.write_text(f"# of tests\n{ADMIN}\n")
-    return path
-
-
-def client(port: int, api_key: str) -> Client:
-    return Client(f"127.0.0.1:{port}", api_key=api_key, request_timeout_s=10)
 
 
 async def greeted(port: int, api_key: str) -> Peer:
@@ -47,10 +33,6 @@ async def greeted(port: int, api_key: str) -> Peer:
 def test_every_kind_has_a_rule_and_no_rule_is_for_nothing() -> None:
     assert set(RULES) == set(HANDLERS)
     assert set(HANDLERS) >= AUDITED
-
-
-def counted(node: Node, name: str) -> float | None:
-    return node.broker.metrics.registry.get_sample_value(name)
 
 
 def _knows(node: Node, rule: AccessRule) -> bool:
@@ -124,28 +106,6 @@ async def test_each_kind_is_refused_to_who_may_nothing_and_not_to_the_admin(stan
     assert forged.code == pb.INVALID_REQUEST
 
 
-async def test_nobody_and_wrong_keys_are_turned_away(stand: Stand, key_file: Path) -> None:
-    node = await stand.start(auth="required", admin_key_file=key_file)
-    wrong = ADMIN[:-1] + "t"
-    for key in ("", "secret", wrong, "tlk_" + "a" * 16 + "_" + "b" * 43):
-        with pytest.raises(UnauthenticatedError) as refused:
-            async with client(node.port, key) as one:
-                await one.connect()
-        assert not key or key not in str(refused.value)
-    assert counted(node, "tidelog_unauthenticated_total") == 4
-    async with client(node.port, ADMIN) as one:
-        await one.create_topic("t")
-        soon = 300_000 + time.time_ns() // 1000
-        made = await one.security.create_key("ann", expires_us=soon)
-        assert made.api_key not in repr(made)
-    async with client(node.port, made.api_key) as ann:
-        await ann.connect()
-        await settled(lambda: not node.server.connections, "the session did not end")
-    with pytest.raises(CredentialsExpiredError):
-        async with client(node.port, made.api_key) as ann:
-            await ann.connect()
-
-
 async def _read_on(admin: Client, consumer: Consumer) -> None:
     producer = admin.producer("in-1")
     while True:
@@ -185,22 +145,3 @@ async def test_rules_hold_over_three_nodes_at_once_and_after_a_restart(founded: 
         with pytest.raises(UnauthenticatedError):
             async with client(founded.ports["a"], key.api_key) as ann:
                 await ann.connect()
-
-
-async def test_a_key_that_is_news_to_a_node_is_asked_about(founded: Founded, key_file: Path) -> None:
-    """A node that was away while a key was made takes it at once; a starting one turns nobody away for good."""
-    founded.settings |= {"auth": "required", "admin_key_file": key_file}
-    await founded.found()
-    async with client(founded.ports["a"], ADMIN) as admin:
-        await admin.create_topic("t")
-        await founded.stop("c")
-        made = await admin.security.create_key("ann")
-        node = await founded.start("c")
-        async with client(founded.ports["c"], made.api_key) as ann:
-            await ann.connect()
-        node.life.starting = True
-        peer = await Peer.connect(node.port)
-        unknown = pb.Credentials(api_key="tlk_" + "a" * 16 + "_" + "b" * 43)
-        assert (await peer.refused(hello=pb.Hello(version=1, credentials=unknown))).code == pb.EPOCH_CHANGING
-        await peer.close()
-        node.life.starting = False

@@ -17,6 +17,7 @@ from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.core.peer_auth import Challenge, Identity
 from tidelog_broker.core.replication.outbox import LinkMessage
 from tidelog_broker.core.replication.ports import Batch
+from tidelog_broker.core.security.session import Session
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_broker.wire.inbox import Inbox
 from tidelog_broker.wire.link import Link, RemovedError, unreachable
@@ -42,6 +43,7 @@ class Incoming:
     def __init__(self, life: Life, answer: Callable[[pb.Envelope, bytes], None], broken: Callable[[str], None]) -> None:
         self.life = life
         self.greeted = False
+        self.session: Session | None = None
         self.challenge: Challenge | None = None
         self.inbox: Inbox | None = None
         self.client_id = ""
