@@ -75,11 +75,15 @@ async def _start(stack: contextlib.AsyncExitStack, wanted: Sequence[LocalNode]) 
         name = node.node_id if node.node_id == "node" else f"node {node.node_id}"
         return await stack.enter_async_context(running(name, node.command, log=log))
 
+    failed: BaseException | None = None
+    tasks: list[asyncio.Task[Child]] = []
     try:
         async with asyncio.TaskGroup() as starting:
-            tasks = [starting.create_task(start(node)) for node in wanted]
+            tasks += [starting.create_task(start(node)) for node in wanted]
     except* CommandFailed as failures:
-        raise failures.exceptions[0] from None
+        failed = failures.exceptions[0]  # raised below: what leaves such a clause is a group, in early releases of 3.11
+    if failed is not None:
+        raise failed
     return tuple(task.result() for task in tasks)
 
 
