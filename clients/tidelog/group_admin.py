@@ -13,7 +13,7 @@ from tidelog.errors import GroupNotEmptyError, InvalidRequestError, UnknownGroup
 from tidelog.group_membership import Place
 from tidelog.group_options import ASSIGNORS, Assignor
 from tidelog.model import Committed, GroupInfo, GroupMemberInfo, GroupState, Lag, Offset, TopicPartition
-from tidelog.routing import Router
+from tidelog.routing import Router, repeated
 from tidelog_proto import broker_pb2 as pb
 
 ResetTo = Literal["earliest", "latest"] | datetime | int
@@ -50,7 +50,7 @@ class Groups:
         """
         self._check_usable()
         asked = pb.Envelope(group_list=pb.GroupList(after=after))
-        frame = await self._router.call_any(partial(_again, asked), repeatable=True)
+        frame = await self._router.call_any(partial(repeated, asked), repeatable=True)
         reply = frame.envelope.group_list_reply
         return [_info(summary) for summary in reply.groups], reply.more
 
@@ -63,7 +63,7 @@ class Groups:
         self._check_usable()
         checked_group(name)
         asked = pb.Envelope(group_describe=pb.GroupDescribe(group=name))
-        frame = await self._router.call_any(partial(_again, asked), repeatable=True)
+        frame = await self._router.call_any(partial(repeated, asked), repeatable=True)
         reply = frame.envelope.group_describe_reply
         names = {topic.topic_id: topic.name for topic in reply.topics}
         return _info(reply.summary, [_member(member, names.get) for member in reply.members])
@@ -78,7 +78,7 @@ class Groups:
         self._check_usable()
         checked_group(name)
         asked = pb.Envelope(group_delete=pb.GroupDelete(group=name))
-        await self._router.call_any(partial(_again, asked), repeatable=False)
+        await self._router.call_any(partial(repeated, asked), repeatable=False)
 
     async def lag(self, name: str, topic: str | None = None) -> Sequence[Lag]:
         """Return how far behind a group is, for every partition of the topics that it reads, or of one topic."""
@@ -159,13 +159,6 @@ async def _targets(router: Router, topic: str, rows: list[Lag], to: ResetTo) -> 
         return {row.partition: min(max(to, row.log_start_offset), row.end_offset) for row in rows}
     found = await reading.list_offsets(router, topic, to, [row.partition for row in rows])
     return {number: offset.offset for number, offset in found.items()}
-
-
-def _again(asked: pb.Envelope) -> pb.Envelope:
-    """Return a question once more: each try has an envelope of its own."""
-    envelope = pb.Envelope()
-    envelope.CopyFrom(asked)
-    return envelope
 
 
 def _lag(where: TopicPartition, end: Offset, position: Committed | None) -> Lag:

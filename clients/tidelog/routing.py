@@ -526,3 +526,10 @@ class Router:
                 self.moves.forget(expectation)
             moved.cancel()
             answering.cancel()
+
+
+def repeated(asked: pb.Envelope) -> pb.Envelope:
+    """Return a request once more: each try has an envelope of its own."""
+    envelope = pb.Envelope()
+    envelope.CopyFrom(asked)
+    return envelope

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final, Literal
 
 from tidelog.errors import InvalidRequestError
-from tidelog.routing import Router
+from tidelog.routing import Router, repeated
 from tidelog_proto import broker_pb2 as pb
 
 Operation = Literal["produce", "consume", "create", "alter", "delete", "describe", "group", "cluster", "all"]
@@ -170,13 +170,13 @@ class Security:
         asked = pb.AccessTest(
             principal=principal, roles=roles, operation=OPERATIONS[operation], resource=RESOURCES[resource], name=name
         )
-        frame = await self._router.call_any(partial(_again, pb.Envelope(access_test=asked)), repeatable=True)
+        frame = await self._router.call_any(partial(repeated, pb.Envelope(access_test=asked)), repeatable=True)
         return Verdict(frame.envelope.access_test_reply.allowed, frame.envelope.access_test_reply.because)
 
     async def _change(self, change: pb.SecurityChange) -> pb.SecurityChangeReply:
         self._check_usable()
         envelope = pb.Envelope(security_change=change)
-        frame = await self._router.call_any(partial(_again, envelope), repeatable=False)
+        frame = await self._router.call_any(partial(repeated, envelope), repeatable=False)
         return frame.envelope.security_change_reply
 
     async def _pages(self, what: pb.SecurityList.What) -> AsyncIterator[pb.SecurityListReply]:
@@ -184,18 +184,12 @@ class Security:
         after = ""
         while True:
             envelope = pb.Envelope(security_list=pb.SecurityList(what=what, after=after))
-            frame = await self._router.call_any(partial(_again, envelope), repeatable=True)
+            frame = await self._router.call_any(partial(repeated, envelope), repeatable=True)
             reply = frame.envelope.security_list_reply
             yield reply
             if not reply.last:
                 return
             after = reply.last
-
-
-def _again(envelope: pb.Envelope) -> pb.Envelope:
-    copied = pb.Envelope()
-    copied.CopyFrom(envelope)
-    return copied
 
 
 def _key(key: pb.ApiKey) -> KeyInfo:

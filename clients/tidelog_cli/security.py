@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import secrets
 import sys
 import time
 from dataclasses import asdict
-from typing import Annotated, Final
+from typing import Annotated, Final, cast
 
 import typer
 
 from tidelog import Client
-from tidelog.security import OPERATIONS, RESOURCES, AccessRule, KeyInfo, NewKey, Verdict
+from tidelog.security import OPERATIONS, RESOURCES, AccessRule, KeyInfo, NewKey, Operation, Resource, Verdict
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.output import (
     ABSENT,
@@ -24,6 +22,7 @@ from tidelog_cli.output import (
     time_text,
 )
 from tidelog_cli.session import with_client
+from tidelog_proto.api_key import new_key
 
 PrincipalArgument = Annotated[str, typer.Argument(metavar="PRINCIPAL", show_default=False)]
 OperationsArgument = Annotated[
@@ -62,9 +61,7 @@ def register_rules(app: typer.Typer) -> None:
 
 def new() -> None:
     """Make a key for a node's admin_key_file, without asking anybody: `tidelog key new > admin.key`."""
-    key_id = base64.b32encode(secrets.token_bytes(10)).decode().lower()
-    secret = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode().rstrip("=")
-    typer.echo(f"tlk_{key_id}_{secret}")
+    typer.echo(new_key().text)
     if not sys.stdout.isatty():
         typer.echo(
             'chmod 600 the file; the node: auth = "required", admin_key_file = FILE; '
@@ -208,7 +205,9 @@ def judge(
         raise CommandFailed(f"{operation!r} is no operation: {', '.join(OPERATIONS)}", 2)
 
     async def work(client: Client) -> Verdict:
-        return await client.security.test(operation, kind, name, principal=principal, roles=role or ())  # type: ignore[arg-type]
+        return await client.security.test(
+            cast("Operation", operation), cast("Resource", kind), name, principal=principal, roles=role or ()
+        )
 
     verdict = with_client(bootstrap, work)
     typer.echo(f"{'allowed' if verdict.allowed else 'denied'}: {verdict.because}")

@@ -38,7 +38,7 @@ class Threads:
         self.verifiers = self._pool("verify", 1)
         """For what is the processor's alone: to unpack a batch may take 10 ms, and it waits for no disk."""
         self.secrets = self._pool("secret", 1)
-        """For the slow hashes of secrets, which take the processor for 10 ms each and must delay nothing else."""
+        """For the slow hashes of secrets, some milliseconds of the processor each, which must delay nothing else."""
         self._syncing = self._workers("ahead", 1)
         self.ahead = Offload(self._syncing, self._loop)
         """For syncs that nobody waits for, so that no append and no takeover does; one at a time."""

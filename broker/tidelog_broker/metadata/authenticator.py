@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Final
 
 from tidelog_broker.base.offload import Offload
-from tidelog_broker.core.security.api_keys import Key, KnownSecrets, parse_key, slow_hash
+from tidelog_broker.core.security.api_keys import KnownSecrets, slow_hash
 from tidelog_broker.core.security.registry import KEY, SecurityRegistry
 from tidelog_broker.core.security.session import Session
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.api_key import Key, parse_key
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.settings import SettingsError
 
 HASHING_MAX: Final = 64
-"""Secrets that wait for the slow hash: about a second's worth."""
+"""Secrets that wait for the slow hash: about half a second's worth."""
 KEY_FILE_BYTES_MAX: Final = 64 * 1024
 
 
@@ -100,7 +102,7 @@ def read_admin_keys(path: Path | None) -> list[Key]:
     """Return the keys of a file, one a line; of none without a file. Lines that begin with # say nothing.
 
     Raises:
-        ValueError: the file cannot be read, others may read it, or a line is no key.
+        SettingsError: the file cannot be read, others may read it, or a line is no key.
     """
     if path is None:
         return []
@@ -109,18 +111,18 @@ def read_admin_keys(path: Path | None) -> list[Key]:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             text = file.read(KEY_FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise ValueError(f"cannot read admin_key_file {path}: {error.strerror}") from error
+        raise SettingsError(f"cannot read admin_key_file {path}: {error.strerror}") from error
     if mode & 0o077:
-        raise ValueError(f"other users may read admin_key_file (mode {mode:03o}): chmod 600 {path}")
+        raise SettingsError(f"other users may read admin_key_file (mode {mode:03o}): chmod 600 {path}")
     if len(text) > KEY_FILE_BYTES_MAX:
-        raise ValueError(f"admin_key_file {path} is larger than {KEY_FILE_BYTES_MAX} bytes")
+        raise SettingsError(f"admin_key_file {path} is larger than {KEY_FILE_BYTES_MAX} bytes")
     keys: list[Key] = []
     for number, line in enumerate(text.decode(errors="replace").splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             try:
                 keys.append(parse_key(line.strip()))
             except ProtocolError as error:
-                raise ValueError(f"line {number} of admin_key_file {path}: {error.message}") from error
+                raise SettingsError(f"line {number} of admin_key_file {path}: {error.message}") from error
     if not keys:
-        raise ValueError(f"admin_key_file {path} holds no API key: `tidelog key new > FILE` makes one")
+        raise SettingsError(f"admin_key_file {path} holds no API key: `tidelog key new > FILE` makes one")
     return keys

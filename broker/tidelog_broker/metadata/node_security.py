@@ -21,7 +21,7 @@ class NodeSecurity:
         workers: hash secrets.
 
     Raises:
-        ValueError: the file with the administrators' keys is not as it must be.
+        SettingsError: the file with the administrators' keys is not as it must be.
     """
 
     def __init__(self, settings: NodeSettings, workers: Offload) -> None:

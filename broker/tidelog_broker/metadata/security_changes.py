@@ -7,17 +7,17 @@ keys: they come back in with that.
 from __future__ import annotations
 
 import asyncio
-import base64
 import secrets
 from collections.abc import Callable
 from typing import Final
 
 from tidelog_broker.base.offload import Offload
-from tidelog_broker.core.security.api_keys import ID_BYTES, PREFIX, SALT_BYTES, SECRET_BYTES, slow_hash
+from tidelog_broker.core.security.api_keys import SALT_BYTES, slow_hash
 from tidelog_broker.core.security.permissions import Permissions, check_principal, check_rule
 from tidelog_broker.core.security.registry import KEY, RULE, SecurityRegistry
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.api_key import new_id, new_key
 from tidelog_proto.errors import ProtocolError
 
 NOTE_CHARS_MAX: Final = 200
@@ -83,31 +83,29 @@ class SecurityChanges:
         if asked.expires_us and asked.expires_us <= now_us:
             raise ProtocolError(pb.INVALID_REQUEST, "the key would have expired already: give a time to come")
         self._registry.refuse_too_many(KEY)
-        key_id = base64.b32encode(secrets.token_bytes(ID_BYTES)).decode().lower()
-        secret = base64.urlsafe_b64encode(secrets.token_bytes(SECRET_BYTES)).decode().rstrip("=")
-        salt = secrets.token_bytes(SALT_BYTES)
-        record = self._registry.next_of(KEY + key_id)
+        key, salt = new_key(), secrets.token_bytes(SALT_BYTES)
+        record = self._registry.next_of(KEY + key.key_id)
         record.api_key.CopyFrom(
             pb.ApiKey(
-                key_id=key_id,
+                key_id=key.key_id,
                 principal=asked.principal,
                 roles=sorted(set(asked.roles)),
                 created_us=now_us,
                 expires_us=asked.expires_us,
                 note=asked.note,
                 salt=salt,
-                secret_hash=await self._workers.call(0, slow_hash, secret, salt),
+                secret_hash=await self._workers.call(0, slow_hash, key.secret, salt),
             )
         )
         await self._meta_log.write_security(record)
-        return pb.SecurityChangeReply(api_key=f"{PREFIX}{key_id}_{secret}", key=without_secrets(record.api_key))
+        return pb.SecurityChangeReply(api_key=key.text, key=without_secrets(record.api_key))
 
     async def _put_rule(self, asked: pb.AccessRule) -> pb.SecurityChangeReply:
         check_rule(asked)
         self._registry.refuse_too_many(RULE)
         rule = pb.AccessRule()
         rule.CopyFrom(asked)
-        rule.rule_id = base64.b32encode(secrets.token_bytes(ID_BYTES)).decode().lower()
+        rule.rule_id = new_id()
         if rule.deny:
             self._refuse_locking_out(added=rule)
         record = self._registry.next_of(RULE + rule.rule_id)

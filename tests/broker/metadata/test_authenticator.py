@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tidelog_broker.metadata.authenticator import read_admin_keys
+from tidelog_proto.settings import SettingsError
 
 KEY = "tlk_abcdefghij234567_" + "s" * 43
 
@@ -27,7 +28,7 @@ def test_admin_keys_are_read_from_a_file_that_only_the_node_may_read(tmp_path: P
     [(KEY, 0o640, "chmod 600"), (KEY, 0o604, "chmod 600"), ("", 0o600, "no API key"), ("x", 0o600, "line 1")],
 )
 def test_a_bad_file_is_refused_with_what_to_do(tmp_path: Path, text: str, mode: int, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
+    with pytest.raises(SettingsError, match=why):
         read_admin_keys(written(tmp_path / "keys", text, mode))
-    with pytest.raises(ValueError, match="cannot read"):
+    with pytest.raises(SettingsError, match="cannot read"):
         read_admin_keys(tmp_path / "none")

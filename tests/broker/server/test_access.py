@@ -16,10 +16,13 @@ from tests.broker.stand import Stand, settled
 from tidelog import Client, Consumer
 from tidelog.errors import ForbiddenError, TidelogError, UnauthenticatedError
 from tidelog.security import AccessRule
+from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.node.node import Node
 from tidelog_broker.server.access import AUDITED, RULES
 from tidelog_broker.server.server import HANDLERS
+from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
 
 
 async def greeted(port: int, api_key: str) -> Peer:
@@ -145,3 +148,34 @@ async def test_rules_hold_over_three_nodes_at_once_and_after_a_restart(founded: 
         with pytest.raises(UnauthenticatedError):
             async with client(founded.ports["a"], key.api_key) as ann:
                 await ann.connect()
+
+
+async def test_an_owner_checks_again_for_whom_another_node_names(founded: Founded, key_file: Path) -> None:
+    """What the node that was asked has let through is refused where the record is written."""
+    founded.settings |= {"auth": "required", "admin_key_file": key_file}
+    await founded.found()
+    async with client(founded.ports["a"], ADMIN) as admin:
+        await admin.create_topic("t")
+        owner = founded.nodes["a"].broker.routes.owner(META_KEY)
+        other = next(node for name, node in founded.nodes.items() if name != owner)
+        asked = pb.Envelope(topic_delete=pb.TopicDelete(name="t"), caller=pb.Caller(principal="nobody"))
+        with pytest.raises(ProtocolError) as refused:
+            await other.broker.cluster.request(owner, asked, timeout_s=10)
+        assert refused.value.code == pb.FORBIDDEN
+        assert "nobody" in refused.value.message
+        key = await admin.security.create_key("ann")
+        rule = AccessRule("ann", ("produce", "delete"), "topic", "t")
+        await admin.security.grant(rule)
+        callers: list[str] = []
+        at = founded.nodes[owner].server.access
+        check = at.check
+
+        def watched(kind: str, request: Request) -> None:
+            check(kind, request)
+            if request.connection.peer_id is not None and request.session is not None:
+                callers.append(f"{kind} for {request.session.principal}")
+
+        at.check = watched  # type: ignore[method-assign]
+        async with client(founded.ports[other.node_id], key.api_key) as ann:
+            await ann.delete_topic("t")
+        assert callers == ["topic_delete for ann"]

@@ -1,52 +1,26 @@
-"""API keys: `tlk_ID_SECRET`, of which only the id and a slow hash of the secret are kept.
+"""Secrets of API keys: what is kept of them, and who has shown a right one before.
 
-A secret has 256 random bits, so nobody finds it by trying; the slow hash (scrypt, about 10 ms and 4 MiB) is for the
-day on which `__meta` is read by somebody who should not. Whoever has shown a right secret once is recognised by a fast
-keyed hash of it that only this process knows.
+A secret has 256 random bits, so nobody finds it by trying; the slow hash (scrypt, 4 MiB and some milliseconds) is for
+the day on which `__meta` is read by somebody who should not. Whoever has shown a right secret once is recognised by a
+fast keyed hash of it that only this process knows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import re
-from typing import Final, NamedTuple
+from typing import Final
 
-from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.errors import ProtocolError
+from tidelog_proto.api_key import Key
 
-PREFIX: Final = "tlk_"
-ID_BYTES: Final = 10
-"""Random bytes of an id: 16 characters of base32."""
-SECRET_BYTES: Final = 32
 SALT_BYTES: Final = 16
 
-_KEY: Final = re.compile(r"tlk_([a-z2-7]{16})_([A-Za-z0-9_-]{43})", re.ASCII)
 _COST: Final = 1 << 12
 _BLOCKS: Final = 8
 
 
-class Key(NamedTuple):
-    """The two parts of a key."""
-
-    key_id: str
-    secret: str
-
-
-def parse_key(text: str) -> Key:
-    """Cut a key into its parts.
-
-    Raises:
-        ProtocolError: UNAUTHENTICATED, without a word of what was given.
-    """
-    found = _KEY.fullmatch(text)
-    if found is None:
-        raise ProtocolError(pb.UNAUTHENTICATED, f"this is no API key: one looks like {PREFIX}ID_SECRET")
-    return Key(found[1], found[2])
-
-
 def slow_hash(secret: str, salt: bytes) -> bytes:
-    """Return the hash that is kept of a secret: 32 bytes. It takes some 10 ms; call it on a worker."""
+    """Return the hash that is kept of a secret: 32 bytes. It takes milliseconds; call it on a worker."""
     return hashlib.scrypt(secret.encode(), salt=salt, n=_COST, r=_BLOCKS, p=1, dklen=32)
 
 

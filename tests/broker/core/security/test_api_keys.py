@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog_broker.core.security.api_keys import Key, KnownSecrets, parse_key, slow_hash
+from tidelog_broker.core.security.api_keys import KnownSecrets, slow_hash
+from tidelog_proto.api_key import Key, parse_key
 from tidelog_proto.errors import ProtocolError
 
 TEXT = "tlk_abcdefghij234567_" + "s" * 43

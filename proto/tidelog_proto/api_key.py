@@ -1,0 +1,52 @@
+"""What an API key looks like: `tlk_ID_SECRET`, with an id of 80 random bits and a secret of 256."""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+from typing import Final, NamedTuple
+
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+ID_BYTES: Final = 10
+"""Random bytes of an id: 16 characters of base32."""
+SECRET_BYTES: Final = 32
+
+_PREFIX: Final = "tlk_"
+_KEY: Final = re.compile(r"tlk_([a-z2-7]{16})_([A-Za-z0-9_-]{43})", re.ASCII)
+
+
+class Key(NamedTuple):
+    """The two parts of a key."""
+
+    key_id: str
+    secret: str
+
+    @property
+    def text(self) -> str:
+        """The key as its owner keeps it."""
+        return f"{_PREFIX}{self.key_id}_{self.secret}"
+
+
+def new_id() -> str:
+    """Return an id that nothing has."""
+    return base64.b32encode(secrets.token_bytes(ID_BYTES)).decode().lower()
+
+
+def new_key() -> Key:
+    """Return a key that nobody has."""
+    return Key(new_id(), base64.urlsafe_b64encode(secrets.token_bytes(SECRET_BYTES)).decode().rstrip("="))
+
+
+def parse_key(text: str) -> Key:
+    """Cut a key into its parts.
+
+    Raises:
+        ProtocolError: UNAUTHENTICATED, without a word of what was given.
+    """
+    found = _KEY.fullmatch(text)
+    if found is None:
+        raise ProtocolError(pb.UNAUTHENTICATED, f"this is no API key: one looks like {_PREFIX}ID_SECRET")
+    return Key(found[1], found[2])
