@@ -164,8 +164,9 @@ async def test_an_owner_checks_again_for_whom_another_node_names(founded: Founde
         assert refused.value.code == pb.FORBIDDEN
         assert "nobody" in refused.value.message
         key = await admin.security.create_key("ann")
-        rule = AccessRule("ann", ("produce", "delete"), "topic", "t")
-        await admin.security.grant(rule)
+        rule = await admin.security.grant(AccessRule("ann", ("produce", "delete"), "topic", "t"))
+        for node in founded.nodes.values():
+            await settled(partial(_knows, node, rule), "a node never heard of the rule")
         callers: list[str] = []
         at = founded.nodes[owner].server.access
         check = at.check
