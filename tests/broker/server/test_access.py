@@ -104,6 +104,8 @@ async def test_each_kind_is_refused_to_who_may_nothing_and_not_to_the_admin(stan
     told = (await nobody.ask(metadata=pb.Metadata(topics=["t", "none"]))).envelope.metadata_reply
     assert [topic.error.code for topic in told.topics] == [pb.FORBIDDEN, pb.FORBIDDEN]
     assert not (await nobody.ask(topic_list=pb.TopicList())).envelope.topic_reply.topics
+    await admin.ask(commit=pb.Commit(group="hidden", entries=[{"topic_id": topic, "next_offset": 0}]))
+    assert (await admin.ask(group_list=pb.GroupList())).envelope.group_list_reply.groups
     assert not (await nobody.ask(group_list=pb.GroupList())).envelope.group_list_reply.groups
     forged = await nobody.refused(topic_delete=pb.TopicDelete(name="t"), caller=pb.Caller(principal="admin"))
     assert forged.code == pb.INVALID_REQUEST
