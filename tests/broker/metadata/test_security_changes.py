@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.broker.stand import Stand
 
+from tidelog_broker.core.security.registry import KEY
 from tidelog_broker.metadata.security_changes import SecurityChanges
 from tidelog_broker.node.node import Node
 from tidelog_proto import broker_pb2 as pb
@@ -52,6 +53,9 @@ async def test_keys_and_rules_outlive_the_node(stand: Stand) -> None:
         assert registry.key(kept) is not None
         assert registry.key(gone) is None
         assert registry.permissions.decide("ann", (), pb.OP_CLUSTER, pb.RES_CLUSTER, "").allowed
+        ids = {record.security.id for record in node.broker.meta_log.standing() if isinstance(record, pb.MetaRecord)}
+        assert KEY + kept in ids, "a snapshot has what stands"
+        assert KEY + gone not in ids
         await node.broker.meta_log.snapshot()
 
 
