@@ -13,7 +13,7 @@ from tidelog.lanes import Lanes
 from tidelog.model import TopicRoute
 from tidelog.preparation import Preparation
 from tidelog.splitting import by_target, split_rows
-from tidelog_proto.partitioner import partition_column
+from tidelog_proto.partitioner import partition_column, partition_list
 
 KEYED_CHUNK_BYTES: Final = 32 * 1024 * 1024
 """Keyed inputs are sorted by partition in chunks of this size, so that the copy stays bounded."""
@@ -47,6 +47,7 @@ class ColumnPieces:
         batches: Sequence[pa.RecordBatch],
         partition: int | None,
         orders: list[pa.Array[Any]],
+        keys: Sequence[bytes | None] | None = None,
     ) -> Iterator[SizedPiece]:
         """Yield the rows of canonical columns; note in `orders` how they were sorted, where they were.
 
@@ -55,6 +56,7 @@ class ColumnPieces:
             batches: the columns.
             partition: where all rows go, if that was said.
             orders: gets, for each chunk that was sorted, where each of its rows stood.
+            keys: the list that the key column of the only batch was made of, where there was one.
 
         Raises:
             Exception: what a partitioner raises; nothing was yielded then.
@@ -65,19 +67,23 @@ class ColumnPieces:
             targets = [self._chosen(columns, route.partition_count) for columns in batches]
         for columns, chosen in zip(batches, targets, strict=False):
             if partition is not None or (chosen is None and "key" not in columns.schema.names):
-                yield from self._split(partition, columns)
+                yield from self._split(partition, columns, columns.nbytes)
                 continue
             at, count = 0, route.partition_count
             for chunk in split_rows(columns, bytes_max=KEYED_CHUNK_BYTES, records_max=columns.num_rows):
                 rows = chunk.num_rows
-                of_chunk = partition_column(chunk.column("key"), count) if chosen is None else chosen.slice(at, rows)
+                of_chunk = None if chosen is None else chosen.slice(at, rows)
+                if of_chunk is None and keys is not None and len(keys) == rows:
+                    of_chunk = partition_list(keys, count)
+                if of_chunk is None:
+                    of_chunk = partition_column(chunk.column("key"), count)
                 at += rows
                 routed = by_target(
                     chunk, of_chunk, lambda: self._lanes.least_loaded(route.partition_count, 0).partition
                 )
                 orders.append(routed.order)
                 for piece in routed.pieces:
-                    yield from self._split(piece.partition, piece.columns)
+                    yield from self._split(piece.partition, piece.columns, piece.size_bytes)
 
     def _chosen(self, columns: pa.RecordBatch, partition_count: int) -> pa.Array[Any]:
         """Return what the partitioner says of each row, null where it leaves that to others."""
@@ -86,9 +92,8 @@ class ColumnPieces:
         chosen: pa.Array[Any] = pa.array(self._preparation.targets(keys, partition_count), pa.int32())
         return chosen
 
-    def _split(self, partition: int | None, columns: pa.RecordBatch) -> Iterator[SizedPiece]:
+    def _split(self, partition: int | None, columns: pa.RecordBatch, size_bytes: int) -> Iterator[SizedPiece]:
         options = self._options
-        size_bytes = columns.nbytes  # looked at as few times as may be: Arrow walks the columns for it
         if 0 < columns.num_rows <= options.batch_records and size_bytes <= options.batch_bytes:
             yield SizedPiece(partition, columns, size_bytes)
             return

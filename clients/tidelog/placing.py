@@ -18,7 +18,7 @@ from tidelog.batches import ColumnsLoad, Load, LooseLoad
 from tidelog.gathering import Gathering, loose_size_bytes
 from tidelog.splitting import by_target
 from tidelog_proto.columns import columns_of
-from tidelog_proto.partitioner import partition_column, partition_for_key
+from tidelog_proto.partitioner import partition_column, partition_for_key, partition_list
 
 COLUMNS_MIN: Final = 128
 """From so many records on, columns are cheaper than going from record to record."""
@@ -125,13 +125,16 @@ def _columns(gathering: Gathering, partition_count: int, keyless: Callable[[], i
         tags=gathering.tags or None,
         timestamps_us=gathering.timestamps_us or None,
     )
-    hashed = partition_column(columns.column("key"), partition_count) if gathering.keys else None
+    hashed = None
+    if gathering.keys:
+        hashed = partition_list(gathering.keys, partition_count)
+        if hashed is None:
+            hashed = partition_column(columns.column("key"), partition_count)
     given: Any = pa.array(gathering.partitions, pa.int32()) if gathering.partitions else None
     targets: Any = hashed if given is None else given if hashed is None else pc.coalesce(given, hashed)
     routed = by_target(columns, targets, keyless)
     loads: list[Load] = []
-    for partition, rows in routed.pieces:
+    for partition, rows, size_bytes in routed.pieces:
         assert partition is not None, "some have a key or a partition, so that all are sorted"
-        size_bytes = max(1, rows.nbytes)
         loads.append(ColumnsLoad(rows, partition=partition, deadline=gathering.deadline, size_bytes=size_bytes))
     return Parts(loads, routed.order.to_numpy())  # type: ignore[arg-type]  # indexed, and asked for its length

@@ -334,7 +334,7 @@ class Producer:
     ) -> PendingReceipts:
         """As `send_many`, returning as soon as all records are accepted."""
         values, keys = self._preparation.values(values), self._preparation.keys(keys)
-        return await self._enqueue_columns([columns_of(values, keys=keys)], partition)
+        return await self._enqueue_columns([columns_of(values, keys=keys)], partition, keys)
 
     async def send_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> Receipts:
         """Publish Arrow columns as they are and wait until all are acknowledged.
@@ -514,7 +514,9 @@ class Producer:
             raise ClosedError("the producer is closed")
         return self._bound(route)
 
-    async def _enqueue_columns(self, batches: Sequence[pa.RecordBatch], partition: int | None) -> PendingReceipts:
+    async def _enqueue_columns(
+        self, batches: Sequence[pa.RecordBatch], partition: int | None, keys: Sequence[bytes | None] | None = None
+    ) -> PendingReceipts:
         room, in_turn = self._room, False
         parts: list[tuple[Any, int]] = []
         orders: list[pa.Array[Any]] = []
@@ -528,7 +530,7 @@ class Producer:
             # What came one by one before is stored before, and does not keep room that it may never need.
             if self._gatherer.gathering is not None:
                 self._gatherer.hand_over()
-            for number, columns, size_bytes in self._pieces.of(route, batches, partition, orders):
+            for number, columns, size_bytes in self._pieces.of(route, batches, partition, orders, keys):
                 if not room.take(size_bytes, in_turn=in_turn):
                     if not in_turn:
                         await room.enter()

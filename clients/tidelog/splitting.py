@@ -8,6 +8,7 @@ each of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,12 +18,15 @@ import pyarrow.compute as pc
 
 INT16_MAX: Final = 0x7FFF
 
+_BINARY: Final = pa.binary()
+
 
 class Piece(NamedTuple):
-    """Rows for one partition; None is "any", for rows of which none has a key."""
+    """Rows for one partition, and their size in bytes; None is "any", for rows of which none has a key."""
 
     partition: int | None
     columns: pa.RecordBatch
+    size_bytes: int
 
 
 class Routed(NamedTuple):
@@ -65,7 +69,7 @@ def by_target(columns: pa.RecordBatch, targets: pa.Array[Any], keyless: Callable
             they have to have one before the rows are sorted.
     """
     if targets.null_count == len(targets):
-        return Routed([Piece(None, columns)], pa.array(range(columns.num_rows), pa.int64()))
+        return Routed([Piece(None, columns, columns.nbytes)], pa.array(range(columns.num_rows), pa.int64()))
     if targets.null_count:
         targets = pc.fill_null(targets, pa.scalar(keyless(), targets.type))
     numbers: npt.NDArray[np.int32] = targets.to_numpy()
@@ -74,10 +78,25 @@ def by_target(columns: pa.RecordBatch, targets: pa.Array[Any], keyless: Callable
     order = np.argsort(numbers.astype(np.int16) if len(counts) <= INT16_MAX else numbers, kind="stable")
     indices: pa.Array[Any] = pa.array(order, pa.int64())
     taken = columns.take(indices)
-    pieces: list[Piece] = []
-    at = 0
-    for partition in np.flatnonzero(counts).tolist():
-        count = int(counts[partition])
-        pieces.append(Piece(partition, taken.slice(at, count)))
-        at += count
-    return Routed(pieces, indices)
+    found = np.flatnonzero(counts).tolist()
+    bounds = [0, *np.cumsum(counts[found]).tolist()]
+    slices = [taken.slice(begin, end - begin) for begin, end in pairwise(bounds)]
+    return Routed(list(map(Piece, found, slices, _sizes(taken, slices, bounds))), indices)
+
+
+def _sizes(columns: pa.RecordBatch, slices: list[pa.RecordBatch], bounds: list[int]) -> list[int]:
+    """Return about what `nbytes` says of each slice: bits for nulls are left out.
+
+    Args:
+        columns: not a slice themselves.
+        slices: which lie side by side.
+        bounds: where the first begins, and where each ends.
+    """
+    sizes = [0] * len(slices)
+    for column in columns.columns:
+        if column.type != _BINARY:
+            return [each.nbytes for each in slices]  # walks the columns, at 6 µs a slice
+        ends = memoryview(column.buffers()[1]).cast("i")  # type: ignore[arg-type]  # a buffer, as the type says
+        for number, (begin, end) in enumerate(pairwise(bounds)):
+            sizes[number] += ends[end] - ends[begin] + 4 * (end - begin + 1)
+    return sizes

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_proto.partitioner import partition_column, partition_for_key
+from tidelog_proto.partitioner import FEW_KEYS, partition_column, partition_for_key, partition_list
 
 # MurmurHash3_x86_32 with seed 0, as published with its reference implementations.
 PUBLISHED = {
@@ -51,3 +51,16 @@ def test_every_partition_gets_its_share() -> None:
         assert partition is not None
         counts[partition] += 1
     assert min(counts) > 800
+
+
+@given(keys=st.lists(st.binary(max_size=300), max_size=30), partitions=st.integers(1, 4096))
+def test_a_list_gets_what_its_column_gets(keys: list[bytes], partitions: int) -> None:
+    result = partition_list(keys, partitions)
+    assert result is not None
+    assert result.equals(partition_column(pa.array(keys, pa.binary()), partitions))
+
+
+def test_the_column_is_taken_for_lists_that_are_long_or_have_records_without_a_key() -> None:
+    assert partition_list([b"a"] * FEW_KEYS, 4) is not None
+    assert partition_list([b"a"] * (FEW_KEYS + 1), 4) is None
+    assert partition_list([b"a", None], 4) is None
