@@ -41,7 +41,7 @@ allowed_origins = ["https://app.example.org"]
 Topics have settings of their own (`flush`, `retention_bytes`, `segment_bytes`): see `tidelog topic create --help`. What
 a partition keeps is whole segments, and up to twice its bound while one of its copies is behind
 ([ADR 0023](adr/0023-flow-control-between-an-owner-and-its-replicas.md)). The commands built on the client take
-`--bootstrap` or the variable `TIDELOG_BOOTSTRAP`, by default `127.0.0.1:7400`.
+`--bootstrap` or the variable `TIDELOG_BOOTSTRAP`, by default what a [context](contexts.md) says, or `127.0.0.1:7400`.
 """
 
 

@@ -16,6 +16,12 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(autouse=True)
+def _contexts(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep away from the contexts of whoever runs the tests."""
+    monkeypatch.setenv("TIDELOG_CONTEXTS", str(tmp_path_factory.getbasetemp() / "nobody" / "contexts.json"))
+
+
+@pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
     """Put back who handles signals: a command that ends early leaves that to the end of its process."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -12,19 +12,12 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
-from tidelog import (
-    admin,
-    compaction,
-    lookup,
-    paging,
-    reading,
-    record_deletion,
-    topic_changes,
-    topic_settings,
-)
+from tidelog import admin, cluster_changes, compaction, lookup, paging, reading, record_deletion, topic_changes
 from tidelog.admin import At
+from tidelog.client_options import ClientOptions
 from tidelog.consumer import Consumer, ConsumerOptions, OnOutOfRange, Start
 from tidelog.consumer_options import Partitions
+from tidelog.contexts import the_context
 from tidelog.credentials import ApiKey, asked_each_time
 from tidelog.deserializers import Decoding, Deserializer, OnUndecodable
 from tidelog.errors import ClosedError, InvalidRequestError
@@ -55,7 +48,7 @@ from tidelog.producer_options import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DE
 from tidelog.routing import Router
 from tidelog.security import Security
 from tidelog.serializers import Serializer
-from tidelog.topic_settings import TopicSettings
+from tidelog.topic_settings import TopicSettings, topic_alter, topic_create
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.idle_poll import POLL_US_DEFAULT
 
@@ -114,6 +107,20 @@ class Client:
         """Its API keys, and who may do what."""
         self._producers: list[Producer] = []
         self._consumers: list[Consumer] = []
+
+    @classmethod
+    def from_context(cls, name: str | None = None, **options: Unpack[ClientOptions]) -> Self:
+        """Return a client of the cluster that a context names; see `tidelog context`.
+
+        Args:
+            name: of the context; None: that of TIDELOG_CONTEXT, or the current one.
+            options: as of `Client`. What is given here goes before what the context says.
+
+        Raises:
+            InvalidRequestError: there is no such context, it cannot be read, or an argument is no such thing.
+        """
+        context = the_context(name)
+        return cls(context.bootstrap, **context.with_options(options))
 
     async def __aenter__(self) -> Self:
         self._check_usable()
@@ -187,7 +194,7 @@ class Client:
             TopicExistsError, InvalidTopicError, InvalidRequestError: and `TidelogError`s of the way there.
         """
         self._check_usable()
-        request = topic_settings.topic_create(admin.checked_topic(name), {"partitions": partitions, **settings})
+        request = topic_create(admin.checked_topic(name), {"partitions": partitions, **settings})
         made = await paging.whole(self._router, await topic_changes.create(self._router, request))
         self._router.metadata.made(made)
         return admin.topic_of(made)
@@ -229,7 +236,7 @@ class Client:
         Raises:
             UnknownTopicError, InvalidRequestError: no such topic, no such setting, no such value.
         """
-        request = topic_settings.topic_alter(name, changes)
+        request = topic_alter(name, changes)
         topic = await self._topic(pb.Envelope(topic_alter=request))
         self._router.metadata.forget(name)  # it may have new partitions
         return topic
@@ -314,9 +321,8 @@ class Client:
             InvalidRequestError: the node does not exist, or holds no copy that could be the one.
             UnknownTopicError, UnknownPartitionError, LimboError: no such partition; the copy there is damaged.
         """
-        asked = pb.UnsafeRecovery(topic=topic, partition=partition, node_id=node_id)
-        reply = await self._ask_change(pb.ClusterChange(unsafe_recovery=asked), repeatable=False)
-        return Recovery(epoch=reply.epoch, end_offset=reply.end_offset, unsafe=reply.unsafe)
+        self._check_usable()
+        return await cluster_changes.recover_unsafely(self._router, topic, partition, node_id)
 
     async def compact_topic(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, Compacted]:
         """Compact all that `partitions` (None: all) of a topic hold now, one after the other; return when it is done.
@@ -337,13 +343,8 @@ class Client:
         return await compaction.compact(self._router, topic, partitions)
 
     async def _change_cluster(self, change: pb.ClusterChange) -> int:
-        return (await self._ask_change(change, repeatable=True)).moves
-
-    async def _ask_change(self, change: pb.ClusterChange, *, repeatable: bool) -> pb.ClusterChangeReply:
         self._check_usable()
-        envelope = pb.Envelope(cluster_change=change)
-        frame = await self._router.call_any(lambda: envelope, repeatable=repeatable)
-        return frame.envelope.cluster_change_reply
+        return (await cluster_changes.ask(self._router, change, repeatable=True)).moves
 
     # --------------------------------------------------------------------------------------------- reading
 

@@ -26,8 +26,10 @@ from tidelog import errors
 from tidelog import producer as asynchronous_producer
 from tidelog.admin import At
 from tidelog.client import FETCH_BYTES_DEFAULT, REQUEST_TIMEOUT_S_DEFAULT
+from tidelog.client_options import ClientOptions
 from tidelog.consumer import OnOutOfRange, Start
 from tidelog.consumer_options import Partitions
+from tidelog.contexts import the_context
 from tidelog.credentials import ApiKey
 from tidelog.crossing import Crossing
 from tidelog.deserializers import Deserializer, OnUndecodable
@@ -121,6 +123,12 @@ class Client:
         # Closes what nobody closed, at the end of the program or of this object.
         name = f"{client_id!r} of {bootstrap}"
         self._finalizer = weakref.finalize(self, _shut_down, self._thread, self._client, name)
+
+    @classmethod
+    def from_context(cls, name: str | None = None, **options: Unpack[ClientOptions]) -> Self:
+        """See `tidelog.Client.from_context`."""
+        context = the_context(name)
+        return cls(context.bootstrap, **context.with_options(options))
 
     def __enter__(self) -> Self:
         return self

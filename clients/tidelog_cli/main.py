@@ -15,9 +15,11 @@ from typing import Annotated, Final
 
 import typer
 
-from tidelog_cli import cluster, consume, groups, plugins, produce, security, topics, up
+from tidelog.contexts import CONTEXT_VARIABLE
+from tidelog_cli import cluster, consume, contexts, groups, plugins, produce, security, topics, up
 from tidelog_cli.failures import EXIT_CODES_HELP, EXIT_FAILED, EXIT_INTERRUPTED, describe, exit_code_of
 from tidelog_cli.loading import interrupts_end_quietly
+from tidelog_cli.session import named_context
 from tidelog_proto.without_pandas import leave_pandas_out
 
 OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
@@ -29,6 +31,7 @@ OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "key": security.register_keys,
     "acl": security.register_rules,
     "cluster": cluster.register,
+    "context": contexts.register,
 }
 
 
@@ -81,14 +84,19 @@ def parts_meant(arguments: Sequence[str]) -> list[EntryPoint]:
 
 
 def _from_command(arguments: Sequence[str]) -> Sequence[str]:
-    start = next((at for at, argument in enumerate(arguments) if not argument.startswith("-")), len(arguments))
-    return arguments[start:]
+    before = [None, *arguments]  # `--context prod` has its name in a word of its own
+    start = (at for at, word in enumerate(arguments) if not word.startswith("-") and before[at] != "--context")
+    return arguments[next(start, len(arguments)) :]
 
 
 def _options(
     *,
+    context: Annotated[
+        str, typer.Option("--context", envvar=CONTEXT_VARIABLE, help="The cluster to ask: see `tidelog context`.")
+    ] = "",
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version_wanted: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
 ) -> None:
     # `main` has looked for both by itself: the version is told whatever else is there, errors even when parsing fails.
     del debug, version_wanted
+    named_context.set(context or None)

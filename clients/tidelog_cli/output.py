@@ -18,13 +18,22 @@ from rich.table import Table
 
 BootstrapOption = Annotated[
     str,
-    typer.Option("--bootstrap", envvar="TIDELOG_BOOTSTRAP", help="A node's address; several with commas."),
+    typer.Option(
+        "--bootstrap",
+        envvar="TIDELOG_BOOTSTRAP",
+        help="A node's address; several with commas.",
+        show_default="those of the context, or 127.0.0.1:7400",
+    ),
 ]
 """Where to connect, the same on every command."""
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
-DEFAULT_BOOTSTRAP: Final = "127.0.0.1:7400"
+DEFAULT_BOOTSTRAP: Final = ""
+"""No address was given: see `session.with_client`."""
+
+LOCAL_BOOTSTRAP: Final = "127.0.0.1:7400"
+"""Where a node of this machine listens unless told otherwise."""
 
 ABSENT: Final = "\u2013"
 """Stands in a table where nothing is known."""

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from contextvars import ContextVar
+from typing import Final, TypeVar
 
 from tidelog import Client
+from tidelog.contexts import Context, find_context
 from tidelog.errors import NodeUnreachableError
 from tidelog_cli.failures import EXIT_CANNOT_CONNECT, CommandFailed
+from tidelog_cli.output import LOCAL_BOOTSTRAP
 from tidelog_cli.wrong_port import speaks_http
+
+named_context: Final[ContextVar[str | None]] = ContextVar("named_context", default=None)
+"""The context that this command was told to use, by `tidelog --context` or TIDELOG_CONTEXT."""
 
 _ResultT = TypeVar("_ResultT")
 
@@ -18,15 +24,18 @@ def with_client(bootstrap: str, work: Callable[[Client], Awaitable[_ResultT]]) -
     """Connect, do `work`, close, and return its result.
 
     Args:
-        bootstrap: the value of --bootstrap: addresses with commas between them.
+        bootstrap: the value of --bootstrap: addresses with commas between them; "" where none was given.
         work: what to do; Ctrl-C cancels it, and it may still clean up.
 
     Raises:
         TidelogError: whatever the client raises.
     """
+    context = _context(bootstrap)
+    bootstrap = bootstrap or (LOCAL_BOOTSTRAP if context is None else ",".join(context.bootstrap))
+    api_key = None if context is None else context.credentials()
 
     async def run() -> _ResultT:
-        async with Client(bootstrap, client_id="tidelog-cli") as client:
+        async with Client(bootstrap, client_id="tidelog-cli", api_key=api_key) as client:
             # One try at each address: a person would rather hear now that nobody is there than wait for retries.
             try:
                 await client.connect()
@@ -35,6 +44,12 @@ def with_client(bootstrap: str, work: Callable[[Client], Awaitable[_ResultT]]) -
             return await work(client)
 
     return asyncio.run(run())
+
+
+def _context(bootstrap: str) -> Context | None:
+    """Return the context to use: with an address but no name none is, as credentials are not shown to just anybody."""
+    name = named_context.get()
+    return find_context(name) if name or not bootstrap else None
 
 
 async def _explained(bootstrap: str, error: NodeUnreachableError) -> Exception:

@@ -29,7 +29,7 @@ from tidelog_cli.failures import CommandFailed
 from tidelog_cli.kept_ports import chosen, keep, kept_ports
 from tidelog_cli.local_cluster import LocalNode, nodes_in, prepare
 from tidelog_cli.local_stack import LocalStack, running_stack
-from tidelog_cli.output import DEFAULT_BOOTSTRAP, JsonOption, bytes_text
+from tidelog_cli.output import LOCAL_BOOTSTRAP, JsonOption, bytes_text
 from tidelog_proto.names import INTERNAL_PREFIX
 
 STATUS_PERIOD_S: Final = 2.0
@@ -166,7 +166,7 @@ def _announce(stack: LocalStack, *, as_json: bool) -> None:
             f"  HTTP, WebSocket  {stack.http_url}/v1  (documentation: {stack.http_url}/docs)\n"
             f"  health, metrics  {stack.management_url}/metrics\n"
         )
-        if stack.bootstrap != DEFAULT_BOOTSTRAP:
+        if stack.bootstrap != LOCAL_BOOTSTRAP:
             sys.stdout.write(f"For commands in another terminal:\n  export TIDELOG_BOOTSTRAP={stack.bootstrap}\n")
     sys.stdout.flush()
 

@@ -14,11 +14,14 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
 from pyspark_tidelog.errors import OptionError
+from tidelog.contexts import the_context
+from tidelog.credentials import asked_each_time
+from tidelog.errors import InvalidRequestError
 
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
@@ -46,6 +49,7 @@ _NUMBER_MAX: Final = (2**63 - 1) // 1000
 
 OPTION_NAMES: Final = (
     "bootstrap",
+    "context",
     "subscribe",
     "subscribePattern",
     "assign",
@@ -137,6 +141,7 @@ class ReadOptions:
 
     Attributes:
         bootstrap: addresses of nodes, "host:port".
+        api_key: what nodes are shown that ask who one is; None: what the environment has.
         selection: which topics and partitions.
         starting: where ranges begin (inclusive).
         ending: where ranges end (exclusive).
@@ -156,6 +161,7 @@ class ReadOptions:
     fail_on_data_loss: bool
     columns: tuple[str, ...]
     max_records_per_batch: int
+    api_key: str | None = field(default=None, repr=False)
 
 
 def parse_options(given: Mapping[str, str]) -> ReadOptions:
@@ -165,8 +171,10 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         OptionError: an option is unknown, missing, contradictory or malformed.
     """
     options = _known_only(given)
+    bootstrap, api_key = _where(options)
     return ReadOptions(
-        bootstrap=_bootstrap(options),
+        bootstrap=bootstrap,
+        api_key=api_key,
         selection=_selection(options),
         starting=_position(options, "starting", Edge.EARLIEST),
         ending=_position(options, "ending", Edge.LATEST),
@@ -206,13 +214,21 @@ def _without_table(given: Mapping[str, str]) -> Mapping[str, str]:
     return {name[len(prefix) :]: value for name, value in given.items() if name.startswith(prefix)}
 
 
-def _bootstrap(options: Mapping[str, str]) -> tuple[str, ...]:
-    addresses = _list(options.get("bootstrap", ""))
-    if not addresses:
+def _where(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
+    """Return addresses, and the API key, which is read here: tasks run where neither file nor environment may be."""
+    addresses, context = _list(options.get("bootstrap", "")), options.get("context")
+    if addresses and context:
+        raise OptionError("options 'bootstrap' and 'context' both say where the cluster is: give one of them.")
+    if not addresses and not context:
         # Spark hands the OPTIONS of CREATE TABLE to a Python source when the table is made, and not when it is read.
         hint = "" if options else " (A table forgets its OPTIONS: use a TEMPORARY VIEW, or SELECT ... WITH (...).)"
         raise OptionError(f"option 'bootstrap' is missing: give the address of a node, such as '127.0.0.1:7400'.{hint}")
-    return addresses
+    try:
+        named = the_context(context) if context else None
+        key = asked_each_time(None if named is None else named.credentials())()
+    except InvalidRequestError as error:
+        raise OptionError(f"option 'context': {error}" if context else str(error)) from error
+    return addresses if named is None else named.bootstrap, key or None
 
 
 def _selection(options: Mapping[str, str]) -> Selection:

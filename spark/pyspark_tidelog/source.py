@@ -86,7 +86,7 @@ class TidelogReader(DataSourceReader):
         Raises:
             OptionError, DataLossError, TidelogError: as `make_plan`.
         """
-        with Client(self._options.bootstrap, client_id=_CLIENT_ID) as client:
+        with self._client() as client:
             plan = make_plan(self._options, client)
         for warning in plan.warnings:
             _LOG.warning("%s", warning)
@@ -100,9 +100,12 @@ class TidelogReader(DataSourceReader):
         """
         if not isinstance(partition, RangePartition):  # what Spark makes of an empty list of partitions
             return
-        with Client(self._options.bootstrap, client_id=_CLIENT_ID) as client:
+        with self._client() as client:
             if self._is_planned_topic(client, partition):
                 yield from self._read(client, partition.wanted)
+
+    def _client(self) -> Client:
+        return Client(self._options.bootstrap, client_id=_CLIENT_ID, api_key=self._options.api_key)
 
     def _read(self, client: LogClient, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         def fetch(offset: int) -> Fetched:

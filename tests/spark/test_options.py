@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from pyspark_tidelog.options import (
     SubscribePattern,
     parse_options,
 )
+from tidelog.contexts import Context, Contexts, change_contexts
 
 BARE = {"bootstrap": "127.0.0.1:7400", "subscribe": "flights"}
 
@@ -95,6 +97,21 @@ def test_the_topics_are_named_in_exactly_one_way() -> None:
     assert "'bootstrap' is missing" in refused({"subscribe": "t"})
     assert "TEMPORARY VIEW" not in refused({"subscribe": "t"})
     assert "use a TEMPORARY VIEW" in refused({})
+
+
+def test_a_context_says_where_and_who(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDELOG_CONTEXTS", str(tmp_path / "contexts.json"))
+    context = Context(("a:1", "b:2"), api_key="tlk_secret")
+    change_contexts(lambda _: Contexts({"prod": context}, None))
+    found = parse_options({"context": "prod", "subscribe": "t"})
+    assert (found.bootstrap, found.api_key) == (("a:1", "b:2"), "tlk_secret")
+    assert "secret" not in repr(found)
+    assert "no context 'prd'" in refused({"context": "prd", "subscribe": "t"})
+    assert "give one of them" in refused({**BARE, "context": "prod"})
+    monkeypatch.setenv("TIDELOG_API_KEY", "tlk_of_environment")
+    assert parse_options(BARE).api_key == "tlk_of_environment"
+    monkeypatch.delenv("TIDELOG_API_KEY")
+    assert parse_options(BARE).api_key is None
 
 
 def test_patterns_and_assignments() -> None:

@@ -1,0 +1,115 @@
+"""`tidelog context`: clusters under names, with their addresses and credentials."""
+
+from __future__ import annotations
+
+import sys
+from getpass import getpass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from tidelog.contexts import (
+    Context,
+    change_contexts,
+    contexts_path,
+    read_contexts,
+    using,
+    with_context,
+    without_context,
+)
+from tidelog.credentials import KEY_CHARS_MAX
+from tidelog.errors import InvalidRequestError
+from tidelog_cli.output import ABSENT, JsonOption, print_json, print_table
+
+FROM_INPUT: Final = "-"
+"""Instead of a file: the key is read from the standard input and kept in the context itself."""
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of the context.", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `context` and its sub-commands to the command."""
+    context_app = typer.Typer(help="Keep clusters under names: addresses and credentials.", no_args_is_help=True)
+    context_app.command("add")(add)
+    context_app.command("use")(use)
+    context_app.command("list")(list_contexts)
+    context_app.command("remove")(remove)
+    app.add_typer(context_app, name="context")
+
+
+def add(
+    name: NameArgument,
+    *,
+    bootstrap: Annotated[
+        str, typer.Option("--bootstrap", help="A node's address; several with commas.", show_default=False)
+    ],
+    api_key_file: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", help="The file of an API key; with - the key is read here, and kept in the context."
+        ),
+    ] = "",
+    use_it: Annotated[bool, typer.Option("--use", help="Make it the current one; the first one is at once.")] = False,
+    instead: Annotated[bool, typer.Option("--replace", help="Instead of the one of that name.")] = False,
+) -> None:
+    """Keep a cluster under a name, for commands, Client.from_context() and Spark."""
+    key = _read_key() if api_key_file == FROM_INPUT else ""
+    path = str(Path(api_key_file).expanduser().absolute()) if api_key_file and not key else ""
+    addresses = tuple(address.strip() for address in bootstrap.split(","))
+    context = Context(addresses, api_key=key, api_key_file=path)
+    given = context.credentials()
+    if callable(given):
+        given()  # that the file cannot be read is better heard now
+    changed = change_contexts(lambda contexts: with_context(contexts, name, context, instead=instead, use=use_it))
+    typer.echo(f"{name} is {'the current context' if changed.current == name else 'kept'} in {contexts_path()}")
+
+
+def use(name: NameArgument) -> None:
+    """Make a context the current one: commands that name neither a context nor an address use it."""
+    change_contexts(lambda contexts: using(contexts, name))
+    typer.echo(f"{name} is the current context")
+
+
+def list_contexts(*, as_json: JsonOption = False) -> None:
+    """List contexts. Keys are not shown."""
+    contexts = read_contexts()
+    ordered = sorted(contexts.by_name.items())
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": name,
+                    "current": name == contexts.current,
+                    "bootstrap": context.bootstrap,
+                    "credentials": _shown(context),
+                }
+                for name, context in ordered
+            ]
+        )
+        return
+    print_table(
+        ("", "name", "bootstrap", "credentials"),
+        [
+            ("*" if name == contexts.current else "", name, ", ".join(context.bootstrap), _shown(context) or ABSENT)
+            for name, context in ordered
+        ],
+    )
+
+
+def remove(name: NameArgument) -> None:
+    """Forget a context. The cluster, and files that the context names, stay as they are."""
+    change_contexts(lambda contexts: without_context(contexts, name))
+    typer.echo(f"{name} is forgotten")
+
+
+def _shown(context: Context) -> str | None:
+    return context.api_key_file or ("an API key" if context.api_key else None)
+
+
+def _read_key() -> str:
+    text = getpass("API key: ") if sys.stdin.isatty() else sys.stdin.read(KEY_CHARS_MAX + 1)
+    key = text.strip()
+    if not key or len(key) > KEY_CHARS_MAX:
+        raise InvalidRequestError("no API key came from the standard input")
+    return key
