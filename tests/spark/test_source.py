@@ -19,7 +19,7 @@ OFFSET_AND_VALUE = StructType([StructField("offset", LongType()), StructField("v
 class Entered(FakeClient):
     """The fake client as the source makes and uses it."""
 
-    def __call__(self, bootstrap: tuple[str, ...], *, client_id: str) -> Entered:
+    def __call__(self, bootstrap: tuple[str, ...], *, client_id: str, api_key: str | None) -> Entered:
         return self
 
     def __enter__(self) -> Self:
