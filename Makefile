@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+TOOLS  := $(VENV)/.release-tools
 EXTRAS := broker,gateway,spark,loadtest,demo,dev
 
 # What pip is doing, in one line that changes; errors go past it.
@@ -12,7 +13,7 @@ SHORT_PIP = /^ *(Collecting|Downloading|Building|Installing)/ { \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo up test check faults soak bench loadtest clean simulate mutants check-ruff check-mypy check-basedpyright
+.PHONY: help demo up test check faults soak bench loadtest clean simulate mutants lock audit sbom check-ruff check-mypy check-basedpyright
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +80,27 @@ bench: $(STAMP) ## throughput and latency beside the limit probe
 loadtest: $(STAMP) ## a short headless locust run against a node and a gateway
 	@$(BIN)/python -m tidelog_loadtest.run
 
+# What a release needs, and nobody else.
+$(TOOLS): $(STAMP)
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet '.[release]' && touch $@
+
+lock: $(TOOLS) ## write anew which packages the image is made of, with their hashes (locks/)
+	@$(LOCK) --extra broker --extra gateway --output-file locks/image.txt pyproject.toml
+	@echo 'hatchling>=1.27' | $(LOCK) --output-file locks/build.txt -
+	@wc -l locks/*.txt
+
+# Hashes of every platform's files; no addresses, so that it is the same wherever it is written.
+LOCK = $(BIN)/uv pip compile --python-version 3.13 --python-platform linux --generate-hashes --upgrade --quiet \
+	--no-emit-index-url --no-header --no-annotate
+
+audit: $(TOOLS) ## ask for known weaknesses of what the image is made of
+	@$(BIN)/pip-audit --disable-pip --progress-spinner off -r locks/image.txt
+
+sbom: $(TOOLS) ## the image's bill of materials, CycloneDX (sbom.json)
+	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application --output-reproducible \
+	  --output-file sbom.json locks/image.txt
+	@echo "sbom.json lists $$($(BIN)/python -c 'import json; print(len(json.load(open("sbom.json"))["components"]))') packages."
+
 clean: ## remove what the other targets made, .venv included
-	rm -rf $(VENV) .demo .up tidelog-data build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .demo .up tidelog-data build dist sbom.json .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -45,6 +45,14 @@ def test_the_services_are_three_nodes_and_a_gateway() -> None:
     assert sorted(services()) == ["gateway", *NODES]
 
 
+def test_all_run_read_only_and_without_capabilities() -> None:
+    common = TEXT.partition("x-node: &node\n")[2].partition("\nservices:")[0]
+    for lines in [common, services()["gateway"]]:
+        for line in ("read_only: true", "cap_drop: [ALL]", 'security_opt: ["no-new-privileges:true"]'):
+            assert re.search(rf"^ +{re.escape(line)}$", lines, re.MULTILINE), line
+    assert all("<<: *node\n" in services()[name] for name in NODES)
+
+
 def test_the_commands_are_valid_ones() -> None:
     group = typer.main.get_command(build_app())
     for service in services():

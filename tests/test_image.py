@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 import typer
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tidelog_cli.main import build_app
 from tidelog_gateway.settings import GatewaySettings
@@ -65,6 +67,54 @@ def test_the_wheel_can_be_built_from_what_is_copied(tmp_path: Path) -> None:
     packages = {Path(name).parts[0] for name in zipfile.ZipFile(wheel).namelist() if name.endswith("py.typed")}
     wanted = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert packages == {Path(package).name for package in wanted}
+
+
+@pytest.mark.parametrize("name", ["image", "build"])
+def test_every_package_of_the_image_is_pinned_with_hashes(name: str) -> None:
+    pins = pinned(name)
+    extras = PROJECT["project"]["optional-dependencies"]
+    wanted = [*PROJECT["project"]["dependencies"], *extras["broker"], *extras["gateway"]]
+    for requirement in map(Requirement, wanted if name == "image" else PROJECT["build-system"]["requires"]):
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), f"{requirement}: `make lock`"
+    installs = [arguments for arguments in arguments_of("RUN") if f"locks/{name}.txt" in arguments]
+    assert [f"--require-hashes --only-binary :all: -r locks/{name}.txt" in each for each in installs] == [True]
+
+
+def pinned(name: str) -> dict[str, str]:
+    """Return the version of each package in a file of `locks/`; all have hashes, and none is fetched by an address."""
+    blocks = re.split(r"^(?=\w)", (ROOT / "locks" / f"{name}.txt").read_text(), flags=re.MULTILINE)[1:]
+    assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", block) and "://" not in block for block in blocks)
+    return dict(block.split(" ", 1)[0].split("==") for block in blocks)
+
+
+# As the image is to be run: nothing can be written but the data, and no capability is left.
+SEALED = """set -e
+mount --make-rprivate /
+mount --bind "$1" "$1"
+mount -o remount,bind,ro /
+for folder in /tmp "$HOME" /work; do mountpoint -q "$folder" && mount -o remount,bind,ro "$folder"; done
+exec setpriv --no-new-privs --inh-caps=-all --bounding-set=-all "${@:2}"
+"""
+
+
+def test_a_node_needs_no_capability_and_writes_nothing_but_its_data(tmp_path: Path) -> None:
+    data, sealed = tmp_path / "data", ["unshare", "--mount", "bash", "-c", SEALED, "sealed"]
+    data.mkdir()
+    if subprocess.run([*sealed, str(data), "touch", str(data / "here")], capture_output=True, check=False).returncode:
+        pytest.skip("mounts are not permitted here")
+    outside = subprocess.run([*sealed, str(data), "touch", str(tmp_path / "x")], capture_output=True, check=False)
+    assert b"Read-only" in outside.stderr
+    command = [sys.executable, "-m", "tidelog_cli"]
+    node = [*command, "node", "--data", str(data / "node"), "--port", "0", "--management-port", "0"]
+    with subprocess.Popen([*sealed, str(data), *node], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = f"127.0.0.1:{json.loads(process.stdout.readline())['port']}"
+            asked = ["topic", "create", "t", "--bootstrap", address]
+            assert subprocess.run([*command, *asked], capture_output=True, check=False).returncode == 0
+        finally:
+            process.terminate()
+    assert process.returncode == 0
 
 
 def test_it_runs_the_command_as_nobody_special() -> None:
