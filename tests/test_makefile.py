@@ -14,25 +14,23 @@ import pytest
 from tidelog_cli import up
 
 ROOT = Path(__file__).parents[1]
-TARGETS = set(
-    [
-        "help",
-        "demo",
-        "up",
-        "test",
-        "check",
-        "faults",
-        "soak",
-        "bench",
-        "loadtest",
-        "clean",
-        "simulate",
-        "mutants",
-        "lock",
-        "audit",
-        "sbom",
-    ]
-)
+TARGETS = {
+    "help",
+    "demo",
+    "up",
+    "test",
+    "check",
+    "faults",
+    "soak",
+    "bench",
+    "loadtest",
+    "clean",
+    "simulate",
+    "mutants",
+    "lock",
+    "audit",
+    "sbom",
+}
 
 
 @pytest.fixture
