@@ -24,8 +24,7 @@ from tidelog_broker.base.threads import Threads
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.cluster.route_watch import RouteNews
 from tidelog_broker.cluster.routes import Route, Routes, route_of
-from tidelog_broker.core.groups.positions import GroupBounds, GroupOffsets
-from tidelog_broker.core.groups.records import GroupRecords
+from tidelog_broker.core.groups.positions import GroupBounds
 from tidelog_broker.core.placement.registry import NodeRegistry, roles_to
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.ring import RingBudget
@@ -37,14 +36,13 @@ from tidelog_broker.core.topics import (
     PartitionKey,
     TopicRegistry,
 )
-from tidelog_broker.groups.coordinator import Coordinator
-from tidelog_broker.groups.descriptions import Descriptions
+from tidelog_broker.groups.shards import GroupShards
 from tidelog_broker.metadata.controller import Controller
 from tidelog_broker.metadata.description import Description
 from tidelog_broker.metadata.internal_topics import internal_config
 from tidelog_broker.metadata.meta_freshness import MetaFreshness
 from tidelog_broker.metadata.node_security import NodeSecurity
-from tidelog_broker.metadata.state_log import MetaLog, OffsetsLog
+from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_broker.partition.partitions import Partitions
 from tidelog_broker.partition.pass_watch import LastMove
 from tidelog_broker.partition.tools import PartitionTools
@@ -128,8 +126,6 @@ class Broker:
         self.port = 0
         """Where clients reach this node, once it listens."""
         self.topics, self.nodes = TopicRegistry(), NodeRegistry()
-        bounds = GroupBounds(settings.groups_max, settings.group_positions_max, settings.positions_bytes)
-        self.groups, self.group_records = GroupOffsets(bounds), GroupRecords()
         self.cluster = cluster(
             self.node_id,
             self.incarnation,
@@ -173,8 +169,7 @@ class Broker:
             cluster=self.cluster,
             routes=self.routes,
         )
-        self.offsets_log = self._make_offsets_log()
-        self.coordinator = self._make_coordinator(bounds)
+        self.groups = self._make_groups()
         self.controller, self.security_changes = self._make_controller(), self.security.changes_in(self.meta_log)
         self.mover = self._make_mover()
 
@@ -239,7 +234,6 @@ class Broker:
             replication=self.replication,
             tasks=self.tasks,
             topics=self.topics,
-            groups=self.groups,
         )
 
     def _make_waking(self) -> Waking:
@@ -253,30 +247,17 @@ class Broker:
             loop=self.loop,
         )
 
-    def _make_offsets_log(self) -> OffsetsLog:
-        return OffsetsLog(
-            self.tasks,
-            lambda: self.partitions.get(*OFFSETS_KEY),
-            positions=self.groups,
-            groups=self.group_records,
-            is_gone=self._is_gone,
-        )
-
-    def _make_coordinator(self, bounds: GroupBounds) -> Coordinator:
-        return Coordinator(
+    def _make_groups(self) -> GroupShards:
+        settings = self.settings
+        return GroupShards(
             tasks=self.tasks,
-            offsets_log=self.offsets_log,
-            partition=lambda: self.partitions.find(OFFSETS_KEY),
-            groups=self.group_records,
-            positions=self.groups,
+            partitions=self.partitions,
             topics=self.topics,
-            bounds=bounds,
-            descriptions=Descriptions(
-                groups=self.group_records, positions=self.groups, topics=self.topics, node_id=self.node_id
-            ),
+            bounds=GroupBounds(settings.groups_max, settings.group_positions_max, settings.positions_bytes),
             clock=self.clock,
             metrics=self.metrics,
-            is_stopping=lambda: self.life.stopping,
+            node_id=self.node_id,
+            life=self.life,
         )
 
     def _make_controller(self) -> Controller:
@@ -314,7 +295,7 @@ class Broker:
     # --- recovery --------------------------------------------------------------------------------------
 
     async def recover(self) -> None:
-        """Replay `__meta`, follow its topics, replay `__offsets`: of a node on its own.
+        """Replay `__meta`, follow its topics, see to it that there is an `__offsets`: of a node on its own.
 
         Raises:
             ProtocolError: the data is damaged where a node must not go on.
@@ -323,8 +304,7 @@ class Broker:
         await self._internal(META_TOPIC, META_TOPIC_ID)
         await self.meta_log.ready()
         await self.meta_log.follow_changes()
-        await self._internal(OFFSETS_TOPIC, OFFSETS_TOPIC_ID)
-        await self.offsets_log.ready()
+        await self.found_offsets()
         self._sweep()
 
     async def recover_member(self) -> None:
@@ -348,6 +328,22 @@ class Broker:
             await self.partitions.follow(meta)
         await self.meta_log.follow_changes()
         self._sweep()
+
+    async def found_offsets(self) -> None:
+        """See to it that there is an `__offsets`, and that it has the copies of a cluster once the node is in one.
+
+        One that is here and of which no record says how many partitions it has is from a release that had just one.
+
+        Raises:
+            ProtocolError: as `Controller.found_offsets`.
+        """
+        settings, standing = self.settings, self.topics.get(OFFSETS_TOPIC_ID)
+        if standing is None and self.cluster.is_alone and self.partitions.had(OFFSETS_KEY):
+            await self._internal(OFFSETS_TOPIC, OFFSETS_TOPIC_ID)
+            return
+        config = internal_config(1 if self.cluster.is_alone else settings.replication_factor_default)
+        config.partitions = 1 if self.partitions.had(OFFSETS_KEY) else settings.offsets_partitions
+        await self.controller.found_offsets(config)
 
     async def _internal(self, name: str, topic_id: bytes) -> None:
         """Open one of the broker's own partitions. They are there before any record of `__meta` says so."""
@@ -405,10 +401,6 @@ class Broker:
         self.route_news.changed(record.topic_id)
 
     # --- what the parts ask of each other --------------------------------------------------------------
-
-    def _is_gone(self, topic_id: bytes) -> bool:
-        record = self.topics.get(topic_id)
-        return record is not None and record.deleted
 
     def _local_route(self, key: PartitionKey) -> Route | None:
         """Return the active epoch of a partition that is stored here."""

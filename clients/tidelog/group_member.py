@@ -27,9 +27,8 @@ from tidelog.model import TopicPartition
 from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.names import OFFSETS_TOPIC
+from tidelog_proto.partitioner import partition_for_key
 
-COORDINATES: Final = TopicPartition(OFFSETS_TOPIC, 0)
-"""The partition whose owner coordinates."""
 WAIT_SHARE: Final = 3
 """A question waits for this part of the session, or of the poll timeout, at most, so that two may get lost."""
 TURN_S: Final = 0.05
@@ -81,6 +80,8 @@ class GroupMember:
         self._life: Membership | None = None
         self._is_known = False
         """Whether a coordinator may have heard of the member."""
+        self._coordinates: TopicPartition | None = None
+        """The partition whose owner coordinates the group, once it is known how many there are."""
         self._news = asyncio.Event()
         self._running: list[asyncio.Task[None]] = []
         self.commits = GroupCommits(router, lambda: assignment.topic_ids, lambda: self._life)
@@ -189,7 +190,8 @@ class GroupMember:
             except TidelogError as error:
                 if not error.retriable:
                     raise
-                self._router.learn_from(OFFSETS_TOPIC, error, COORDINATES.partition)
+                if self._coordinates is not None:
+                    self._router.learn_from(OFFSETS_TOPIC, error, self._coordinates.partition)
                 with contextlib.suppress(TimeoutError):  # whatever it waits for, the end of the session is not to pass
                     async with asyncio.timeout_at(life.ends_at if life.is_joined else None):
                         await self._router.news(OFFSETS_TOPIC, backoff.next_wait_s(error.retry_after_ms))
@@ -228,10 +230,13 @@ class GroupMember:
             await asyncio.gather(asking, hearing, return_exceptions=True)
 
     async def _ask(self, said: pb.GroupHeartbeat, *, wait_ms: int) -> pb.GroupHeartbeatReply:
-        connection = await self._router.connection(*COORDINATES)
+        if self._coordinates is None:
+            count = (await self._router.topic(OFFSETS_TOPIC)).partition_count  # it never changes
+            self._coordinates = TopicPartition(OFFSETS_TOPIC, partition_for_key(self._group.encode(), count))
+        connection = await self._router.connection(*self._coordinates)
         envelope = pb.Envelope(group_heartbeat=said)
         self._is_known = True
-        frame = await self._router.call_owner(COORDINATES, connection, envelope, wait_s=wait_ms / 1000)
+        frame = await self._router.call_owner(self._coordinates, connection, envelope, wait_s=wait_ms / 1000)
         return frame.envelope.group_heartbeat_reply
 
     async def _sit_out(self, life: Membership) -> None:

@@ -107,8 +107,9 @@ def missing_text(cluster: ClusterStatus) -> str:
         return ""
     shown = ", ".join(names[:SHOWN_MAX]) + (", …" if len(names) > SHOWN_MAX else "")
     away = ", ".join(node.node_id for node in cluster.nodes if not node.alive) or "nodes that gossip believes alive"
-    effects = {"__meta": "topics and nodes cannot be changed", "__offsets": "groups' positions cannot be had"}
-    internal = [f"; {effect}" for name, effect in effects.items() if f"{name}/0" in names]
+    effects = {"__meta": "topics and nodes cannot be changed", "__offsets": "some groups' positions cannot be had"}
+    lacking = {name.rpartition("/")[0] for name in names}
+    internal = [f"; {effect}" for name, effect in effects.items() if name in lacking]
     return (
         f"{counted(len(names), 'partition')} without a quorum ({shown}): nothing can be written there, what is "
         f"committed can be read{''.join(internal)}; away: {away}"

@@ -1119,10 +1119,12 @@ class TopicName(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., name: _Optional[str] = ...) -> None: ...
 
 class GroupList(_message.Message):
-    __slots__ = ("after",)
+    __slots__ = ("after", "partition")
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
     after: str
-    def __init__(self, after: _Optional[str] = ...) -> None: ...
+    partition: int
+    def __init__(self, after: _Optional[str] = ..., partition: _Optional[int] = ...) -> None: ...
 
 class GroupListReply(_message.Message):
     __slots__ = ("groups", "more")

@@ -82,13 +82,13 @@ async def test_a_member_whose_loop_is_blocked_hands_out_nothing_when_its_session
 async def test_a_user_who_never_waits_stays_a_member(real: Client) -> None:
     """Iterating over what has arrived needs no waiting; the member gets its turns all the same."""
     topic = await new_topic(real, partitions=1, records=100)
-    async with real.consumer(topic, group=Group(topic, session_timeout_s=0.5)) as consumer:
+    async with real.consumer(topic, group=Group(topic, session_timeout_s=1.0)) as consumer:
         await until(lambda: bool(consumer.assignment()))
         before = consumer.member_id
         seen = []
         async for record in consumer:
             seen.append(record.value)
-            time.sleep(0.02)  # noqa: ASYNC251 - work that does not wait
+            time.sleep(0.025)  # noqa: ASYNC251 - work that does not wait
             if len(seen) == 100:
                 break
         await asyncio.sleep(0.1)

@@ -35,7 +35,8 @@ from tidelog_cli.local_cluster import free_ports
 pytestmark = pytest.mark.e2e
 
 NAMES: Final = ("a", "b", "c")
-RECORDS: Final = 1000
+RECORDS: Final = 500
+"""Below `LARGE_BYTES` of writes: where memory is slow, larger ones go to workers, which is another way."""
 WARM: Final = 50
 COUNTED: Final = 20
 COUNTED_MAX: Final = 400

@@ -19,6 +19,7 @@ from tidelog_proto.idle_poll import POLL_US_DEFAULT, POLL_US_MAX
 from tidelog_proto.limits import FRAME_BYTES_MAX, MIB, PRINCIPAL_CHARS_MAX, RETENTION_MS_MAX
 
 REPLICATION_FACTOR_MAX: Final = 9
+OFFSETS_PARTITIONS_MAX: Final = 1_024
 SEEDS_MAX: Final = 64
 
 
@@ -134,8 +135,16 @@ class NodeSettings(BaseModel):
     partitions_max: int = Field(
         20_000, ge=1, description="Partitions of all topics of the cluster; a topic that would add more is refused."
     )
+    offsets_partitions: int = Field(
+        16,
+        ge=1,
+        le=OFFSETS_PARTITIONS_MAX,
+        description="Partitions of `__offsets`, whose owners coordinate groups; fixed when a cluster is founded.",
+    )
     groups_max: int = Field(
-        GROUPS_MAX, ge=1, description="Consumer groups that keep positions; a commit of one more is refused."
+        GROUPS_MAX,
+        ge=1,
+        description="Consumer groups that keep positions, of those that a node knows; a commit of one more is refused.",
     )
     group_positions_max: int = Field(
         GROUP_POSITIONS_MAX, ge=1, description="Positions of one group; a commit of one more is refused."

@@ -149,6 +149,11 @@ class TopicRegistry:
         """Whether a topic has this name."""
         return name in self._by_name
 
+    def is_deleted(self, topic_id: bytes) -> bool:
+        """Whether there was a topic with this id."""
+        record = self._by_id.get(topic_id)
+        return record is not None and record.deleted
+
     def deleted(self) -> list[pb.TopicRecord]:
         """Return the topics that were deleted."""
         return [record for record in self._by_id.values() if record.deleted]

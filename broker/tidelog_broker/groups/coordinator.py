@@ -1,4 +1,4 @@
-"""The coordinator of groups: the node that owns `__offsets` hears their members, and tells each what to read.
+"""The coordinator of some groups: who owns their partition of `__offsets` hears members, and tells each what to read.
 
 It knows of a group what the log says, and begins with that whenever it has become the owner: every member then has its
 whole session timeout to be heard of. What a member is told is told by an owner that a quorum has confirmed since the
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
 
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.steady_clock import SteadyClock
@@ -40,15 +40,30 @@ HELD_BACK_MS_MAX: Final = 10_000
 """Nor for longer: a node that hands the question on waits for no answer for ever."""
 
 
+class Holdings(Protocol):
+    """What this node keeps of groups, of all partitions of `__offsets` together: the bounds are for that."""
+
+    def group_count(self) -> int:
+        """Return how many groups there are."""
+        ...
+
+    def size_bytes(self) -> int:
+        """Return about what they and their positions take in memory."""
+        ...
+
+
 class Coordinator:
     """See the module.
 
     Args:
         tasks: the node's.
-        log: `__offsets`.
-        partition: that log's partition, where it is stored here.
+        offsets_log: the groups' partition of `__offsets`.
+        awake: opens that partition, if it is stored here.
+        partition: it, where it is stored here and open.
         groups, positions: what the log says.
         topics: those of the cluster.
+        subscriptions: which topics members' wishes stand for.
+        holdings: what there is of groups at this node.
         bounds: how much of groups there may be.
         descriptions: of groups.
         clock: what stamps go by.
@@ -61,10 +76,13 @@ class Coordinator:
         *,
         tasks: Tasks,
         offsets_log: OffsetsLog,
+        awake: Callable[[], Awaitable[None]],
         partition: Callable[[], Partition | None],
         groups: GroupRecords,
         positions: GroupOffsets,
         topics: TopicRegistry,
+        subscriptions: Subscriptions,
+        holdings: Holdings,
         bounds: GroupBounds,
         descriptions: Descriptions,
         clock: SteadyClock,
@@ -76,17 +94,20 @@ class Coordinator:
         self._metrics = metrics
         self._tasks = tasks
         self._offsets_log = offsets_log
+        self._awake = awake
         self._partition = partition
         self._records = groups
         self._positions = positions
         self._topics = topics
         self._bounds = bounds
         self._is_stopping = is_stopping
-        self._subscriptions = Subscriptions(topics)
+        self._subscriptions = subscriptions
+        self._holdings = holdings
+        self._counted = (0, 0)
         self._groups: dict[str, Coordinated] = {}
         self._sessions = Sessions()
         self._epoch: int | None = None
-        """The epoch of `__offsets` in which all this is known; None while this node coordinates nothing."""
+        """The epoch of that partition in which all this is known; None while this node coordinates nothing."""
         self._topics_seen = 0
         self._ticking = False
         self._deleting: set[str] = set()
@@ -98,6 +119,7 @@ class Coordinator:
         Raises:
             ProtocolError: as `StateLog.ready`.
         """
+        await self._awake()
         await self._offsets_log.ready(confirmed=confirmed)
         partition = self._partition()
         assert partition is not None, "its log is ready"
@@ -106,7 +128,7 @@ class Coordinator:
 
     @property
     def owns_log(self) -> bool:
-        """Whether this node owns `__offsets`, as far as it knows."""
+        """Whether this node owns the partition, as far as it knows."""
         partition = self._partition()
         return partition is not None and partition.state.writer is not None
 
@@ -213,14 +235,14 @@ class Coordinator:
 
     def _check_room(self, name: str) -> None:
         if name not in self._groups and name not in self._positions.names() and self._records.get(name) is None:
-            count = len(self.descriptions.names() | self._groups.keys())
+            count = self._holdings.group_count() + len(self._groups.keys() - self.descriptions.names())
             if count >= self._bounds.groups:
                 raise ProtocolError(
                     pb.INVALID_REQUEST,
                     f"there are {count} groups and groups_max allows no more, so {name!r} is not made: use a group "
                     "that there is, delete some, or raise groups_max on every node",
                 )
-        if self._records.size_bytes + self._positions.size_bytes >= self._bounds.size_bytes:
+        if self._holdings.size_bytes() >= self._bounds.size_bytes:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
                 f"groups and their positions take all of positions_bytes, so nobody can join {name!r}: delete groups "
@@ -332,8 +354,10 @@ class Coordinator:
                 coordinated.settle()
 
     def _count(self) -> None:
-        self._metrics.groups.set(len(self._groups))
-        self._metrics.members.set(len(self._sessions))
+        groups, members = self._counted
+        self._counted = len(self._groups), len(self._sessions)
+        self._metrics.groups.inc(self._counted[0] - groups)  # of all partitions of `__offsets` together
+        self._metrics.members.inc(self._counted[1] - members)
 
     def _expire(self, who: Who) -> None:
         coordinated = self._groups.get(who.group)

@@ -125,16 +125,31 @@ class Controller:
             await self._meta_log.write_topic(record)
 
     async def found_offsets(self, config: pb.TopicConfig) -> None:
-        """Make `__offsets`, unless it is there.
+        """Make `__offsets`, unless it is there; one of a node that was alone gets the copies that others are to have.
 
         Raises:
             ProtocolError: what stopped the write.
         """
+        if self._has_offsets(config):
+            return
         async with self._changing:
             await self._meta_log.ready()
-            if self._topics.get(OFFSETS_TOPIC_ID) is None:
+            standing = self._topics.get(OFFSETS_TOPIC_ID)
+            if standing is None:
                 await self._write_new(OFFSETS_TOPIC, OFFSETS_TOPIC_ID, config)
-                log.info("founded %s", OFFSETS_TOPIC)
+                log.info("founded %s with %d partitions", OFFSETS_TOPIC, config.partitions)
+            elif not self._has_offsets(config):
+                record = pb.TopicRecord()
+                record.CopyFrom(standing)
+                record.revision += 1
+                record.config.replication_factor = config.replication_factor
+                await self._meta_log.write_topic(record)
+
+    def _has_offsets(self, config: pb.TopicConfig) -> bool:
+        standing = self._topics.get(OFFSETS_TOPIC_ID)
+        if standing is None:
+            return False
+        return standing.config.replication_factor > 1 or config.replication_factor == 1
 
     async def _ready_for(self, name: str, topic_id: bytes = b"") -> None:
         """Apply all that is committed; where there is no such topic then, only after the replicas were asked.

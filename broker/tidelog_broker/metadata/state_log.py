@@ -117,6 +117,8 @@ class StateLog:
             ProtocolError: the log cannot be read.
         """
         partition = self._partition
+        if self.applied < partition.state.log_start:
+            self.forget()  # what was taken back since is not in the snapshot that the log begins with now
         offset = max(self.applied, partition.state.log_start)
         while offset < partition.state.high_watermark:
             buffers = await partition.reader.read_log(offset, _READ_BYTES)
@@ -124,6 +126,9 @@ class StateLog:
                 return
             for buffer in buffers:
                 offset = max(offset, self.take(buffer))
+
+    def forget(self) -> None:
+        """Forget what was applied, if a snapshot alone does not outdate it."""
 
     def take(self, buffer: memoryview) -> int:
         """Apply committed batches, wherever they were read; return the offset behind them."""
@@ -330,7 +335,7 @@ class MetaLog(StateLog):
 
 
 class OffsetsLog(StateLog):
-    """`__offsets`: where the groups stand, and who their members are.
+    """A partition of `__offsets`: where its groups stand, and who their members are.
 
     Args:
         tasks, find: as `StateLog`.
@@ -351,6 +356,11 @@ class OffsetsLog(StateLog):
         self._positions = positions
         self._groups = groups
         self._is_gone = is_gone
+
+    def forget(self) -> None:
+        """See `StateLog.forget`: groups are deleted for good, and no revision of theirs outdates that."""
+        self._positions.forget_all()
+        self._groups.forget_all()
 
     def _standing(self) -> Iterator[StateRecord]:
         yield from self._positions.records()

@@ -13,8 +13,7 @@ import logging
 from typing import Final
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID, OFFSETS_TOPIC_ID
-from tidelog_broker.metadata.internal_topics import internal_config
+from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.storage.node.meta_snapshot import save_meta_snapshot
 from tidelog_proto import broker_pb2 as pb
@@ -101,8 +100,8 @@ class MetaFollower:
     async def _found(self) -> None:
         """As the owner of `__meta`, see to it that there is an `__offsets`."""
         broker = self._broker
-        if broker.routes.owner(META_KEY) == broker.node_id and broker.topics.get(OFFSETS_TOPIC_ID) is None:
-            await broker.controller.found_offsets(internal_config(broker.settings.replication_factor_default))
+        if broker.routes.owner(META_KEY) == broker.node_id:
+            await broker.found_offsets()
 
     async def _save(self) -> None:
         """Keep what has been applied, when that is more than before."""

@@ -121,13 +121,7 @@ class Node:
 
     def _expiry(self) -> Expiry:
         broker = self.broker
-        return Expiry(
-            broker.coordinator,
-            groups=broker.group_records,
-            positions=broker.groups,
-            clock=broker.clock,
-            retention_ms=self.settings.group_retention_ms,
-        )
+        return Expiry(broker.groups, clock=broker.clock, retention_ms=self.settings.group_retention_ms)
 
     async def _recover(self) -> None:
         await self.broker.recover()
@@ -160,7 +154,7 @@ class Node:
         """Have each log note that the machine went down: now where few are stored here, else beside everything else."""
         if not self.dir.machine_rebooted:
             return
-        if self.broker.partitions.closed:
+        if next(self.broker.partitions.closed.used(), None) is not None:
             self.broker.tasks.spawn(self._note_reboot(), "noting that the machine went down")
         else:
             await self._note_reboot()

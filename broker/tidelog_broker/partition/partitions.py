@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final
 
 from tidelog_broker.base.tasks import Tasks
-from tidelog_broker.core.groups.positions import GroupOffsets
 from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID, PartitionKey, TopicRegistry
 from tidelog_broker.partition.closed import ClosedPartitions
 from tidelog_broker.partition.opening import PartitionOpener, Then
@@ -31,11 +30,10 @@ from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
-OPEN_AHEAD: Final = 64
+OPEN_AHEAD: Final = 80
 """So many partitions of a node are opened as soon as it hears of them."""
 
 _WORKER: Final = 0
-_ALWAYS_OPEN: Final = frozenset({META_TOPIC_ID, OFFSETS_TOPIC_ID})
 
 
 class Partitions:
@@ -49,7 +47,6 @@ class Partitions:
         replication: Replication,
         tasks: Tasks,
         topics: TopicRegistry,
-        groups: GroupOffsets,
         open_ahead: int | None = None,
     ) -> None:
         self.tools = tools
@@ -59,7 +56,6 @@ class Partitions:
         self._node_id = replication.node_id
         self._tasks = tasks
         self._topics = topics
-        self._groups = groups
         self._open_ahead = OPEN_AHEAD if open_ahead is None else open_ahead
         self._by_topic: dict[bytes, dict[int, Partition]] = {}
         self._open_count = 0
@@ -129,6 +125,10 @@ class Partitions:
         """Return the newest epoch of a closed partition, if anything was ever decided or promised about it here."""
         return self._chains.active(key) if key in self.closed else None
 
+    def had(self, key: PartitionKey) -> bool:
+        """Whether a partition was stored here when the node started."""
+        return key[1] in self._on_disk.get(key[0], ()) or self._chains.knows(*key)
+
     # --- following topics ------------------------------------------------------------------------------
 
     async def load(self) -> None:
@@ -158,7 +158,9 @@ class Partitions:
             if self.find(key) is not None or key in self.closed or not self._belongs_here(record, index):
                 continue
             self._add_closed(record, index)
-            if self._open_count < self._open_ahead or record.topic_id in _ALWAYS_OPEN:
+            if record.topic_id == META_TOPIC_ID or (
+                self._open_count < self._open_ahead and self._is_soon(record, index)
+            ):
                 await self.opening.opened(key)
         self._count_topics()
 
@@ -167,6 +169,11 @@ class Partitions:
             return True
         first = _first_epoch(record, index)
         return first is None or self._node_id in first.placement
+
+    def _is_soon(self, record: pb.TopicRecord, index: int) -> bool:
+        """Whether a partition is likely to be needed soon: of `__offsets` a node on its own uses few, or none."""
+        first = _first_epoch(record, index)
+        return record.topic_id != OFFSETS_TOPIC_ID or first is None or len(first.placement) > 1
 
     def _add_closed(self, record: pb.TopicRecord, index: int) -> None:
         key = (record.topic_id, index)
@@ -285,7 +292,6 @@ class Partitions:
         for key in [key for key in self._failed if key[0] == topic_id]:
             del self._failed[key]
         self._on_disk.pop(topic_id, None)
-        self._groups.forget_topic(topic_id)
         self._count_topics()
         self._replication.drop(topic_id)
         error = gone(record)

@@ -28,7 +28,8 @@ async def three(founded: Founded) -> Founded:
 
 
 def coordinator_of(cluster: Founded) -> str:
-    return cluster.owner(OFFSETS_KEY, next(iter(cluster.nodes)))
+    name = next(iter(cluster.nodes))
+    return cluster.owner(cluster.nodes[name].broker.groups.key_of("g"), name)
 
 
 def another_than(cluster: Founded, *names: str) -> str:

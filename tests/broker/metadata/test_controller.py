@@ -30,7 +30,7 @@ async def test_the_brokers_own_topic_is_founded_once(node: Node) -> None:
 
 
 async def test_the_partitions_of_all_topics_are_bounded(stand: Stand) -> None:
-    node = await stand.start(partitions_max=6)
+    node = await stand.start(partitions_max=6, offsets_partitions=1)
     peer = await stand.peer()
     there = sum(record.config.partitions for record in node.broker.topics.live())
     await peer.create(partitions=5 - there)

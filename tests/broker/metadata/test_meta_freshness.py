@@ -31,6 +31,7 @@ async def cut_off() -> None:
 
 @pytest.fixture
 async def three(founded: Founded) -> Founded:
+    founded.settings["offsets_partitions"] = 1
     await founded.found()
     await founded.settled()
     return founded

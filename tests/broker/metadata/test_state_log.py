@@ -31,11 +31,24 @@ def state_of(node: Node) -> tuple[list[bytes], list[bytes]]:
     topics = sorted(
         record.SerializeToString() for record in node.broker.topics.records() if not record.name.startswith("__")
     )
-    return topics, sorted(record.SerializeToString() for record in node.broker.groups.records())
+    shards = node.broker.groups
+    return topics, sorted(record.SerializeToString() for shard in shards for record in shard.positions.records())
+
+
+async def with_groups(node: Node) -> Node:
+    """Have the node know what all of its groups have committed."""
+    for _, index in node.broker.groups.all_keys():
+        await node.broker.groups.at(index).coordinator.ready()
+    return node
+
+
+def position(node: Node, group: str, topic_id: bytes) -> pb.OffsetRecord | None:
+    return node.broker.groups.of(group).positions.get(OffsetKey(group, topic_id, 0))
 
 
 def resting(node: Node) -> bool:
-    return not any(node.broker.tasks.named(f"snapshot {name}/0") for name in ("__meta", "__offsets"))
+    names = ["__meta/0", *(f"__offsets/{index}" for _, index in node.broker.groups.all_keys())]
+    return not any(node.broker.tasks.named(f"snapshot {name}") for name in names)
 
 
 async def commit(peer: Peer, topic_id: bytes, next_offset: int, group: str, note: str = "") -> None:
@@ -47,7 +60,7 @@ async def commit(peer: Peer, topic_id: bytes, next_offset: int, group: str, note
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("end", ["stop", "crash"])
 async def test_snapshots_keep_the_log_short_and_the_state_whole(stand: Stand, end: str) -> None:
-    node = await stand.start()
+    node = await with_groups(await stand.start(offsets_partitions=1))
     peer = await stand.peer()
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(*[b"x"] * 300))
@@ -62,9 +75,9 @@ async def test_snapshots_keep_the_log_short_and_the_state_whole(stand: Stand, en
     assert partition.log.size_bytes < 250 * KIB
     before = state_of(node)
     await getattr(stand, end)()
-    node = await stand.start()
+    node = await with_groups(await stand.start(offsets_partitions=1))
     assert state_of(node) == before
-    found = node.broker.groups.get(OffsetKey("group-0", topic.topic_id, 0))
+    found = position(node, "group-0", topic.topic_id)
     assert found is not None
     assert found.next_offset == 119
 
@@ -73,7 +86,7 @@ async def test_snapshots_keep_the_log_short_and_the_state_whole(stand: Stand, en
 @pytest.mark.parametrize("operation", ["unlink", "sync"])
 async def test_a_crash_during_a_snapshot_loses_nothing(stand: Stand, operation: str) -> None:
     """Acknowledged commits are there, whether the snapshot was half written or its old segments half deleted."""
-    node = await stand.start()
+    node = await with_groups(await stand.start(offsets_partitions=1))
     peer = await stand.peer()
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(*[b"x"] * 300))
@@ -94,8 +107,8 @@ async def test_a_crash_during_a_snapshot_loses_nothing(stand: Stand, operation: 
     await asyncio.wait([committing])
     assert acknowledged > 0
     await stand.crash()
-    node = await stand.start()
-    found = node.broker.groups.get(OffsetKey("g", topic.topic_id, 0))
+    node = await with_groups(await stand.start(offsets_partitions=1))
+    found = position(node, "g", topic.topic_id)
     assert found is not None
     assert found.next_offset >= acknowledged
 
@@ -110,8 +123,9 @@ async def test_a_snapshot_holds_what_became_durable_in_the_same_turn(
     """
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(*[b"x"] * 10))
-    offsets = node.broker.offsets_log
-    partition = node.broker.partitions.get(*OFFSETS_KEY)
+    shard = node.broker.groups.of("g")
+    await shard.coordinator.ready()
+    offsets, partition = shard.log, node.broker.partitions.get(*shard.key)
     written: list[list[bytes | None]] = []
     bounds: list[int] = []
     appended, submit, delete_before = partition.appended, partition.pipeline.submit, partition.retention.delete_before
@@ -194,17 +208,18 @@ async def test_a_position_that_may_have_been_written_is_not_written_over(
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(*[b"x"] * 10))
     key = OffsetKey("g", topic.topic_id, 0)
-    first = node.broker.groups.prepare(key, next_offset=3, note="", reset=False, now_us=1)
+    await node.broker.groups.of("g").coordinator.ready()
+    first = node.broker.groups.of("g").positions.prepare(key, next_offset=3, note="", reset=False, now_us=1)
     assert first is not None
 
     def failing(pending: PendingPublish) -> None:
         pending.settle(ProtocolError(code, "no"), False)
 
     with monkeypatch.context() as patched:
-        patched.setattr(node.broker.partitions.get(*OFFSETS_KEY).pipeline, "submit", failing)
+        patched.setattr(node.broker.partitions.get(*node.broker.groups.key_of("g")).pipeline, "submit", failing)
         with pytest.raises(ProtocolError):
-            await node.broker.offsets_log.write_offsets([first])
-    second = node.broker.groups.prepare(key, next_offset=5, note="", reset=False, now_us=2)
+            await node.broker.groups.of("g").log.write_offsets([first])
+    second = node.broker.groups.of("g").positions.prepare(key, next_offset=5, note="", reset=False, now_us=2)
     assert second is not None
     assert second.revision - first.revision == (1 if code == pb.TIMED_OUT else 0)
 
@@ -235,7 +250,7 @@ async def test_no_group_is_deleted_while_a_snapshot_might_have_it_still(
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(b"x", b"y"))
     await commit(peer, topic.topic_id, 1, "g")
-    offsets_log, go_on = node.broker.offsets_log, asyncio.Event()
+    offsets_log, go_on = node.broker.groups.of("g").log, asyncio.Event()
     snapshot = offsets_log.snapshot
 
     async def later() -> None:

@@ -11,7 +11,7 @@ from tests.broker.peer import batch
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.peer_auth import Identity
-from tidelog_broker.core.topics import META_KEY, OFFSETS_KEY, PartitionKey
+from tidelog_broker.core.topics import META_KEY, PartitionKey
 from tidelog_broker.server import forwarding
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -23,6 +23,11 @@ async def three(founded: Founded) -> Founded:
     await founded.found()
     await founded.settled()
     return founded
+
+
+def group_key(three: Founded) -> PartitionKey:
+    """Return the partition of `__offsets` whose owner coordinates the group g."""
+    return next(iter(three.nodes.values())).broker.groups.key_of("g")
 
 
 async def test_any_node_takes_any_request(three: Founded) -> None:
@@ -87,7 +92,7 @@ async def test_nothing_takes_a_second_hop(three: Founded) -> None:
     (result,) = frame.envelope.publish_reply.results
     assert result.error.code == pb.NOT_OWNER
 
-    offsets_owner = three.owner(OFFSETS_KEY, "a")
+    offsets_owner = three.owner(group_key(three), "a")
     elsewhere = three.nodes[next(name for name in "abc" if name != offsets_owner)]
     own = Identity(elsewhere.broker.cluster_id, "z", 1 << 24, b"a secret for tests")
     link = await linked(elsewhere.port, own, to=elsewhere.node_id)
@@ -122,7 +127,7 @@ async def test_a_node_that_can_ask_nobody_does_not_say_that_there_is_no_topic(th
 
 
 async def test_the_owner_of_offsets_is_replaced_and_knows_every_position(three: Founded) -> None:
-    owner = three.owner(OFFSETS_KEY, "a")
+    owner = three.owner(group_key(three), "a")
     via = next(name for name in "abc" if name != owner)
     peer = await three.peer(via)
     topic = await peer.create(replication_factor=3)
@@ -133,7 +138,7 @@ async def test_the_owner_of_offsets_is_replaced_and_knows_every_position(three: 
     await three.stop(owner)
     found = (await peer.ask(committed=pb.Committed(group="g"))).envelope.committed_reply
     assert [result.next_offset for result in found.results] == [7]
-    assert three.owner(OFFSETS_KEY, via) != owner
+    assert three.owner(group_key(three), via) != owner
 
 
 async def test_topics_are_made_while_the_owner_of_meta_is_replaced(three: Founded) -> None:
@@ -192,7 +197,7 @@ async def test_an_owner_that_gossip_has_dead_for_a_moment_still_answers(
 
     def is_well(_: Broker, key: PartitionKey, __: str) -> bool:
         looks[key] += 1
-        if looks[key] == 3 and key == OFFSETS_KEY:
+        if looks[key] == 3 and key == group_key(three):
             done = pb.CommitReply(results=[pb.CommittedResult(next_offset=3)])
             committing.set_result(Frame(pb.Envelope(commit_reply=done), memoryview(b"")))
         elif looks[key] == 3:

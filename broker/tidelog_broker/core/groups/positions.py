@@ -47,6 +47,14 @@ class GroupBounds(NamedTuple):
 
 
 @dataclass(slots=True)
+class GroupTotals:
+    """What all maps of one node hold together: the bounds are for that."""
+
+    groups: int = 0
+    size_bytes: int = 0
+
+
+@dataclass(slots=True)
 class _Group:
     """What a group holds, and where, in order; a place without a record waits for its first one to be durable."""
 
@@ -55,10 +63,16 @@ class _Group:
 
 
 class GroupOffsets:
-    """group, topic id, partition -> the newest `OffsetRecord`. `bounds` are for new positions."""
+    """group, topic id, partition -> the newest `OffsetRecord`, of the groups of one partition of `__offsets`.
 
-    def __init__(self, bounds: GroupBounds | None = None) -> None:
+    Args:
+        bounds: for new positions.
+        totals: shared by the maps of a node, which the bounds are for together; None: this one is alone.
+    """
+
+    def __init__(self, bounds: GroupBounds | None = None, totals: GroupTotals | None = None) -> None:
         self._bounds = bounds or GroupBounds()
+        self._totals = totals or GroupTotals()
         self._groups: dict[str, _Group] = {}
         self._of_topic: dict[bytes, set[str]] = {}
         self._pending: dict[OffsetKey, pb.OffsetRecord] = {}
@@ -115,7 +129,7 @@ class GroupOffsets:
         if standing is None or record.revision > standing.revision:
             self._groups[key.group].records[key.topic_id, key.partition] = record
             self._count += standing is None
-            self.size_bytes += _size_bytes(record) - (0 if standing is None else _size_bytes(standing))
+            self._grow(_size_bytes(record) - (0 if standing is None else _size_bytes(standing)))
             standing = record
         if pending is not None and pending.revision <= standing.revision:
             del self._pending[key]
@@ -170,11 +184,12 @@ class GroupOffsets:
         group = self._groups.pop(name, None)
         if group is None:
             return
+        self._totals.groups -= 1
         for place in group.places:
             record = group.records.get(place)
             if record is not None:
                 self._count -= 1
-                self.size_bytes -= _size_bytes(record)
+                self._grow(-_size_bytes(record))
             self._pending.pop(OffsetKey(name, *place), None)
         for topic_id in {place[0] for place in group.places}:
             groups = self._of_topic[topic_id]
@@ -193,12 +208,17 @@ class GroupOffsets:
                 record = group.records.pop(place, None)
                 if record is not None:
                     self._count -= 1
-                    self.size_bytes -= _size_bytes(record)
+                    self._grow(-_size_bytes(record))
                 self._pending.pop(OffsetKey(name, *place), None)
                 last += 1
             del group.places[first:last]
             if not group.places:
-                del self._groups[name]
+                self._drop(name)
+
+    def forget_all(self) -> None:
+        """Drop everything."""
+        for name in list(self._groups):
+            self.forget_group(name)
 
     def records(self) -> Iterator[pb.OffsetRecord]:
         """Yield everything that stands: a snapshot."""
@@ -209,10 +229,10 @@ class GroupOffsets:
         bounds = self._bounds
         if newest is None:
             group = self._groups.get(key.group)
-            if group is None and len(self._groups) >= bounds.groups:
+            if group is None and self._totals.groups >= bounds.groups:
                 raise ProtocolError(
                     pb.INVALID_REQUEST,
-                    f"there are {len(self._groups)} groups and groups_max allows no more, so no position of "
+                    f"there are {self._totals.groups} groups and groups_max allows no more, so no position of "
                     f"{key.group!r} is stored: use a group that there is, or raise groups_max on every node",
                 )
             if group is not None and len(group.places) >= bounds.positions:
@@ -222,7 +242,7 @@ class GroupOffsets:
                 )
         elif len(note) <= len(newest.note):
             return
-        if self.size_bytes + POSITION_BYTES * len(self._pending) >= bounds.size_bytes:
+        if self._totals.size_bytes + POSITION_BYTES * len(self._pending) >= bounds.size_bytes:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
                 "the positions of all groups take all of positions_bytes: none can be added and no note grow; delete "
@@ -234,6 +254,7 @@ class GroupOffsets:
         group = self._groups.get(key.group)
         if group is None:
             group = self._groups[key.group] = _Group()
+            self._totals.groups += 1
         insort(group.places, (key.topic_id, key.partition))
         self._of_topic.setdefault(key.topic_id, set()).add(key.group)
 
@@ -248,7 +269,15 @@ class GroupOffsets:
             if not groups:
                 del self._of_topic[key.topic_id]
         if not group.places:
-            del self._groups[key.group]
+            self._drop(key.group)
+
+    def _drop(self, name: str) -> None:
+        del self._groups[name]
+        self._totals.groups -= 1
+
+    def _grow(self, size_bytes: int) -> None:
+        self.size_bytes += size_bytes
+        self._totals.size_bytes += size_bytes
 
 
 def _size_bytes(record: pb.OffsetRecord) -> int:

@@ -45,6 +45,11 @@ class GroupRecords:
         """The groups that have one."""
         return self._records.keys()
 
+    def forget_all(self) -> None:
+        """Drop everything."""
+        self._records.clear()
+        self.size_bytes = 0
+
     def records(self) -> Iterator[pb.GroupRecord]:
         """Yield everything that stands: a snapshot."""
         yield from self._records.values()

@@ -1,6 +1,6 @@
-"""COMMIT and COMMITTED: positions of consumer groups, durable before the reply, on the node that owns `__offsets`.
+"""COMMIT and COMMITTED: positions of consumer groups, durable before the reply, on the node that coordinates the group.
 
-A commit is a record batch of `__offsets` like any other and shares that partition's group sync with all
+A commit is a record batch of `__offsets` like any other and shares its partition's group sync with all
 commits that arrive together. A commit that does not move a position forward is answered with the position
 that stands, unless it asks for a reset.
 
@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.groups.positions import OffsetKey, Place
-from tidelog_broker.core.topics import OFFSETS_KEY
+from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey, Place
+from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.metadata.meta_freshness import denial
-from tidelog_broker.server.forwarding import at_owner
+from tidelog_broker.server.coordination import at_coordinator
 from tidelog_broker.server.handlers.fetch import check_entries
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
@@ -40,14 +40,17 @@ async def commit(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: a name is bad, or the write was refused: then nothing of the request holds.
     """
-    check_group_name(request.envelope.commit.group)
-    check_entries(len(request.envelope.commit.entries))
-    request.reply(await at_owner(broker, OFFSETS_KEY, request, lambda envelope: _commit(broker, envelope.commit)))
+    asked = request.envelope.commit
+    check_group_name(asked.group)
+    check_entries(len(asked.entries))
+    request.reply(await at_coordinator(broker, asked.group, request, lambda envelope: _commit(broker, envelope.commit)))
 
 
 async def _commit(broker: Broker, asked: pb.Commit) -> pb.Envelope:
-    await broker.coordinator.ready()
-    _check_answer(broker, asked)
+    shard = broker.groups.of(asked.group)
+    positions, coordinator = shard.positions, shard.coordinator
+    await coordinator.ready()
+    _check_answer(positions, asked)
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in asked.entries)
     if broker.cluster.is_alone:  # else nobody's end of the log counts here, see `_check_entry`
         await _known_ends(broker, asked.entries)
@@ -60,9 +63,9 @@ async def _commit(broker: Broker, asked: pb.Commit) -> pb.Envelope:
         try:
             _check_entry(broker, entry)
             place = (entry.topic_id, entry.partition)
-            broker.coordinator.check_commit(asked.group, asked.member_id, asked.generation, place)
+            coordinator.check_commit(asked.group, asked.member_id, asked.generation, place)
             key = OffsetKey(asked.group, *place)
-            record = broker.groups.prepare(
+            record = positions.prepare(
                 key,
                 next_offset=entry.next_offset,
                 note=entry.note,
@@ -76,9 +79,9 @@ async def _commit(broker: Broker, asked: pb.Commit) -> pb.Envelope:
         if record is not None:
             records.append(record)
         results.append((key, result))
-    await broker.offsets_log.write_offsets(records)
+    await shard.log.write_offsets(records)
     for key, result in results:
-        standing = broker.groups.get(key)
+        standing = positions.get(key)
         if standing is None:
             result.error.CopyFrom(ProtocolError(pb.UNKNOWN_TOPIC, "the topic was deleted meanwhile").to_message())
         else:
@@ -100,11 +103,11 @@ async def _known_ends(broker: Broker, entries: Sequence[pb.CommitEntry]) -> None
                     await partition.access.ensure_active()
 
 
-def _check_answer(broker: Broker, asked: pb.Commit) -> None:
+def _check_answer(positions: GroupOffsets, asked: pb.Commit) -> None:
     """Refuse a commit whose answer might fit no envelope: an older one is answered with the notes that stand."""
     size_bytes = 0
     for entry in asked.entries:
-        standing = broker.groups.get(OffsetKey(asked.group, entry.topic_id, entry.partition))
+        standing = positions.get(OffsetKey(asked.group, entry.topic_id, entry.partition))
         size_bytes += _RESULT_BYTES + max(len(entry.note), 0 if standing is None else len(standing.note.encode()))
     if size_bytes > ENVELOPE_BYTES_MAX - PAGE_BYTES:
         raise ProtocolError(
@@ -146,20 +149,26 @@ async def committed(broker: Broker, request: Request) -> None:
     check_group_name(asked.group)
     if asked.entries:
         check_entries(len(asked.entries))
-    request.reply(await at_owner(broker, OFFSETS_KEY, request, lambda envelope: _committed(broker, envelope.committed)))
+    request.reply(
+        await at_coordinator(broker, asked.group, request, lambda envelope: _committed(broker, envelope.committed))
+    )
 
 
 async def _committed(broker: Broker, asked: pb.Committed) -> pb.Envelope:
     if asked.topic_id:
         await broker.meta_freshness.refresh_for([(asked.topic_id, 0)])
         broker.topics.with_id(asked.topic_id)  # positions of a topic that is gone are none, not "never committed"
-    await broker.offsets_log.ready(confirmed=True)
+    shard = broker.groups.of(asked.group)
+    await shard.coordinator.ready(confirmed=True)
     after = (asked.after.topic_id, asked.after.partition) if asked.HasField("after") else None
-    reply = _of_entries(broker, asked, after) if asked.entries else _of_group(broker, asked, after)
+    if asked.entries:
+        reply = _of_entries(shard.positions, asked, after)
+    else:
+        reply = _of_group(broker.topics, shard.positions, asked, after)
     return pb.Envelope(committed_reply=reply)
 
 
-def _of_entries(broker: Broker, asked: pb.Committed, after: Place | None) -> pb.CommittedReply:
+def _of_entries(positions: GroupOffsets, asked: pb.Committed, after: Place | None) -> pb.CommittedReply:
     """Return a page of the positions that are asked for, in the order of the question."""
     reply = pb.CommittedReply()
     size_bytes = 0
@@ -169,7 +178,7 @@ def _of_entries(broker: Broker, asked: pb.Committed, after: Place | None) -> pb.
             reply.last.CopyFrom(pb.CommittedEntry(topic_id=last.topic_id, partition=last.partition))
             break
         result = reply.results.add(topic_id=entry.topic_id, partition=entry.partition)
-        standing = broker.groups.get(OffsetKey(asked.group, entry.topic_id, entry.partition))
+        standing = positions.get(OffsetKey(asked.group, entry.topic_id, entry.partition))
         if standing is not None:
             _fill(result, standing)
         size_bytes += result.ByteSize()
@@ -186,20 +195,22 @@ def _behind(entries: Sequence[pb.CommittedEntry], after: Place | None) -> Iterab
     return places
 
 
-def _of_group(broker: Broker, asked: pb.Committed, after: Place | None) -> pb.CommittedReply:
+def _of_group(
+    topics: TopicRegistry, positions: GroupOffsets, asked: pb.Committed, after: Place | None
+) -> pb.CommittedReply:
     """Return a page of what a group holds, of one topic if that is asked for, by topic id and partition."""
     reply = pb.CommittedReply()
     size_bytes = 0
     if asked.topic_id:
         after = max(after, (asked.topic_id, -1)) if after is not None else (asked.topic_id, -1)
-    for count, standing in enumerate(broker.groups.of_group(asked.group, after)):
+    for count, standing in enumerate(positions.of_group(asked.group, after)):
         if asked.topic_id and standing.topic_id != asked.topic_id:
             break
         if size_bytes >= PAGE_BYTES or count >= PAGE_POSITIONS:
             last = reply.results[-1]
             reply.last.CopyFrom(pb.CommittedEntry(topic_id=last.topic_id, partition=last.partition))
             break
-        topic = broker.topics.get(standing.topic_id)
+        topic = topics.get(standing.topic_id)
         result = reply.results.add(
             topic_id=standing.topic_id,
             partition=standing.partition,

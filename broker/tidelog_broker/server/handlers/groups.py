@@ -1,17 +1,21 @@
-"""Consumer groups: HEARTBEAT of their members, DESCRIBE, LIST and DELETE, on the node that owns `__offsets`."""
+"""Consumer groups: HEARTBEAT, DESCRIBE and DELETE, on the node that coordinates the group; LIST asks all."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.security.session import Session
-from tidelog_broker.core.topics import OFFSETS_KEY
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.groups.descriptions import Descriptions
 from tidelog_broker.groups.subscriptions import check_wish
-from tidelog_broker.server.forwarding import at_owner
+from tidelog_broker.server.coordination import at_coordinator, founded
+from tidelog_broker.server.forwarding import ask_owner, at_owner
+from tidelog_broker.wire.callers import hand_on
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -42,11 +46,12 @@ async def heartbeat(broker: Broker, request: Request) -> None:
     """
     asked = request.envelope.group_heartbeat
     _check(asked)
-    request.reply(await at_owner(broker, OFFSETS_KEY, request, partial(_heartbeat, broker)))
+    request.reply(await at_coordinator(broker, asked.group, request, partial(_heartbeat, broker)))
 
 
 async def _heartbeat(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
-    return pb.Envelope(group_heartbeat_reply=await broker.coordinator.heartbeat(envelope.group_heartbeat))
+    coordinator = broker.groups.of(envelope.group_heartbeat.group).coordinator
+    return pb.Envelope(group_heartbeat_reply=await coordinator.heartbeat(envelope.group_heartbeat))
 
 
 async def describe(broker: Broker, request: Request) -> None:
@@ -55,26 +60,52 @@ async def describe(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: UNKNOWN_GROUP, or a bad name.
     """
-    check_group_name(request.envelope.group_describe.group)
+    group = request.envelope.group_describe.group
+    check_group_name(group)
 
-    async def local(envelope: pb.Envelope) -> pb.Envelope:
-        await broker.coordinator.ready(confirmed=True)
-        reply = broker.coordinator.descriptions.describe(envelope.group_describe.group)
-        return pb.Envelope(group_describe_reply=reply)
+    async def local(_: pb.Envelope) -> pb.Envelope:
+        coordinator = broker.groups.of(group).coordinator
+        await coordinator.ready(confirmed=True)
+        return pb.Envelope(group_describe_reply=coordinator.descriptions.describe(group))
 
-    request.reply(await at_owner(broker, OFFSETS_KEY, request, local))
+    request.reply(await at_coordinator(broker, group, request, local))
 
 
 async def list_some(broker: Broker, request: Request) -> None:
-    """Handle GROUP_LIST: a page, by name."""
+    """Handle GROUP_LIST: a page, by name, of all groups, or of those of a partition of `__offsets`.
 
-    async def local(envelope: pb.Envelope) -> pb.Envelope:
-        await broker.coordinator.ready(confirmed=True)
-        async with broker.bounds.turns.turn(request.connection):
-            reply = _page(broker.coordinator.descriptions, envelope.group_list.after, request.session)
-        return pb.Envelope(group_list_reply=reply)
+    Raises:
+        ProtocolError: UNKNOWN_PARTITION; or what one of the coordinators says, as a list without its groups is none.
+    """
+    asked = request.envelope.group_list
+    await founded(broker)
 
-    request.reply(await at_owner(broker, OFFSETS_KEY, request, local))
+    async def of(key: PartitionKey) -> pb.GroupListReply:
+        question = pb.Envelope(group_list=pb.GroupList(after=asked.after, partition=key[1]))
+
+        async def local(_: pb.Envelope) -> pb.Envelope:
+            coordinator = broker.groups.at(key[1]).coordinator
+            await coordinator.ready(confirmed=True)
+            async with broker.bounds.turns.turn(request.connection):
+                return pb.Envelope(group_list_reply=_page(coordinator.descriptions, asked.after, request.session))
+
+        if asked.HasField("partition") or request.connection.peer_id is not None:
+            return (await at_owner(broker, key, request, local)).group_list_reply
+        return (await ask_owner(broker, key, hand_on(request, question), local)).group_list_reply
+
+    if asked.HasField("partition"):
+        reply = await of(broker.groups.at(asked.partition).key)
+    else:
+        reply = _merged(await asyncio.gather(*map(of, broker.groups.all_keys())))
+    request.reply(pb.Envelope(group_list_reply=reply))
+
+
+def _merged(pages: Sequence[pb.GroupListReply]) -> pb.GroupListReply:
+    """Return one page of those of all partitions: what no partition can have anything in front of any more."""
+    ends = [page.groups[-1].group for page in pages if page.more]
+    known = [group for page in pages for group in page.groups if not ends or group.group <= min(ends)]
+    known.sort(key=lambda group: group.group)
+    return pb.GroupListReply(groups=known[:PAGE_GROUPS], more=bool(ends) or len(known) > PAGE_GROUPS)
 
 
 def _page(descriptions: Descriptions, after: str, session: Session | None) -> pb.GroupListReply:
@@ -99,14 +130,16 @@ async def delete(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: UNKNOWN_GROUP, GROUP_NOT_EMPTY, or a bad name.
     """
-    check_group_name(request.envelope.group_delete.group)
+    group = request.envelope.group_delete.group
+    check_group_name(group)
 
-    async def local(envelope: pb.Envelope) -> pb.Envelope:
-        await broker.coordinator.ready()
-        await broker.coordinator.delete(envelope.group_delete.group)
+    async def local(_: pb.Envelope) -> pb.Envelope:
+        coordinator = broker.groups.of(group).coordinator
+        await coordinator.ready()
+        await coordinator.delete(group)
         return pb.Envelope(group_delete_reply=pb.GroupDeleteReply())
 
-    request.reply(await at_owner(broker, OFFSETS_KEY, request, local))
+    request.reply(await at_coordinator(broker, group, request, local))
 
 
 def _check(asked: pb.GroupHeartbeat) -> None:

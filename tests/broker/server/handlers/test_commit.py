@@ -81,7 +81,7 @@ async def test_a_commit_is_durable_before_its_reply(stand: Stand) -> None:
     stand.disk.heal()
     await peer.reply(number)
     assert await position(peer, topic_id) == 5
-    assert len(node.broker.groups) == 1
+    assert len(node.broker.groups.of("g").positions) == 1
 
 
 async def test_positions_only_go_back_by_a_reset(stand: Stand, node: Node, peer: Peer) -> None:
@@ -177,7 +177,7 @@ async def test_a_commit_overtaken_by_the_deletion_leaves_nothing(stand: Stand, n
     assert (kept.found, kept.next_offset) == (True, 1)
     assert lost.found or lost.error.code == pb.UNKNOWN_TOPIC
     assert [result.topic_id for result in await committed(peer)] == [stays]
-    assert not node.broker.groups.is_committing("g")
+    assert not node.broker.groups.of("g").positions.is_committing("g")
 
 
 async def test_a_full_disk_refuses_the_commit_and_the_old_position_stands(stand: Stand, node: Node, peer: Peer) -> None:

@@ -270,7 +270,7 @@ async def test_a_stopping_node_holds_no_answer_back(stand: Stand, node: Node, pe
 
 
 async def test_too_many_groups(stand: Stand) -> None:
-    await stand.start(groups_max=2)
+    await stand.start(groups_max=2, offsets_partitions=1)
     peer = await stand.peer()
     topic_id = await make(peer)
     stand.disk.hold("sync", "__offsets")
@@ -363,7 +363,9 @@ async def test_what_is_odd_and_does_no_harm(peer: Peer) -> None:
         await listed(peer, bad)
 
 
-async def test_a_full_disk_takes_nobody_in_and_forgets_nobody(stand: Stand, node: Node, peer: Peer) -> None:
+async def test_a_full_disk_takes_nobody_in_and_forgets_nobody(stand: Stand) -> None:
+    await stand.start(offsets_partitions=1)
+    peer = await stand.peer()
     topic_id = await make(peer)
     ada = GroupMember(peer, "t", session_ms=1500)
     await ada.ask()

@@ -1,0 +1,165 @@
+"""The partitions of `__offsets` at this node: each has a log, what that says of its groups, and their coordinator.
+
+A group belongs to the partition that its name hashes to. How many partitions there are stands in the record of
+`__offsets` in `__meta`, and never changes: so all nodes find the same one, whatever their settings say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tidelog_broker.base.life import Life
+from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.base.steady_clock import SteadyClock
+from tidelog_broker.base.tasks import Tasks
+from tidelog_broker.core.groups.positions import GroupBounds, GroupOffsets, GroupTotals
+from tidelog_broker.core.groups.records import GroupRecords
+from tidelog_broker.core.topics import OFFSETS_TOPIC_ID, PartitionKey, TopicRegistry
+from tidelog_broker.groups.coordinator import Coordinator
+from tidelog_broker.groups.descriptions import Descriptions
+from tidelog_broker.groups.subscriptions import Subscriptions
+from tidelog_broker.metadata.state_log import OffsetsLog
+from tidelog_broker.partition.partitions import Partitions
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.partitioner import partition_for_key
+
+
+@dataclass(frozen=True, slots=True)
+class GroupShard:
+    """The groups of one partition of `__offsets`, as far as this node knows them."""
+
+    key: PartitionKey
+    positions: GroupOffsets
+    records: GroupRecords
+    log: OffsetsLog
+    coordinator: Coordinator
+
+
+class GroupShards:
+    """See the module.
+
+    Args:
+        tasks: the node's.
+        partitions: those stored here.
+        topics: those of the cluster.
+        bounds: how much of groups there may be, of all partitions of `__offsets` together.
+        clock: what stamps go by.
+        metrics: the node's.
+        node_id: this node.
+        life: whether the node stops.
+    """
+
+    def __init__(
+        self,
+        *,
+        tasks: Tasks,
+        partitions: Partitions,
+        topics: TopicRegistry,
+        bounds: GroupBounds,
+        clock: SteadyClock,
+        metrics: NodeMetrics,
+        node_id: str,
+        life: Life,
+    ) -> None:
+        self._tasks = tasks
+        self._partitions = partitions
+        self._topics = topics
+        self._bounds = bounds
+        self._clock = clock
+        self._metrics = metrics
+        self._node_id = node_id
+        self._life = life
+        self._subscriptions = Subscriptions(topics)
+        self._totals = GroupTotals()
+        self._shards: dict[int, GroupShard] = {}
+
+    def __iter__(self) -> Iterator[GroupShard]:
+        """Yield those that anybody has asked for."""
+        yield from list(self._shards.values())
+
+    def is_founded(self) -> bool:
+        """Whether it is known here how many partitions there are."""
+        return self._topics.get(OFFSETS_TOPIC_ID) is not None
+
+    def all_keys(self) -> list[PartitionKey]:
+        """Return all partitions of `__offsets`.
+
+        Raises:
+            ProtocolError: EPOCH_CHANGING: nothing is known of it here yet.
+        """
+        return [(OFFSETS_TOPIC_ID, index) for index in range(self._count())]
+
+    def key_of(self, group: str) -> PartitionKey:
+        """Return the partition that a group belongs to.
+
+        Raises:
+            ProtocolError: as `all_keys`.
+        """
+        return (OFFSETS_TOPIC_ID, partition_for_key(group.encode(), self._count()))
+
+    def of(self, group: str) -> GroupShard:
+        """Return what is known here of the partition that a group belongs to.
+
+        Raises:
+            ProtocolError: as `all_keys`.
+        """
+        return self.at(self.key_of(group)[1])
+
+    def at(self, index: int) -> GroupShard:
+        """Return what is known here of a partition.
+
+        Raises:
+            ProtocolError: UNKNOWN_PARTITION; and as `all_keys`.
+        """
+        shard = self._shards.get(index)
+        if shard is None:
+            count = self._count()
+            if not 0 <= index < count:
+                raise ProtocolError(pb.UNKNOWN_PARTITION, f"__offsets has partitions 0 to {count - 1}, not {index}")
+            shard = self._shards[index] = self._made((OFFSETS_TOPIC_ID, index))
+        return shard
+
+    def forget_topic(self, topic_id: bytes) -> None:
+        """Drop the positions on a deleted topic."""
+        for shard in self:
+            shard.positions.forget_topic(topic_id)
+
+    def group_count(self) -> int:
+        """Return how many groups are known here."""
+        return sum(len(shard.coordinator.descriptions.names()) for shard in self)
+
+    def size_bytes(self) -> int:
+        """Return about what they and their positions take in memory."""
+        return self._totals.size_bytes + sum(shard.records.size_bytes for shard in self)
+
+    def _count(self) -> int:
+        record = self._topics.get(OFFSETS_TOPIC_ID)
+        if record is None:
+            raise ProtocolError(pb.EPOCH_CHANGING, "this node does not know of __offsets yet; send again")
+        return record.config.partitions
+
+    def _made(self, key: PartitionKey) -> GroupShard:
+        partitions, topics = self._partitions, self._topics
+        positions, records = GroupOffsets(self._bounds, self._totals), GroupRecords()
+        log = OffsetsLog(
+            self._tasks, lambda: partitions.get(*key), positions=positions, groups=records, is_gone=topics.is_deleted
+        )
+        coordinator = Coordinator(
+            tasks=self._tasks,
+            offsets_log=log,
+            awake=lambda: partitions.awake([key]),
+            partition=lambda: partitions.find(key),
+            groups=records,
+            positions=positions,
+            topics=topics,
+            subscriptions=self._subscriptions,
+            holdings=self,
+            bounds=self._bounds,
+            descriptions=Descriptions(groups=records, positions=positions, topics=topics, node_id=self._node_id),
+            clock=self._clock,
+            metrics=self._metrics,
+            is_stopping=lambda: self._life.stopping,
+        )
+        return GroupShard(key, positions, records, log, coordinator)

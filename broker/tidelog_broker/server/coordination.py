@@ -1,0 +1,39 @@
+"""Requests about groups, at who coordinates them: the owner of the group's partition of `__offsets`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from tidelog_broker.broker import Broker
+from tidelog_broker.server.forwarding import Local, at_owner
+from tidelog_broker.wire.connection import Request
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+FOUNDED_TIMEOUT_S: Final = 10.0
+"""A cluster that was founded a moment ago has an `__offsets` soon."""
+_LOOK_S: Final = 0.05
+
+
+async def at_coordinator(broker: Broker, group: str, request: Request, local: Local) -> pb.Envelope:
+    """Return the answer to a request about a group: `local`'s, or that of the node that coordinates it.
+
+    Raises:
+        ProtocolError: as `at_owner`.
+    """
+    await founded(broker)
+    return await at_owner(broker, broker.groups.key_of(group), request, local)
+
+
+async def founded(broker: Broker) -> None:
+    """Wait until it is known here which partition each group belongs to.
+
+    Raises:
+        ProtocolError: EPOCH_CHANGING: it is not known in time.
+    """
+    deadline_s = broker.loop.time() + FOUNDED_TIMEOUT_S
+    while not broker.groups.is_founded():
+        if broker.loop.time() >= deadline_s or broker.life.stopping:
+            raise ProtocolError(pb.EPOCH_CHANGING, "this node does not know of __offsets yet; send again")
+        await asyncio.sleep(_LOOK_S)
