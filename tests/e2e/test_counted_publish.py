@@ -1,8 +1,8 @@
 """How far a publish runs through the code: Python calls and files at the client, the owner and each follower.
 
 Three nodes run in threads of this process, each with its own loop, so that a profile function counts what one of them
-does. Each publish is counted by itself and the least of many counts, which leaves out timers and gossip. The numbers
-are bounds: one that is lowered stays low, and one that is passed wants a reason.
+does. Each publish is counted by itself, and of each function the least of many counts is taken, which leaves out timers
+and gossip. The numbers are bounds: one that is lowered stays low, and one that is passed wants a reason.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from tidelog_cli.local_cluster import free_ports
 pytestmark = pytest.mark.e2e
 
 NAMES: Final = ("a", "b", "c")
-RECORDS: Final = 500
-"""Below `LARGE_BYTES` of writes: where memory is slow, larger ones go to workers, which is another way."""
+RECORDS: Final = 1000
 WARM: Final = 50
 COUNTED: Final = 20
 COUNTED_MAX: Final = 400
@@ -132,7 +131,7 @@ def nodes(tmp_path: Path) -> Iterator[dict[str, NodeThread]]:
     (tmp_path / "secret").touch(mode=0o600)
     (tmp_path / "secret").write_text("a secret for tests")
     files = {"bootstrap": tmp_path / "cluster.json", "secret_file": tmp_path / "secret"}
-    told = files | {"management_port": 0, "io_workers": 2, "stop_timeout_ms": 5000}
+    told = files | {"management_port": 0, "io_workers": 2, "stop_timeout_ms": 5000, "offsets_partitions": 1}
     running = {
         name: NodeThread(NodeSettings.model_validate(told | {"node_id": name, "data": tmp_path / name}))
         for name in NAMES
@@ -148,7 +147,10 @@ GOSSIP: Final = "cluster/gossip.py"
 
 
 class Least:
-    """The sample with the fewest calls, of those in which no datagram came or left."""
+    """How often each function was called at least, in samples in which no datagram came or left.
+
+    Function by function, and not the smallest sample: on a busy machine timers ring in each of them, but others.
+    """
 
     def __init__(self) -> None:
         self.calls: Counter[str] | None = None
@@ -156,8 +158,7 @@ class Least:
     def see(self, calls: Counter[str]) -> None:
         if any(GOSSIP in name for name in calls):
             return
-        if self.calls is None or calls.total() < self.calls.total():
-            self.calls = calls
+        self.calls = calls if self.calls is None else self.calls & calls  # the smaller count of each
 
     @property
     def found(self) -> Bound:
@@ -173,6 +174,7 @@ async def test_a_publish_makes_no_more_calls_in_no_more_files_than_it_did(
     nodes: dict[str, NodeThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inline_writes, "SLOW_S", math.inf)  # the way through a worker is another one
+    monkeypatch.setattr(inline_writes, "SLOW_S_PER_BYTE", math.inf)
     addresses = ",".join(node.address for node in nodes.values())
     columns = pa.record_batch({"value": pa.array([b"x" * 100] * RECORDS, pa.binary())})
     least = {"client": Least(), **{name: Least() for name in NAMES}}
