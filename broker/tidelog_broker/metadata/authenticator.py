@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import hmac
-import os
 import secrets
-import stat
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.security.api_keys import KnownSecrets, slow_hash
 from tidelog_broker.core.security.registry import KEY, SecurityRegistry
 from tidelog_broker.core.security.session import Session
+from tidelog_broker.metadata.admin_keys import IN_FILE, AdminKeys
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.api_key import Key, parse_key
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.settings import SettingsError
 
 HASHING_MAX: Final = 64
 """Secrets that wait for the slow hash: about half a second's worth."""
-KEY_FILE_BYTES_MAX: Final = 64 * 1024
 
 
 class Authenticator:
@@ -29,7 +25,7 @@ class Authenticator:
 
     Args:
         registry: the keys in `__meta`.
-        admin_keys: keys that stand in a file of this node.
+        admin_keys: those in a file of this node.
         admin: whom they make of who shows one.
         workers: hash secrets.
         now_us: the wall clock, in microseconds since 1970.
@@ -39,13 +35,13 @@ class Authenticator:
         self,
         registry: SecurityRegistry,
         *,
-        admin_keys: list[Key],
+        admin_keys: AdminKeys,
         admin: str,
         workers: Offload,
         now_us: Callable[[], int],
     ) -> None:
         self._registry = registry
-        self._admin_keys = {key.key_id: key.secret for key in admin_keys}
+        self._admin_keys = admin_keys
         self._admin = admin
         self._workers = workers
         self._now_us = now_us
@@ -64,9 +60,9 @@ class Authenticator:
             )
         key = parse_key(credentials.api_key)
         permissions = self._registry.permissions
-        of_admin = self._admin_keys.get(key.key_id)
+        of_admin = self._admin_keys.secret_of(key.key_id)
         if of_admin is not None and hmac.compare_digest(of_admin, key.secret):
-            return Session(permissions, self._admin)
+            return Session(permissions, self._admin, identity=IN_FILE + key.key_id)
         kept = self._registry.key(key.key_id)
         if kept is None or not await self._is_right(key, kept):
             raise ProtocolError(pb.UNAUTHENTICATED, "this API key is unknown here, or was revoked")
@@ -96,33 +92,3 @@ class Authenticator:
             return False
         self._known.learn(key, kept.secret_hash)
         return True
-
-
-def read_admin_keys(path: Path | None) -> list[Key]:
-    """Return the keys of a file, one a line; of none without a file. Lines that begin with # say nothing.
-
-    Raises:
-        SettingsError: the file cannot be read, others may read it, or a line is no key.
-    """
-    if path is None:
-        return []
-    try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            text = file.read(KEY_FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise SettingsError(f"cannot read admin_key_file {path}: {error.strerror}") from error
-    if mode & 0o077:
-        raise SettingsError(f"other users may read admin_key_file (mode {mode:03o}): chmod 600 {path}")
-    if len(text) > KEY_FILE_BYTES_MAX:
-        raise SettingsError(f"admin_key_file {path} is larger than {KEY_FILE_BYTES_MAX} bytes")
-    keys: list[Key] = []
-    for number, line in enumerate(text.decode(errors="replace").splitlines(), 1):
-        if line.strip() and not line.startswith("#"):
-            try:
-                keys.append(parse_key(line.strip()))
-            except ProtocolError as error:
-                raise SettingsError(f"line {number} of admin_key_file {path}: {error.message}") from error
-    if not keys:
-        raise SettingsError(f"admin_key_file {path} holds no API key: `tidelog key new > FILE` makes one")
-    return keys

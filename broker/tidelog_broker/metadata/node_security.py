@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
+from typing import Final
 
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.security.registry import SecurityRegistry
-from tidelog_broker.metadata.authenticator import Authenticator, read_admin_keys
+from tidelog_broker.metadata.admin_keys import AdminKeys
+from tidelog_broker.metadata.authenticator import Authenticator
 from tidelog_broker.metadata.security_changes import SecurityChanges
 from tidelog_broker.metadata.state_log import MetaLog
+
+LOOK_S: Final = 1.0
+"""How often the administrators' file is read."""
 
 
 class NodeSecurity:
@@ -27,6 +33,7 @@ class NodeSecurity:
     def __init__(self, settings: NodeSettings, workers: Offload) -> None:
         self._settings = settings
         self._workers = workers
+        self.admin_keys = AdminKeys(settings.admin_key_file if settings.auth == "required" else None)
         self.registry = SecurityRegistry([settings.admin])
         self.authenticator = self._make_authenticator()
         """Finds out who clients are; None where nobody asks them."""
@@ -38,11 +45,18 @@ class NodeSecurity:
             return None
         return Authenticator(
             self.registry,
-            admin_keys=read_admin_keys(self._settings.admin_key_file),
+            admin_keys=self.admin_keys,
             admin=self._settings.admin,
             workers=self._workers,
             now_us=_now_us,
         )
+
+    async def follow_files(self) -> None:
+        """Follow the administrators' file, as long as the node runs."""
+        while self._settings.auth == "required" and self._settings.admin_key_file is not None:
+            await asyncio.sleep(LOOK_S)
+            if await self._workers.call(0, self.admin_keys.look):
+                self.changed()
 
     def changes_in(self, meta_log: MetaLog) -> SecurityChanges:
         """Return what changes identities and rules, by records of `__meta`."""

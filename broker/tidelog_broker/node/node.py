@@ -117,6 +117,7 @@ class Node:
         broker.tasks.spawn(self._compact(), "compaction")
         broker.tasks.spawn(Scrubber(broker.partitions.all, broker.partitions.tools).run(), "scrubbing")
         broker.tasks.spawn(self._expiry().run(), "expiring groups")
+        broker.tasks.spawn(broker.security.follow_files(), "following the administrators' keys")
         self.life.running()
 
     def _expiry(self) -> Expiry:

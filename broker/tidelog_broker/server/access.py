@@ -97,12 +97,12 @@ RULES: Final[dict[str, Rule]] = {
     "topic_list": _everybody,
     "group_list": _everybody,
     "publish": _everybody,  # each batch is checked by itself
+    "fetch": _everybody,  # each partition is, whenever it is looked at
+    "list_offsets": _everybody,
     "credit": _everybody,  # of the connection's own subscriptions
     "unsubscribe": _everybody,
     "access_test": _everybody,  # about others: checked by the handler
     "producer_begin": _entries(lambda envelope: envelope.producer_begin.entries, pb.OP_PRODUCE),
-    "fetch": _entries(lambda envelope: envelope.fetch.entries, pb.OP_CONSUME),
-    "list_offsets": _entries(lambda envelope: envelope.list_offsets.entries, pb.OP_DESCRIBE),
     "subscribe": _entries(lambda envelope: envelope.subscribe.entries, pb.OP_CONSUME),
     "compact": _entries(lambda envelope: envelope.compact.entries, pb.OP_ALTER),
     "delete_records": _entries(lambda envelope: envelope.delete_records.entries, pb.OP_DELETE),
@@ -191,6 +191,22 @@ class AccessChecks:
         if len(self._handed_on) > HANDED_ON_MAX:
             del self._handed_on[next(iter(self._handed_on))]
         return session
+
+
+def check_entry(broker: Broker, kind: str, request: Request, operation: pb.Operation, topic_id: bytes) -> None:
+    """Refuse one entry of a request whose others may be allowed.
+
+    Raises:
+        ProtocolError: as `check_topic_id`.
+    """
+    if request.session is None:
+        return
+    try:
+        check_topic_id(broker, request.session, operation, topic_id)
+    except ProtocolError as error:
+        if error.code == pb.FORBIDDEN:
+            count_refusal(broker, kind, request, error)
+        raise
 
 
 def count_refusal(broker: Broker, kind: str, request: Request, error: ProtocolError) -> None:

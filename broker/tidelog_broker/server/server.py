@@ -175,6 +175,8 @@ class Server:
             if session is None:
                 continue
             over = self.access.is_over(session)
+            if self.broker.security.admin_keys.has_ended(session.identity):
+                over = "the API key stands in admin_key_file no more"
             if over:
                 connection.abort(ProtocolError(pb.UNAUTHENTICATED, over))
                 continue

@@ -182,3 +182,43 @@ async def test_an_owner_checks_again_for_whom_another_node_names(founded: Founde
         async with client(founded.ports[other.node_id], key.api_key) as ann:
             await ann.delete_topic("t")
         assert callers == ["topic_delete for ann"]
+
+
+async def test_a_topic_that_may_not_be_read_does_not_spoil_a_fetch_of_others(stand: Stand, key_file: Path) -> None:
+    node = await stand.start(auth="required", admin_key_file=key_file)
+    async with client(node.port, ADMIN) as admin:
+        key = await admin.security.create_key("ann")
+        rule = await admin.security.grant(AccessRule("ann", ("consume",), "topic", "open"))
+        for name in ("open", "closed"):
+            await admin.create_topic(name)
+            await admin.producer(name).send(b"x")
+        ids = {topic.name: topic.topic_id for topic in await admin.topics()}
+        ann = await greeted(node.port, key.api_key)
+        stand.peers.append(ann)
+        both = [{"topic_id": ids["closed"]}, {"topic_id": ids["open"]}]
+        fetched = (await ann.ask(fetch=pb.Fetch(entries=both, wait_ms=100))).envelope.fetch_reply.results
+        assert [(result.error.code, result.length > 0) for result in fetched] == [(pb.FORBIDDEN, False), (0, True)]
+        latest = [entry | {"latest": True} for entry in both]
+        located = (await ann.ask(list_offsets=pb.ListOffsets(entries=latest))).envelope.list_offsets_reply.results
+        assert [(result.error.code, result.offset) for result in located] == [(pb.FORBIDDEN, 0), (0, 1)]
+        waiting = ann.post(
+            fetch=pb.Fetch(entries=[{"topic_id": ids["open"], "offset": 1}], wait_ms=20_000, min_bytes=1)
+        )
+        await asyncio.sleep(0.1)
+        await admin.security.revoke(rule.rule_id)
+        await admin.producer("open").send(b"late")
+        (result,) = (await ann.reply(waiting)).envelope.fetch_reply.results
+        assert (result.error.code, result.length) == (pb.FORBIDDEN, 0), "what was waited for may not be read any more"
+
+
+async def test_a_key_that_is_taken_out_of_the_administrators_file_ends(stand: Stand, key_file: Path) -> None:
+    node = await stand.start(auth="required", admin_key_file=key_file)
+    async with client(node.port, ADMIN) as before:
+        await before.create_topic("t")
+        newer = ADMIN.replace("abc", "bcd")
+        await asyncio.to_thread(key_file.write_text, newer)
+        await settled(lambda: not node.server.connections, "the connection that showed the old key stayed")
+        async with client(node.port, newer) as after:
+            assert [topic.name for topic in await after.topics()] == ["t"]
+        with pytest.raises(UnauthenticatedError):
+            await before.topics()

@@ -19,6 +19,7 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.partition.filtered_reader import wanted_of
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.server.access import check_entry
 from tidelog_broker.storage.partition.matching import ReadResult, Wanted
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
@@ -147,6 +148,7 @@ async def _gather(
     for number, entry in enumerate(request.envelope.fetch.entries):
         result = gathered.reply.results.add(next_offset=positions[number])
         try:
+            check_entry(broker, "fetch", request, pb.OP_CONSUME, entry.topic_id)
             partition = broker.partitions.get(entry.topic_id, entry.partition)
             await partition.access.ensure_readable()
             partition.reader.check_offset(positions[number])
@@ -207,6 +209,7 @@ async def list_offsets(broker: Broker, request: Request) -> None:
 
 
 async def _locate(broker: Broker, request: Request, entry: pb.ListOffsetsEntry, result: pb.ListOffsetsResult) -> None:
+    check_entry(broker, "list_offsets", request, pb.OP_DESCRIBE, entry.topic_id)
     partition = broker.partitions.get(entry.topic_id, entry.partition)
     await partition.access.ensure_readable()
     match entry.WhichOneof("at"):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog_broker.metadata.authenticator import read_admin_keys
+from tidelog_broker.metadata.admin_keys import IN_FILE, AdminKeys, read_admin_keys
 from tidelog_proto.settings import SettingsError
 
 KEY = "tlk_abcdefghij234567_" + "s" * 43
@@ -32,3 +32,25 @@ def test_a_bad_file_is_refused_with_what_to_do(tmp_path: Path, text: str, mode: 
         read_admin_keys(written(tmp_path / "keys", text, mode))
     with pytest.raises(SettingsError, match="cannot read"):
         read_admin_keys(tmp_path / "none")
+
+
+def test_a_file_that_changes_is_followed_and_a_slip_locks_nobody_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = written(tmp_path / "keys", KEY)
+    keys = AdminKeys(path)
+    assert keys.secret_of("abcdefghij234567") == "s" * 43
+    assert not keys.look()
+    for text, mode in (("", 0o600), (KEY, 0o644), ("garbage", 0o600)):
+        written(path, text, mode)
+        caplog.clear()
+        assert [keys.look(), keys.look()] == [False, False]
+        assert len(caplog.messages) == 1, "it is said once"
+        assert not keys.has_ended(IN_FILE + "abcdefghij234567")
+    written(path, KEY.replace("abc", "bcd"))
+    assert keys.look()
+    assert keys.secret_of("abcdefghij234567") is None
+    assert keys.has_ended(IN_FILE + "abcdefghij234567")
+    assert not keys.has_ended(IN_FILE + "bcddefghij234567")
+    assert not keys.has_ended("key/abcdefghij234567"), "that is one of the cluster's"
+    assert KEY not in caplog.text
