@@ -102,7 +102,8 @@ def print_status(cluster: ClusterStatus, *, internal: bool) -> None:
 
 def missing_text(cluster: ClusterStatus) -> str:
     """Return what cannot be done for want of a quorum, and who would mend it; empty when all partitions have theirs."""
-    names = [f"{t.name}/{p.partition}" for t in cluster.topics for p in t.partitions if p.state == "no quorum"]
+    users_first = sorted(cluster.topics, key=lambda topic: topic.name.startswith("__"))
+    names = [f"{t.name}/{p.partition}" for t in users_first for p in t.partitions if p.state == "no quorum"]
     if not names:
         return ""
     shown = ", ".join(names[:SHOWN_MAX]) + (", …" if len(names) > SHOWN_MAX else "")

@@ -75,7 +75,7 @@ def test_the_status_says_what_a_lost_quorum_takes_away() -> None:
     lost = Partition(0, "a", 0, (), 0, 0, 0, "no quorum")
     topics = tuple(Topic(name, bytes(16), (lost,)) for name in ("__offsets", "t"))
     told = missing_text(ClusterStatus(bytes(16), nodes, topics))
-    assert told.startswith("2 partitions without a quorum (__offsets/0, t/0): nothing can be written there")
+    assert told.startswith("2 partitions without a quorum (t/0, __offsets/0): nothing can be written there")
     assert "groups' positions cannot be had" in told
     assert "topics and nodes" not in told
     assert told.endswith("away: b, c")

@@ -16,12 +16,15 @@ from tests.faults.nodes import Node, make_nodes
 from tidelog import Client, Topic
 from tidelog.errors import TidelogError
 from tidelog_cli.local_cluster import free_ports
+from tidelog_proto.partitioner import partition_for_key
 
 pytestmark = pytest.mark.e2e
 
 PARTITIONS = 6
 RECORDS = 60
 WAIT_S = 60
+POSITIONS = b"__offsets/%d" % partition_for_key(b"g", 16)
+"""Where group g belongs, with as many partitions as a cluster makes of its own accord."""
 SOON_S = 20
 """Far less than a client's request may take."""
 
@@ -113,9 +116,9 @@ async def test_what_is_committed_is_read_and_it_goes_on_by_itself(nodes: list[No
         async with command("consume", "t", "--group", "g", *where) as group:
             assert await lines(all_of_it, RECORDS) == everything
             await said(all_of_it, b"nobody can confirm where partitions")
-            await said(group, b"__offsets/0: 1 of 3 replicas are there, 2 are needed")
+            await said(group, POSITIONS + b": 1 of 3 replicas are there, 2 are needed")
             async with command("cluster", "status", *where) as status:
-                await said(status, b"partitions without a quorum (__meta/0, __offsets/0, t/0")
+                await said(status, b"partitions without a quorum (t/0, t/1, t/2")
             await nodes[1].start()
             assert await lines(group, PARTITIONS) == everything - {b"%d" % n for n in range(RECORDS - PARTITIONS)}
             assert await group.wait() == 0
