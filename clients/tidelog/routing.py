@@ -31,7 +31,7 @@ from tidelog.errors import (
     UnknownTopicError,
     told,
 )
-from tidelog.hedging import race
+from tidelog.hedging import race, summary
 from tidelog.metadata import Metadata, joined
 from tidelog.model import TopicPartition, TopicRoute
 from tidelog.nearby import Nearby
@@ -142,18 +142,38 @@ class Router:
         return await self.retrying(lambda: self.at_any(ask, repeatable=repeatable), repeatable=repeatable, about=about)
 
     async def at_any(self, ask: Callable[[Connection], Awaitable[T]], *, repeatable: bool = True) -> T:
-        """Ask some node; if it takes long and the question may be `repeatable`, another one as well.
+        """Ask some node, and another one when it fails; if the question may be `repeatable`, also when it takes long.
+
+        A node that is cut off the others says that it cannot, while they could: so its word alone does not count.
 
         Raises:
-            TidelogError: nobody could answer.
+            TidelogError: nobody could answer; or, of what is not `repeatable`, it is unknown whether it was done.
         """
         if not repeatable:
-            return await ask(await self.any_connection())
+            return await self._at_one_after_the_other(ask)
 
         async def attempt(address: Address) -> T:
             return await ask(await self.pool.get(address))
 
         return await race([partial(attempt, address) for address in self._candidates()], stagger_s=REQUEST_HEDGE_S)
+
+    async def _at_one_after_the_other(self, ask: Callable[[Connection], Awaitable[T]]) -> T:
+        failures: list[TidelogError] = []
+        left = self._candidates()
+        while left:
+            try:
+                connection = await race([partial(self.pool.get, each) for each in left], stagger_s=HEDGE_S)
+            except NodeUnreachableError as error:
+                failures.append(error)
+                break
+            try:
+                return await ask(connection)
+            except TidelogError as error:
+                if not error.retriable or not error.definite:
+                    raise
+                failures.append(error)
+            left = [each for each in left if each != connection.address]
+        raise summary(failures)
 
     async def retrying(
         self,

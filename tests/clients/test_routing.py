@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from tests.clients.fake_node import FakeNode, running_fake_node
 
 from tidelog import routing as module
+from tidelog.connection import Connection
 from tidelog.errors import (
     ConnectionLostError,
     NotOwnerError,
     OverloadedError,
+    QuorumLostError,
     TidelogError,
     UnknownPartitionError,
     UnknownTopicError,
@@ -186,3 +188,33 @@ async def test_a_refusal_that_certainly_did_nothing_is_tried_again(router: Route
 
     await router.retrying(busy_once, repeatable=False)
     assert len(made) == 2
+
+
+async def test_what_must_not_be_done_twice_is_asked_of_a_node_that_can_when_another_certainly_did_not(
+    node: FakeNode, router: Router
+) -> None:
+    """As when a node is cut off the others and not off the client: it goes on saying that it has no quorum."""
+    async with running_fake_node() as other:
+        router = Router([("127.0.0.1", node.port), ("127.0.0.1", other.port)], router.pool, request_timeout_s=0.5)
+        asked: list[int] = []
+
+        def asking(refusal: TidelogError) -> Callable[[Connection], Awaitable[int]]:
+            async def ask(connection: Connection) -> int:
+                asked.append(connection.address[1])
+                if connection.address[1] == node.port:
+                    raise refusal
+                return 7
+
+            return ask
+
+        await router.any_connection()
+        cut_off = QuorumLostError("__meta/0: 1 of 3 replicas are there")
+        assert await router.at_any(asking(cut_off), repeatable=False) == 7
+        assert asked == [node.port, other.port]
+        with pytest.raises(ConnectionLostError):
+            await router.at_any(asking(ConnectionLostError("perhaps it was done")), repeatable=False)
+        assert asked == [node.port, other.port, node.port]
+        await other.stop()
+        with pytest.raises(QuorumLostError):
+            await router.at_any(asking(cut_off), repeatable=False)
+        await router.close()
