@@ -18,6 +18,12 @@ CALLED_BY_OTHERS = {
     "RestUser": "locust finds its users",
     "WebSocketUser": "locust finds its users",
     "render": "rich, of a column",
+    "streamReader": "Spark, of a source",
+    "initialOffset": "Spark, of a stream",
+    "latestOffset": "Spark, of a stream",
+    "getDefaultReadLimit": "Spark, of a stream",
+    "reportLatestOffset": "Spark, of a stream",
+    "prepareForTriggerAvailableNow": "Spark, of a stream",
 }
 """Names that a library calls, each with who does."""
 

@@ -1,7 +1,8 @@
 """The documentation names nothing that is not there.
 
 What is marked `bash` or `python` is run: in the README by tests/e2e/test_readme.py, in the guides by
-tests/e2e/test_guides.py, in other pages of `RUN_PAGES` by tests/e2e/test_examples.py. The rest has no such blocks.
+tests/e2e/test_guides.py, in the page on Spark by tests/spark/test_spark_page.py, in other pages of `RUN_PAGES` by
+tests/e2e/test_examples.py. The rest has no such blocks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from tidelog_cli.main import build_app
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
 GUIDES = ("groups.md", "guarantees.md", "from-kafka.md")
-RUN_PAGES = {ROOT / "README.md", *(ROOT / "docs" / name for name in ("client.md", "testing.md", *GUIDES))}
+SPARK_PAGE = ROOT / "docs" / "spark.md"
+RUN_PAGES = {ROOT / "README.md", SPARK_PAGE, *(ROOT / "docs" / name for name in ("client.md", "testing.md", *GUIDES))}
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -21,7 +21,8 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from pyspark_tidelog.errors import OptionError
-from pyspark_tidelog.options import COLUMN_NAMES, did_you_mean
+from pyspark_tidelog.option_values import did_you_mean
+from pyspark_tidelog.options import COLUMN_NAMES
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.header import Flags
 

@@ -1,4 +1,4 @@
-"""Which offsets a batch read covers: decided once, from a snapshot, without a connection.
+"""Which offsets a batch read covers, and where a stream begins: decided once, from a snapshot, without a connection.
 
 `resolve` turns the options' positions and the bounds of each partition into ranges; `split` cuts ranges into
 more tasks. Both are pure, so that every rule about missing records is tested without a broker. What a time
@@ -24,6 +24,7 @@ from pyspark_tidelog.options import (
     AtOffsets,
     AtTimestamp,
     AtTimestamps,
+    Edge,
     Position,
     ReadOptions,
     Selection,
@@ -137,7 +138,7 @@ def resolve(
     ranges: list[OffsetRange] = []
     losses: list[str] = []
     for at in partitions:
-        start = _start(at, starts, bounds[at], starting, late_is_latest=options.start_late_timestamps_at_latest)
+        start = _start(options, at, starts, bounds[at], starting)
         end = ends.get(at, bounds[at].high_watermark)
         if at in ending:
             end = ending[at].offset
@@ -155,6 +156,44 @@ def resolve(
             " ".join(losses) + " Set 'failOnDataLoss' to 'false' to read what there is, or choose other offsets."
         )
     return ranges, losses
+
+
+def resolve_starts(
+    options: ReadOptions, bounds: Mapping[TopicPartition, Bounds], starting: Mapping[TopicPartition, Lookup]
+) -> tuple[dict[TopicPartition, int], list[str]]:
+    """Return where a stream begins in each partition, and a warning for each where that is not what was asked for.
+
+    Raises:
+        OptionError, DataLossError: as `resolve`.
+    """
+    starts = _wanted(options.starting, sorted(bounds), "startingOffsets")
+    begins: dict[TopicPartition, int] = {}
+    losses: list[str] = []
+    for at in sorted(bounds):
+        start = _start(options, at, starts, bounds[at], starting)
+        held, loss = _clip(
+            OffsetRange(at.topic, at.partition, start, max(start, bounds[at].high_watermark)), bounds[at]
+        )
+        begins[at] = held.start
+        losses += loss
+    if losses and options.fail_on_data_loss:
+        raise DataLossError(
+            " ".join(losses) + " Set 'failOnDataLoss' to 'false' to begin with what there is, or choose other offsets."
+        )
+    return begins, losses
+
+
+def select_present(selection: Selection, topics: Mapping[str, int]) -> list[TopicPartition]:
+    """As `select`, of what exists: what was named and is not there is left out."""
+    if isinstance(selection, Assign):
+        named = {topic: {p for p in of if p < topics.get(topic, 0)} for topic, of in selection.partitions.items()}
+        return sorted(TopicPartition(topic, p) for topic, of in named.items() for p in of)
+    if isinstance(selection, Subscribe):
+        names = [topic for topic in selection.topics if topic in topics]
+    else:
+        pattern = re.compile(selection.pattern)
+        names = [topic for topic in topics if pattern.fullmatch(topic)]
+    return sorted(TopicPartition(topic, p) for topic in names for p in range(topics[topic]))
 
 
 def split(ranges: Sequence[OffsetRange], min_partitions: int | None) -> list[OffsetRange]:
@@ -196,21 +235,22 @@ def _wanted(position: Position, partitions: Sequence[TopicPartition], name: str)
 
 
 def _start(
+    options: ReadOptions,
     at: TopicPartition,
     starts: Mapping[TopicPartition, int],
     bounds: Bounds,
     starting: Mapping[TopicPartition, Lookup],
-    *,
-    late_is_latest: bool,
 ) -> int:
     if at in starting:
-        if not starting[at].found and not late_is_latest:
+        if not starting[at].found and not options.start_late_timestamps_at_latest:
             raise OptionError(
                 f"{at}: no record is as late as the starting time. Choose an earlier one, or set "
                 "'startingOffsetsByTimestampStrategy' to 'latest' to read nothing of such partitions."
             )
         return starting[at].offset
-    start = starts.get(at, EARLIEST_OFFSET)
+    start = starts.get(at, LATEST_OFFSET if options.starting is Edge.LATEST else EARLIEST_OFFSET)
+    if start == LATEST_OFFSET:
+        return bounds.high_watermark
     return bounds.log_start_offset if start == EARLIEST_OFFSET else start
 
 

@@ -1,4 +1,4 @@
-"""The options of `spark.read.format("tidelog")`, parsed and checked before anything is asked of a broker.
+"""The options of the source, batch reads and streams, parsed and checked before anything is asked of a broker.
 
 Names, defaults and precedence are those of Spark's Kafka source, so that a job moves over by changing `format`
 and `bootstrap`: `…Timestamp` goes before `…OffsetsByTimestamp`, and that before `…Offsets`; in offset JSON -2 is
@@ -10,8 +10,6 @@ Rejected: pydantic (a dependency of the broker, not of whoever reads from Spark)
 
 from __future__ import annotations
 
-import difflib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +17,18 @@ from enum import Enum
 from typing import Final
 
 from pyspark_tidelog.errors import OptionError
+from pyspark_tidelog.option_values import (
+    NUMBER_MAX,
+    comma_list,
+    count,
+    did_you_mean,
+    duration_s,
+    flag,
+    is_int,
+    json_object,
+    per_partition,
+    timestamp_us,
+)
 from tidelog.contexts import the_context
 from tidelog.credentials import asked_each_time
 from tidelog.errors import InvalidRequestError
@@ -42,11 +52,10 @@ COLUMN_NAMES: Final = (
 MAX_RECORDS_PER_BATCH_DEFAULT: Final = 100_000
 MAX_RECORDS_PER_BATCH_MAX: Final = 1_000_000
 MIN_PARTITIONS_MAX: Final = 100_000
+MAX_TRIGGER_DELAY_S_DEFAULT: Final = 15 * 60.0
+"""How long a stream waits for `minOffsetsPerTrigger` records, as Spark's Kafka source does."""
 
 _PER_PARTITION = Mapping[str, Mapping[int, int]]
-_NUMBER_MAX: Final = (2**63 - 1) // 1000
-"""Milliseconds whose microseconds fit a long; no offset comes near it."""
-
 OPTION_NAMES: Final = (
     "bootstrap",
     "context",
@@ -66,7 +75,12 @@ OPTION_NAMES: Final = (
     "includeTags",
     "columns",
     "maxRecordsPerBatch",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
 )
+STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _KNOWN: Final = {name.lower(): name for name in OPTION_NAMES}
 
 _FOREIGN: Final = {
@@ -137,19 +151,22 @@ Selection = Subscribe | SubscribePattern | Assign
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a batch read was asked for.
+    """What a batch read or a stream was asked for.
 
     Attributes:
         bootstrap: addresses of nodes, "host:port".
         api_key: what nodes are shown that ask who one is; None: what the environment has.
         selection: which topics and partitions.
         starting: where ranges begin (inclusive).
-        ending: where ranges end (exclusive).
+        ending: where ranges end (exclusive); of a batch read.
         start_late_timestamps_at_latest: a starting time after the last record means the end, not an error.
         min_partitions: at least so many Spark tasks, if there are as many records; None: one a partition.
         fail_on_data_loss: whether records that are gone fail the read.
         columns: the columns of the default schema, in order.
         max_records_per_batch: rows of the largest Arrow batch given to Spark.
+        max_offsets: records of a stream's micro-batch, over all partitions; None: all that there are.
+        min_offsets: a stream waits for so many records; None: for one.
+        max_delay_s: but no longer than this.
     """
 
     bootstrap: tuple[str, ...]
@@ -162,35 +179,75 @@ class ReadOptions:
     columns: tuple[str, ...]
     max_records_per_batch: int
     api_key: str | None = field(default=None, repr=False)
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_delay_s: float = MAX_TRIGGER_DELAY_S_DEFAULT
 
 
-def parse_options(given: Mapping[str, str]) -> ReadOptions:
+def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
     """Turn the reader's options (names in any case) into `ReadOptions`.
+
+    Args:
+        given: as Spark hands them over.
+        streaming: for a stream: it starts at the latest offsets unless told otherwise, and has no end.
 
     Raises:
         OptionError: an option is unknown, missing, contradictory or malformed.
     """
     options = _known_only(given)
+    _refuse_other_kind(options, streaming=streaming)
     bootstrap, api_key = _where(options)
+    max_offsets = count(options, "maxOffsetsPerTrigger", NUMBER_MAX)
+    min_offsets = count(options, "minOffsetsPerTrigger", NUMBER_MAX)
+    if max_offsets and min_offsets and min_offsets > max_offsets:
+        raise OptionError("option 'minOffsetsPerTrigger' is above 'maxOffsetsPerTrigger': a batch would never begin.")
     return ReadOptions(
         bootstrap=bootstrap,
         api_key=api_key,
         selection=_selection(options),
-        starting=_position(options, "starting", Edge.EARLIEST),
-        ending=_position(options, "ending", Edge.LATEST),
+        starting=_position(options, "starting", Edge.LATEST if streaming else Edge.EARLIEST, one_edge=not streaming),
+        ending=_position(options, "ending", Edge.LATEST, one_edge=True),
         start_late_timestamps_at_latest=_late_strategy(options),
-        min_partitions=_count(options, "minPartitions", MIN_PARTITIONS_MAX),
-        fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
+        min_partitions=count(options, "minPartitions", MIN_PARTITIONS_MAX),
+        fail_on_data_loss=flag(options, "failOnDataLoss", default=True),
         columns=_columns(options),
-        max_records_per_batch=_count(options, "maxRecordsPerBatch", MAX_RECORDS_PER_BATCH_MAX)
+        max_records_per_batch=count(options, "maxRecordsPerBatch", MAX_RECORDS_PER_BATCH_MAX)
         or MAX_RECORDS_PER_BATCH_DEFAULT,
+        max_offsets=max_offsets,
+        min_offsets=min_offsets,
+        max_delay_s=duration_s(options, "maxTriggerDelay", MAX_TRIGGER_DELAY_S_DEFAULT),
     )
 
 
-def did_you_mean(name: str, known: Mapping[str, str]) -> str:
-    """Return " Did you mean …?" for the name in `known` (lower case → as written) nearest to `name`, or nothing."""
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    return f" Did you mean {known[near[0]]!r}?" if near else ""
+def parse_columns(given: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the columns that the options ask for, of a batch read or of a stream: Spark asks before it says which.
+
+    Raises:
+        OptionError: the options are right for neither; what is wrong with them for the one that they resemble.
+    """
+    names = {name.lower() for name in given}
+    streaming = any(name.lower() in names for name in STREAM_ONLY)
+    try:
+        return parse_options(given, streaming=streaming).columns
+    except OptionError:
+        if streaming:
+            raise
+        try:
+            return parse_options(given, streaming=True).columns
+        except OptionError:
+            pass
+        raise
+
+
+def _refuse_other_kind(options: Mapping[str, str], *, streaming: bool) -> None:
+    for name in BATCH_ONLY if streaming else STREAM_ONLY:
+        if name in options and streaming:
+            raise OptionError(
+                f"option {name!r} is for batch reads: a stream has no end. To read what there is by now and stop, "
+                "write with .trigger(availableNow=True)."
+            )
+        if name in options:
+            raise OptionError(f"option {name!r} is for streams (spark.readStream): a batch read has no triggers.")
 
 
 def _known_only(given: Mapping[str, str]) -> dict[str, str]:
@@ -216,7 +273,7 @@ def _without_table(given: Mapping[str, str]) -> Mapping[str, str]:
 
 def _where(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
     """Return addresses, and the API key, which is read here: tasks run where neither file nor environment may be."""
-    addresses, context = _list(options.get("bootstrap", "")), options.get("context")
+    addresses, context = comma_list(options.get("bootstrap", "")), options.get("context")
     if addresses and context:
         raise OptionError("options 'bootstrap' and 'context' both say where the cluster is: give one of them.")
     if not addresses and not context:
@@ -240,7 +297,7 @@ def _selection(options: Mapping[str, str]) -> Selection:
         )
     text = options[chosen[0]]
     if chosen[0] == "subscribe":
-        topics = _list(text)
+        topics = comma_list(text)
         if not topics:
             raise OptionError("option 'subscribe' is empty: give one or more topics, separated by commas.")
         return Subscribe(tuple(dict.fromkeys(topics)))
@@ -255,45 +312,48 @@ def _selection(options: Mapping[str, str]) -> Selection:
 
 def _assignment(text: str) -> dict[str, tuple[int, ...]]:
     wanted = 'JSON such as {"flights":[0,1]}'
-    parsed = _json_object("assign", text, wanted)
+    parsed = json_object("assign", text, wanted)
     assignment: dict[str, tuple[int, ...]] = {}
     for topic, partitions in parsed.items():
         if not isinstance(partitions, list) or not partitions:
             raise OptionError(f"option 'assign': {topic!r} has no list of partitions; give {wanted}.")
         for partition in partitions:
-            if not _is_int(partition) or not 0 <= partition <= _NUMBER_MAX:
+            if not is_int(partition) or not 0 <= partition <= NUMBER_MAX:
                 raise OptionError(f"option 'assign': {partition!r} is no partition of {topic!r}; give {wanted}.")
         assignment[topic] = tuple(sorted(set(partitions)))
     return assignment
 
 
-def _position(options: Mapping[str, str], side: str, default: Edge) -> Position:
-    """Read where ranges start or end; what is more precise goes before what is less (Kafka's order)."""
+def _position(options: Mapping[str, str], side: str, default: Edge, *, one_edge: bool) -> Position:
+    """Read where ranges start or end; what is more precise goes before what is less (Kafka's order).
+
+    `one_edge`: the other edge than `default` would leave nothing to read, and is refused.
+    """
     by_time, by_times, by_offset = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
     if by_time in options:
-        return AtTimestamp(_timestamp_us(by_time, options[by_time]))
+        return AtTimestamp(timestamp_us(by_time, options[by_time]))
     if by_times in options:
-        parsed = _per_partition(by_times, options[by_times], '{"flights":{"0":1700000000000}}', lowest=0)
+        parsed = per_partition(by_times, options[by_times], '{"flights":{"0":1700000000000}}', lowest=0)
         return AtTimestamps({topic: {p: ms * 1000 for p, ms in of.items()} for topic, of in parsed.items()})
     if by_offset not in options:
         return default
-    return _offsets(by_offset, options[by_offset], default)
+    return _offsets(by_offset, options[by_offset], default, one_edge=one_edge)
 
 
-def _offsets(name: str, text: str, default: Edge) -> Position:
-    """Read `earliest`, `latest` or JSON; the edge that would leave nothing to read is refused."""
+def _offsets(name: str, text: str, default: Edge, *, one_edge: bool) -> Position:
+    """Read `earliest`, `latest` or JSON."""
     lower = text.lower()
     wrong_edge, wrong_offset = (
         (Edge.LATEST, LATEST_OFFSET) if default is Edge.EARLIEST else (Edge.EARLIEST, EARLIEST_OFFSET)
     )
     if lower in {edge.value for edge in Edge}:
         edge = Edge(lower)
-        if edge is wrong_edge:
+        if edge is wrong_edge and one_edge:
             raise OptionError(f"option {name!r} cannot be {lower!r} in a batch read: nothing would be read.")
         return edge
-    parsed = _per_partition(name, text, f"{default.value!r} or " + '{"flights":{"0":42}}', lowest=EARLIEST_OFFSET)
+    parsed = per_partition(name, text, f"{default.value!r} or " + '{"flights":{"0":42}}', lowest=EARLIEST_OFFSET)
     for topic, of in parsed.items():
-        if wrong_offset in of.values():
+        if wrong_offset in of.values() and one_edge:
             raise OptionError(
                 f"option {name!r}: {wrong_offset} ({wrong_edge.value}) for {topic!r} would leave nothing to read."
             )
@@ -311,13 +371,13 @@ def _late_strategy(options: Mapping[str, str]) -> bool:
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     """Return the chosen columns, or all but the ones that have to be asked for."""
     left_out = set()
-    if not _flag(options, "includeHeaders", default=False):
+    if not flag(options, "includeHeaders", default=False):
         left_out.add("headers")
-    if not _flag(options, "includeTags", default=False):
+    if not flag(options, "includeTags", default=False):
         left_out.add("tag")
     if "columns" not in options:
         return tuple(name for name in COLUMN_NAMES if name not in left_out)
-    columns = _list(options["columns"])
+    columns = comma_list(options["columns"])
     known = {name.lower(): name for name in COLUMN_NAMES}
     for name in columns:
         if name not in COLUMN_NAMES:
@@ -326,62 +386,3 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     if not columns or len(set(columns)) != len(columns):
         raise OptionError("option 'columns' names one or more columns, each once, separated by commas.")
     return columns
-
-
-def _per_partition(name: str, text: str, wanted: str, *, lowest: int) -> dict[str, dict[int, int]]:
-    """Read `{"topic": {"partition": number}}`, numbers from `lowest` up."""
-    result: dict[str, dict[int, int]] = {}
-    for topic, partitions in _json_object(name, text, wanted).items():
-        if not isinstance(partitions, dict):
-            raise OptionError(f"option {name!r}: {topic!r} is not followed by partitions; give {wanted}.")
-        numbers: dict[int, int] = {}
-        for partition, number in partitions.items():
-            if not partition.isdecimal() or len(partition) > len(str(_NUMBER_MAX)):
-                raise OptionError(f"option {name!r}: {partition!r} is no partition of {topic!r}; give {wanted}.")
-            if not _is_int(number) or not lowest <= number <= _NUMBER_MAX:
-                raise OptionError(f"option {name!r}: {number!r} for {topic!r} {partition} is out of range.")
-            numbers[int(partition)] = number
-        result[topic] = numbers
-    return result
-
-
-def _json_object(name: str, text: str, wanted: str) -> dict[str, object]:
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"option {name!r}: {text[:200]!r} is not understood ({error}); give {wanted}.") from error
-    if not isinstance(parsed, dict) or not parsed:
-        raise OptionError(f"option {name!r}: {text[:200]!r} names no topic; give {wanted}.")
-    return parsed
-
-
-def _timestamp_us(name: str, text: str) -> int:
-    if not text.isdecimal() or len(text) > len(str(_NUMBER_MAX)) or int(text) > _NUMBER_MAX:
-        raise OptionError(f"option {name!r} is milliseconds since 1970, not {text[:60]!r}.")
-    return int(text) * 1000
-
-
-def _count(options: Mapping[str, str], name: str, most: int) -> int | None:
-    if name not in options:
-        return None
-    text = options[name]
-    if not text.isdecimal() or len(text) > len(str(most)) or not 1 <= int(text) <= most:
-        raise OptionError(f"option {name!r} is a number from 1 to {most}, not {text[:60]!r}.")
-    return int(text)
-
-
-def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = options.get(name)
-    if text is None:
-        return default
-    if text.lower() not in {"true", "false"}:
-        raise OptionError(f"option {name!r} is 'true' or 'false', not {text[:60]!r}.")
-    return text.lower() == "true"
-
-
-def _list(text: str) -> tuple[str, ...]:
-    return tuple(part for part in (piece.strip() for piece in text.split(",")) if part)
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -11,8 +11,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
 
-from pyspark_tidelog.offsets import Bounds, Lookup, OffsetRange, TopicPartition, resolve, select, split, times_of
+from pyspark_tidelog.offsets import (
+    Bounds,
+    Lookup,
+    OffsetRange,
+    TopicPartition,
+    resolve,
+    resolve_starts,
+    select,
+    select_present,
+    split,
+    times_of,
+)
 from pyspark_tidelog.options import Position, ReadOptions
+from pyspark_tidelog.stream_offsets import Losses, Standing, StreamPosition
 from tidelog.model import Fetched, Offset, Topic
 
 
@@ -41,6 +53,9 @@ class LogClient(Protocol):
     ) -> Fetched:
         """Read batches from an offset on."""
         ...
+
+    def close(self) -> None:
+        """End the connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +90,33 @@ def make_plan(options: ReadOptions, client: LogClient) -> Plan:
     ranges, warnings = resolve(options, bounds, starting=starting, ending=ending)
     pieces = split(ranges, options.min_partitions)
     return Plan(pieces, {r.topic: topics[r.topic].topic_id for r in ranges}, warnings)
+
+
+def starts_of(options: ReadOptions, client: LogClient, losses: Losses) -> StreamPosition:
+    """Decide where a stream begins.
+
+    Raises:
+        OptionError, DataLossError, TidelogError: as `make_plan`.
+    """
+    topics = {topic.name: topic for topic in client.topics()}
+    partitions = select(options.selection, {name: topic.partition_count for name, topic in topics.items()})
+    starting = _look_up(client, options.starting, partitions, "startingOffsetsByTimestamp")
+    begins, lost = resolve_starts(options, _bounds(client, partitions), starting)
+    for each in lost:
+        losses.lost(each)
+    return StreamPosition(begins, {at.topic: topics[at.topic].topic_id.hex() for at in begins})
+
+
+def standing_of(options: ReadOptions, client: LogClient) -> Standing:
+    """Look at what there is of the chosen partitions; topics that are gone, or not there yet, are left out.
+
+    Raises:
+        TidelogError: the client's, when the broker cannot be asked.
+    """
+    topics = {topic.name: topic for topic in client.topics()}
+    partitions = select_present(options.selection, {name: topic.partition_count for name, topic in topics.items()})
+    bounds = _bounds(client, partitions)
+    return Standing(bounds, {at.topic: topics[at.topic].topic_id.hex() for at in bounds})
 
 
 def _bounds(client: LogClient, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:

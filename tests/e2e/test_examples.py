@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 from tests.e2e.test_readme import FENCE, Snippet
 from tests.plugin.installed import run_pytest
-from tests.test_docs import GUIDES, RUN_PAGES
+from tests.test_docs import GUIDES, RUN_PAGES, SPARK_PAGE
 
 from tidelog import testing
 from tidelog.free_ports import free_ports
 
-PAGES = [page for page in sorted(RUN_PAGES) if page.name not in {"README.md", *GUIDES}]
+PAGES = [page for page in sorted(RUN_PAGES) if page.name not in {"README.md", SPARK_PAGE.name, *GUIDES}]
 """The others have tests of their own, see tests/test_docs.py."""
 
 pytestmark = pytest.mark.e2e

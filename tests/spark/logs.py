@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 
@@ -71,10 +71,24 @@ class FakeLog:
 
 @dataclass
 class FakeClient:
-    """Topics of `FakeLog`s, by name; counts what it was asked."""
+    """Topics of `FakeLog`s, by name; counts what it was asked. It stands for the class as well: called, it is given."""
 
     logs: dict[str, list[FakeLog]]
+    made: dict[str, int] = field(default_factory=dict)
+    """How often a topic was made again."""
     asked: list[tuple[str, Any, tuple[int, ...]]] = field(default_factory=list)
+
+    def __call__(self, bootstrap: tuple[str, ...], *, client_id: str, api_key: str | None) -> FakeClient:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        return None
 
     def topics(self, *, internal: bool = False) -> list[Topic]:
         return [self.topic(name) for name in self.logs]
@@ -83,7 +97,7 @@ class FakeClient:
         if name not in self.logs:
             raise UnknownTopicError(f"no topic {name!r}")
         partitions = tuple(Partition(p, "n", 0) for p in range(len(self.logs[name])))
-        return Topic(name, name.encode().ljust(16, b"."), partitions)
+        return Topic(name, name.encode().ljust(15, b".") + b"%d" % self.made.get(name, 0), partitions)
 
     def list_offsets(
         self, topic: str, at: Literal["earliest", "latest"] | datetime | int, partitions: Sequence[int] | None = None

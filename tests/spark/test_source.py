@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from typing import Self
 
 import pyarrow as pa
 import pytest
@@ -10,29 +9,16 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from tests.spark.logs import FakeClient, FakeLog, numbered
 
-from pyspark_tidelog import DataLossError, DefaultSource, source
-from pyspark_tidelog.source import RangePartition, TidelogReader
+from pyspark_tidelog import DefaultSource, OptionError, task
+from pyspark_tidelog.source import TidelogReader
 
 OFFSET_AND_VALUE = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
 
 
-class Entered(FakeClient):
-    """The fake client as the source makes and uses it."""
-
-    def __call__(self, bootstrap: tuple[str, ...], *, client_id: str, api_key: str | None) -> Entered:
-        return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        return None
-
-
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Entered:
-    fake = Entered({"t": [FakeLog([numbered(30), numbered(30, 30)])]})
-    monkeypatch.setattr(source, "Client", fake)
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
+    fake = FakeClient({"t": [FakeLog([numbered(30), numbered(30, 30)])]})
+    monkeypatch.setattr(task, "Client", fake)
     return fake
 
 
@@ -51,28 +37,30 @@ def test_the_schema_follows_the_options() -> None:
     assert DefaultSource(options).schema() == "offset bigint, value binary"
 
 
-def test_ranges_are_planned_once_and_travel(fake: Entered) -> None:
+def test_ranges_are_planned_once_and_travel(fake: FakeClient) -> None:
     planned: TidelogReader = pickle.loads(pickle.dumps(reader()))
     partitions = pickle.loads(pickle.dumps(planned.partitions()))
     fake.logs["t"][0].batches.append(numbered(30, 60))
     assert [offsets(planned.read(partition)) for partition in partitions] == [list(range(30)), list(range(30, 60))]
 
 
-def test_nothing_to_read_is_no_rows(fake: Entered) -> None:
+def test_nothing_to_read_is_no_rows(fake: FakeClient) -> None:
     fake.logs["t"] = [FakeLog()]
     assert reader().partitions() == []
     assert list(reader().read(InputPartition(None))) == []
 
 
-@pytest.mark.parametrize("gone", [True, False])
-def test_another_topic_of_the_same_name_is_not_read(
-    fake: Entered, gone: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    (first, _) = reader().partitions()
-    if gone:
-        fake.logs.clear()
-    planned = RangePartition(first.wanted, first.topic_id if gone else b"an earlier topic")
-    with pytest.raises(DataLossError, match="was deleted"):
-        list(reader().read(planned))
-    assert list(reader(failOnDataLoss="false").read(planned)) == []
-    assert "skipped" in caplog.text
+def test_options_for_streams_make_columns_too_and_are_refused_for_batches() -> None:
+    bare = {"bootstrap": "a:1", "subscribe": "t", "columns": "offset"}
+    for more in ({"startingOffsets": "latest"}, {"maxOffsetsPerTrigger": "7"}):
+        source = DefaultSource(bare | more)
+        assert source.schema() == "offset bigint"
+        source.streamReader(StructType([StructField("offset", LongType())]))
+        with pytest.raises(OptionError):
+            source.reader(OFFSET_AND_VALUE)
+    ending = DefaultSource({**bare, "endingOffsets": "latest"})
+    assert ending.schema() == "offset bigint"
+    with pytest.raises(OptionError, match="a stream has no end"):
+        ending.streamReader(OFFSET_AND_VALUE)
+    with pytest.raises(OptionError, match="Did you mean 'columns'"):
+        DefaultSource({**bare, "colums": "x"}).schema()

@@ -1,0 +1,190 @@
+"""`spark.readStream.format("tidelog")`: micro-batches of offset ranges, planned on the driver and read in tasks.
+
+One reader lives as long as the query, in a process of its own beside the driver, with one connection; copies of it
+travel to the tasks, which connect by themselves. Spark keeps the positions (`stream_offsets.py`) in its checkpoint.
+
+Before Spark 4.2 a Python source is asked for the latest offset without being told where the stream stands: then all
+that there is is one micro-batch, and options that limit it are refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from pyspark_tidelog.errors import OptionError
+from pyspark_tidelog.offsets import split
+from pyspark_tidelog.options import ReadOptions
+from pyspark_tidelog.plan import LogClient, standing_of, starts_of
+from pyspark_tidelog.stream_offsets import (
+    Losses,
+    Standing,
+    StreamPosition,
+    advance,
+    backlog_of,
+    parse_position,
+    ranges_between,
+)
+from pyspark_tidelog.task import RangePartition, RangeReader
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+else:
+    try:
+        from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+    except ImportError:  # before Spark 4.2
+
+        class SupportsTriggerAvailableNow:
+            """Spark does not know it yet."""
+
+
+WARNINGS_MAX: Final = 1_000
+"""So many losses are told of in a query."""
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """See the module.
+
+    Args:
+        options: of a stream.
+        schema: the wanted columns.
+        clock: seconds that pass, for `maxTriggerDelay`.
+    """
+
+    def __init__(self, options: ReadOptions, schema: pa.Schema, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._tasks = RangeReader(options, schema)
+        self._clock = clock
+        self._client: LogClient | None = None
+        self._last_batch_at: float | None = None
+        self._target: Standing | None = None
+        """What there was when a query began that is to stop when it has read that."""
+        self._has_begun = False
+        self._seen: Standing | None = None
+        """What there was when Spark last asked; it asks for its report right after that."""
+        self._warned: set[str] = set()
+
+    def initialOffset(self) -> dict[str, dict[str, int | str]]:  # noqa: N802 - Spark's name
+        """Return where a new query begins.
+
+        Raises:
+            OptionError, DataLossError, TidelogError: as `starts_of`.
+        """
+        return starts_of(self._options, self._connected(), self._losses()).to_json()
+
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: Mapping[str, object] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, dict[str, int | str]]:
+        """Return where the next micro-batch ends, which is `start` while there is nothing to be read.
+
+        Args:
+            start: where it begins; None: Spark does not tell.
+            limit: what Spark allows: rows, or all that there is.
+
+        Raises:
+            OptionError, DataLossError, TidelogError: the cluster cannot be asked, or does not fit the options.
+        """
+        if start is None:
+            if self._options.max_offsets or self._options.min_offsets:
+                raise OptionError("'maxOffsetsPerTrigger' and 'minOffsetsPerTrigger' need Spark 4.2 or newer.")
+            return _all_of(self._standing()).to_json()
+        begin = parse_position(start)
+        if self._target is not None and not self._has_begun and _is_ahead(begin, self._target):
+            self._target = self._standing()  # it was taken before it was known where the query begins
+        self._has_begun = True
+        standing = self._target or self._standing()
+        end = advance(begin, standing, self._losses(), most=getattr(limit, "max_rows", None))
+        if self._is_too_little(begin, end):
+            return begin.to_json()
+        if end != begin:
+            self._last_batch_at = self._clock()
+        return end.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return what the options say of the size of a micro-batch."""
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows  # noqa: PLC0415 - Spark 4.2
+
+        most = self._options.max_offsets
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def reportLatestOffset(self) -> dict[str, dict[str, int | str]]:  # noqa: N802 - Spark's name
+        """Return where all records that there are end: what the query lacks to it is its lag."""
+        return _all_of(self._seen or self._standing()).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Take down what there is: what comes later is not for this run of the query."""
+        self._target = self._standing()
+
+    def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> Sequence[RangePartition]:
+        """Return the ranges of a micro-batch; the same for the same positions, always."""
+        begin, stop = parse_position(start), parse_position(end)
+        return [
+            RangePartition(wanted, bytes.fromhex(stop.topic_ids.get(wanted.topic, "")))
+            for wanted in split(ranges_between(begin, stop), self._options.min_partitions)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one range, in a task.
+
+        Raises:
+            DataLossError, TidelogError: as `RangeReader.read`.
+        """
+        return self._tasks.read(partition)
+
+    def stop(self) -> None:
+        """End the connection."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """Travel without the connection."""
+        return {**self.__dict__, "_client": None, "_target": None, "_seen": None, "_warned": set()}
+
+    def _connected(self) -> LogClient:
+        if self._client is None:
+            self._client = self._tasks.client()
+        return self._client
+
+    def _standing(self) -> Standing:
+        self._seen = standing_of(self._options, self._connected())
+        return self._seen
+
+    def _losses(self) -> Losses:
+        return Losses(fail=self._options.fail_on_data_loss, warn=self._warn)
+
+    def _warn(self, what: str) -> None:
+        """Tell of a loss, once: Spark asks several times a second."""
+        if what not in self._warned and len(self._warned) < WARNINGS_MAX:
+            self._warned.add(what)
+            _LOG.warning("%s", what)
+
+    def _is_too_little(self, begin: StreamPosition, end: StreamPosition) -> bool:
+        """Whether to wait for more; not where Spark only wants what there is."""
+        least = self._options.min_offsets
+        if least is None or self._target is not None:
+            return False
+        waiting = backlog_of(begin, end)
+        if not 0 < waiting < least:
+            return False
+        now = self._clock()
+        if self._last_batch_at is None:
+            self._last_batch_at = now
+        return now - self._last_batch_at < self._options.max_delay_s
+
+
+def _all_of(standing: Standing) -> StreamPosition:
+    offsets = {at: bounds.high_watermark for at, bounds in standing.bounds.items()}
+    return StreamPosition(offsets, standing.topic_ids)
+
+
+def _is_ahead(position: StreamPosition, standing: Standing) -> bool:
+    bounds = standing.bounds
+    return any(at not in bounds or offset > bounds[at].high_watermark for at, offset in position.offsets.items())

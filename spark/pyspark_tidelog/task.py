@@ -1,0 +1,97 @@
+"""A task of Spark: one range of one partition, read with a connection of its own. Batch reads and streams share it.
+
+`RangePartition` and `RangeReader` travel to the tasks pickled.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from pyspark_tidelog.errors import DataLossError
+from pyspark_tidelog.offsets import OffsetRange
+from pyspark_tidelog.options import ReadOptions
+from pyspark_tidelog.plan import LogClient
+from pyspark_tidelog.reader import read_batches
+from tidelog.errors import UnknownTopicError
+from tidelog.model import Fetched
+from tidelog.sync import Client
+
+FETCH_BYTES: Final = 8 * 1024 * 1024
+"""One fetch's answer; a task holds two of them at most."""
+
+_WAIT_MS: Final = 5_000
+"""How long a fetch waits for planned records that a node does not have yet, before they count as lost."""
+
+_CLIENT_ID: Final = "spark"
+_LOG: Final = logging.getLogger(__name__)
+
+
+class RangePartition(InputPartition):
+    """One task's range, and the id of the topic that it was planned for; empty: it is not known."""
+
+    def __init__(self, wanted: OffsetRange, topic_id: bytes) -> None:
+        super().__init__(wanted)
+        self.wanted = wanted
+        self.topic_id = topic_id
+
+
+class RangeReader:
+    """Reads ranges.
+
+    Args:
+        options: of the read.
+        schema: the wanted columns.
+    """
+
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+
+    def client(self) -> Client:
+        """Return a new client as the options say; it is for the caller to close."""
+        return Client(self._options.bootstrap, client_id=_CLIENT_ID, api_key=self._options.api_key)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one range.
+
+        Raises:
+            DataLossError, TidelogError: as `read_batches`.
+        """
+        if not isinstance(partition, RangePartition):  # what Spark makes of an empty list of partitions
+            return
+        with self.client() as client:
+            if self._is_planned_topic(client, partition):
+                yield from self._read(client, partition.wanted)
+
+    def _read(self, client: LogClient, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        def fetch(offset: int) -> Fetched:
+            return client.fetch(
+                wanted.topic, wanted.partition, offset, max_bytes=FETCH_BYTES, min_bytes=1, wait_ms=_WAIT_MS
+            )
+
+        return read_batches(
+            wanted,
+            fetch,
+            self._schema,
+            max_records=self._options.max_records_per_batch,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )
+
+    def _is_planned_topic(self, client: LogClient, partition: RangePartition) -> bool:
+        """Whether the topic is still the one that the range was planned for; if not, its records are lost."""
+        topic = partition.wanted.topic
+        try:
+            if client.topic(topic).topic_id == partition.topic_id or not partition.topic_id:
+                return True
+            message = f"topic {topic!r} was deleted and made again since this read was planned."
+        except UnknownTopicError:
+            message = f"topic {topic!r} was deleted since this read was planned."
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{message} Load it again.")
+        _LOG.warning("%s Its records are skipped.", message)
+        return False

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import pickle
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from tests.spark.logs import FakeClient, FakeLog, numbered
+
+from pyspark_tidelog import DataLossError, OptionError, task
+from pyspark_tidelog.options import parse_options
+from pyspark_tidelog.stream import TidelogStreamReader
+
+SCHEMA = pa.schema([pa.field("offset", pa.int64())])
+ALL = ReadAllAvailable()
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
+    fake = FakeClient({"t": [FakeLog([numbered(30)]), FakeLog()]})
+    monkeypatch.setattr(task, "Client", fake)
+    return fake
+
+
+def reader(clock: Clock | None = None, **options: str) -> TidelogStreamReader:
+    given = {"bootstrap": "a:1", "subscribe": "t", "startingOffsets": "earliest", **options}
+    return TidelogStreamReader(parse_options(given, streaming=True), SCHEMA, clock or Clock())
+
+
+def grow(fake: FakeClient, count: int, partition: int = 0) -> None:
+    log = fake.logs["t"][partition]
+    log.batches.append(numbered(count, log.end))
+
+
+def at(fake: FakeClient, *offsets: int) -> dict[str, object]:
+    by_partition: dict[str, int | str] = {str(p): offset for p, offset in enumerate(offsets)}
+    return {"t": {**by_partition, "id": fake.topic("t").topic_id.hex()}}
+
+
+def test_where_a_query_begins(fake: FakeClient) -> None:
+    assert reader().initialOffset() == at(fake, 0, 0)
+    assert reader(startingOffsets="latest").initialOffset() == at(fake, 30, 0)
+    assert reader(startingOffsets='{"t":{"0":7,"1":-1}}').initialOffset() == at(fake, 7, 0)
+    fake.logs["t"][0].deleted = 9
+    with pytest.raises(DataLossError, match="offsets 7 to 8 are deleted"):
+        reader(startingOffsets='{"t":{"0":7,"1":-1}}').initialOffset()
+    missing = reader(subscribe="nowhere")
+    with pytest.raises(OptionError, match="no topic 'nowhere'"):
+        missing.initialOffset()
+
+
+def test_a_batch_is_planned_alike_however_often_and_read_by_a_copy(fake: FakeClient) -> None:
+    query = reader(minPartitions="3")
+    start, end = at(fake, 4, 0), at(fake, 30, 0)
+    assert query.latestOffset(start, ALL) == end
+    grow(fake, 10)
+    planned = [each.wanted for each in query.partitions(start, end)]
+    assert planned == [each.wanted for each in reader(minPartitions="3").partitions(start, end)]
+    travelled: TidelogStreamReader = pickle.loads(pickle.dumps(query))
+    batches = [batch for each in query.partitions(start, end) for batch in travelled.read(each)]
+    assert [offset for batch in batches for offset in batch.to_pydict()["offset"]] == list(range(4, 30))
+    assert query.partitions(end, end) == []
+    query.stop()
+    query.stop()
+
+
+def test_a_limit_is_spark_s_to_set(fake: FakeClient) -> None:
+    query = reader(maxOffsetsPerTrigger="12")
+    assert query.getDefaultReadLimit() == ReadMaxRows(12)
+    assert reader().getDefaultReadLimit() == ALL
+    assert query.latestOffset(at(fake, 0, 0), ReadMaxRows(12)) == at(fake, 12, 0)
+    assert query.latestOffset(at(fake, 0, 0), ALL) == at(fake, 30, 0)
+    assert query.reportLatestOffset() == at(fake, 30, 0)
+
+
+def test_too_few_records_wait_but_not_for_ever(fake: FakeClient) -> None:
+    clock = Clock()
+    query = reader(clock, minOffsetsPerTrigger="40", maxTriggerDelay="30s")
+    start = at(fake, 0, 0)
+    assert query.latestOffset(start, ALL) == start
+    clock.now += 29
+    assert query.latestOffset(start, ALL) == start
+    clock.now += 1
+    end = at(fake, 30, 0)
+    assert query.latestOffset(start, ALL) == end
+    grow(fake, 39)
+    assert query.latestOffset(end, ALL) == end
+    grow(fake, 1, partition=1)
+    assert query.latestOffset(end, ALL) == at(fake, 69, 1)
+
+
+def test_what_comes_later_is_not_for_a_query_that_takes_what_there_is(fake: FakeClient) -> None:
+    query = reader(minOffsetsPerTrigger="1000")
+    query.prepareForTriggerAvailableNow()
+    grow(fake, 10)
+    fake.logs["t"].append(FakeLog([numbered(3)]))
+    assert query.latestOffset(at(fake, 0, 0), ALL) == at(fake, 30, 0)
+    begun_later = reader(startingOffsets="latest")
+    begun_later.prepareForTriggerAvailableNow()
+    grow(fake, 10)
+    fake.logs["t"].append(FakeLog([numbered(3)]))
+    start = begun_later.initialOffset()
+    assert begun_later.latestOffset(start, ALL) == start, "no loss: the target was taken earlier"
+
+
+def test_a_loss_is_told_once(fake: FakeClient, caplog: pytest.LogCaptureFixture) -> None:
+    start = at(fake, 30, 0)
+    fake.logs["t"].pop()
+    with pytest.raises(DataLossError, match="t-1 is no more"):
+        reader().latestOffset(start, ALL)
+    lenient = reader(failOnDataLoss="false")
+    for _ in range(3):
+        assert lenient.latestOffset(start, ALL) == start
+    assert caplog.text.count("t-1 is no more") == 1
+    fake.logs.clear()
+    assert lenient.latestOffset(start, ALL) == start, "a topic that is gone stays where it was"
+
+
+def test_before_spark_4_2(fake: FakeClient) -> None:
+    assert reader().latestOffset() == at(fake, 30, 0)
+    with pytest.raises(OptionError, match=r"need Spark 4\.2"):
+        reader(maxOffsetsPerTrigger="1").latestOffset()

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_tidelog.errors import DataLossError, TidelogSourceError
+from pyspark_tidelog.offsets import Bounds, OffsetRange, TopicPartition
+from pyspark_tidelog.stream_offsets import (
+    Losses,
+    Standing,
+    StreamPosition,
+    advance,
+    backlog_of,
+    parse_position,
+    ranges_between,
+    shares,
+)
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+IDS = {"a": "0a", "b": "0b"}
+PARTITIONS = st.builds(TopicPartition, st.sampled_from(["a", "b", "c/é"]), st.integers(0, 12))
+OFFSETS = st.dictionaries(PARTITIONS, st.integers(0, 2**62))
+
+
+def standing(**ends: int) -> Standing:
+    """`a0=5`: partition 0 of topic a holds offsets 0 to 4."""
+    bounds = {TopicPartition(name[0], int(name[1:])): Bounds(0, end) for name, end in ends.items()}
+    return Standing(bounds, {at.topic: IDS[at.topic] for at in bounds})
+
+
+def losses(told: list[str] | None = None) -> Losses:
+    return Losses(fail=told is None, warn=lambda what: None if told is None else told.append(what))
+
+
+@given(OFFSETS, st.dictionaries(st.sampled_from(["a", "b", "c/é", "other"]), st.just("00ff")))
+def test_a_position_comes_back_from_a_checkpoint(offsets: dict[TopicPartition, int], topic_ids: dict[str, str]) -> None:
+    text = json.dumps(StreamPosition(offsets, topic_ids).to_json())
+    back = parse_position(json.loads(text))
+    assert back.offsets == offsets
+    assert json.dumps(back.to_json()) == text
+    mixed = StreamPosition(dict(reversed(offsets.items())), topic_ids)
+    assert json.dumps(mixed.to_json()) == text, "the same place is the same text"
+
+
+def test_what_kafkas_source_wrote_is_a_position_without_ids() -> None:
+    assert parse_position({"a": {"0": 23, "1": 7}}) == StreamPosition({A0: 23, A1: 7})
+
+
+@pytest.mark.parametrize(
+    "given", [None, [], 7, {"a": 3}, {"a": {"x": 3}}, {"a": {"0": -1}}, {"a": {"0": "7"}}, {"a": {"id": "xyz"}}]
+)
+def test_what_is_no_position_is_refused(given: object) -> None:
+    with pytest.raises(TidelogSourceError, match="checkpointLocation of its own"):
+        parse_position(given)
+
+
+def test_new_partitions_enter_in_a_batch_of_which_they_have_no_part() -> None:
+    start = StreamPosition({A0: 3}, {"a": "0a"})
+    there = Standing({A0: Bounds(0, 5), A1: Bounds(2, 9), B0: Bounds(0, 1)}, IDS)
+    entered = advance(start, there, losses(), most=None)
+    assert entered == StreamPosition({A0: 5, A1: 2, B0: 0}, IDS)
+    assert ranges_between(start, entered) == [OffsetRange("a", 0, 3, 5)]
+    read = advance(entered, there, losses(), most=None)
+    assert ranges_between(entered, read) == [OffsetRange("a", 1, 2, 9), OffsetRange("b", 0, 0, 1)]
+    assert advance(read, there, losses(), most=None).to_json() == read.to_json(), "nothing is new"
+
+
+def test_what_was_read_and_is_gone_is_a_loss() -> None:
+    start = StreamPosition({A0: 3, A1: 4}, {"a": "0a"})
+    for there, what in (
+        (standing(a0=3), "a-1 is no more"),
+        (standing(a0=3, a1=2), "a-1 ends at 2, before 4"),
+        (Standing(standing(a0=9, a1=9).bounds, {"a": "ff"}), "deleted and made again"),
+    ):
+        with pytest.raises(DataLossError, match=what):
+            advance(start, there, losses(), most=None)
+        told: list[str] = []
+        end = advance(start, there, losses(told), most=None)
+        assert len(told) == 1
+        assert what in told[0]
+        assert ranges_between(start, end) == []
+        told.clear()
+        after = advance(end, there, losses(told), most=None)
+        again = advance(after, there, losses(told), most=None)
+        assert again.to_json() == after.to_json(), "a query that takes what there is comes to its end"
+
+
+def test_a_topic_made_again_is_read_from_its_beginning_where_losses_may_be() -> None:
+    start = StreamPosition({A0: 3}, {"a": "0a"})
+    there = Standing({A0: Bounds(0, 9)}, {"a": "ff"})
+    end = advance(start, there, losses([]), most=None)
+    assert end == StreamPosition({A0: 0}, {"a": "ff"})
+    assert ranges_between(end, advance(end, there, losses(), most=None)) == [OffsetRange("a", 0, 0, 9)]
+    elsewhere = StreamPosition({A0: 3})
+    assert ranges_between(elsewhere, advance(elsewhere, there, losses(), most=None)) == [OffsetRange("a", 0, 3, 9)]
+
+
+@given(st.dictionaries(PARTITIONS, st.integers(0, 10**12)), st.integers(1, 10**12) | st.none())
+def test_shares(backlog: dict[TopicPartition, int], most: int | None) -> None:
+    taken = shares(backlog, most)
+    assert taken.keys() == backlog.keys()
+    assert all((0 < taken[at] <= count) if count else taken[at] == 0 for at, count in backlog.items())
+    if most is None:
+        assert taken == backlog
+    else:
+        assert sum(taken.values()) <= most + len(backlog)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 3)), max_size=8), st.integers(1, 20))
+def test_batches_follow_one_another_without_gap_or_overlap(growth: list[tuple[int, int]], most: int) -> None:
+    position = StreamPosition({A0: 0}, {"a": "0a"})
+    ends = {0: 0}
+    read: dict[int, list[int]] = {}
+    for records, partition in [*growth, *[(0, 0)] * 500]:
+        for new in range(partition + 1):
+            ends.setdefault(new, 0)
+        ends[partition] += records
+        there = Standing({TopicPartition("a", p): Bounds(0, end) for p, end in ends.items()}, {"a": "0a"})
+        following = advance(position, there, losses(), most=most)
+        assert backlog_of(position, following) <= most + len(ends)
+        for wanted in ranges_between(position, following):
+            read.setdefault(wanted.partition, []).extend(range(wanted.start, wanted.end))
+        position = following
+    assert read == {p: list(range(end)) for p, end in ends.items() if end}

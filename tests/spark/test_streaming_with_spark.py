@@ -1,0 +1,153 @@
+"""Streams the whole way: a real node, a real Spark, checkpoints, and queries that end in the middle."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from tests.spark.conftest import Node
+
+from tidelog.sync import Client
+
+pytestmark = pytest.mark.spark
+
+DEADLINE_S = 120
+
+
+class Stream:
+    """A topic of one test's own, and queries over it that have one checkpoint."""
+
+    def __init__(self, node: Node, client: Client, spark: SparkSession, directory: Path) -> None:
+        self.name = f"s-{uuid.uuid4().hex}"
+        self.client = client
+        self.batches: list[list[int]] = []
+        """The values of each micro-batch that was taken."""
+        self.fail_at: int | None = None
+        self._node = node
+        self._spark = spark
+        self._checkpoint = directory / "checkpoint"
+
+    def publish(self, start: int, end: int, partition: int = 0) -> None:
+        with self.client.producer(self.name) as producer:
+            producer.send_arrow(pa.table({"value": [b"%d" % n for n in range(start, end)]}), partition=partition)
+
+    @contextlib.contextmanager
+    def query(self, *, available_now: bool = False, **options: str) -> Iterator[StreamingQuery]:
+        given = {"bootstrap": self._node.address, "subscribe": self.name, "startingOffsets": "earliest", **options}
+        frame = self._spark.readStream.format("tidelog").options(**given).load()
+        writing = frame.select("value").writeStream.option("checkpointLocation", str(self._checkpoint))
+        trigger: dict[str, Any] = {"availableNow": True} if available_now else {"processingTime": "0 seconds"}
+        query = writing.trigger(**trigger).foreachBatch(self._take).start()
+        try:
+            yield query
+        finally:
+            query.stop()
+
+    def run(self, **options: str) -> list[dict[str, Any]]:
+        """Take what there is; return what Spark tells of each micro-batch."""
+        with self.query(available_now=True, **options) as query:
+            assert query.awaitTermination(DEADLINE_S)
+            return [json.loads(progress.json) for progress in query.recentProgress]
+
+    def wait_for(self, count: int) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while sum(map(len, self.batches)) < count:
+            assert time.monotonic() < deadline, self.batches
+            time.sleep(0.05)
+
+    def taken(self) -> list[int]:
+        return sorted(number for batch in self.batches for number in batch)
+
+    def _take(self, frame: DataFrame, batch_id: int) -> None:
+        if batch_id == self.fail_at:
+            raise RuntimeError("it dies in the middle of a batch")
+        self.batches.append([int(row.value) for row in frame.collect()])
+
+
+@pytest.fixture
+def stream(node: Node, client: Client, spark: SparkSession, tmp_path: Path) -> Stream:
+    return Stream(node, client, spark, tmp_path)
+
+
+def ends(progress: dict[str, Any], name: str = "endOffset") -> dict[str, int]:
+    (of_topic,) = progress["sources"][0][name].values()
+    return {key: value for key, value in of_topic.items() if key != "id"}
+
+
+def test_a_query_goes_on_where_it_stopped_and_finds_new_partitions(stream: Stream) -> None:
+    stream.client.create_topic(stream.name, partitions=2, flush="never")
+    stream.publish(0, 100)
+    stream.publish(100, 130, partition=1)
+    told = stream.run(maxOffsetsPerTrigger="70")
+    assert [batch for batch in stream.batches if len(batch) > 70] == []
+    assert stream.taken() == list(range(130))
+    last = next(each for each in reversed(told) if each["numInputRows"])
+    assert ends(last) == ends(last, "latestOffset") == {"0": 100, "1": 30}
+    stream.client.alter_topic(stream.name, partitions=3)
+    stream.publish(130, 140, partition=2)
+    stream.publish(140, 150)
+    stream.run()
+    assert stream.taken() == list(range(150))
+
+
+def test_a_live_query_takes_what_comes(stream: Stream) -> None:
+    stream.client.create_topic(stream.name, flush="never")
+    with stream.query():
+        stream.publish(0, 10)
+        stream.wait_for(10)
+        stream.publish(10, 20)
+        stream.wait_for(20)
+    assert stream.taken() == list(range(20))
+
+
+def test_a_batch_that_failed_is_read_again_as_it_was(stream: Stream) -> None:
+    stream.client.create_topic(stream.name, flush="never")
+    stream.publish(0, 50)
+    stream.fail_at = 1
+    with stream.query(maxOffsetsPerTrigger="20") as query, pytest.raises(StreamingQueryException, match="it dies"):
+        query.awaitTermination(DEADLINE_S)
+    assert stream.batches == [list(range(20))]
+    stream.fail_at = None
+    stream.publish(50, 60)
+    stream.run(maxOffsetsPerTrigger="100")
+    assert stream.batches == [list(range(20)), list(range(20, 40)), list(range(40, 60))]
+
+
+def broken(stream: Stream, match: str, **options: str) -> None:
+    with pytest.raises(StreamingQueryException, match=match):
+        stream.run(**options)
+
+
+def test_what_is_gone_fails_a_query_unless_that_may_be(stream: Stream) -> None:
+    broken(stream, "there is no topic")
+    stream.client.create_topic(stream.name, flush="never")
+    stream.publish(0, 10)
+    stream.run()
+    stream.client.delete_topic(stream.name)
+    broken(stream, "is no more among the chosen partitions")
+    stream.client.create_topic(stream.name, flush="never")
+    stream.publish(100, 110)
+    broken(stream, "was deleted and made again")
+    stream.run(failOnDataLoss="false")
+    assert stream.taken() == [*range(10), *range(100, 110)]
+
+
+def refused(load: Callable[[], object], match: str) -> None:
+    with pytest.raises(Exception, match=match):
+        load()
+
+
+def test_a_stream_has_no_end(stream: Stream) -> None:
+    stream.client.create_topic(stream.name, flush="never")
+    refused(lambda: stream.run(endingOffsets="latest"), "a stream has no end")
+    refused(lambda: stream.run(maxOffsetsPerTriger="5"), "Did you mean 'maxOffsetsPerTrigger'")

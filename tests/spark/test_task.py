@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import InputPartition
+from tests.spark.logs import FakeClient, FakeLog, numbered
+
+from pyspark_tidelog import DataLossError, task
+from pyspark_tidelog.offsets import OffsetRange
+from pyspark_tidelog.options import parse_options
+from pyspark_tidelog.task import RangePartition, RangeReader
+
+SCHEMA = pa.schema([pa.field("offset", pa.int64())])
+WANTED = OffsetRange("t", 0, 10, 50)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
+    fake = FakeClient({"t": [FakeLog([numbered(30), numbered(30, 30)])]})
+    monkeypatch.setattr(task, "Client", fake)
+    return fake
+
+
+def reader(**options: str) -> RangeReader:
+    return RangeReader(parse_options({"bootstrap": "a:1", "subscribe": "t", **options}), SCHEMA)
+
+
+def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
+    return [offset for batch in batches for offset in batch.to_pydict()["offset"]]
+
+
+def test_a_range_is_read_of_the_topic_that_it_was_planned_for_where_that_is_known(fake: FakeClient) -> None:
+    for topic_id in (fake.topic("t").topic_id, b""):
+        assert offsets(reader().read(RangePartition(WANTED, topic_id))) == list(range(10, 50))
+    assert offsets(reader().read(InputPartition(None))) == []
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_another_topic_of_the_same_name_is_not_read(
+    fake: FakeClient, gone: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    planned = RangePartition(WANTED, fake.topic("t").topic_id)
+    if gone:
+        fake.logs.clear()
+    else:
+        fake.made["t"] = 1
+    with pytest.raises(DataLossError, match="was deleted"):
+        list(reader().read(planned))
+    assert list(reader(failOnDataLoss="false").read(planned)) == []
+    assert "skipped" in caplog.text
