@@ -68,6 +68,7 @@ from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_broker.storage.partition.partition_dirs import sweep_trash
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.hash_memory import HashMemory
+from tidelog_broker.wire.accounts import Accounts
 from tidelog_broker.wire.bounds import ConnectionBounds
 from tidelog_broker.wire.peers import Peers
 from tidelog_proto import broker_pb2 as pb
@@ -141,6 +142,7 @@ class Broker:
             self.disk = self._open_disk(fs)
             self.replication = self._open_replication()
             self.security = NodeSecurity(settings, self.threads.secrets)
+            self.accounts = Accounts(self.security.registry.quotas, time.monotonic)
             opening.pop_all()
         # What a worker is at is waited for asleep: it needs the interpreter itself.
         io, journals = self.threads.io, self.threads.journals

@@ -93,7 +93,7 @@ class Client:
         self._teller = None if metrics is None else Teller(metrics)
         self._router = Router(
             parse_addresses(bootstrap),
-            ConnectionPool(identity, None if self._teller is None else self._teller.reconnected),
+            ConnectionPool(identity, self._teller),
             request_timeout_s=request_timeout_s,
             quorum_timeout_s=quorum_timeout_s,
             zone=zone,

@@ -26,11 +26,13 @@ from tidelog.errors import (
     ClosedError,
     ConnectionLostError,
     NodeUnreachableError,
+    QuotaExceededError,
     RequestTimeoutError,
     TidelogError,
     error_of,
     error_of_local,
 )
+from tidelog.throttle import Throttle
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame, encode_frame
@@ -118,10 +120,16 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = True
         self._waiting: list[asyncio.Future[None]] = []
         self._when_writable: list[Callable[[], None]] = []
+        self.throttle: Throttle | None = None
+        """What the node has said of this client's quota; None while it has said nothing."""
+        self.count_throttled: Callable[[float], None] = lambda _: None
+        """Told by how many seconds this client is delayed more."""
 
     def greeted(self, greeting: pb.HelloReply) -> None:
         """The node has introduced itself: its frames may now have their full size."""
         self.greeting = greeting
+        if greeting.produce_bytes:
+            self._throttled().greeted(greeting.produce_bytes)
         self._receiver.frame_bytes_max = FRAME_BYTES_MAX
 
     # ------------------------------------------------------------------------------------------- requests
@@ -317,6 +325,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle(self, frame: Frame) -> None:
         correlation_id = frame.envelope.correlation_id
+        if frame.envelope.throttle_ms:
+            self._throttled().heard(frame.envelope)
         if correlation_id == 0:
             self._push(frame)
             return
@@ -329,6 +339,12 @@ class Connection(asyncio.BufferedProtocol):
         pending.answered(error_of(frame.envelope.error, self.name) if is_error else frame)
         if len(self._requests.waiting) == REQUESTS_IN_FLIGHT_MAX - 1:
             self._wake()
+
+    def _throttled(self) -> Throttle:
+        if self.throttle is None:
+            count = lambda more_s: self.count_throttled(more_s)  # noqa: E731, PLW0108 - it is set later
+            self.throttle = Throttle(self._loop, self.name, count)
+        return self.throttle
 
     def _push(self, frame: Frame) -> None:
         kind = frame.envelope.WhichOneof("kind")
@@ -362,6 +378,8 @@ class Connection(asyncio.BufferedProtocol):
         for subscriber in subscribers.values():
             subscriber.connection_lost(error)
         self._wake()
+        if self.throttle is not None:
+            self.throttle.close()
 
     def _set_lost(self, error: TidelogError) -> None:
         if not self.lost.done():
@@ -401,6 +419,10 @@ async def connect(
     except (BadReplyError, ConnectionLostError, RequestTimeoutError) as error:
         connection.close(error)
         raise NodeUnreachableError(f"no greeting from {_name(address)}: {error}") from error
+    except QuotaExceededError as error:  # of connections: a moment later there may be fewer
+        connection.close()
+        error.retriable = True
+        raise
     except BaseException:
         connection.close()
         raise

@@ -18,6 +18,7 @@ TidelogError                      code, retriable, definite, retry_after_ms, don
 ├── StoredOnQuorumError           the records are stored and committed, but perhaps not on all replicas (`acks="all"`)
 ├── InvalidRequestError           malformed, unknown kind or version, too large, bad arguments
 ├── AccessError                   UnauthenticatedError, CredentialsExpiredError, ForbiddenError
+├── QuotaExceededError            as many topics, connections or others as a quota allows are there
 ├── BatchRefusedError             CorruptBatchError, BatchTooLargeError, UnsupportedBatchError
 ├── UnknownTopicError, TopicExistsError, InvalidTopicError, UnknownPartitionError
 ├── OffsetOutOfRangeError         log_start_offset, high_watermark
@@ -384,6 +385,12 @@ class UnknownGroupError(GroupError):
     default_code = pb.UNKNOWN_GROUP
 
 
+class QuotaExceededError(TidelogError):
+    """There are as many topics, partitions, groups or connections of this caller as its quota allows."""
+
+    default_code = pb.QUOTA_EXCEEDED
+
+
 class NodeFailedError(TidelogError):
     """The node failed in the middle."""
 
@@ -437,6 +444,7 @@ CLASS_OF_CODE: Final[dict[int, type[TidelogError]]] = {
     pb.GROUP_NOT_EMPTY: GroupNotEmptyError,
     pb.UNKNOWN_GROUP: UnknownGroupError,
     pb.INTERNAL: InternalError,
+    pb.QUOTA_EXCEEDED: QuotaExceededError,
 }
 """Codes that are not here (of a newer node) become plain `TidelogError`s."""
 

@@ -46,6 +46,13 @@ class Teller:
         host, port = address
         self.tell(self.metrics.reconnected, f"{host}:{port}")
 
+    def throttled(self, address: tuple[str, int], delay_s: float) -> None:
+        """A node delays this client by so many seconds more; metrics of before there were quotas are not told."""
+        host, port = address
+        call: Callable[..., None] | None = getattr(self.metrics, "throttled", None)
+        if call is not None:
+            self.tell(call, f"{host}:{port}", delay_s)
+
 
 class ProducerMeter:
     """Tells what becomes of one producer's records.

@@ -44,3 +44,6 @@ class ClientMetrics(Protocol):
 
     def reconnected(self, node: str) -> None:
         """The connection to a node (HOST:PORT) that had been lost stands again."""
+
+    def throttled(self, node: str, delay_s: float) -> None:
+        """A node (HOST:PORT) holds the client to its quota, for so many seconds more than it has said before."""

@@ -12,7 +12,8 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from functools import partial
+from typing import Final, Protocol, TypeVar
 
 from tidelog.backoff import Backoff
 from tidelog.connection import Address, Connection, connect
@@ -54,17 +55,27 @@ def identity_of(client_id: str, request_timeout_s: float, idle_poll_us: int, api
     return Identity(client_id, software(), min(request_timeout_s, CONNECT_TIMEOUT_S_MAX), idle_poll_us, api_key)
 
 
+class ConnectionTeller(Protocol):
+    """Who counts what becomes of connections."""
+
+    def reconnected(self, address: Address) -> None:
+        """A connection was lost, and another one stands."""
+
+    def throttled(self, address: Address, delay_s: float) -> None:
+        """A node delays this client by so much more."""
+
+
 class ConnectionPool:
     """address -> connection.
 
     Args:
         identity: of the client.
-        reconnected: called with an address where a connection was lost and another one stands.
+        teller: told of what becomes of connections; None: nobody is.
     """
 
-    def __init__(self, identity: Identity, reconnected: Callable[[Address], None] | None = None) -> None:
+    def __init__(self, identity: Identity, teller: ConnectionTeller | None = None) -> None:
         self._identity = identity
-        self._reconnected = reconnected
+        self._teller = teller
         self._connections: dict[Address, Connection] = {}
         self._attempts: dict[Address, asyncio.Task[Connection]] = {}
         self._backoffs: dict[Address, Backoff] = {}
@@ -144,8 +155,10 @@ class ConnectionPool:
             raise
         backoff.reset()
         self._doubtful.discard(address)
-        if self._reconnected is not None and address in self._connections:
-            self._reconnected(address)
+        if self._teller is not None:
+            connection.count_throttled = partial(self._teller.throttled, address)
+            if address in self._connections:
+                self._teller.reconnected(address)
         self._connections[address] = connection
         connection.lost.add_done_callback(lambda _: self._doubtful.add(address))
         return connection

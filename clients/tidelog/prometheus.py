@@ -80,6 +80,9 @@ class PrometheusMetrics:
             self._reconnects = Counter(
                 "tidelog_client_reconnects", "Connections to a node that stand again", ["node"], registry=registry
             )
+            self._throttled = Counter(
+                "tidelog_client_throttled_seconds", "Delays by a node's quota", ["node"], registry=registry
+            )
         except ValueError as error:
             raise ValueError(
                 "this registry has the metrics of Tidelog's clients already: make one PrometheusMetrics, and give it "
@@ -132,6 +135,10 @@ class PrometheusMetrics:
     def reconnected(self, node: str) -> None:
         """See `ClientMetrics`."""
         self._reconnects.labels(node).inc()
+
+    def throttled(self, node: str, delay_s: float) -> None:
+        """See `ClientMetrics`."""
+        self._throttled.labels(node).inc(delay_s)
 
     def _publishing(self, topic: str) -> _Published:
         series: list[Any] = [family.labels(topic) for family in self._published]

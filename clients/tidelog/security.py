@@ -1,4 +1,4 @@
-"""API keys and rules: who may do what in a cluster. What the client does of that is `Client.security`."""
+"""API keys, rules and quotas: who may do what in a cluster, and how much. In the client that is `Client.security`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final, Literal
 
 from tidelog.errors import InvalidRequestError
+from tidelog.quota import Quota, quota_of, quota_to
 from tidelog.routing import Router, repeated
 from tidelog_proto import broker_pb2 as pb
 
@@ -154,6 +155,27 @@ class Security:
         found: list[AccessRule] = []
         async for reply in self._pages(pb.SecurityList.RULES):
             found += map(_rule, reply.rules)
+        return found
+
+    async def set_quota(self, subject: str, quota: Quota) -> None:
+        """Bound how much somebody may have, instead of what bounded him before; it holds everywhere within a second.
+
+        Args:
+            subject: a principal; "role:NAME" and "*" for each principal with that role, and each; "address:CIDR" for
+                each address of a network; "default" for whoever no narrower quota speaks of.
+            quota: what it does not name it does not bound.
+        """
+        await self._change(pb.SecurityChange(set_quota=quota_to(subject, quota)))
+
+    async def remove_quota(self, subject: str) -> None:
+        """Remove the quota of a subject; what it held back goes on at once."""
+        await self._change(pb.SecurityChange(remove_quota=subject))
+
+    async def quotas(self) -> dict[str, Quota]:
+        """Return all quotas, by their subjects."""
+        found: dict[str, Quota] = {}
+        async for reply in self._pages(pb.SecurityList.QUOTAS):
+            found |= {quota.subject: quota_of(quota) for quota in reply.quotas}
         return found
 
     async def test(

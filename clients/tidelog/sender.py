@@ -167,6 +167,8 @@ class Sender:
                 batch = None if connection is None else lane.next_to_send(now, now_us)
                 if connection is not None and batch is not None:
                     shipments.setdefault(connection, []).append(Shipment(lane, batch))
+                    if connection.throttle is not None:
+                        connection.throttle.published(batch.encoded.length)
                     if lane.has_more:
                         going_on.append(lane)
                 else:
@@ -195,6 +197,10 @@ class Sender:
             return None  # what is in flight elsewhere is answered or abandoned first, and that wakes the lane
         if not connection.ready:
             connection.when_ready(partial(self.wake, lane))
+            return None
+        throttle = connection.throttle
+        if throttle is not None and not throttle.may_publish():
+            throttle.when_open((self, lane.partition), partial(self.wake, lane))
             return None
         return connection
 
@@ -290,6 +296,7 @@ class Sender:
                 answered=partial(self._answered, connection, shipments),
             )
         except TidelogError as error:
+            _came_back(connection, shipments)
             self._failed(shipments, error)
             return
         if self._meter is not None:
@@ -297,6 +304,7 @@ class Sender:
                 self._meter.sent(shipment.batch)
 
     def _answered(self, connection: Connection, shipments: list[Shipment], answer: Frame | TidelogError) -> None:
+        _came_back(connection, shipments)
         if isinstance(answer, TidelogError):
             self._failed(shipments, answer)
             return
@@ -373,3 +381,9 @@ class Sender:
     def _no_trouble(self, lane: Lane) -> None:
         if self._troubled_since.pop(lane.partition, None) is not None and not self._troubled_since:
             self._told = False
+
+
+def _came_back(connection: Connection, shipments: Sequence[Shipment]) -> None:
+    """Count as on their way no more what a node bounds."""
+    if connection.throttle is not None:
+        connection.throttle.answered(sum(shipment.batch.encoded.length for shipment in shipments))

@@ -1,4 +1,4 @@
-"""API keys and rules, for programs that block."""
+"""API keys, rules and quotas, for programs that block."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tidelog import security as asynchronous
 from tidelog.loop_thread import LoopThread
+from tidelog.quota import Quota
 from tidelog.security import AccessRule, KeyInfo, NewKey, Operation, Resource, Verdict
 
 
@@ -43,6 +44,18 @@ class Security:
     def rules(self) -> list[AccessRule]:
         """See `tidelog.security.Security.rules`."""
         return self._thread.run(self._security.rules)
+
+    def set_quota(self, subject: str, quota: Quota) -> None:
+        """See `tidelog.security.Security.set_quota`."""
+        self._thread.run(lambda: self._security.set_quota(subject, quota))
+
+    def remove_quota(self, subject: str) -> None:
+        """See `tidelog.security.Security.remove_quota`."""
+        self._thread.run(lambda: self._security.remove_quota(subject))
+
+    def quotas(self) -> dict[str, Quota]:
+        """See `tidelog.security.Security.quotas`."""
+        return self._thread.run(self._security.quotas)
 
     def test(
         self,

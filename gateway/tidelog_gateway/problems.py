@@ -45,6 +45,7 @@ _STATUS: Final[dict[int, int]] = {
     pb.UNKNOWN_GROUP: 404,
     pb.PRODUCER_FENCED: 409,
     pb.OVERLOADED: 429,
+    pb.QUOTA_EXCEEDED: 429,
 }
 """What is not listed follows from its nature: 503 retriable, 504 outcome unknown, 500 the rest."""
 

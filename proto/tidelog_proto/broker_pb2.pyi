@@ -46,6 +46,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     GROUP_NOT_EMPTY: _ClassVar[ErrorCode]
     UNKNOWN_GROUP: _ClassVar[ErrorCode]
     INTERNAL: _ClassVar[ErrorCode]
+    QUOTA_EXCEEDED: _ClassVar[ErrorCode]
 
 class Flush(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -150,6 +151,7 @@ MEMBER_FENCED: ErrorCode
 GROUP_NOT_EMPTY: ErrorCode
 UNKNOWN_GROUP: ErrorCode
 INTERNAL: ErrorCode
+QUOTA_EXCEEDED: ErrorCode
 FLUSH_UNSPECIFIED: Flush
 ALWAYS: Flush
 INTERVAL: Flush
@@ -195,7 +197,7 @@ RES_GROUP: Resource
 RES_CLUSTER: Resource
 
 class Envelope(_message.Message):
-    __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply", "cluster_change", "cluster_change_reply", "delete_records", "delete_records_reply", "compact", "compact_reply", "producer_begin", "producer_begin_reply", "peer_hello", "peer_hello_reply", "peer_proof", "peer_welcome", "append_batch", "replication_ack", "pre_vote", "pre_vote_reply", "seal", "seal_reply", "open_epoch", "open_epoch_reply", "metadata_update", "epoch_status", "backfill", "backfill_reply", "chain_digests", "node_announce", "node_announce_reply", "group_heartbeat", "group_heartbeat_reply", "group_describe", "group_describe_reply", "group_list", "group_list_reply", "group_delete", "group_delete_reply", "security_change", "security_change_reply", "security_list", "security_list_reply", "access_test", "access_test_reply", "caller")
+    __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply", "cluster_change", "cluster_change_reply", "delete_records", "delete_records_reply", "compact", "compact_reply", "producer_begin", "producer_begin_reply", "peer_hello", "peer_hello_reply", "peer_proof", "peer_welcome", "append_batch", "replication_ack", "pre_vote", "pre_vote_reply", "seal", "seal_reply", "open_epoch", "open_epoch_reply", "metadata_update", "epoch_status", "backfill", "backfill_reply", "chain_digests", "node_announce", "node_announce_reply", "group_heartbeat", "group_heartbeat_reply", "group_describe", "group_describe_reply", "group_list", "group_list_reply", "group_delete", "group_delete_reply", "security_change", "security_change_reply", "security_list", "security_list_reply", "access_test", "access_test_reply", "caller", "throttle_ms")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -269,6 +271,7 @@ class Envelope(_message.Message):
     ACCESS_TEST_FIELD_NUMBER: _ClassVar[int]
     ACCESS_TEST_REPLY_FIELD_NUMBER: _ClassVar[int]
     CALLER_FIELD_NUMBER: _ClassVar[int]
+    THROTTLE_MS_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     error: Error
     hello: Hello
@@ -342,7 +345,8 @@ class Envelope(_message.Message):
     access_test: AccessTest
     access_test_reply: AccessTestReply
     caller: Caller
-    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., metadata_reply: _Optional[_Union[MetadataReply, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., publish_reply: _Optional[_Union[PublishReply, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_reply: _Optional[_Union[FetchReply, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., list_offsets_reply: _Optional[_Union[ListOffsetsReply, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_reply: _Optional[_Union[SubscribeReply, _Mapping]] = ..., message_event: _Optional[_Union[MessageEvent, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., unsubscribe_reply: _Optional[_Union[UnsubscribeReply, _Mapping]] = ..., subscription_ended: _Optional[_Union[SubscriptionEnded, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., commit_reply: _Optional[_Union[CommitReply, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., committed_reply: _Optional[_Union[CommittedReply, _Mapping]] = ..., topic_create: _Optional[_Union[TopicCreate, _Mapping]] = ..., topic_describe: _Optional[_Union[TopicDescribe, _Mapping]] = ..., topic_list: _Optional[_Union[TopicList, _Mapping]] = ..., topic_alter: _Optional[_Union[TopicAlter, _Mapping]] = ..., topic_delete: _Optional[_Union[TopicDelete, _Mapping]] = ..., topic_reply: _Optional[_Union[TopicReply, _Mapping]] = ..., cluster_status: _Optional[_Union[ClusterStatus, _Mapping]] = ..., cluster_status_reply: _Optional[_Union[ClusterStatusReply, _Mapping]] = ..., cluster_change: _Optional[_Union[ClusterChange, _Mapping]] = ..., cluster_change_reply: _Optional[_Union[ClusterChangeReply, _Mapping]] = ..., delete_records: _Optional[_Union[DeleteRecords, _Mapping]] = ..., delete_records_reply: _Optional[_Union[DeleteRecordsReply, _Mapping]] = ..., compact: _Optional[_Union[Compact, _Mapping]] = ..., compact_reply: _Optional[_Union[CompactReply, _Mapping]] = ..., producer_begin: _Optional[_Union[ProducerBegin, _Mapping]] = ..., producer_begin_reply: _Optional[_Union[ProducerBeginReply, _Mapping]] = ..., peer_hello: _Optional[_Union[PeerHello, _Mapping]] = ..., peer_hello_reply: _Optional[_Union[PeerHelloReply, _Mapping]] = ..., peer_proof: _Optional[_Union[PeerProof, _Mapping]] = ..., peer_welcome: _Optional[_Union[PeerWelcome, _Mapping]] = ..., append_batch: _Optional[_Union[AppendBatches, _Mapping]] = ..., replication_ack: _Optional[_Union[ReplicationAcks, _Mapping]] = ..., pre_vote: _Optional[_Union[PreVotes, _Mapping]] = ..., pre_vote_reply: _Optional[_Union[PreVoteReplies, _Mapping]] = ..., seal: _Optional[_Union[Seals, _Mapping]] = ..., seal_reply: _Optional[_Union[SealReplies, _Mapping]] = ..., open_epoch: _Optional[_Union[OpenEpochs, _Mapping]] = ..., open_epoch_reply: _Optional[_Union[OpenEpochReplies, _Mapping]] = ..., metadata_update: _Optional[_Union[MetadataUpdates, _Mapping]] = ..., epoch_status: _Optional[_Union[EpochStatuses, _Mapping]] = ..., backfill: _Optional[_Union[Backfills, _Mapping]] = ..., backfill_reply: _Optional[_Union[BackfillReply, _Mapping]] = ..., chain_digests: _Optional[_Union[ChainDigests, _Mapping]] = ..., node_announce: _Optional[_Union[NodeAnnounce, _Mapping]] = ..., node_announce_reply: _Optional[_Union[NodeAnnounceReply, _Mapping]] = ..., group_heartbeat: _Optional[_Union[GroupHeartbeat, _Mapping]] = ..., group_heartbeat_reply: _Optional[_Union[GroupHeartbeatReply, _Mapping]] = ..., group_describe: _Optional[_Union[GroupDescribe, _Mapping]] = ..., group_describe_reply: _Optional[_Union[GroupDescribeReply, _Mapping]] = ..., group_list: _Optional[_Union[GroupList, _Mapping]] = ..., group_list_reply: _Optional[_Union[GroupListReply, _Mapping]] = ..., group_delete: _Optional[_Union[GroupDelete, _Mapping]] = ..., group_delete_reply: _Optional[_Union[GroupDeleteReply, _Mapping]] = ..., security_change: _Optional[_Union[SecurityChange, _Mapping]] = ..., security_change_reply: _Optional[_Union[SecurityChangeReply, _Mapping]] = ..., security_list: _Optional[_Union[SecurityList, _Mapping]] = ..., security_list_reply: _Optional[_Union[SecurityListReply, _Mapping]] = ..., access_test: _Optional[_Union[AccessTest, _Mapping]] = ..., access_test_reply: _Optional[_Union[AccessTestReply, _Mapping]] = ..., caller: _Optional[_Union[Caller, _Mapping]] = ...) -> None: ...
+    throttle_ms: int
+    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., metadata_reply: _Optional[_Union[MetadataReply, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., publish_reply: _Optional[_Union[PublishReply, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_reply: _Optional[_Union[FetchReply, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., list_offsets_reply: _Optional[_Union[ListOffsetsReply, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_reply: _Optional[_Union[SubscribeReply, _Mapping]] = ..., message_event: _Optional[_Union[MessageEvent, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., unsubscribe_reply: _Optional[_Union[UnsubscribeReply, _Mapping]] = ..., subscription_ended: _Optional[_Union[SubscriptionEnded, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., commit_reply: _Optional[_Union[CommitReply, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., committed_reply: _Optional[_Union[CommittedReply, _Mapping]] = ..., topic_create: _Optional[_Union[TopicCreate, _Mapping]] = ..., topic_describe: _Optional[_Union[TopicDescribe, _Mapping]] = ..., topic_list: _Optional[_Union[TopicList, _Mapping]] = ..., topic_alter: _Optional[_Union[TopicAlter, _Mapping]] = ..., topic_delete: _Optional[_Union[TopicDelete, _Mapping]] = ..., topic_reply: _Optional[_Union[TopicReply, _Mapping]] = ..., cluster_status: _Optional[_Union[ClusterStatus, _Mapping]] = ..., cluster_status_reply: _Optional[_Union[ClusterStatusReply, _Mapping]] = ..., cluster_change: _Optional[_Union[ClusterChange, _Mapping]] = ..., cluster_change_reply: _Optional[_Union[ClusterChangeReply, _Mapping]] = ..., delete_records: _Optional[_Union[DeleteRecords, _Mapping]] = ..., delete_records_reply: _Optional[_Union[DeleteRecordsReply, _Mapping]] = ..., compact: _Optional[_Union[Compact, _Mapping]] = ..., compact_reply: _Optional[_Union[CompactReply, _Mapping]] = ..., producer_begin: _Optional[_Union[ProducerBegin, _Mapping]] = ..., producer_begin_reply: _Optional[_Union[ProducerBeginReply, _Mapping]] = ..., peer_hello: _Optional[_Union[PeerHello, _Mapping]] = ..., peer_hello_reply: _Optional[_Union[PeerHelloReply, _Mapping]] = ..., peer_proof: _Optional[_Union[PeerProof, _Mapping]] = ..., peer_welcome: _Optional[_Union[PeerWelcome, _Mapping]] = ..., append_batch: _Optional[_Union[AppendBatches, _Mapping]] = ..., replication_ack: _Optional[_Union[ReplicationAcks, _Mapping]] = ..., pre_vote: _Optional[_Union[PreVotes, _Mapping]] = ..., pre_vote_reply: _Optional[_Union[PreVoteReplies, _Mapping]] = ..., seal: _Optional[_Union[Seals, _Mapping]] = ..., seal_reply: _Optional[_Union[SealReplies, _Mapping]] = ..., open_epoch: _Optional[_Union[OpenEpochs, _Mapping]] = ..., open_epoch_reply: _Optional[_Union[OpenEpochReplies, _Mapping]] = ..., metadata_update: _Optional[_Union[MetadataUpdates, _Mapping]] = ..., epoch_status: _Optional[_Union[EpochStatuses, _Mapping]] = ..., backfill: _Optional[_Union[Backfills, _Mapping]] = ..., backfill_reply: _Optional[_Union[BackfillReply, _Mapping]] = ..., chain_digests: _Optional[_Union[ChainDigests, _Mapping]] = ..., node_announce: _Optional[_Union[NodeAnnounce, _Mapping]] = ..., node_announce_reply: _Optional[_Union[NodeAnnounceReply, _Mapping]] = ..., group_heartbeat: _Optional[_Union[GroupHeartbeat, _Mapping]] = ..., group_heartbeat_reply: _Optional[_Union[GroupHeartbeatReply, _Mapping]] = ..., group_describe: _Optional[_Union[GroupDescribe, _Mapping]] = ..., group_describe_reply: _Optional[_Union[GroupDescribeReply, _Mapping]] = ..., group_list: _Optional[_Union[GroupList, _Mapping]] = ..., group_list_reply: _Optional[_Union[GroupListReply, _Mapping]] = ..., group_delete: _Optional[_Union[GroupDelete, _Mapping]] = ..., group_delete_reply: _Optional[_Union[GroupDeleteReply, _Mapping]] = ..., security_change: _Optional[_Union[SecurityChange, _Mapping]] = ..., security_change_reply: _Optional[_Union[SecurityChangeReply, _Mapping]] = ..., security_list: _Optional[_Union[SecurityList, _Mapping]] = ..., security_list_reply: _Optional[_Union[SecurityListReply, _Mapping]] = ..., access_test: _Optional[_Union[AccessTest, _Mapping]] = ..., access_test_reply: _Optional[_Union[AccessTestReply, _Mapping]] = ..., caller: _Optional[_Union[Caller, _Mapping]] = ..., throttle_ms: _Optional[int] = ...) -> None: ...
 
 class Caller(_message.Message):
     __slots__ = ("principal", "roles", "identity", "expires_us")
@@ -399,7 +403,7 @@ class Credentials(_message.Message):
     def __init__(self, api_key: _Optional[str] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("version", "node_id", "cluster_id", "incarnation", "software", "features", "frame_bytes_max", "batch_bytes_max", "principal", "expires_us")
+    __slots__ = ("version", "node_id", "cluster_id", "incarnation", "software", "features", "frame_bytes_max", "batch_bytes_max", "principal", "expires_us", "produce_bytes")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -410,6 +414,7 @@ class HelloReply(_message.Message):
     BATCH_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_US_FIELD_NUMBER: _ClassVar[int]
+    PRODUCE_BYTES_FIELD_NUMBER: _ClassVar[int]
     version: int
     node_id: str
     cluster_id: bytes
@@ -420,7 +425,8 @@ class HelloReply(_message.Message):
     batch_bytes_max: int
     principal: str
     expires_us: int
-    def __init__(self, version: _Optional[int] = ..., node_id: _Optional[str] = ..., cluster_id: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., software: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., frame_bytes_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., principal: _Optional[str] = ..., expires_us: _Optional[int] = ...) -> None: ...
+    produce_bytes: int
+    def __init__(self, version: _Optional[int] = ..., node_id: _Optional[str] = ..., cluster_id: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., software: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., frame_bytes_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., principal: _Optional[str] = ..., expires_us: _Optional[int] = ..., produce_bytes: _Optional[int] = ...) -> None: ...
 
 class Metadata(_message.Message):
     __slots__ = ("topics", "wait_ms", "known", "cursor", "confirmed")
@@ -2069,40 +2075,72 @@ class ApiKey(_message.Message):
     def __init__(self, key_id: _Optional[str] = ..., principal: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., created_us: _Optional[int] = ..., expires_us: _Optional[int] = ..., note: _Optional[str] = ..., salt: _Optional[bytes] = ..., secret_hash: _Optional[bytes] = ...) -> None: ...
 
 class SecurityRecord(_message.Message):
-    __slots__ = ("id", "revision", "deleted", "api_key", "rule")
+    __slots__ = ("id", "revision", "deleted", "api_key", "rule", "quota")
     ID_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     DELETED_FIELD_NUMBER: _ClassVar[int]
     API_KEY_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
     id: str
     revision: int
     deleted: bool
     api_key: ApiKey
     rule: AccessRule
-    def __init__(self, id: _Optional[str] = ..., revision: _Optional[int] = ..., deleted: _Optional[bool] = ..., api_key: _Optional[_Union[ApiKey, _Mapping]] = ..., rule: _Optional[_Union[AccessRule, _Mapping]] = ...) -> None: ...
+    quota: Quota
+    def __init__(self, id: _Optional[str] = ..., revision: _Optional[int] = ..., deleted: _Optional[bool] = ..., api_key: _Optional[_Union[ApiKey, _Mapping]] = ..., rule: _Optional[_Union[AccessRule, _Mapping]] = ..., quota: _Optional[_Union[Quota, _Mapping]] = ...) -> None: ...
+
+class Quota(_message.Message):
+    __slots__ = ("quota_id", "subject", "produce_bytes", "consume_bytes", "requests", "connections", "in_flight_bytes", "topics", "partitions", "groups")
+    QUOTA_ID_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    PRODUCE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CONSUME_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    quota_id: str
+    subject: str
+    produce_bytes: int
+    consume_bytes: int
+    requests: int
+    connections: int
+    in_flight_bytes: int
+    topics: int
+    partitions: int
+    groups: int
+    def __init__(self, quota_id: _Optional[str] = ..., subject: _Optional[str] = ..., produce_bytes: _Optional[int] = ..., consume_bytes: _Optional[int] = ..., requests: _Optional[int] = ..., connections: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., topics: _Optional[int] = ..., partitions: _Optional[int] = ..., groups: _Optional[int] = ...) -> None: ...
 
 class SecurityChange(_message.Message):
-    __slots__ = ("create_key", "revoke_key", "grant", "revoke_rule")
+    __slots__ = ("create_key", "revoke_key", "grant", "revoke_rule", "set_quota", "remove_quota")
     CREATE_KEY_FIELD_NUMBER: _ClassVar[int]
     REVOKE_KEY_FIELD_NUMBER: _ClassVar[int]
     GRANT_FIELD_NUMBER: _ClassVar[int]
     REVOKE_RULE_FIELD_NUMBER: _ClassVar[int]
+    SET_QUOTA_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_QUOTA_FIELD_NUMBER: _ClassVar[int]
     create_key: ApiKey
     revoke_key: str
     grant: AccessRule
     revoke_rule: str
-    def __init__(self, create_key: _Optional[_Union[ApiKey, _Mapping]] = ..., revoke_key: _Optional[str] = ..., grant: _Optional[_Union[AccessRule, _Mapping]] = ..., revoke_rule: _Optional[str] = ...) -> None: ...
+    set_quota: Quota
+    remove_quota: str
+    def __init__(self, create_key: _Optional[_Union[ApiKey, _Mapping]] = ..., revoke_key: _Optional[str] = ..., grant: _Optional[_Union[AccessRule, _Mapping]] = ..., revoke_rule: _Optional[str] = ..., set_quota: _Optional[_Union[Quota, _Mapping]] = ..., remove_quota: _Optional[str] = ...) -> None: ...
 
 class SecurityChangeReply(_message.Message):
-    __slots__ = ("api_key", "key", "rule")
+    __slots__ = ("api_key", "key", "rule", "quota")
     API_KEY_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
     api_key: str
     key: ApiKey
     rule: AccessRule
-    def __init__(self, api_key: _Optional[str] = ..., key: _Optional[_Union[ApiKey, _Mapping]] = ..., rule: _Optional[_Union[AccessRule, _Mapping]] = ...) -> None: ...
+    quota: Quota
+    def __init__(self, api_key: _Optional[str] = ..., key: _Optional[_Union[ApiKey, _Mapping]] = ..., rule: _Optional[_Union[AccessRule, _Mapping]] = ..., quota: _Optional[_Union[Quota, _Mapping]] = ...) -> None: ...
 
 class SecurityList(_message.Message):
     __slots__ = ("what", "after")
@@ -2111,9 +2149,11 @@ class SecurityList(_message.Message):
         WHAT_UNSPECIFIED: _ClassVar[SecurityList.What]
         KEYS: _ClassVar[SecurityList.What]
         RULES: _ClassVar[SecurityList.What]
+        QUOTAS: _ClassVar[SecurityList.What]
     WHAT_UNSPECIFIED: SecurityList.What
     KEYS: SecurityList.What
     RULES: SecurityList.What
+    QUOTAS: SecurityList.What
     WHAT_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     what: SecurityList.What
@@ -2121,14 +2161,16 @@ class SecurityList(_message.Message):
     def __init__(self, what: _Optional[_Union[SecurityList.What, str]] = ..., after: _Optional[str] = ...) -> None: ...
 
 class SecurityListReply(_message.Message):
-    __slots__ = ("keys", "rules", "last")
+    __slots__ = ("keys", "rules", "last", "quotas")
     KEYS_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
     keys: _containers.RepeatedCompositeFieldContainer[ApiKey]
     rules: _containers.RepeatedCompositeFieldContainer[AccessRule]
     last: str
-    def __init__(self, keys: _Optional[_Iterable[_Union[ApiKey, _Mapping]]] = ..., rules: _Optional[_Iterable[_Union[AccessRule, _Mapping]]] = ..., last: _Optional[str] = ...) -> None: ...
+    quotas: _containers.RepeatedCompositeFieldContainer[Quota]
+    def __init__(self, keys: _Optional[_Iterable[_Union[ApiKey, _Mapping]]] = ..., rules: _Optional[_Iterable[_Union[AccessRule, _Mapping]]] = ..., last: _Optional[str] = ..., quotas: _Optional[_Iterable[_Union[Quota, _Mapping]]] = ...) -> None: ...
 
 class AccessTest(_message.Message):
     __slots__ = ("principal", "roles", "operation", "resource", "name")

@@ -54,6 +54,9 @@ NOTE_BYTES_MAX: Final = 4 * KIB
 GROUP_NAME_BYTES_MAX: Final = 255
 CLIENT_ID_BYTES_MAX: Final = 255
 PRINCIPAL_CHARS_MAX: Final = 255
+QUOTA_BYTES_MIN: Final = 4 * KIB
+UNLIMITED: Final = 2**64 - 1
+"""In a quota: no bound."""
 """Of the name of a principal, a user or a role."""
 INSTANCE_ID_BYTES_MAX: Final = 255
 

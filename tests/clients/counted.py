@@ -38,6 +38,9 @@ class Counted:
     def reconnected(self, node: str) -> None:
         self.calls.append(("reconnected", node))
 
+    def throttled(self, node: str, delay_s: float) -> None:
+        self.calls.append(("throttled", node, delay_s))
+
     def _break(self, name: str) -> None:
         if name in self._broken:
             raise ZeroDivisionError

@@ -1,12 +1,15 @@
-"""API keys and rules through the client that awaits and the one that blocks, on a real node without `auth`."""
+"""API keys, rules and quotas through the client that awaits and the one that blocks, on a real node without `auth`."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 
 import tidelog.sync
 from tidelog import Client
 from tidelog.errors import InvalidRequestError
+from tidelog.quota import Quota
 from tidelog.security import AccessRule
 
 
@@ -28,6 +31,23 @@ async def test_keys_and_rules_come_and_go(shared_node: str) -> None:
             await client.security.grant(AccessRule("ann", ("read",), "topic", "t"))
 
 
+async def test_quotas_come_and_go(shared_node: str) -> None:
+    async with Client(shared_node) as client:
+        quota = Quota(produce_bytes=1 << 20, requests=math.inf, topics=0)
+        await client.security.set_quota("ann", Quota(groups=1))
+        await client.security.set_quota("ann", quota)
+        assert (await client.security.quotas())["ann"] == quota
+        await client.security.remove_quota("ann")
+        assert "ann" not in await client.security.quotas()
+        with pytest.raises(InvalidRequestError, match="no quota"):
+            await client.security.remove_quota("ann")
+        for wrong in (-1, math.nan, 2.0**64):
+            with pytest.raises(InvalidRequestError, match="topics is"):
+                await client.security.set_quota("ann", Quota(topics=wrong))
+        with pytest.raises(InvalidRequestError, match="at least 4096"):
+            await client.security.set_quota("ann", Quota(produce_bytes=0))
+
+
 def test_the_client_that_blocks_does_the_same(shared_node: str) -> None:
     with tidelog.sync.Client(shared_node) as client:
         made = client.security.create_key("ben")
@@ -37,3 +57,6 @@ def test_the_client_that_blocks_does_the_same(shared_node: str) -> None:
         assert not client.security.test("produce", "topic", "t", principal="ben").allowed
         client.security.revoke(rule.rule_id)
         client.security.revoke_key(made.info.key_id)
+        client.security.set_quota("ben", Quota(groups=2))
+        assert client.security.quotas()["ben"] == Quota(groups=2)
+        client.security.remove_quota("ben")

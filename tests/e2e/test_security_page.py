@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 
 
 def test_from_nothing_to_a_node_that_asks_who_you_are(tmp_path: Path) -> None:
-    first, second = re.findall(r"```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    first, second, quotas = re.findall(r"```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
     native, management = free_ports(2)
     *before, node_line = first.strip().splitlines()
     node_line = node_line.replace("7400", str(native)).replace("7401", str(management))
@@ -35,6 +35,9 @@ def test_from_nothing_to_a_node_that_asks_who_you_are(tmp_path: Path) -> None:
             told = run(second, tmp_path, environment)
             assert told.returncode == 1, told.stderr  # the last line asks for what is denied
             assert "denied" in told.stdout
+            told = run(f"export TIDELOG_API_KEY_FILE=$PWD/admin.key\n{quotas}", tmp_path, environment)
+            assert told.returncode == 0, told.stderr
+            assert "10,485,760" in told.stdout
             keyed = environment | {"TIDELOG_API_KEY_FILE": str(tmp_path / "billing.key")}
             assert run("tidelog topic list", tmp_path, keyed).stdout.count("orders") == 1
             refused = run("echo x | tidelog produce orders", tmp_path, keyed)

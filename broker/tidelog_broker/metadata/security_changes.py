@@ -1,4 +1,4 @@
-"""Changes of identities and rules, by the owner of `__meta`: one at a time, durable before anybody is told.
+"""Changes of identities, rules and quotas, by the owner of `__meta`: one at a time, durable before anybody is told.
 
 A change that would leave nobody who may change permissions is refused, unless the node has a file with administrators'
 keys: they come back in with that.
@@ -14,7 +14,8 @@ from typing import Final
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.security.api_keys import SALT_BYTES, slow_hash
 from tidelog_broker.core.security.permissions import Permissions, check_principal, check_rule
-from tidelog_broker.core.security.registry import KEY, RULE, SecurityRegistry
+from tidelog_broker.core.security.quotas import canonical, check_quota
+from tidelog_broker.core.security.registry import KEY, QUOTA, RULE, SecurityRegistry
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.api_key import new_id, new_key
@@ -68,6 +69,10 @@ class SecurityChanges:
                     return await self._put_rule(asked.grant)
                 case "revoke_rule":
                     return await self._remove(RULE + asked.revoke_rule, f"there is no rule {asked.revoke_rule!r}")
+                case "set_quota":
+                    return await self._set_quota(asked.set_quota)
+                case "remove_quota":
+                    return await self._remove_quota(canonical(asked.remove_quota))
                 case _:
                     raise ProtocolError(pb.INVALID_REQUEST, "the request names no change")
 
@@ -112,6 +117,32 @@ class SecurityChanges:
         record.rule.CopyFrom(rule)
         await self._meta_log.write_security(record)
         return pb.SecurityChangeReply(rule=rule)
+
+    async def _set_quota(self, asked: pb.Quota) -> pb.SecurityChangeReply:
+        quota = pb.Quota()
+        quota.CopyFrom(asked)
+        quota.subject = canonical(asked.subject)
+        check_quota(quota)
+        standing = self._registry.quotas.of_subject(quota.subject)
+        if standing is None:
+            self._registry.refuse_too_many(QUOTA)
+        quota.quota_id = new_id() if standing is None else standing.quota_id
+        record = self._registry.next_of(QUOTA + quota.quota_id)
+        record.quota.CopyFrom(quota)
+        await self._meta_log.write_security(record)
+        return pb.SecurityChangeReply(quota=quota)
+
+    async def _remove_quota(self, subject: str) -> pb.SecurityChangeReply:
+        standing = self._registry.quotas.of_subject(subject)
+        if standing is None:
+            await self._meta_log.ready(confirmed=True)
+            standing = self._registry.quotas.of_subject(subject)
+        if standing is None:
+            raise ProtocolError(pb.INVALID_REQUEST, f"{subject!r} has no quota")
+        record = self._registry.next_of(QUOTA + standing.quota_id)
+        record.deleted = True
+        await self._meta_log.write_security(record)
+        return pb.SecurityChangeReply()
 
     async def _remove(self, record_id: str, missing: str) -> pb.SecurityChangeReply:
         standing = self._registry.get(record_id)

@@ -219,6 +219,7 @@ class Node:
     async def _work_off(self, partitions: list[Partition], deadline: float) -> None:
         """Let what is in flight come to its end; what is late is refused."""
         broker = self.broker
+        broker.accounts.release()
         for partition in partitions:
             partition.changes.wake()
         broker.route_news.wake()

@@ -162,6 +162,7 @@ class Server:
     def closed(self, connection: Connection) -> None:
         """A connection is gone."""
         self.connections.discard(connection)
+        self.broker.accounts.leave(connection)
         if connection.greeted and connection.peer_id is None:
             self.broker.bounds.open_clients -= 1
         self._count()
@@ -169,7 +170,8 @@ class Server:
             self._deserted.set()
 
     def security_changed(self) -> None:
-        """End the connections whose callers are no longer who they were, or read what they may not read any more."""
+        """Let quotas hold, and end the connections whose callers are no longer who they were, or may not read on."""
+        self.broker.accounts.refresh()
         for connection in list(self.connections):
             session = connection.session
             if session is None:

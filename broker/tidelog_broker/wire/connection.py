@@ -6,6 +6,7 @@
   sending give way then (`arriving`).
 - Replies not yet read: past the bound nothing more is read from the client or pushed to it, and a client that takes
   nothing at all for `write_stall_ms` is cut off; what waits for all clients together is bounded, too (`outgoing`).
+- What a quota bounds is counted in the account of who the client is; that may have the connection wait (`account`).
 - A connection says HELLO first, within `hello_timeout_ms` and in a small frame.
 
 Another node proves who it is instead (`server/handlers/peers.py`), and is then treated otherwise: what it sends one-way
@@ -20,18 +21,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol, cast
 
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.core.peer_auth import Challenge
 from tidelog_broker.core.security.session import Session
+from tidelog_broker.wire.account import Account
 from tidelog_broker.wire.arriving import Arriving
 from tidelog_broker.wire.budget import SMALL_ENVELOPE_BYTES, Budget
 from tidelog_broker.wire.inbox import Inbox
 from tidelog_broker.wire.outgoing import Backlog, Outgoing
-from tidelog_broker.wire.sockets import tune
+from tidelog_broker.wire.sockets import sends_no_more, tune
 from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -136,6 +138,12 @@ class Connection(asyncio.BufferedProtocol):
         self.client_id = ""
         self.session: Session | None = None
         """Who the client is, where it has to say so."""
+        self.meter: Account | None = None
+        """Counts what a client asks for that a quota bounds; set by its account."""
+        self._held = False
+        """Whether its account has it wait."""
+        self._received: Iterator[Frame] | None = None
+        """What was received and is taken when it goes on."""
         self._session_timer: asyncio.TimerHandle | None = None
         self.challenge: Challenge | None = None
         """Set while another node is to prove who it says it is."""
@@ -189,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
             self._session_timer.cancel()
         if self._stall_watch is not None:
             self._stall_watch.stop()
-        self._transport = None
+        self._transport = self._received = None
         self.backlog.end()
         self._has_room.set()
         self._forget_arriving()
@@ -213,8 +221,17 @@ class Connection(asyncio.BufferedProtocol):
         if self._receiver.goes_on(nbytes):
             return
         self._idle_poll.came()
+        self._take(self._receiver.received(nbytes))
+        self._idle_poll.waits(nbytes)
+        if self._arriving_bytes is not None and self.inbox is None:
+            self._watch()
+        if self._held or self._requests >= self._requests_max or self._in_flight_bytes >= self._in_flight_bytes_max:
+            self._balance_reading()
+
+    def _take(self, frames: Iterator[Frame]) -> None:
+        """Dispatch requests that are whole, until the connection is held: those behind are taken when it goes on."""
         try:
-            for frame in self._receiver.received(nbytes):
+            for frame in frames:
                 if self.inbox is not None and frame.envelope.correlation_id == 0:
                     self.inbox.take(frame)
                     continue
@@ -222,16 +239,13 @@ class Connection(asyncio.BufferedProtocol):
                 self._unwatch()
                 assert size_bytes is not None, "admitted before it is whole"
                 self.server.dispatch(Request(self, frame, size_bytes))
+                if self._held:
+                    self._received = frames
+                    return
                 if self._transport is None:
                     return
         except ProtocolError as error:
             self.abort(error)
-            return
-        self._idle_poll.waits(nbytes)
-        if self._arriving_bytes is not None and self.inbox is None:
-            self._watch()
-        if self._requests >= self._requests_max or self._in_flight_bytes >= self._in_flight_bytes_max:
-            self._balance_reading()
 
     def pause_writing(self) -> None:
         """The client does not keep up with its answers. Not each release of asyncio tells of that: see `outgoing`."""
@@ -262,6 +276,26 @@ class Connection(asyncio.BufferedProtocol):
         self._has_room.set()
         for pump in list(self.pumps.values()):
             pump.pump()
+
+    def hold(self) -> None:
+        """Take nothing behind the request that is being taken: the account has a debt."""
+        self._held = True
+        self._balance_reading()
+
+    def read_on(self) -> None:
+        """Go on: the account has no debt any more."""
+        self._held = False
+        frames, self._received = self._received, None
+        if frames is not None:
+            self._take(frames)
+            if self._arriving_bytes is not None:
+                self._watch()
+        self._balance_reading()
+
+    def end_if_gone(self) -> None:
+        """Close, if the client has closed its side while nothing is read from it."""
+        if self._transport is not None and sends_no_more(self._transport.get_extra_info("socket")):
+            self.cut_off()
 
     def take_too_little(self, stalled_s: float) -> None:
         """Cut the client off: it has taken nothing for so long, and something waits for it."""
@@ -341,6 +375,17 @@ class Connection(asyncio.BufferedProtocol):
         return None if self.inbox is None else self.inbox.node_id
 
     @property
+    def host(self) -> str:
+        """The address at the other end; empty when the connection is gone."""
+        name = None if self._transport is None else self._transport.get_extra_info("peername")
+        return name[0] if isinstance(name, tuple) else ""
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes of its requests that came, or are coming, and are not answered."""
+        return self._in_flight_bytes
+
+    @property
     def is_open(self) -> bool:
         """Whether anything can still be sent."""
         return self._transport is not None and not self._transport.is_closing()
@@ -391,6 +436,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def finish(self, request: Request, envelope: pb.Envelope, attachments: Sequence[memoryview] = ()) -> None:
         """Answer a request and give its share of the budgets back."""
+        if self.meter is not None:
+            envelope.throttle_ms = self.meter.throttle_ms(request.envelope.WhichOneof("kind") or "")
         try:
             self.send(envelope, attachments)
         except ProtocolError as error:  # the answer fits no frame; that, too, is an answer
@@ -456,6 +503,8 @@ class Connection(asyncio.BufferedProtocol):
             full = self._requests >= FORWARDED_IN_FLIGHT_MAX or bool(self._in_flight_bytes and size_bytes > left_bytes)
         else:
             full = False
+            if self.meter is not None:
+                self.meter.came(self, size_bytes)
         if full or not self._has_room_for(size_bytes):
             self.server.metrics.declined.inc()
             self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=_overloaded().to_message()))
@@ -463,12 +512,16 @@ class Connection(asyncio.BufferedProtocol):
         self._requests += 1
         self._in_flight_bytes += size_bytes
         self._arriving_bytes = size_bytes
+        if self.meter is not None:
+            self.meter.took(self, size_bytes)
         return True
 
     def _give_back(self, size_bytes: int) -> None:
         self._requests -= 1
         self._in_flight_bytes -= size_bytes
         self.server.budget.give_back(size_bytes)
+        if self.meter is not None:
+            self.meter.gave_back(size_bytes)
 
     def _balance_reading(self) -> None:
         """Read from the client only while there is room for what it may send.
@@ -480,7 +533,7 @@ class Connection(asyncio.BufferedProtocol):
         has_room = self.inbox is not None or (
             self._requests < self._requests_max and self._in_flight_bytes < self._in_flight_bytes_max
         )
-        wanted = self._keeps_up and (has_room or self._arriving_bytes is not None)
+        wanted = self._keeps_up and ((has_room and not self._held) or self._arriving_bytes is not None)
         if wanted != self._reading:
             self._reading = wanted
             if wanted:

@@ -17,6 +17,9 @@ IDLE_S: Final = 3
 PROBE_INTERVAL_S: Final = 1
 PROBES: Final = 3
 
+_STATES_AFTER_FIN: Final = frozenset({7, 8, 9, 11})
+"""Of Linux: CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING."""
+
 _OPTIONS: Final = (
     ("TCP_NODELAY", 1),
     ("TCP_KEEPIDLE", IDLE_S),
@@ -34,6 +37,18 @@ def tune(link: socket.socket) -> None:
         if option is not None:
             with contextlib.suppress(OSError):
                 link.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def sends_no_more(connected: socket.socket) -> bool:
+    """Whether the other side of a TCP connection has closed, also while nothing is read; False where nobody tells."""
+    option = getattr(socket, "TCP_INFO", None)
+    if option is None:
+        return False
+    try:
+        told = connected.getsockopt(socket.IPPROTO_TCP, option, 1)
+    except (OSError, ValueError):  # uvloop says ValueError of a socket that was closed a moment ago
+        return True
+    return bool(told) and told[0] in _STATES_AFTER_FIN
 
 
 def check_udp_port(host: str, port: int) -> None:

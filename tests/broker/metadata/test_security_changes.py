@@ -59,6 +59,21 @@ async def test_keys_and_rules_outlive_the_node(stand: Stand) -> None:
         await node.broker.meta_log.snapshot()
 
 
+async def test_a_quota_is_replaced_removed_and_outlives_the_node(stand: Stand) -> None:
+    node = await stand.start()
+    for subject, topics in (("ann", 1), ("ann", 2), ("*", 3)):
+        await changes(node).change(pb.SecurityChange(set_quota=pb.Quota(subject=subject, topics=topics)))
+    await changes(node).change(pb.SecurityChange(remove_quota="*"))
+    for _ in range(2):
+        node = await stand.restart()
+        quotas = node.broker.security.registry.quotas
+        assert quotas.of_principal("ann").topics == 2
+        assert quotas.of_principal("ben").topics is None
+        await node.broker.meta_log.snapshot()
+    await changes(node).change(pb.SecurityChange(set_quota=pb.Quota(subject="*", topics=4)))
+    assert node.broker.security.registry.quotas.of_principal("ben").topics == 4
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -71,6 +86,9 @@ async def test_keys_and_rules_outlive_the_node(stand: Stand) -> None:
         pb.SecurityChange(create_key=pb.ApiKey(principal="a", expires_us=1)),
         pb.SecurityChange(create_key=pb.ApiKey(principal="a", note="x" * 201)),
         pb.SecurityChange(grant=pb.AccessRule(principal="a")),
+        pb.SecurityChange(set_quota=pb.Quota(subject="a")),
+        pb.SecurityChange(set_quota=pb.Quota(subject="", topics=1)),
+        pb.SecurityChange(remove_quota="none"),
     ],
 )
 async def test_what_cannot_be_is_refused(node: Node, change: pb.SecurityChange) -> None:

@@ -1,6 +1,6 @@
-"""Identities and rules: what the records of `__meta` about them add up to.
+"""Identities, rules and quotas: what the records of `__meta` about them add up to.
 
-As with topics and nodes the highest revision of an id holds, and a deletion is final: ids of keys and rules are
+As with topics and nodes the highest revision of an id holds, and a deletion is final: ids of keys, rules and quotas are
 chosen anew each time. What was deleted is remembered for as long as the process lives, because a snapshot that was
 begun before a deletion may be written behind it; a snapshot itself leaves deletions out.
 """
@@ -11,19 +11,22 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from tidelog_broker.core.security.permissions import Permissions
+from tidelog_broker.core.security.quotas import Quotas
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 KEYS_MAX: Final = 10_000
 RULES_MAX: Final = 10_000
+QUOTAS_MAX: Final = 10_000
 PAGE_ENTRIES: Final = 1_000
 
 KEY: Final = "key/"
 RULE: Final = "rule/"
+QUOTA: Final = "quota/"
 
 
 class SecurityRegistry:
-    """Keys and rules by id, as far as `__meta` has been applied.
+    """Keys, rules and quotas by id, as far as `__meta` has been applied.
 
     Args:
         admins: principals that may do everything.
@@ -31,6 +34,7 @@ class SecurityRegistry:
 
     def __init__(self, admins: Collection[str] = ()) -> None:
         self.permissions = Permissions(admins)
+        self.quotas = Quotas()
         self._by_id: dict[str, pb.SecurityRecord] = {}
 
     @property
@@ -48,6 +52,13 @@ class SecurityRegistry:
         if kept.deleted:
             kept.ClearField("what")
         self._by_id[record.id] = kept
+        quota_id = record.id.removeprefix(QUOTA)
+        if kept.HasField("quota"):
+            self.quotas.put(kept.quota)
+            return True
+        if quota_id != record.id:
+            self.quotas.drop(quota_id)
+            return True
         self.permissions.changes += 1
         rule_id = record.id.removeprefix(RULE)
         if kept.HasField("rule"):
@@ -94,7 +105,7 @@ class SecurityRegistry:
         Raises:
             ProtocolError: INVALID_REQUEST.
         """
-        most = {KEY: KEYS_MAX, RULE: RULES_MAX}[prefix]
+        most = {KEY: KEYS_MAX, RULE: RULES_MAX, QUOTA: QUOTAS_MAX}[prefix]
         if self.count(prefix) >= most:
             raise ProtocolError(pb.INVALID_REQUEST, f"there are {most} of these already; remove what nobody uses")
 

@@ -3,7 +3,8 @@
 A fetch that finds too little waits for the high watermark to move; the append wakes it, nothing polls. Hot
 data comes out of the rings without a copy and without a thread; older data is read by a reader thread, one
 fetch at a time per connection and only while the client keeps up with its answers, so that a client that
-asks much and reads nothing costs one reply's memory. A fetch with a filter looks through a bounded stretch
+asks much and reads nothing costs one reply's memory. Who has read more than its quota reads on when that is paid for,
+and is answered with nothing where that takes long. A fetch with a filter looks through a bounded stretch
 at a time, and goes on until something matches or its time is over; where it got to is answered in any case.
 """
 
@@ -71,16 +72,22 @@ async def fetch(broker: Broker, request: Request) -> None:
             partitions = _listen(broker, asked.entries, woken)
         while True:
             woken.clear()
-            async with request.connection.reading:
-                gathered = await _gather_what_fits(broker, request, positions, bytes_max, current=current)
+            meter = request.connection.meter
+            turn = contextlib.nullcontext(True) if meter is None else meter.turn_to_read(request.connection)
+            async with request.connection.reading, turn as may_read:
+                room_bytes = bytes_max if meter is None else meter.read_bytes_max(bytes_max) * may_read
+                gathered = await _gather_what_fits(broker, request, positions, room_bytes, current=current)
                 _tell_changes(gathered, epochs)
                 epochs = epochs or [(partition, partition.state.epoch) for partition in partitions]
                 left_s = deadline - broker.loop.time()
                 enough = gathered.size_bytes >= min(min_bytes, gathered.bytes_max) and (
                     gathered.size_bytes > 0 or min_bytes == 0
                 )
-                if gathered.failed or enough or left_s <= 0 or broker.life.stopping or not request.connection.is_open:
+                is_over = left_s <= 0 or not may_read or broker.life.stopping or not request.connection.is_open
+                if gathered.failed or enough or is_over:
                     broker.metrics.bytes_out.inc(gathered.size_bytes)
+                    if meter is not None:
+                        meter.sent(gathered.size_bytes)
                     request.reply(pb.Envelope(fetch_reply=gathered.reply), gathered.attachments)
                     return
             if gathered.is_behind:
@@ -123,8 +130,10 @@ def _listen(broker: Broker, entries: Sequence[pb.FetchEntry], woken: asyncio.Eve
 async def _gather_what_fits(
     broker: Broker, request: Request, positions: list[int], bytes_max: int, *, current: bool
 ) -> _Gathered:
-    """Read what there is now, as much of it as there is room for among all that waits to be sent."""
+    """Read what there is now, as much of it as there is room for among all that waits to be sent; 0: read nothing."""
     connection, backlog = request.connection, request.connection.backlog
+    if not bytes_max:
+        return await _gather(broker, request, positions, 0, current=current)
     while True:
         await connection.drained()
         room_bytes = bytes_max if backlog.is_node else max(1, min(bytes_max, backlog.room_bytes))

@@ -81,9 +81,16 @@ def _greet(broker: Broker, request: Request, connection: Connection) -> None:
             request.fail(too_many(broker))
             connection.close()
             return
+        try:
+            broker.accounts.join(connection, connection.host, connection.session)
+        except ProtocolError as error:
+            request.fail(error)
+            connection.close()
+            return
         broker.bounds.open_clients += 1
         connection.greet(request.envelope.hello.client_id, frame_bytes_max=FRAME_BYTES_MAX)
     session = connection.session
+    bound = None if connection.meter is None else connection.meter.limits.produce_bytes
     request.reply(
         pb.Envelope(
             hello_reply=pb.HelloReply(
@@ -96,6 +103,7 @@ def _greet(broker: Broker, request: Request, connection: Connection) -> None:
                 batch_bytes_max=BATCH_BYTES_MAX,
                 principal="" if session is None else session.principal,
                 expires_us=0 if session is None else session.expires_us,
+                produce_bytes=bound or 0,
             )
         )
     )

@@ -1,9 +1,12 @@
-"""SECURITY_CHANGE, SECURITY_LIST and ACCESS_TEST: identities, rules, and what they add up to."""
+"""SECURITY_CHANGE, SECURITY_LIST and ACCESS_TEST: identities, rules, quotas, and what they add up to."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.security.registry import KEY, RULE
+from tidelog_broker.core.security.quotas import canonical
+from tidelog_broker.core.security.registry import KEY, QUOTA, RULE, SecurityRegistry
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.security_changes import without_secrets
 from tidelog_broker.server.access import judged
@@ -12,6 +15,8 @@ from tidelog_broker.server.hearing import heard
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+
+_PREFIXES: Final = {pb.SecurityList.KEYS: KEY, pb.SecurityList.RULES: RULE, pb.SecurityList.QUOTAS: QUOTA}
 
 
 async def change(broker: Broker, request: Request) -> None:
@@ -30,9 +35,20 @@ async def change(broker: Broker, request: Request) -> None:
     ended = [prefix + name for prefix, name in ((KEY, asked.revoke_key), (RULE, asked.revoke_rule)) if name]
     registry = broker.security.registry
     await heard(
-        lambda: all(registry.stands(one) for one in standing) and not any(registry.stands(one) for one in ended)
+        lambda: (
+            all(registry.stands(one) for one in standing)
+            and not any(registry.stands(one) for one in ended)
+            and _has_quotas_of(registry, asked, made)
+        )
     )
     request.reply(reply)
+
+
+def _has_quotas_of(registry: SecurityRegistry, asked: pb.SecurityChange, made: pb.SecurityChangeReply) -> bool:
+    """Whether it is known here what a change has made of a quota."""
+    if asked.WhichOneof("change") == "remove_quota":
+        return registry.quotas.of_subject(canonical(asked.remove_quota)) is None
+    return not made.HasField("quota") or registry.quotas.of_subject(made.quota.subject) == made.quota
 
 
 async def list_some(broker: Broker, request: Request) -> None:
@@ -45,13 +61,14 @@ async def list_some(broker: Broker, request: Request) -> None:
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         await broker.meta_log.ready(confirmed=True)
         asked = envelope.security_list
-        prefix = {pb.SecurityList.KEYS: KEY, pb.SecurityList.RULES: RULE}.get(asked.what)
+        prefix = _PREFIXES.get(asked.what)
         if prefix is None:
-            raise ProtocolError(pb.INVALID_REQUEST, "keys or rules are listed")
+            raise ProtocolError(pb.INVALID_REQUEST, "keys, rules or quotas are listed")
         records, more = broker.security.registry.page(prefix, asked.after)
         reply = pb.SecurityListReply(
             keys=[without_secrets(record.api_key) for record in records if record.HasField("api_key")],
             rules=[record.rule for record in records if record.HasField("rule")],
+            quotas=[record.quota for record in records if record.HasField("quota")],
             last=records[-1].id if more else "",
         )
         return pb.Envelope(security_list_reply=reply)

@@ -125,7 +125,10 @@ class Pump:
 
     @property
     def _may_send(self) -> bool:
-        return self._started and not self.stopped and self.subscription.may_send and self._connection.is_writable
+        if not self._started or self.stopped or not self.subscription.may_send or not self._connection.is_writable:
+            return False
+        meter = self._connection.meter
+        return meter is None or meter.may_send(self._connection)
 
     def _send_next(self, key: PartitionKey) -> bool:
         """Send one event of a partition; False when there is nothing or it has to be read first."""
@@ -215,7 +218,12 @@ class Pump:
         size_bytes = sum(map(len, batches))
         self.subscription.spend(key, records=records, size_bytes=size_bytes, next_offset=next_offset)
         self._broker.metrics.bytes_out.inc(size_bytes)
-        self._connection.send(pb.Envelope(message_event=self._event(key, partition, records)), batches)
+        envelope = pb.Envelope(message_event=self._event(key, partition, records))
+        meter = self._connection.meter
+        if meter is not None:
+            meter.sent(size_bytes)
+            envelope.throttle_ms = meter.throttle_ms("message_event")
+        self._connection.send(envelope, batches)
 
     def _skip(self, key: PartitionKey, next_offset: int, filtered: _Filter) -> None:
         """Go on behind what does not match, and tell the client of it, soon: it would be looked through again."""

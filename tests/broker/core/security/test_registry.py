@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog_broker.core.security import registry as registry_module
-from tidelog_broker.core.security.registry import KEY, RULE, SecurityRegistry, wrapped_security
+from tidelog_broker.core.security.registry import KEY, QUOTA, RULE, SecurityRegistry, wrapped_security
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -46,6 +46,17 @@ def test_rules_come_and_go() -> None:
     assert registry.permissions.decide("ann", (), pb.OP_PRODUCE, pb.RES_TOPIC, "a").allowed
     registry.apply(rule(revision=2, deleted=True))
     assert not registry.permissions.decide("ann", (), pb.OP_PRODUCE, pb.RES_TOPIC, "a").allowed
+
+
+def test_quotas_come_and_go_and_no_rule_is_judged_again_for_them() -> None:
+    registry = SecurityRegistry()
+    changes = registry.changes
+    quota = pb.Quota(quota_id="q", subject="ann", topics=3)
+    registry.apply(pb.SecurityRecord(id=QUOTA + "q", revision=1, quota=quota))
+    assert registry.quotas.of_principal("ann").topics == 3
+    registry.apply(pb.SecurityRecord(id=QUOTA + "q", revision=2, deleted=True))
+    assert registry.quotas.of_principal("ann").topics is None
+    assert registry.changes == changes
 
 
 def test_records_are_listed_in_pages_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,265 @@
+"""What one caller uses of this node, and how it is held to what quotas bound by time, and by number at a node.
+
+A caller is a principal, or an address where nobody has a name. All its connections share an account. What comes in is
+counted in it when a frame's lengths are known, what goes out when it is sent; what is more than a rate allows
+is a debt. Nothing is refused for it:
+
+- Who sends while there is a debt, or connects, is not read from until it is paid. A client that keeps to what answers
+  tell it (`Envelope.throttle_ms`) does not, so whatever else it asks on that connection is not held up.
+- Subscriptions are sent nothing more, and fetches read nothing, until what was sent before is paid for.
+- With more bytes of requests being worked on than is allowed, who sent last is not read from until there are less.
+
+An account without a bound of these kinds is never asked: its connections have no meter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Callable
+from typing import Final, Protocol
+
+from tidelog_broker.core.security.quotas import Limits
+from tidelog_broker.core.token_bucket import TokenBucket
+from tidelog_broker.wire.gate import NEVER, Gate, Waiter
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+READ_WAIT_S: Final = 5.0
+"""A fetch that may not read for so long is answered with nothing: its client would give up and ask once more."""
+_READ_LOOK_S: Final = 0.1
+CONNECTIONS_RETRY_MS: Final = 1_000
+
+
+class Client(Waiter, Protocol):
+    """A connection, as it is seen from here."""
+
+    meter: Account | None
+    """Where it is counted; None where nothing is bounded."""
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes of its requests that came and are not answered."""
+        ...
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything can still be sent."""
+        ...
+
+    def hold(self) -> None:
+        """Be read from no more behind the request that is being taken, until `read_on`."""
+
+    def read_on(self) -> None:
+        """Be read from again."""
+
+    def has_room_again(self) -> None:
+        """Send on."""
+
+
+class Account:
+    """One caller.
+
+    Args:
+        name: `ann`, or `address:10.0.0.1/32`.
+        limits_of: returns what quotas allow it by now.
+        now_s: a clock that only runs forwards, in seconds.
+    """
+
+    def __init__(self, name: str, limits_of: Callable[[], Limits], now_s: Callable[[], float]) -> None:
+        self.name = name
+        self.limits = Limits()
+        self.clients: dict[Client, bool] = {}
+        """Its connections, and whether their requests count here."""
+        self.in_flight_bytes = 0
+        self.throttled_s = 0.0
+        """For how long its connections and fetches have waited, all together."""
+        self.reading = asyncio.Lock()
+        """Held by the one fetch of this account that reads."""
+        self._limits_of = limits_of
+        self._now_s = now_s
+        self._produce: TokenBucket | None = None
+        self._consume: TokenBucket | None = None
+        self._requests: TokenBucket | None = None
+        self._incoming: Gate[Client] = Gate(self._incoming_wait_s, self._read_on)
+        self._outgoing: Gate[Client] = Gate(self._consume_debt_s, self._send_on)
+        self.refresh()
+
+    # --- what holds --------------------------------------------------------------------------------------
+
+    def refresh(self, limits: Limits | None = None) -> None:
+        """Let other limits hold, those of the quotas unless told: they have changed. What is owed stays owed."""
+        self.limits, now_s = self._limits_of() if limits is None else limits, self._now_s()
+        self._produce = _changed(self._produce, self.limits.produce_bytes, now_s)
+        self._consume = _changed(self._consume, self.limits.consume_bytes, now_s)
+        self._requests = _changed(self._requests, self.limits.requests, now_s)
+        metered = [client for client, meters in self.clients.items() if meters]
+        self.in_flight_bytes = sum(client.in_flight_bytes for client in metered)
+        for client in metered:
+            client.meter = self if self.limits.meters else None
+        for gate in (self._incoming, self._outgoing):
+            if self.limits.meters:
+                gate.look()
+            else:
+                gate.open()
+
+    @property
+    def owes(self) -> bool:
+        """Whether something of what it had counts still."""
+        now_s = self._now_s()
+        return any(bucket and not bucket.is_full(now_s) for bucket in (self._produce, self._consume, self._requests))
+
+    @property
+    def waiting(self) -> int:
+        """How many of its connections wait."""
+        return len(self._incoming) + len(self._outgoing)
+
+    # --- connections -------------------------------------------------------------------------------------
+
+    def join(self, client: Client, *, meters: bool) -> None:
+        """Add a connection; its requests count here if it `meters`.
+
+        Raises:
+            ProtocolError: QUOTA_EXCEEDED, it would be one too many.
+        """
+        bound = self.limits.connections
+        if bound is not None and len(self.clients) >= bound:
+            raise ProtocolError(
+                pb.QUOTA_EXCEEDED,
+                f"{self.name!r} has {len(self.clients)} connections to this node and may have {bound}: close some, or "
+                "ask for a larger quota",
+                retry_after_ms=CONNECTIONS_RETRY_MS,
+            )
+        self.clients[client] = meters
+        if meters and self.limits.meters:
+            client.meter = self
+            self.in_flight_bytes += client.in_flight_bytes
+            if self._incoming_wait_s() > 0:
+                self._hold(client)
+
+    def leave(self, client: Client) -> None:
+        """Take away a connection that is gone; what it had in flight counts no more."""
+        if self.clients.pop(client) and client.meter is not None:
+            self.in_flight_bytes -= client.in_flight_bytes
+            client.meter = None
+        self._incoming.leave(client)
+        self._outgoing.leave(client)
+        self._incoming.look()
+
+    # --- what comes in -----------------------------------------------------------------------------------
+
+    def came(self, client: Client, size_bytes: int) -> None:
+        """Count a request."""
+        now_s = self._now_s()
+        is_early = False
+        if self._requests is not None:
+            is_early = self._requests.debt_s(now_s) > 0
+            self._requests.take(1, now_s)
+        if self._produce is not None and size_bytes:
+            is_early = is_early or self._produce.debt_s(now_s) > 0
+            self._produce.take(size_bytes, now_s)
+        if is_early:
+            self._hold(client)
+
+    def took(self, client: Client, size_bytes: int) -> None:
+        """Count what a request has in memory."""
+        self.in_flight_bytes += size_bytes
+        if size_bytes and self._is_full():
+            self._hold(client)
+
+    def _hold(self, client: Client) -> None:
+        client.hold()
+        self._incoming.wait(client)
+
+    def gave_back(self, size_bytes: int) -> None:
+        """Count it out again."""
+        was_full = self._is_full()
+        self.in_flight_bytes -= size_bytes
+        if was_full and not self._is_full():
+            self._incoming.look()
+
+    def _is_full(self) -> bool:
+        return self.limits.in_flight_bytes is not None and self.in_flight_bytes >= self.limits.in_flight_bytes
+
+    def _incoming_wait_s(self) -> float:
+        if self._is_full():
+            return NEVER
+        now_s = self._now_s()
+        return max(_debt_s(self._produce, now_s), _debt_s(self._requests, now_s))
+
+    def _read_on(self, client: Client, waited_s: float) -> None:
+        self.throttled_s += waited_s
+        client.read_on()
+
+    # --- what goes out -----------------------------------------------------------------------------------
+
+    def may_send(self, client: Client) -> bool:
+        """Whether batches may be sent on a connection now; if not, it `has_room_again` when they may."""
+        if self._consume is None or self._consume_debt_s() <= 0:
+            return True
+        self._outgoing.wait(client)
+        return False
+
+    def sent(self, size_bytes: int) -> None:
+        """Count batches that were sent."""
+        if self._consume is not None:
+            self._consume.take(size_bytes, self._now_s())
+
+    def read_bytes_max(self, bytes_max: int) -> int:
+        """Return how much a fetch should read that may have so much: what is paid for within a second."""
+        bound = self.limits.consume_bytes
+        return bytes_max if bound is None else min(bytes_max, bound)
+
+    @contextlib.asynccontextmanager
+    async def turn_to_read(self, client: Client) -> AsyncIterator[bool]:
+        """Let a fetch read once what was sent before is paid for, one at a time; False: it is not, and takes long."""
+        if self._consume is None:
+            yield True
+            return
+        began_s = self._now_s()
+        has_turn = False
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(READ_WAIT_S):
+                    has_turn = await self.reading.acquire()
+                    while (debt_s := self._consume_debt_s()) > 0 and client.is_open:  # noqa: ASYNC110 - it is a clock
+                        await asyncio.sleep(min(debt_s, _READ_LOOK_S))
+            self.throttled_s += self._now_s() - began_s
+            yield has_turn and self._consume_debt_s() <= 0
+        finally:
+            if has_turn:
+                self.reading.release()
+
+    def _consume_debt_s(self) -> float:
+        return _debt_s(self._consume, self._now_s())
+
+    def _send_on(self, client: Client, waited_s: float) -> None:
+        self.throttled_s += waited_s
+        client.has_room_again()
+
+    # --- what is told ------------------------------------------------------------------------------------
+
+    def throttle_ms(self, kind: str) -> int:
+        """Return for how long nothing more is taken of what a kind of request asks for, in milliseconds."""
+        now_s = self._now_s()
+        debt_s = _debt_s(self._requests, now_s)
+        if kind in {"publish", "hello"}:
+            debt_s = max(debt_s, _debt_s(self._produce, now_s))
+        elif kind in {"fetch", "message_event"}:
+            debt_s = max(debt_s, _debt_s(self._consume, now_s))
+        return min(math.ceil(debt_s * 1000), (1 << 32) - 1)
+
+
+def _changed(bucket: TokenBucket | None, rate: int | None, now_s: float) -> TokenBucket | None:
+    if rate is None:
+        return None
+    if bucket is None:
+        return TokenBucket(rate, now_s)
+    if rate != bucket.rate:
+        bucket.change_rate(rate, now_s)
+    return bucket
+
+
+def _debt_s(bucket: TokenBucket | None, now_s: float) -> float:
+    return 0.0 if bucket is None else bucket.debt_s(now_s)

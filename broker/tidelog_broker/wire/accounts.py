@@ -1,0 +1,130 @@
+"""The callers of this node: an account for each principal, and for each address.
+
+A connection belongs to its principal's account, or to its address's where nobody has a name; where clients have names,
+addresses have accounts, too, in which only the number of connections counts. An account that owes something outlives
+its connections, so that who connects anew has not paid by that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from tidelog_broker.core.security.quotas import ADDRESS_PREFIX, Limits, Quotas, counted_address
+from tidelog_broker.core.security.session import Session
+from tidelog_broker.wire.account import Account, Client
+
+IDLE_MAX: Final = 4_096
+"""Accounts without connections that still owe something; the oldest are forgotten beyond so many."""
+
+LOOKED_AT: Final = 4
+"""So many of them are looked at with each that becomes one, the oldest first."""
+
+_Key = tuple[str, str]
+
+
+class Accounts:
+    """Of one node.
+
+    Args:
+        quotas: those of the cluster.
+        now_s: a clock that only runs forwards, in seconds.
+    """
+
+    def __init__(self, quotas: Quotas, now_s: Callable[[], float]) -> None:
+        self._quotas = quotas
+        self._now_s = now_s
+        self._by_key: dict[_Key, Account] = {}
+        self._of_client: dict[Client, list[_Key]] = {}
+        self._idle: dict[_Key, None] = {}
+        """Of these, those without connections, which have had something lately."""
+        self._roles: dict[str, set[str]] = {}
+        """Of each principal that has an account, those of all that it has shown."""
+        self._changes = quotas.changes
+        self._is_released = False
+
+    def __iter__(self) -> Iterator[Account]:
+        """Yield all of them."""
+        yield from list(self._by_key.values())
+
+    def of(self, kind: str, name: str) -> Account | None:
+        """Return the account of a "principal" or an "address"; None where it has neither connections nor debts."""
+        return self._by_key.get((kind, name))
+
+    def join(self, client: Client, host: str, session: Session | None) -> Account:
+        """Count a client's connection; return the account that its requests count in.
+
+        Raises:
+            ProtocolError: QUOTA_EXCEEDED, its principal or its address has as many connections as it may.
+        """
+        address = counted_address(host)
+        at = self._account(("address", address), ADDRESS_PREFIX + address, partial(self._quotas.of_address, address))
+        joined = [("address", address)]
+        if session is None:
+            at.join(client, meters=True)
+            account = at
+        else:
+            at.join(client, meters=False)
+            key = ("principal", session.principal)
+            roles = self._roles.setdefault(session.principal, set())
+            account = self._account(
+                key, session.principal, partial(self._quotas.of_principal, session.principal, roles)
+            )
+            if not session.roles <= roles:
+                roles |= session.roles
+                account.refresh()
+            try:
+                account.join(client, meters=True)
+            except BaseException:
+                self._leave(client, joined)
+                raise
+            joined.append(key)
+        self._of_client[client] = joined
+        return account
+
+    def leave(self, client: Client) -> None:
+        """A connection is gone."""
+        self._leave(client, self._of_client.pop(client, []))
+
+    def refresh(self) -> None:
+        """Find out what is allowed now, if quotas have changed."""
+        if self._changes != self._quotas.changes and not self._is_released:
+            self._changes = self._quotas.changes
+            for account in self:
+                account.refresh()
+
+    def release(self) -> None:
+        """Bound nobody any more: the node stops, and nobody is to wait for what will not come."""
+        self._is_released = True
+        for account in self:
+            account.refresh(Limits())
+
+    def _account(self, key: _Key, name: str, limits_of: Callable[[], Limits]) -> Account:
+        account = self._by_key.get(key)
+        if account is None:
+            account = self._by_key[key] = Account(name, limits_of, self._now_s)
+        self._idle.pop(key, None)
+        return account
+
+    def _leave(self, client: Client, keys: list[_Key]) -> None:
+        for key in keys:
+            account = self._by_key[key]
+            account.leave(client)
+            if not account.clients:
+                self._rest(key, account)
+
+    def _rest(self, key: _Key, account: Account) -> None:
+        """Keep an account that nobody uses for as long as it owes something, within bounds."""
+        self._idle[key] = None
+        for idle in list(islice(self._idle, LOOKED_AT)):
+            if len(self._idle) > IDLE_MAX or not self._by_key[idle].owes:
+                self._forget(idle)
+        if key in self._idle and not account.owes:
+            self._forget(key)
+
+    def _forget(self, key: _Key) -> None:
+        del self._by_key[key], self._idle[key]
+        if key[0] == "principal":
+            del self._roles[key[1]]

@@ -1,0 +1,60 @@
+"""Quotas as the client writes and reads them: how much somebody may have."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Final
+
+from tidelog.errors import InvalidRequestError
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.limits import UNLIMITED
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """How much somebody may have. None: this quota does not say; `math.inf`: no bound, whatever a broader one says.
+
+    Attributes:
+        produce_bytes, consume_bytes: of record batches, a second, at each node; at least 4 KiB.
+        requests: a second, at each node; at least 1.
+        connections: at each node; 0: none.
+        in_flight_bytes: of requests that a node works on, at each node; at least 4 KiB.
+        topics, partitions: that he has made and that are there, in the cluster.
+        groups: that he has made and that are there, at each of their coordinators.
+    """
+
+    produce_bytes: float | None = None
+    consume_bytes: float | None = None
+    requests: float | None = None
+    connections: float | None = None
+    in_flight_bytes: float | None = None
+    topics: float | None = None
+    partitions: float | None = None
+    groups: float | None = None
+
+
+FIELDS: Final = tuple(field.name for field in fields(Quota))
+
+
+def quota_to(subject: str, quota: Quota) -> pb.Quota:
+    """Return a quota as it travels.
+
+    Raises:
+        InvalidRequestError: a limit is negative, or no number.
+    """
+    message = pb.Quota(subject=subject)
+    for name in FIELDS:
+        value: float | None = getattr(quota, name)
+        if value is None:
+            continue
+        if math.isnan(value) or value < 0 or UNLIMITED <= value < math.inf:
+            raise InvalidRequestError(f"{name} is {value}; it is 0 or more, or math.inf for no bound")
+        setattr(message, name, UNLIMITED if value == math.inf else int(value))
+    return message
+
+
+def quota_of(message: pb.Quota) -> Quota:
+    """Return a quota as it is shown."""
+    named = {name: getattr(message, name) for name in FIELDS if message.HasField(name)}
+    return Quota(**{name: math.inf if value == UNLIMITED else value for name, value in named.items()})

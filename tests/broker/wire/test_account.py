@@ -1,0 +1,170 @@
+"""One caller's account, with a clock and connections of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.broker.stand import settled
+
+from tidelog_broker.core.security.quotas import Limits
+from tidelog_broker.wire.account import Account
+
+
+class FakeClient:
+    """A connection that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.meter: Account | None = None
+        self.in_flight_bytes = 0
+        self.is_open = True
+        self.told: list[str] = []
+
+    def hold(self) -> None:
+        self.told.append("hold")
+
+    def read_on(self) -> None:
+        self.told.append("read on")
+
+    def has_room_again(self) -> None:
+        self.told.append("send on")
+
+    def end_if_gone(self) -> None:
+        self.told.append("are you there")
+
+
+class World:
+    """An account whose time and limits the test sets."""
+
+    def __init__(self, **limits: int) -> None:
+        self.now_s = 0.0
+        self.limits = Limits(**limits)
+        self.account = Account("ann", lambda: self.limits, lambda: self.now_s)
+
+    def client(self) -> FakeClient:
+        client = FakeClient()
+        self.account.join(client, meters=True)
+        return client
+
+
+async def test_nobody_is_metered_without_a_bound_on_what_a_request_takes() -> None:
+    world = World(connections=5, topics=1)
+    client = world.client()
+    seen = [client.meter]
+    for limits in (Limits(requests=1), Limits()):
+        world.limits = limits
+        world.account.refresh()
+        seen.append(client.meter)
+    assert seen == [None, world.account, None]
+
+
+async def test_who_sends_in_spite_of_a_debt_waits_and_others_of_it_have_their_turns_in_order() -> None:
+    world = World(produce_bytes=100)
+    first, second = world.client(), world.client()
+    world.account.came(first, 300)
+    assert first.told == []
+    assert world.account.throttle_ms("publish") == 2_000
+    assert world.account.throttle_ms("metadata") == 0
+    world.account.came(second, 100)
+    world.account.came(first, 100)
+    assert (first.told, second.told, world.account.waiting) == (["hold"], ["hold"], 2)
+    world.account.came(first, 0)
+    assert first.told == ["hold"], "what has no bytes is not part of that debt"
+    late = world.client()
+    assert late.told == ["hold"], "nor does one more connection pay it"
+    world.now_s = 100.0
+    await settled(lambda: late.told[-1] == "read on", "nobody let them through")
+    assert all("read on" in client.told for client in (first, second))
+    assert world.account.waiting == 0
+    assert world.account.throttled_s >= 0
+
+
+async def test_one_that_is_let_through_and_makes_a_debt_lets_the_others_wait() -> None:
+    world = World(requests=10)
+    account = world.account
+    clients = [world.client() for _ in range(3)]
+    for _ in range(30):
+        account.came(clients[0], 0)
+    for client in clients[1:]:
+        account.came(client, 0)
+    world.now_s = 2.5
+    first = clients[0]
+    await settled(lambda: first.told[-1] == "read on", "the first was not let through")
+    for _ in range(100):
+        account.came(first, 0)
+    await asyncio.sleep(0.02)
+    assert account.waiting == 3
+    assert "read on" not in clients[2].told
+    world.limits = Limits()
+    account.refresh()
+    assert account.waiting == 0
+    assert clients[2].told[-1] == "read on"
+
+
+async def test_what_is_being_worked_on_is_bounded_and_goes_with_its_connection() -> None:
+    world = World(in_flight_bytes=100)
+    account = world.account
+    busy, other = world.client(), world.client()
+    account.took(busy, 60)
+    busy.in_flight_bytes = 60
+    assert busy.told == []
+    account.took(other, 60)
+    other.in_flight_bytes = 60
+    assert other.told == ["hold"], "a request always passes, and then no more does"
+    account.took(busy, 0)
+    assert busy.told == []
+    account.leave(busy)
+    await settled(lambda: other.told[-1] == "read on", "there was room and nobody was told")
+    assert (account.in_flight_bytes, busy.meter) == (60, None)
+    account.gave_back(60)
+    assert account.in_flight_bytes == 0
+
+
+async def test_other_limits_forgive_no_debt_but_none_does() -> None:
+    world = World(consume_bytes=100)
+    client = world.client()
+    world.account.sent(300)
+    assert world.account.throttle_ms("fetch") == 2_000
+    assert not world.account.may_send(client)
+    world.limits = Limits(consume_bytes=50)
+    world.account.refresh()
+    assert world.account.throttle_ms("message_event") == 4_000
+    assert world.account.owes
+    assert world.account.read_bytes_max(1_000) == 50
+    world.limits = Limits(requests=1)
+    world.account.refresh()
+    assert world.account.may_send(client)
+    await settled(lambda: client.told[-1] == "send on", "it was never told to go on")
+
+
+async def test_a_fetch_waits_for_its_turn_and_lets_go_of_it() -> None:
+    world = World(consume_bytes=100)
+    client = world.client()
+    async with world.account.turn_to_read(client) as may_read:
+        assert may_read
+        world.account.sent(200)
+        waiting = asyncio.create_task(_read(world.account, client))
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    world.now_s = 10.0
+    assert await waiting
+    world.account.sent(1_000_000)
+    gone = asyncio.create_task(_read(world.account, client))
+    client.is_open = False
+    assert not await gone
+    assert not world.account.reading.locked()
+
+
+async def _read(account: Account, client: FakeClient) -> bool:
+    async with account.turn_to_read(client) as may_read:
+        return may_read
+
+
+async def test_a_connection_that_goes_waits_no_more_and_is_asked_about_while_it_does() -> None:
+    world = World(produce_bytes=1)
+    client = world.client()
+    for _ in range(2):
+        world.account.came(client, 1_000)
+    await settled(lambda: "are you there" in client.told, "nobody looked whether it is still there")
+    world.account.leave(client)
+    assert world.account.waiting == 0

@@ -1,0 +1,124 @@
+"""Which account a connection counts in, and how long one is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.broker.wire.test_account import FakeClient
+
+from tidelog_broker.core.security.permissions import Permissions
+from tidelog_broker.core.security.quotas import Limits, Quotas
+from tidelog_broker.core.security.session import Session
+from tidelog_broker.wire import accounts as accounts_module
+from tidelog_broker.wire.accounts import Accounts
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+
+class World:
+    """Accounts with a clock and quotas of the test's own."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.quotas = Quotas()
+        self.accounts = Accounts(self.quotas, lambda: self.now_s)
+
+    def bound(self, subject: str, **limits: Any) -> None:
+        self.quotas.put(pb.Quota(quota_id=subject, subject=subject, **limits))
+        self.accounts.refresh()
+
+    def names(self) -> list[str]:
+        return sorted(account.name for account in self.accounts)
+
+
+def session(principal: str, *roles: str) -> Session:
+    return Session(Permissions(), principal, frozenset(roles))
+
+
+async def test_a_principal_is_one_caller_wherever_it_comes_from() -> None:
+    world = World()
+    here, there = FakeClient(), FakeClient()
+    account = world.accounts.join(here, "10.0.0.1", session("ann"))
+    assert world.accounts.join(there, "10.0.0.2", session("ann")) is account
+    assert world.names() == ["address:10.0.0.1/32", "address:10.0.0.2/32", "ann"]
+    world.bound("ann", requests=1)
+    assert here.meter is there.meter is account
+    for client in (here, there):
+        world.accounts.leave(client)
+    assert world.names() == []
+
+
+async def test_an_address_is_the_caller_where_nobody_has_a_name() -> None:
+    world = World()
+    world.bound("default", requests=1)
+    nameless, named = FakeClient(), FakeClient()
+    at = world.accounts.join(nameless, "10.0.0.1", None)
+    world.accounts.join(named, "10.0.0.1", session("ann"))
+    assert nameless.meter is at
+    assert named.meter is not at, "an address counts no requests of those who have names"
+    assert len(at.clients) == 2
+
+
+async def test_connections_count_by_address_and_by_principal_and_none_is_left_half_counted() -> None:
+    world = World()
+    world.bound("ann", connections=1)
+    world.bound("address:10.0.0.0/8", connections=2)
+    first = FakeClient()
+    world.accounts.join(first, "10.0.0.1", session("ann"))
+    with pytest.raises(ProtocolError, match="'ann' has 1"):
+        world.accounts.join(FakeClient(), "10.0.0.1", session("ann"))
+    world.accounts.join(FakeClient(), "10.0.0.1", session("ben"))
+    with pytest.raises(ProtocolError, match="address"):
+        world.accounts.join(FakeClient(), "10.0.0.1", session("cleo"))
+    assert world.names() == ["address:10.0.0.1/32", "ann", "ben"]
+    world.accounts.leave(first)
+    world.accounts.join(FakeClient(), "10.0.0.1", session("ann"))
+    world.accounts.leave(FakeClient())  # that never joined
+
+
+async def test_what_is_owed_outlives_connections_until_it_is_paid_and_within_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.bound("*", requests=1)
+    for name in ("ann", "ben"):
+        client = FakeClient()
+        world.accounts.join(client, "10.0.0.1", session(name)).came(client, 0)
+        world.accounts.leave(client)
+    assert world.names() == ["ann", "ben"]
+    world.now_s = 10.0
+    client = FakeClient()
+    world.accounts.join(client, "10.0.0.1", session("cleo"))
+    world.accounts.leave(client)
+    assert world.names() == []
+    monkeypatch.setattr(accounts_module, "IDLE_MAX", 3)
+    for number in range(20):
+        client = FakeClient()
+        world.accounts.join(client, "10.0.0.1", session(f"many {number}")).came(client, 0)
+        world.accounts.leave(client)
+    assert len(world.names()) == 3
+
+
+async def test_roles_add_up_over_the_connections_of_a_principal() -> None:
+    world = World()
+    world.bound("role:etl", requests=7)
+    world.bound("default", requests=1)
+    account = world.accounts.join(FakeClient(), "10.0.0.1", session("ann"))
+    assert account.limits.requests == 1
+    world.accounts.join(FakeClient(), "10.0.0.1", session("ann", "etl"))
+    assert account.limits.requests == 7
+
+
+async def test_nothing_is_bounded_on_a_node_that_stops() -> None:
+    world = World()
+    world.bound("*", requests=1)
+    client = FakeClient()
+    account = world.accounts.join(client, "10.0.0.1", session("ann"))
+    for _ in range(3):
+        account.came(client, 0)
+    assert client.told == ["hold"]
+    world.accounts.release()
+    assert client.told[-1] == "read on"
+    world.bound("*", requests=2)
+    assert account.limits == Limits()

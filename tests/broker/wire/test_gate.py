@@ -1,0 +1,66 @@
+"""Whoever waits is let through in order, one at a time, or all at once."""
+
+from __future__ import annotations
+
+from tests.broker.stand import settled
+
+from tidelog_broker.wire.gate import NEVER, Gate
+
+
+class One:
+    """A connection."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def end_if_gone(self) -> None:
+        """It is there."""
+
+
+class World:
+    """A gate whose wait the test sets."""
+
+    def __init__(self) -> None:
+        self.wait_s = NEVER
+        self.passed: list[str] = []
+        self.gate: Gate[One] = Gate(lambda: self.wait_s, self._passes)
+
+    def _passes(self, one: One, waited_s: float) -> None:
+        assert waited_s >= 0
+        self.passed.append(one.name)
+        if one.name == "b":
+            self.wait_s = NEVER  # it has made the next debt
+
+
+async def test_the_first_passes_first_and_none_behind_one_that_makes_a_debt() -> None:
+    world = World()
+    ones = [One(name) for name in "abcd"]
+    for one in (*ones, ones[0]):
+        world.gate.wait(one)
+    world.gate.leave(ones[3])
+    assert (len(world.gate), world.passed) == (3, [])
+    world.wait_s = 0.0
+    world.gate.look()
+    assert world.passed == ["a"], "one at a time"
+    await settled(lambda: world.passed == ["a", "b"], "the next was not let through")
+    world.gate.look()
+    assert len(world.gate) == 1
+    world.gate.open()
+    assert world.passed == ["a", "b", "c"]
+
+
+async def test_who_waits_again_while_it_is_let_through_is_behind_the_others() -> None:
+    world = World()
+    world.wait_s = 0.0
+    again = One("a")
+
+    def passes(one: One, waited_s: float) -> None:
+        world.passed.append(one.name)
+        if len(world.passed) < 3:
+            gate.wait(one)
+
+    gate: Gate[One] = Gate(lambda: world.wait_s, passes)
+    gate.wait(again)
+    gate.wait(One("x"))
+    await settled(lambda: len(gate) == 0, "somebody waits for ever")
+    assert world.passed == ["a", "x", "a", "x"][: len(world.passed)]

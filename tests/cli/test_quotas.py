@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import json
+
+from tests.cli.conftest import Cli
+
+
+def test_a_quota_is_set_listed_and_removed(cli: Cli) -> None:
+    told = cli("quota", "set", "role:etl", "--produce-bytes", "10MiB", "--requests", "unlimited", "--topics", 0)
+    assert told.code == 0, told.err
+    (found,) = [quota for quota in json.loads(cli("quota", "list", "--json").out) if quota["subject"] == "role:etl"]
+    assert (found["produce_bytes"], found["requests"], found["topics"]) == (10 << 20, "unlimited", 0)
+    assert found["connections"] is None
+    assert "10,485,760" in cli("quota", "list").out
+    assert cli("quota", "set", "role:etl", "--in-flight", "1MiB").code == 0
+    (found,) = [quota for quota in json.loads(cli("quota", "list", "--json").out) if quota["subject"] == "role:etl"]
+    assert (found["produce_bytes"], found["in_flight_bytes"]) == (None, 1 << 20), "the whole quota is another one"
+    assert cli("quota", "remove", "role:etl").code == 0
+    assert "role:etl" not in cli("quota", "list").out
+
+
+def test_what_is_no_quota_is_said(cli: Cli) -> None:
+    assert "at least one limit" in cli("quota", "set", "ann").err
+    assert cli("quota", "set", "ann", "--requests", "many").code == 2
+    assert cli("quota", "set", "ann", "--produce-bytes", "10M").code == 2
+    assert "is no network" in cli("quota", "set", "address:here", "--requests", 1).err
+    assert "no quota" in cli("quota", "remove", "ann").err
