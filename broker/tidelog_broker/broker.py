@@ -43,6 +43,7 @@ from tidelog_broker.metadata.internal_topics import internal_config
 from tidelog_broker.metadata.meta_freshness import MetaFreshness
 from tidelog_broker.metadata.node_security import NodeSecurity
 from tidelog_broker.metadata.state_log import MetaLog
+from tidelog_broker.metadata.topic_quotas import TopicQuotas
 from tidelog_broker.partition.partitions import Partitions
 from tidelog_broker.partition.pass_watch import LastMove
 from tidelog_broker.partition.tools import PartitionTools
@@ -271,6 +272,7 @@ class Broker:
             routes=self.routes,
             copies_default=self.settings.replication_factor_default,
             partitions_max=self.settings.partitions_max,
+            quotas=TopicQuotas(self.security.registry.quotas, self.topics),
         )
 
     def _make_mover(self) -> Mover:

@@ -21,7 +21,6 @@ class Quota:
         connections: at each node; 0: none.
         in_flight_bytes: of requests that a node works on, at each node; at least 4 KiB.
         topics, partitions: that he has made and that are there, in the cluster.
-        groups: that he has made and that are there, at each of their coordinators.
     """
 
     produce_bytes: float | None = None
@@ -31,7 +30,6 @@ class Quota:
     in_flight_bytes: float | None = None
     topics: float | None = None
     partitions: float | None = None
-    groups: float | None = None
 
 
 FIELDS: Final = tuple(field.name for field in fields(Quota))

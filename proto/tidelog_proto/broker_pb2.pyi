@@ -1759,7 +1759,7 @@ class NodeAnnounceReply(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[NodeRecord, _Mapping]]] = ..., meta: _Optional[_Union[TopicRecord, _Mapping]] = ..., bound_directory_id: _Optional[bytes] = ..., last: _Optional[str] = ...) -> None: ...
 
 class TopicRecord(_message.Message):
-    __slots__ = ("name", "topic_id", "config", "revision", "deleted", "first_epoch", "first_epochs", "serial")
+    __slots__ = ("name", "topic_id", "config", "revision", "deleted", "first_epoch", "first_epochs", "serial", "creator")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
@@ -1768,6 +1768,7 @@ class TopicRecord(_message.Message):
     FIRST_EPOCH_FIELD_NUMBER: _ClassVar[int]
     FIRST_EPOCHS_FIELD_NUMBER: _ClassVar[int]
     SERIAL_FIELD_NUMBER: _ClassVar[int]
+    CREATOR_FIELD_NUMBER: _ClassVar[int]
     name: str
     topic_id: bytes
     config: TopicConfig
@@ -1776,7 +1777,8 @@ class TopicRecord(_message.Message):
     first_epoch: EpochDescriptor
     first_epochs: _containers.RepeatedCompositeFieldContainer[EpochDescriptor]
     serial: int
-    def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ..., revision: _Optional[int] = ..., deleted: _Optional[bool] = ..., first_epoch: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., first_epochs: _Optional[_Iterable[_Union[EpochDescriptor, _Mapping]]] = ..., serial: _Optional[int] = ...) -> None: ...
+    creator: str
+    def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ..., revision: _Optional[int] = ..., deleted: _Optional[bool] = ..., first_epoch: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., first_epochs: _Optional[_Iterable[_Union[EpochDescriptor, _Mapping]]] = ..., serial: _Optional[int] = ..., creator: _Optional[str] = ...) -> None: ...
 
 class OffsetRecord(_message.Message):
     __slots__ = ("group", "topic_id", "partition", "next_offset", "note", "commit_timestamp_us", "revision", "epoch")
@@ -2091,7 +2093,7 @@ class SecurityRecord(_message.Message):
     def __init__(self, id: _Optional[str] = ..., revision: _Optional[int] = ..., deleted: _Optional[bool] = ..., api_key: _Optional[_Union[ApiKey, _Mapping]] = ..., rule: _Optional[_Union[AccessRule, _Mapping]] = ..., quota: _Optional[_Union[Quota, _Mapping]] = ...) -> None: ...
 
 class Quota(_message.Message):
-    __slots__ = ("quota_id", "subject", "produce_bytes", "consume_bytes", "requests", "connections", "in_flight_bytes", "topics", "partitions", "groups")
+    __slots__ = ("quota_id", "subject", "produce_bytes", "consume_bytes", "requests", "connections", "in_flight_bytes", "topics", "partitions")
     QUOTA_ID_FIELD_NUMBER: _ClassVar[int]
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     PRODUCE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -2101,7 +2103,6 @@ class Quota(_message.Message):
     IN_FLIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
-    GROUPS_FIELD_NUMBER: _ClassVar[int]
     quota_id: str
     subject: str
     produce_bytes: int
@@ -2111,8 +2112,7 @@ class Quota(_message.Message):
     in_flight_bytes: int
     topics: int
     partitions: int
-    groups: int
-    def __init__(self, quota_id: _Optional[str] = ..., subject: _Optional[str] = ..., produce_bytes: _Optional[int] = ..., consume_bytes: _Optional[int] = ..., requests: _Optional[int] = ..., connections: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., topics: _Optional[int] = ..., partitions: _Optional[int] = ..., groups: _Optional[int] = ...) -> None: ...
+    def __init__(self, quota_id: _Optional[str] = ..., subject: _Optional[str] = ..., produce_bytes: _Optional[int] = ..., consume_bytes: _Optional[int] = ..., requests: _Optional[int] = ..., connections: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., topics: _Optional[int] = ..., partitions: _Optional[int] = ...) -> None: ...
 
 class SecurityChange(_message.Message):
     __slots__ = ("create_key", "revoke_key", "grant", "revoke_rule", "set_quota", "remove_quota")

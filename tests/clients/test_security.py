@@ -34,7 +34,7 @@ async def test_keys_and_rules_come_and_go(shared_node: str) -> None:
 async def test_quotas_come_and_go(shared_node: str) -> None:
     async with Client(shared_node) as client:
         quota = Quota(produce_bytes=1 << 20, requests=math.inf, topics=0)
-        await client.security.set_quota("ann", Quota(groups=1))
+        await client.security.set_quota("ann", Quota(partitions=1))
         await client.security.set_quota("ann", quota)
         assert (await client.security.quotas())["ann"] == quota
         await client.security.remove_quota("ann")
@@ -57,6 +57,6 @@ def test_the_client_that_blocks_does_the_same(shared_node: str) -> None:
         assert not client.security.test("produce", "topic", "t", principal="ben").allowed
         client.security.revoke(rule.rule_id)
         client.security.revoke_key(made.info.key_id)
-        client.security.set_quota("ben", Quota(groups=2))
-        assert client.security.quotas()["ben"] == Quota(groups=2)
+        client.security.set_quota("ben", Quota(partitions=2))
+        assert client.security.quotas()["ben"] == Quota(partitions=2)
         client.security.remove_quota("ben")

@@ -19,6 +19,7 @@ from tidelog_broker.core.placement.placement import NoPersistenceError
 from tidelog_broker.core.placement.registry import NodeRegistry, identity_fault
 from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID, TopicRegistry, altered, complete_config
 from tidelog_broker.metadata.state_log import MetaLog
+from tidelog_broker.metadata.topic_quotas import TopicQuotas
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import BATCH_BYTES_MAX
@@ -31,6 +32,9 @@ PLACED_AT_ONCE: Final = 256
 RECORD_BYTES_MAX: Final = BATCH_BYTES_MAX // 2
 """Of a topic's record, which is one record of `__meta`: many partitions on many nodes with long names."""
 
+NOBODY: Final = pb.Caller()
+"""Who asks where nobody has a name."""
+
 
 class Controller:
     """Changes of `__meta`. Any node has one; its writes are refused wherever `__meta` is not owned.
@@ -41,6 +45,7 @@ class Controller:
         cluster: for the places of new partitions.
         routes: for who stores what.
         copies_default: the replication factor of a topic whose creator says nothing.
+        quotas: how much of that somebody may have.
         partitions_max: of all topics; each costs every node some memory, and its replicas files, used or not.
     """
 
@@ -54,6 +59,7 @@ class Controller:
         routes: Routes,
         copies_default: int,
         partitions_max: int,
+        quotas: TopicQuotas,
     ) -> None:
         self._meta_log = meta_log
         self._topics = topics
@@ -62,15 +68,16 @@ class Controller:
         self._routes = routes
         self._copies_default = copies_default
         self._partitions_max = partitions_max
+        self._quotas = quotas
         self._changing = asyncio.Lock()
 
     # --- topics ----------------------------------------------------------------------------------------
 
-    async def create_topic(self, asked: pb.TopicCreate) -> pb.TopicRecord:
-        """Make a topic: its id, its configuration, the first epoch of each of its partitions.
+    async def create_topic(self, asked: pb.TopicCreate, caller: pb.Caller = NOBODY) -> pb.TopicRecord:
+        """Make a topic: its id, its configuration, the first epoch of each of its partitions. It is the caller's.
 
         Raises:
-            ProtocolError: INVALID_TOPIC, TOPIC_EXISTS, INVALID_REQUEST, or what stopped the write.
+            ProtocolError: INVALID_TOPIC, TOPIC_EXISTS, INVALID_REQUEST, QUOTA_EXCEEDED, or what stopped the write.
         """
         check_topic_name(asked.name)
         storing = sum(1 for record in self._nodes.live() if pb.PERSISTENCE in record.roles)
@@ -83,13 +90,14 @@ class Controller:
             if self._topics.exists(asked.name):
                 raise ProtocolError(pb.TOPIC_EXISTS, f"there is a topic {asked.name!r} already")
             self._refuse_too_many(config.partitions)
-            return await self._write_new(asked.name, uuid.uuid4().bytes, config)
+            self._quotas.check(caller.principal, caller, topics=1, partitions=config.partitions)
+            return await self._write_new(asked.name, uuid.uuid4().bytes, config, caller.principal)
 
-    async def alter_topic(self, change: pb.TopicAlter) -> pb.TopicRecord:
-        """Change a topic; new partitions get their first epochs.
+    async def alter_topic(self, change: pb.TopicAlter, caller: pb.Caller = NOBODY) -> pb.TopicRecord:
+        """Change a topic; new partitions get their first epochs, and count as its creator's.
 
         Raises:
-            ProtocolError: UNKNOWN_TOPIC, INVALID_REQUEST, or what stopped the write.
+            ProtocolError: UNKNOWN_TOPIC, INVALID_REQUEST, QUOTA_EXCEEDED, or what stopped the write.
         """
         async with self._changing:
             await self._ready_for(change.name)
@@ -97,6 +105,7 @@ class Controller:
             record = altered(standing, change, copies_max=self._copies_max)
             first = standing.config.partitions
             self._refuse_too_many(record.config.partitions - first)
+            self._quotas.check(record.creator, caller, topics=0, partitions=record.config.partitions - first)
             record.first_epochs.extend(await self._first_epochs(record.topic_id, record.config, first))
             _refuse_too_large(record)
             await self._meta_log.write_topic(record)
@@ -160,7 +169,7 @@ class Controller:
         if not self._topics.exists(name) or (topic_id and self._topics.named(name).topic_id != topic_id):
             await self._meta_log.ready(confirmed=True)
 
-    async def _write_new(self, name: str, topic_id: bytes, config: pb.TopicConfig) -> pb.TopicRecord:
+    async def _write_new(self, name: str, topic_id: bytes, config: pb.TopicConfig, creator: str = "") -> pb.TopicRecord:
         first_epochs = await self._first_epochs(topic_id, config, 0)
         record = pb.TopicRecord(
             name=name,
@@ -170,6 +179,7 @@ class Controller:
             first_epoch=first_epochs[0],
             first_epochs=first_epochs,
             serial=self._topics.newest_serial + 1,
+            creator=creator,
         )
         _refuse_too_large(record)
         await self._meta_log.write_topic(record)

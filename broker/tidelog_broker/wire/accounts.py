@@ -60,13 +60,14 @@ class Accounts:
             ProtocolError: QUOTA_EXCEEDED, its principal or its address has as many connections as it may.
         """
         address = counted_address(host)
-        at = self._account(("address", address), ADDRESS_PREFIX + address, partial(self._quotas.of_address, address))
-        joined = [("address", address)]
-        if session is None:
-            at.join(client, meters=True)
-            account = at
-        else:
-            at.join(client, meters=False)
+        joined: list[_Key] = []
+        account: Account | None = None
+        if session is None or not self._quotas.is_admin(session.principal):
+            key = ("address", address)
+            account = self._account(key, ADDRESS_PREFIX + address, partial(self._quotas.of_address, address))
+            account.join(client, meters=session is None)
+            joined.append(key)
+        if session is not None:
             key = ("principal", session.principal)
             roles = self._roles.setdefault(session.principal, set())
             account = self._account(

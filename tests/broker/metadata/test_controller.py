@@ -7,10 +7,12 @@ from tests.broker.rebalance.test_mover import TOPIC, World
 from tests.broker.stand import Stand
 
 from tidelog_broker.cluster.routes import Route, Routes
+from tidelog_broker.core.security.quotas import Quotas
 from tidelog_broker.core.topics import META_KEY, OFFSETS_TOPIC_ID
 from tidelog_broker.metadata.controller import Controller
 from tidelog_broker.metadata.internal_topics import internal_config
 from tidelog_broker.metadata.state_log import MetaLog
+from tidelog_broker.metadata.topic_quotas import TopicQuotas
 from tidelog_broker.node.node import Node
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -138,6 +140,7 @@ def controller(world: World, *, owner: str, placement: str) -> Controller:
         routes=Routes(topics, lambda _: route),
         copies_default=3,
         partitions_max=1000,
+        quotas=TopicQuotas(Quotas(), topics),
     )
 
 

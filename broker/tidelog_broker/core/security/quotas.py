@@ -11,7 +11,7 @@ An IPv6 address counts as its /64, as whoever has one address has the others, to
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from tidelog_broker.core.security.permissions import EVERYBODY, ROLE_PREFIX, check_principal
@@ -37,7 +37,6 @@ class Limits(NamedTuple):
     in_flight_bytes: int | None = None
     topics: int | None = None
     partitions: int | None = None
-    groups: int | None = None
 
     @property
     def meters(self) -> bool:
@@ -46,13 +45,19 @@ class Limits(NamedTuple):
 
 
 FIELDS: Final = Limits._fields
+_EVERYBODYS: Final = frozenset({EVERYBODY, DEFAULT, f"{ADDRESS_PREFIX}0.0.0.0/0", f"{ADDRESS_PREFIX}::/0"})
 _RATES: Final = ("produce_bytes", "consume_bytes", "requests", "in_flight_bytes")
 
 
 class Quotas:
-    """The quotas of the cluster, as far as `__meta` has been applied."""
+    """The quotas of the cluster, as far as `__meta` has been applied.
 
-    def __init__(self) -> None:
+    Args:
+        admins: principals that only a quota of their own name bounds, so that nobody locks everybody out.
+    """
+
+    def __init__(self, admins: Collection[str] = ()) -> None:
+        self._admins = frozenset(admins)
         self.changes = 0
         """Rises with every change: limits that were found before it are to be found again."""
         self._by_id: dict[str, pb.Quota] = {}
@@ -82,8 +87,14 @@ class Quotas:
             return Limits()
         self._freshen()
         of_roles = [quota for role in roles if (quota := self._by_subject.get(ROLE_PREFIX + role)) is not None]
+        if principal in self._admins:
+            return self._found([self._by_subject.get(principal)])
         own, each = self._by_subject.get(principal), self._by_subject.get(EVERYBODY)
         return self._found([own], of_roles, [each], [self._by_subject.get(DEFAULT)])
+
+    def is_admin(self, principal: str) -> bool:
+        """Whether only a quota of its own name bounds a principal."""
+        return principal in self._admins
 
     def of_address(self, address: str) -> Limits:
         """Return what holds for an address, as `counted_address` writes it."""
@@ -171,10 +182,12 @@ def check_quota(quota: pb.Quota) -> None:
                 f"{field} is at least {least}, as what is more is delayed and not refused; to keep somebody out deny "
                 "him by a rule, revoke his keys, or allow him 0 connections",
             )
+    if quota.subject in _EVERYBODYS and quota.HasField("connections") and not quota.connections:
+        raise ProtocolError(pb.INVALID_REQUEST, f"0 connections for {quota.subject!r} would lock everybody out")
     if not any(quota.HasField(field) for field in FIELDS):
         raise ProtocolError(pb.INVALID_REQUEST, "a quota names at least one limit; to end one, remove it")
-    if is_address and any(quota.HasField(field) for field in ("topics", "partitions", "groups")):
-        raise ProtocolError(pb.INVALID_REQUEST, "topics, partitions and groups are counted by principal alone")
+    if is_address and any(quota.HasField(field) for field in ("topics", "partitions")):
+        raise ProtocolError(pb.INVALID_REQUEST, "topics and partitions are counted by principal alone")
 
 
 def counted_address(host: str) -> str:

@@ -34,7 +34,7 @@ class SecurityRegistry:
 
     def __init__(self, admins: Collection[str] = ()) -> None:
         self.permissions = Permissions(admins)
-        self.quotas = Quotas()
+        self.quotas = Quotas(admins)
         self._by_id: dict[str, pb.SecurityRecord] = {}
 
     @property

@@ -26,11 +26,11 @@ async def create(broker: Broker, request: Request) -> None:
     """Handle TOPIC create.
 
     Raises:
-        ProtocolError: INVALID_TOPIC, TOPIC_EXISTS, INVALID_REQUEST.
+        ProtocolError: INVALID_TOPIC, TOPIC_EXISTS, INVALID_REQUEST, QUOTA_EXCEEDED.
     """
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
-        return _reply(broker, await broker.controller.create_topic(envelope.topic_create))
+        return _reply(broker, await broker.controller.create_topic(envelope.topic_create, envelope.caller))
 
     reply = await at_owner(broker, META_KEY, request, local)
     made = [topic.topic_id for topic in reply.topic_reply.topics]
@@ -42,12 +42,12 @@ async def alter(broker: Broker, request: Request) -> None:
     """Handle TOPIC alter.
 
     Raises:
-        ProtocolError: UNKNOWN_TOPIC, FORBIDDEN, INVALID_REQUEST.
+        ProtocolError: UNKNOWN_TOPIC, FORBIDDEN, INVALID_REQUEST, QUOTA_EXCEEDED.
     """
     _refuse_internal(request.envelope.topic_alter.name)
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
-        return _reply(broker, await broker.controller.alter_topic(envelope.topic_alter))
+        return _reply(broker, await broker.controller.alter_topic(envelope.topic_alter, envelope.caller))
 
     reply = await at_owner(broker, META_KEY, request, local)
     wanted = {topic.topic_id: topic.config for topic in reply.topic_reply.topics}

@@ -30,14 +30,14 @@ def test_nobody_is_bound_where_nothing_is_said() -> None:
 def test_each_limit_is_that_of_the_narrowest_subject_that_names_it() -> None:
     quotas = quotas_of(
         {
-            "default": pb.Quota(requests=1, topics=1, connections=1, groups=1),
+            "default": pb.Quota(requests=1, topics=1, connections=1),
             "*": pb.Quota(requests=2, topics=2, connections=2),
             "role:etl": pb.Quota(requests=3, topics=3),
             "role:batch": pb.Quota(requests=9),
             "ann": pb.Quota(requests=4),
         }
     )
-    assert quotas.of_principal("ann", ["etl"])[2:] == (4, 2, None, 3, None, 1)
+    assert quotas.of_principal("ann", ["etl"])[2:] == (4, 2, None, 3, None)
     assert quotas.of_principal("ben", ["etl", "batch"]).requests == 9, "of several roles the largest"
     assert quotas.of_principal("cleo").requests == 2
     assert quotas.of_address("10.0.0.1/32").requests == 1
@@ -65,6 +65,15 @@ def test_of_networks_the_smallest_one_counts() -> None:
     ):
         assert quotas.of_address(counted_address(host)).requests == requests, host
     assert counted_address("2001:db8:0:7::1") == counted_address("2001:db8:0:7:8::%eth0"), "a /64 counts as one"
+
+
+def test_an_administrator_is_bound_by_its_own_name_alone() -> None:
+    quotas = Quotas(["admin"])
+    for subject in ("default", "*", "role:etl"):
+        quotas.put(pb.Quota(quota_id=subject, subject=subject, requests=1))
+    assert quotas.of_principal("admin", ["etl"]) == Limits()
+    quotas.put(pb.Quota(quota_id="own", subject="admin", requests=7))
+    assert quotas.of_principal("admin", ["etl"]).requests == 7
 
 
 def test_a_quota_ends_when_it_is_dropped() -> None:
@@ -102,6 +111,8 @@ def test_a_subject_has_one_spelling() -> None:
         pb.Quota(subject="ann", in_flight_bytes=1),
         pb.Quota(subject="ann", requests=0),
         pb.Quota(subject="address:10.0.0.0/8", topics=1),
+        pb.Quota(subject="*", connections=0),
+        pb.Quota(subject="address:::/0", connections=0),
     ],
 )
 def test_what_cannot_be_is_refused(quota: pb.Quota) -> None:
@@ -111,5 +122,5 @@ def test_what_cannot_be_is_refused(quota: pb.Quota) -> None:
 
 
 def test_none_of_what_is_counted_may_be_had() -> None:
-    check_quota(pb.Quota(subject="ann", connections=0, topics=0, partitions=0, groups=0))
+    check_quota(pb.Quota(subject="ann", connections=0, topics=0, partitions=0))
     check_quota(pb.Quota(subject="address:10.0.0.0/8", connections=0, requests=1, produce_bytes=4096))
