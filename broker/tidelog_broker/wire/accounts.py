@@ -83,6 +83,7 @@ class Accounts:
                 raise
             joined.append(key)
         self._of_client[client] = joined
+        assert account is not None, "who has no name is no administrator"
         return account
 
     def leave(self, client: Client) -> None:
