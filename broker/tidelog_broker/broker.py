@@ -21,6 +21,7 @@ from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.base.threads import Threads
+from tidelog_broker.base.tls import NodeTls
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.cluster.route_watch import RouteNews
 from tidelog_broker.cluster.routes import Route, Routes, route_of
@@ -138,6 +139,7 @@ class Broker:
         )
         with contextlib.ExitStack() as opening:
             opening.callback(self._resources.close)
+            self.tls = NodeTls.of(settings)
             self.threads = Threads(settings.io_workers)
             self._resources.callback(self.threads.close)
             self.disk = self._open_disk(fs)
@@ -179,7 +181,8 @@ class Broker:
     def _open_disk(self, fs: FileSystem) -> Disk:
         """Return what the logs share, as the settings want files read and written."""
         disk = self.threads.disk(fs, HashMemory(self.settings.indexes_bytes))
-        disk.maps_reads = self.settings.segment_read == "mapped" and can_populate()
+        # What is encrypted is looked at by this process, which must not happen to a mapping.
+        disk.maps_reads = self.settings.segment_read == "mapped" and can_populate() and not self.tls.is_on
         disk.maps_writes = self.settings.segment_write == "mapped" and can_copy()
         if self.settings.segment_write == "mapped" and not disk.maps_writes:
             log.warning("segment_write: this system does not let a mapping be written to safely; files are written")

@@ -18,7 +18,7 @@ from tidelog.client_options import ClientOptions
 from tidelog.consumer import Consumer, ConsumerOptions, OnOutOfRange, Start
 from tidelog.consumer_options import Partitions
 from tidelog.contexts import the_context
-from tidelog.credentials import ApiKey, asked_each_time
+from tidelog.credentials import ApiKey
 from tidelog.deserializers import Decoding, Deserializer, OnUndecodable
 from tidelog.errors import ClosedError, InvalidRequestError
 from tidelog.filters import record_filter
@@ -48,6 +48,7 @@ from tidelog.producer_options import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DE
 from tidelog.routing import Router
 from tidelog.security import Security
 from tidelog.serializers import Serializer
+from tidelog.tls import Tls
 from tidelog.topic_settings import TopicSettings, topic_alter, topic_create
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.idle_poll import POLL_US_DEFAULT
@@ -72,6 +73,8 @@ class Client:
         metrics: told of what is published, consumed and lost; see `tidelog.metrics`. None: nobody counts.
         api_key: shows nodes that ask for it who this client is: a key, or what gives one for each connection, such as
             `tidelog.credentials.ApiKeyFile(path)`. None: that of TIDELOG_API_KEY_FILE or TIDELOG_API_KEY.
+        tls: connect in TLS, as a `tidelog.tls.Tls` says; True: as the environment says. None: only if that says so, by
+            TIDELOG_CA_FILE, TIDELOG_CERT_FILE or TIDELOG_TLS=1. False: not at all.
 
     Raises:
         InvalidRequestError: an address or argument is no such thing.
@@ -88,8 +91,9 @@ class Client:
         zone: str = "",
         metrics: ClientMetrics | None = None,
         api_key: ApiKey | None = None,
+        tls: Tls | bool | None = None,
     ) -> None:
-        identity = identity_of(client_id, request_timeout_s, idle_poll_us, asked_each_time(api_key))
+        identity = identity_of(client_id, request_timeout_s, idle_poll_us, api_key, tls)
         self._teller = None if metrics is None else Teller(metrics)
         self._router = Router(
             parse_addresses(bootstrap),
@@ -236,10 +240,9 @@ class Client:
         Raises:
             UnknownTopicError, InvalidRequestError: no such topic, no such setting, no such value.
         """
-        request = topic_alter(name, changes)
-        topic = await self._topic(pb.Envelope(topic_alter=request))
-        self._router.metadata.forget(name)  # it may have new partitions
-        return topic
+        self._check_usable()
+        altered = await topic_changes.alter(self._router, topic_alter(name, changes))
+        return admin.topic_of(await paging.whole(self._router, altered))
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records.
@@ -583,12 +586,6 @@ class Client:
         return consumer
 
     # ------------------------------------------------------------------------------------------- internals
-
-    async def _topic(self, envelope: pb.Envelope) -> Topic:
-        """Send a request that may be repeated and return the topic that answers it."""
-        self._check_usable()
-        frame = await self._router.call_any(lambda: envelope, repeatable=True)
-        return admin.topic_of(await paging.whole(self._router, frame.envelope.topic_reply))
 
     def _check_usable(self, *, bind: bool = True) -> None:
         """Refuse use in another process, in another event loop, or after close."""

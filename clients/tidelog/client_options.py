@@ -6,6 +6,7 @@ from typing import TypedDict
 
 from tidelog.credentials import ApiKey
 from tidelog.metrics import ClientMetrics
+from tidelog.tls import Tls
 
 
 class ClientOptions(TypedDict, total=False):
@@ -18,3 +19,4 @@ class ClientOptions(TypedDict, total=False):
     zone: str
     metrics: ClientMetrics | None
     api_key: ApiKey | None
+    tls: Tls | bool | None

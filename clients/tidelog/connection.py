@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar, cast
@@ -40,6 +41,7 @@ from tidelog_proto.idle_poll import IdlePoll
 from tidelog_proto.limits import FRAME_BYTES_MAX, FRAME_BYTES_MAX_BEFORE_HELLO, PROTOCOL_VERSION
 from tidelog_proto.pending import PendingRequests, settle
 from tidelog_proto.receiver import FrameReceiver
+from tidelog_proto.tls_stream import NotTlsError, TlsError, open_stream
 from tidelog_proto.writing import JOIN_BYTES_MAX, write_parts
 
 REQUESTS_IN_FLIGHT_MAX: Final = 1024
@@ -387,7 +389,14 @@ class Connection(asyncio.BufferedProtocol):
 
 
 async def connect(
-    address: Address, *, client_id: str, software: str, timeout_s: float, idle_poll_us: int = 0, api_key: str = ""
+    address: Address,
+    *,
+    client_id: str,
+    software: str,
+    timeout_s: float,
+    idle_poll_us: int = 0,
+    api_key: str = "",
+    tls: ssl.SSLContext | None = None,
 ) -> Connection:
     """Connect to a node and exchange greetings; see `IdlePoll` for `idle_poll_us`.
 
@@ -398,6 +407,7 @@ async def connect(
         timeout_s: for all of it.
         idle_poll_us: see `IdlePoll`.
         api_key: shown to the node; empty: none.
+        tls: how the connection is encrypted; None: it is not.
 
     Raises:
         NodeUnreachableError: refused, unresolvable, or nothing that greets back in time.
@@ -407,11 +417,23 @@ async def connect(
     connection = Connection(loop, address, idle_poll_us=idle_poll_us)
     try:
         async with asyncio.timeout(timeout_s):
-            await loop.create_connection(lambda: connection, *address)
+            await open_stream(
+                connection,
+                tls,
+                address[0],
+                timeout_s=timeout_s,
+                connect=lambda protocol: loop.create_connection(lambda: protocol, *address),
+            )
             hello = pb.Hello(version=PROTOCOL_VERSION, client_id=client_id, software=software)
             if api_key:
                 hello.credentials.api_key = api_key
             frame = await connection.request(pb.Envelope(hello=hello), timeout_s=timeout_s)
+    except TlsError as error:
+        why = f"no encrypted connection to {_name(address)}: {error}"
+        if isinstance(error, NotTlsError):
+            why += "; connect without TLS, or to another port"
+        connection.close(NodeUnreachableError(why))
+        raise NodeUnreachableError(why) from error
     except (OSError, TimeoutError, UnicodeError) as error:
         connection.close(NodeUnreachableError(f"{_name(address)}: {error}"))
         what = str(error) or f"no connection within {timeout_s:g} s"

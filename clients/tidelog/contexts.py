@@ -27,6 +27,7 @@ from tidelog.client_options import ClientOptions
 from tidelog.credentials import ApiKey, ApiKeyFile
 from tidelog.errors import InvalidRequestError
 from tidelog.pool import parse_addresses
+from tidelog.tls import Tls
 
 CONTEXT_VARIABLE: Final = "TIDELOG_CONTEXT"
 CONTEXTS_VARIABLE: Final = "TIDELOG_CONTEXTS"
@@ -45,11 +46,17 @@ class Context:
         bootstrap: addresses of nodes, HOST:PORT, at least one.
         api_key: shown to nodes that ask who one is; "": none, or the one in the file.
         api_key_file: absolute path of a file with nothing but the key in it; read again for each connection.
+        tls: connect in TLS; implied by the files. False: the environment says.
+        ca_file, cert_file, key_file: absolute paths, as of `tidelog.tls.Tls`.
     """
 
     bootstrap: tuple[str, ...]
     api_key: str = field(default="", repr=False)
     api_key_file: str = ""
+    tls: bool = False
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
 
     def __post_init__(self) -> None:
         """Check all of it.
@@ -61,16 +68,27 @@ class Context:
             raise InvalidRequestError("a context has the address of at least one node")
         if self.api_key and self.api_key_file:
             raise InvalidRequestError("a context has an API key or the file of one, not both")
-        if self.api_key_file and not Path(self.api_key_file).is_absolute():
-            raise InvalidRequestError(f"the path of a key's file in a context is absolute, not {self.api_key_file!r}")
+        for path in (self.api_key_file, self.ca_file, self.cert_file, self.key_file):
+            if path and not Path(path).is_absolute():
+                raise InvalidRequestError(f"the path of a file in a context is absolute, not {path!r}")
+        self.encryption()
 
     def credentials(self) -> ApiKey | None:
         """Return what `Client(api_key=)` takes; None where the context has none: those of the environment count."""
         return ApiKeyFile(self.api_key_file) if self.api_key_file else self.api_key or None
 
+    def encryption(self) -> Tls | None:
+        """Return what `Client(tls=)` takes; None where the context says nothing of it: the environment counts.
+
+        Raises:
+            InvalidRequestError: its files contradict each other.
+        """
+        files = (self.ca_file, self.cert_file, self.key_file)
+        return Tls(*files) if self.tls or any(files) else None
+
     def with_options(self, options: ClientOptions) -> ClientOptions:
         """Return the arguments of a client: these, and from the context what they leave out."""
-        own: ClientOptions = {"api_key": self.credentials()}
+        own: ClientOptions = {"api_key": self.credentials(), "tls": self.encryption()}
         return {**own, **options}
 
 
@@ -258,7 +276,9 @@ def _context(name: str, members: Any) -> Context:
     known = {each.name for each in fields(Context)}
     if not isinstance(members, dict) or not known.issuperset(members):
         raise ValueError(f"context {name!r} has members besides {', '.join(sorted(known))}")
-    bootstrap = members.pop("bootstrap", None)
+    bootstrap, tls = members.pop("bootstrap", None), members.pop("tls", False)
     if not isinstance(bootstrap, list) or not all(isinstance(each, str) for each in [*bootstrap, *members.values()]):
-        raise TypeError(f"context {name!r}: `bootstrap` is a list of addresses, all others are text")
-    return Context(tuple(bootstrap), **members)
+        raise TypeError(f"context {name!r}: `bootstrap` is a list of addresses, all others are text, but for `tls`")
+    if not isinstance(tls, bool):
+        raise TypeError(f"context {name!r}: `tls` is true or false")
+    return Context(tuple(bootstrap), tls=tls, **members)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +18,10 @@ from typing import Final, Protocol, TypeVar
 
 from tidelog.backoff import Backoff
 from tidelog.connection import Address, Connection, connect
+from tidelog.credentials import ApiKey, asked_each_time
 from tidelog.errors import ClosedError, InvalidRequestError, TidelogError
 from tidelog.home import software
+from tidelog.tls import Tls, Trust, tls_of
 from tidelog_proto.idle_poll import POLL_US_MAX
 from tidelog_proto.limits import CLIENT_ID_BYTES_MAX
 
@@ -38,9 +41,16 @@ class Identity:
     connect_timeout_s: float
     idle_poll_us: int = 0
     api_key: Callable[[], str] = lambda: ""
+    tls: Callable[[], ssl.SSLContext | None] = lambda: None
 
 
-def identity_of(client_id: str, request_timeout_s: float, idle_poll_us: int, api_key: Callable[[], str]) -> Identity:
+def identity_of(
+    client_id: str,
+    request_timeout_s: float,
+    idle_poll_us: int,
+    api_key: ApiKey | None,
+    tls: Tls | bool | None,
+) -> Identity:
     """Return how a client introduces itself; see `Client`.
 
     Raises:
@@ -52,7 +62,9 @@ def identity_of(client_id: str, request_timeout_s: float, idle_poll_us: int, api
         )
     if not 0 <= idle_poll_us <= POLL_US_MAX:
         raise InvalidRequestError(f"idle_poll_us is 0 to {POLL_US_MAX}, not {idle_poll_us}")
-    return Identity(client_id, software(), min(request_timeout_s, CONNECT_TIMEOUT_S_MAX), idle_poll_us, api_key)
+    timeout_s = min(request_timeout_s, CONNECT_TIMEOUT_S_MAX)
+    asked, trust = asked_each_time(api_key), Trust(tls_of(tls))
+    return Identity(client_id, software(), timeout_s, idle_poll_us, asked, trust)
 
 
 class ConnectionTeller(Protocol):
@@ -148,6 +160,7 @@ class ConnectionPool:
                 timeout_s=identity.connect_timeout_s,
                 idle_poll_us=identity.idle_poll_us,
                 api_key=identity.api_key(),
+                tls=identity.tls(),
             )
         except TidelogError:
             self._doubtful.add(address)

@@ -69,6 +69,7 @@ from tidelog.sync_consumer import Consumer
 from tidelog.sync_groups import Groups, told_in_threads
 from tidelog.sync_receipts import PendingReceipt, PendingReceipts
 from tidelog.sync_security import Security
+from tidelog.tls import Tls
 from tidelog.topic_settings import TopicSettings
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.columns import Headers
@@ -104,6 +105,7 @@ class Client:
         zone: str = "",
         metrics: ClientMetrics | None = None,
         api_key: ApiKey | None = None,
+        tls: Tls | bool | None = None,
     ) -> None:
         self._client = asynchronous.Client(
             bootstrap,
@@ -114,6 +116,7 @@ class Client:
             zone=zone,
             metrics=metrics,
             api_key=api_key,
+            tls=tls,
         )
         self._thread = LoopThread(f"tidelog {client_id}")
         self.groups = Groups(self._thread, self._client.groups)

@@ -1,4 +1,4 @@
-"""Making and deleting a topic: not to be done twice, and tried again all the same when nobody knows what became of it.
+"""Changing topics: making and deleting are not to be done twice, and tried again when nobody knows what became of it.
 
 The node that was asked may die, or the owner of the topics behind it, with the change half done. Then the next try says
 which: a topic that is gone was deleted, one that is there as it was asked for was made. What only looks so because
@@ -38,6 +38,17 @@ async def create(router: Router, request: pb.TopicCreate) -> pb.TopicReply:
             return found
 
     return await _until_known(router, attempt, f"creating topic {request.name!r}")
+
+
+async def alter(router: Router, request: pb.TopicAlter) -> pb.TopicReply:
+    """Change settings of a topic and return the answer that describes it, or begins to. It may be done twice.
+
+    Raises:
+        TidelogError: as `Router.call_any`.
+    """
+    frame = await router.call_any(lambda: pb.Envelope(topic_alter=request), repeatable=True)
+    router.metadata.forget(request.name)  # it may have new partitions
+    return frame.envelope.topic_reply
 
 
 async def delete(router: Router, name: str) -> None:

@@ -20,6 +20,7 @@ from tidelog.contexts import (
 )
 from tidelog.credentials import KEY_CHARS_MAX
 from tidelog.errors import InvalidRequestError
+from tidelog.tls import Trust
 from tidelog_cli.output import ABSENT, JsonOption, print_json, print_table
 
 FROM_INPUT: Final = "-"
@@ -50,17 +51,28 @@ def add(
             metavar="FILE", help="The file of an API key; with - the key is read here, and kept in the context."
         ),
     ] = "",
+    tls: Annotated[bool, typer.Option("--tls", help="Connect in TLS; implied by the files.")] = False,
+    ca_file: Annotated[str, typer.Option(metavar="FILE", help="The CA of the nodes; the system's unless given.")] = "",
+    cert_file: Annotated[str, typer.Option(metavar="FILE", help="The certificate to show to nodes.")] = "",
+    key_file: Annotated[str, typer.Option(metavar="FILE", help="Its private key, if it is not in the same file.")] = "",
     use_it: Annotated[bool, typer.Option("--use", help="Make it the current one; the first one is at once.")] = False,
     instead: Annotated[bool, typer.Option("--replace", help="Instead of the one of that name.")] = False,
 ) -> None:
     """Keep a cluster under a name, for commands, Client.from_context() and Spark."""
     key = _read_key() if api_key_file == FROM_INPUT else ""
-    path = str(Path(api_key_file).expanduser().absolute()) if api_key_file and not key else ""
-    addresses = tuple(address.strip() for address in bootstrap.split(","))
-    context = Context(addresses, api_key=key, api_key_file=path)
+    context = Context(
+        tuple(address.strip() for address in bootstrap.split(",")),
+        api_key=key,
+        api_key_file="" if key else _absolute(api_key_file),
+        tls=tls,
+        ca_file=_absolute(ca_file),
+        cert_file=_absolute(cert_file),
+        key_file=_absolute(key_file),
+    )
     given = context.credentials()
     if callable(given):
-        given()  # that the file cannot be read is better heard now
+        given()  # that a file cannot be read is better heard now
+    Trust(context.encryption())()
     changed = change_contexts(lambda contexts: with_context(contexts, name, context, instead=instead, use=use_it))
     typer.echo(f"{name} is {'the current context' if changed.current == name else 'kept'} in {contexts_path()}")
 
@@ -83,15 +95,22 @@ def list_contexts(*, as_json: JsonOption = False) -> None:
                     "current": name == contexts.current,
                     "bootstrap": context.bootstrap,
                     "credentials": _shown(context),
+                    "tls": context.encryption() is not None,
                 }
                 for name, context in ordered
             ]
         )
         return
     print_table(
-        ("", "name", "bootstrap", "credentials"),
+        ("", "name", "bootstrap", "tls", "credentials"),
         [
-            ("*" if name == contexts.current else "", name, ", ".join(context.bootstrap), _shown(context) or ABSENT)
+            (
+                "*" if name == contexts.current else "",
+                name,
+                ", ".join(context.bootstrap),
+                "yes" if context.encryption() else ABSENT,
+                _shown(context) or ABSENT,
+            )
             for name, context in ordered
         ],
     )
@@ -103,8 +122,12 @@ def remove(name: NameArgument) -> None:
     typer.echo(f"{name} is forgotten")
 
 
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute()) if path else ""
+
+
 def _shown(context: Context) -> str | None:
-    return context.api_key_file or ("an API key" if context.api_key else None)
+    return context.api_key_file or ("an API key" if context.api_key else None) or context.cert_file or None
 
 
 def _read_key() -> str:

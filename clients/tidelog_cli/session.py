@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Final, TypeVar
 
 from tidelog import Client
+from tidelog.client_options import ClientOptions
 from tidelog.contexts import Context, find_context
 from tidelog.errors import NodeUnreachableError
 from tidelog_cli.failures import EXIT_CANNOT_CONNECT, CommandFailed
@@ -32,10 +33,12 @@ def with_client(bootstrap: str, work: Callable[[Client], Awaitable[_ResultT]]) -
     """
     context = _context(bootstrap)
     bootstrap = bootstrap or (LOCAL_BOOTSTRAP if context is None else ",".join(context.bootstrap))
-    api_key = None if context is None else context.credentials()
+    options: ClientOptions = {"client_id": "tidelog-cli"}
+    if context is not None:
+        options = context.with_options(options)
 
     async def run() -> _ResultT:
-        async with Client(bootstrap, client_id="tidelog-cli", api_key=api_key) as client:
+        async with Client(bootstrap, **options) as client:
             # One try at each address: a person would rather hear now that nobody is there than wait for retries.
             try:
                 await client.connect()

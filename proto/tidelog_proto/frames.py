@@ -21,7 +21,12 @@ from google.protobuf.message import DecodeError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import Buffer
-from tidelog_proto.limits import ENVELOPE_BYTES_MAX, FRAME_BYTES_MAX, FRAME_PREFIX_BYTES
+from tidelog_proto.limits import (
+    ENVELOPE_BYTES_MAX,
+    FRAME_BYTES_MAX,
+    FRAME_BYTES_MAX_BEFORE_HELLO,
+    FRAME_PREFIX_BYTES,
+)
 
 _PREFIX: Final = struct.Struct("<II")
 _U32_BYTES: Final = 4
@@ -35,6 +40,14 @@ _OTHER_PROTOCOLS: Final = {
     for verb in (b"GET ", b"POST", b"PUT ", b"HEAD", b"PATC", b"DELE", b"OPTI")
 }
 """What the first bytes mean that people send to the wrong port; as lengths of frames they are above every limit."""
+
+
+_TLS: Final = (
+    "the other side speaks TLS and this one does not: say so to the one that lacks it, by tls_cert_file on a node, by "
+    "TIDELOG_CA_FILE, tls= or a context on a client"
+)
+_TLS_HANDSHAKE, _TLS_ALERT = 0x0316, 0x0315
+"""How such records of TLS begin, read as the lower half of a frame's length."""
 
 
 class Prefix(NamedTuple):
@@ -61,6 +74,8 @@ def parse_prefix(buffer: Buffer, at: int = 0, *, frame_bytes_max: int = FRAME_BY
     if frame_bytes > frame_bytes_max:
         if (spoken := _OTHER_PROTOCOLS.get(frame_bytes)) is not None:
             raise ProtocolError(pb.MALFORMED_FRAME, spoken)
+        if frame_bytes & 0xFFFF in {_TLS_HANDSHAKE, _TLS_ALERT} and frame_bytes_max <= FRAME_BYTES_MAX_BEFORE_HELLO:
+            raise ProtocolError(pb.MALFORMED_FRAME, _TLS)
         raise ProtocolError(pb.FRAME_TOO_LARGE, f"a frame of {frame_bytes} bytes; the limit here is {frame_bytes_max}")
     if envelope_bytes > ENVELOPE_BYTES_MAX:
         raise ProtocolError(pb.FRAME_TOO_LARGE, f"an envelope of {envelope_bytes} bytes; at most {ENVELOPE_BYTES_MAX}")

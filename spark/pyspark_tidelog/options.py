@@ -32,6 +32,7 @@ from pyspark_tidelog.option_values import (
 from tidelog.contexts import the_context
 from tidelog.credentials import asked_each_time
 from tidelog.errors import InvalidRequestError
+from tidelog.tls import Tls, tls_of
 
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
@@ -156,6 +157,7 @@ class ReadOptions:
     Attributes:
         bootstrap: addresses of nodes, "host:port".
         api_key: what nodes are shown that ask who one is; None: what the environment has.
+        tls: how nodes are reached; None: not in TLS.
         selection: which topics and partitions.
         starting: where ranges begin (inclusive).
         ending: where ranges end (exclusive); of a batch read.
@@ -182,6 +184,7 @@ class ReadOptions:
     max_offsets: int | None = None
     min_offsets: int | None = None
     max_delay_s: float = MAX_TRIGGER_DELAY_S_DEFAULT
+    tls: Tls | None = None
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
@@ -196,7 +199,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
     """
     options = _known_only(given)
     _refuse_other_kind(options, streaming=streaming)
-    bootstrap, api_key = _where(options)
+    bootstrap, api_key, tls = _where(options)
     max_offsets = count(options, "maxOffsetsPerTrigger", NUMBER_MAX)
     min_offsets = count(options, "minOffsetsPerTrigger", NUMBER_MAX)
     if max_offsets and min_offsets and min_offsets > max_offsets:
@@ -204,6 +207,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
     return ReadOptions(
         bootstrap=bootstrap,
         api_key=api_key,
+        tls=tls,
         selection=_selection(options),
         starting=_position(options, "starting", Edge.LATEST if streaming else Edge.EARLIEST, one_edge=not streaming),
         ending=_position(options, "ending", Edge.LATEST, one_edge=True),
@@ -271,8 +275,11 @@ def _without_table(given: Mapping[str, str]) -> Mapping[str, str]:
     return {name[len(prefix) :]: value for name, value in given.items() if name.startswith(prefix)}
 
 
-def _where(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
-    """Return addresses, and the API key, which is read here: tasks run where neither file nor environment may be."""
+def _where(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, Tls | None]:
+    """Return addresses, the API key, and how nodes are reached.
+
+    The key and the CA are read here: tasks run where neither file nor environment may be.
+    """
     addresses, context = comma_list(options.get("bootstrap", "")), options.get("context")
     if addresses and context:
         raise OptionError("options 'bootstrap' and 'context' both say where the cluster is: give one of them.")
@@ -283,9 +290,11 @@ def _where(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
     try:
         named = the_context(context) if context else None
         key = asked_each_time(None if named is None else named.credentials())()
+        tls = tls_of(None if named is None else named.encryption())
+        tls = None if tls is None else tls.carried()
     except InvalidRequestError as error:
         raise OptionError(f"option 'context': {error}" if context else str(error)) from error
-    return addresses if named is None else named.bootstrap, key or None
+    return addresses if named is None else named.bootstrap, key or None, tls
 
 
 def _selection(options: Mapping[str, str]) -> Selection:

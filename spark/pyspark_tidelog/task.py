@@ -54,7 +54,8 @@ class RangeReader:
 
     def client(self) -> Client:
         """Return a new client as the options say; it is for the caller to close."""
-        return Client(self._options.bootstrap, client_id=_CLIENT_ID, api_key=self._options.api_key)
+        options = self._options
+        return Client(options.bootstrap, client_id=_CLIENT_ID, api_key=options.api_key, tls=options.tls or False)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range.

@@ -48,6 +48,8 @@ class Founded:
         self._peers: list[Peer] = []
         self.settings: dict[str, object] = {}
         """For every node that is started from now on."""
+        self.own: dict[str, dict[str, object]] = {}
+        """The same for one of them."""
         self._founders = names
         self.ports = dict(zip((*names, "d", "e"), free_ports(len(names) + 2), strict=True))
         founders = [
@@ -80,7 +82,9 @@ class Founded:
     async def start_as(self, name: str, data: str, told: dict[str, object], *, replaces: bool = False) -> Node:
         common = DEFAULTS | {"stop_timeout_ms": 2000, "node_id": name, "secret_file": self.path / "secret"}
         del common["port"]
-        settings = NodeSettings.model_validate(common | {"data": self.path / data} | self.settings | told)
+        settings = NodeSettings.model_validate(
+            common | {"data": self.path / data} | self.settings | self.own.get(name, {}) | told
+        )
         opened = await open_founding(settings, replaces=replaces)
         node = Node(opened.settings, opened.directory, founding=opened.founding)
         try:

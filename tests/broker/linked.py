@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.base.tls import NodeTls
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.replication.outbox import LinkMessage
 from tidelog_broker.core.replication.ports import Batch
@@ -106,7 +107,9 @@ def make_links(
     queue_bytes: int = 64 * MIB,
     metrics: NodeMetrics | None = None,
 ) -> Links:
-    return Links(own, events=events or Eye(), queue_bytes=queue_bytes, metrics=metrics or NodeMetrics())
+    return Links(
+        own, events=events or Eye(), queue_bytes=queue_bytes, metrics=metrics or NodeMetrics(), tls=NodeTls(None)
+    )
 
 
 async def linked(

@@ -26,6 +26,7 @@ from tidelog.contexts import (
 )
 from tidelog.credentials import ApiKeyFile
 from tidelog.errors import InvalidRequestError, NodeUnreachableError
+from tidelog.tls import Tls
 
 PROD = Context(("a:1", "b:2"), api_key="tlk_secret")
 
@@ -199,14 +200,30 @@ def test_the_place_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_a_client_is_given_goes_before_the_context(tmp_path: Path) -> None:
-    assert PROD.with_options({}) == {"api_key": "tlk_secret"}
-    assert PROD.with_options({"api_key": "other", "zone": "z"}) == {"api_key": "other", "zone": "z"}
+    assert PROD.with_options({}) == {"api_key": "tlk_secret", "tls": None}
+    assert PROD.with_options({"api_key": "other", "zone": "z"}) == {"api_key": "other", "tls": None, "zone": "z"}
     file = tmp_path / "key"
     file.write_text("tlk_of_file\n")
     given = Context(("a:1",), api_key_file=str(file)).credentials()
     assert isinstance(given, ApiKeyFile)
     assert given() == "tlk_of_file"
     assert Context(("a:1",)).credentials() is None
+
+
+def test_a_context_says_how_its_nodes_are_reached() -> None:
+    assert Context(("a:1",)).encryption() is None, "the environment says"
+    assert Context(("a:1",), tls=True).encryption() == Tls()
+    filed = Context(("a:1",), ca_file="/ca.pem", cert_file="/c.pem", key_file="/c.key")
+    add("filed", filed)
+    assert the_context("filed") == filed
+    assert filed.with_options({}).get("tls") == Tls("/ca.pem", "/c.pem", "/c.key")
+    with pytest.raises(InvalidRequestError, match="is absolute"):
+        Context(("a:1",), ca_file="ca.pem")
+    with pytest.raises(InvalidRequestError, match="without its certificate"):
+        Context(("a:1",), key_file="/c.key")
+    contexts_path().write_text(contexts_path().read_text().replace('"ca_file": "/ca.pem"', '"tls": "yes"'))
+    with pytest.raises(InvalidRequestError, match="`tls` is true or false"):
+        read_contexts()
 
 
 async def test_both_clients_connect_where_the_context_says() -> None:

@@ -14,7 +14,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 
 
 def test_from_nothing_to_a_node_that_asks_who_you_are(tmp_path: Path) -> None:
-    first, second, quotas = re.findall(r"```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    first, second = blocks("From nothing to a node that asks who you are")
+    (quotas,) = blocks("Quotas")
     native, management = free_ports(2)
     *before, node_line = first.strip().splitlines()
     node_line = node_line.replace("7400", str(native)).replace("7401", str(management))
@@ -50,6 +51,39 @@ def test_from_nothing_to_a_node_that_asks_who_you_are(tmp_path: Path) -> None:
     keys = [(tmp_path / name).read_text().strip() for name in ("admin.key", "billing.key")]
     assert not any(key in log for key in keys)
     assert '"event": "refused"' in log
+
+
+def blocks(heading: str) -> list[str]:
+    """Return the commands under a heading of the page."""
+    (section,) = (part for part in PAGE.read_text().split("\n## ") if part.startswith(f"{heading}\n"))
+    return re.findall(r"```text\n(.*?)```", section, re.DOTALL)
+
+
+def test_a_node_and_a_command_in_tls(tmp_path: Path) -> None:
+    node_lines, client_lines = blocks("TLS")
+    native, management = free_ports(2)
+    *before, node_line = node_lines.strip().splitlines()
+    node_line = node_line.replace("7400", str(native)).replace("7401", str(management))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDELOG")} | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "TIDELOG_BOOTSTRAP": f"127.0.0.1:{native}",
+        "TIDELOG_CONTEXTS": str(tmp_path / "contexts.json"),
+    }
+    script = "\n".join(["set -e", *before, f"exec {node_line}"])
+    with subprocess.Popen(["bash", "-c", script], cwd=tmp_path, env=environment, stdout=subprocess.PIPE) as node:
+        assert node.stdout is not None
+        try:
+            while str(native).encode() not in (line := node.stdout.readline()):
+                assert line, "the node did not start"
+            plain = run("tidelog topic list", tmp_path, environment)
+            assert plain.returncode != 0
+            assert "speaks TLS" in plain.stderr
+            told = run(client_lines.replace("7400", str(native)), tmp_path, environment)
+            assert told.returncode == 0, told.stderr
+            del environment["TIDELOG_BOOTSTRAP"]
+            assert "encrypted" in run("tidelog topic list", tmp_path, environment).stdout, "the context knows the CA"
+        finally:
+            node.terminate()
 
 
 def run(script: str, cwd: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

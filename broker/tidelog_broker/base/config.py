@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from tidelog_broker.base.steady_clock import SETTLE_S_DEFAULT
 from tidelog_broker.core.groups.positions import GROUP_POSITIONS_MAX, GROUPS_MAX, POSITIONS_BYTES
@@ -55,6 +55,21 @@ class NodeSettings(BaseModel):
     )
     secret_file: Path | None = Field(
         None, description="Holds the secret by which the nodes of a cluster know each other."
+    )
+    tls_cert_file: Path | None = Field(
+        None,
+        description="The node's certificate in PEM, with those that lead to its CA: with it the native port and the "
+        "management port speak TLS, and the node calls others in TLS. The file is followed, as the next two are.",
+    )
+    tls_key_file: Path | None = Field(
+        None,
+        description="The private key of that, not encrypted, readable by the node alone; it is in tls_cert_file unless "
+        "given.",
+    )
+    tls_ca_file: Path | None = Field(
+        None,
+        description="The CAs in PEM whose certificates the node believes, of other nodes and of clients; unless given "
+        "those of the system, of other nodes only.",
     )
     auth: Literal["none", "required"] = Field(
         "none",
@@ -275,6 +290,12 @@ class NodeSettings(BaseModel):
         if len(value) == 1 and is_alone:
             raise ValueError(f"a node on its own does not only {value[0]}: name a cluster, by `bootstrap` or `seeds`")
         return sorted(value)
+
+    @model_validator(mode="after")
+    def _files_of_tls_belong_together(self) -> Self:
+        if self.tls_cert_file is None and (self.tls_key_file or self.tls_ca_file):
+            raise ValueError("tls_key_file and tls_ca_file are of no use without tls_cert_file: give that, too")
+        return self
 
     @property
     def advertises_loopback(self) -> bool:

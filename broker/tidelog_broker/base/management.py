@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import socketserver
+import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -54,6 +56,20 @@ class Health:
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    tls: Callable[[], ssl.SSLContext] | None = None
+
+    def get_request(self) -> tuple[Any, Any]:
+        """Accept a connection; its handshake is made in its own thread, when it is first read from."""
+        connection, address = super().get_request()
+        if self.tls is not None:
+            connection.settimeout(_TIMEOUT_S)
+            connection = self.tls().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return connection, address
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of callers that hang, go away or make no handshake."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(WSGIRequestHandler):
@@ -64,10 +80,19 @@ class _Handler(WSGIRequestHandler):
 
 
 class Management:
-    """The management port. `start` opens it, `stop` closes it."""
+    """The management port. `start` opens it, `stop` closes it.
 
-    def __init__(self, health: Health, registry: CollectorRegistry) -> None:
+    Args:
+        health: what is told of the node.
+        registry: its metrics.
+        tls: gives, for each connection, how it is encrypted; None: it is not.
+    """
+
+    def __init__(
+        self, health: Health, registry: CollectorRegistry, *, tls: Callable[[], ssl.SSLContext] | None = None
+    ) -> None:
         self._health = health
+        self._tls = tls
         self._metrics = make_wsgi_app(registry)
         self._server: WSGIServer | None = None
         self._thread: threading.Thread | None = None
@@ -79,9 +104,11 @@ class Management:
             OSError: the port is in use.
         """
         try:
-            self._server = make_server(host, port, self._answer, server_class=_Server, handler_class=_Handler)
+            made = make_server(host, port, self._answer, server_class=_Server, handler_class=_Handler)
         except OSError as error:
             raise OSError(error.errno, f"cannot listen on {host}:{port} for health: {error.strerror}") from error
+        made.tls = self._tls
+        self._server = made
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL_S,), name="management", daemon=True
         )

@@ -24,6 +24,7 @@ class NodeMetrics:
         self.connection_errors = counter("tidelog_connection_errors", "Connections closed for broken frames")
         self.access_refused = counter("tidelog_access_refused", "Requests refused because no permission allows them")
         self.unauthenticated = counter("tidelog_unauthenticated", "Greetings with no credentials, or wrong ones")
+        self.tls_failed = counter("tidelog_tls_failed", "Connections in TLS that did not come about")
         self.declined = counter("tidelog_declined", "Requests declined because the node was full")
         self.stalled = counter("tidelog_stalled_clients", "Clients cut off because they did not read, or go on sending")
         self.peer_bytes_in = self._peer_counter("tidelog_peer_batch_bytes_in", "Bytes of batches received from a node")

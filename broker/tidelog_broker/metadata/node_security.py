@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Final
 
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.offload import Offload
+from tidelog_broker.base.tls import FILES_LOOK_S
 from tidelog_broker.core.security.registry import SecurityRegistry
 from tidelog_broker.metadata.admin_keys import AdminKeys
 from tidelog_broker.metadata.authenticator import Authenticator
 from tidelog_broker.metadata.security_changes import SecurityChanges
 from tidelog_broker.metadata.state_log import MetaLog
-
-LOOK_S: Final = 1.0
-"""How often the administrators' file is read."""
 
 
 class NodeSecurity:
@@ -54,7 +51,7 @@ class NodeSecurity:
     async def follow_files(self) -> None:
         """Follow the administrators' file, as long as the node runs."""
         while self._settings.auth == "required" and self._settings.admin_key_file is not None:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(FILES_LOOK_S)
             if await self._workers.call(0, self.admin_keys.look):
                 self.changed()
 

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from tidelog_broker.base.bootstrap import Bootstrap, load_bootstrap, open_directory
 from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.base.tls import NodeTls
 from tidelog_broker.core.membership.datagram_auth import SECRET_BYTES_MIN
 from tidelog_broker.node.admitting import Founding
 from tidelog_broker.node.seeds import Seed, find_cluster
@@ -56,7 +57,7 @@ async def open_founding(settings: NodeSettings, *, replaces: bool = False) -> Op
     seeds: list[Seed] = []
     if settings.seeds:
         patience_s = SEEDS_PATIENCE_S if bootstrap is None and is_new_dir(settings.data) else 0.0
-        seeds = await find_cluster(settings.seeds, patience_s=patience_s)
+        seeds = await find_cluster(settings.seeds, patience_s=patience_s, tls=NodeTls.of(settings))
     cluster_ids = {seed.cluster_id for seed in seeds}
     if len(cluster_ids) > 1:
         raise NodeDirError(f"the seeds belong to {len(cluster_ids)} clusters: {', '.join(settings.seeds)}")

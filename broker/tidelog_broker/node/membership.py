@@ -89,7 +89,13 @@ class Membership:
             verifiers=broker.threads.verifiers,
             metrics=broker.metrics,
         )
-        self._links = Links(identity, events=self, queue_bytes=broker.settings.peer_queue_bytes, metrics=broker.metrics)
+        self._links = Links(
+            identity,
+            events=self,
+            queue_bytes=broker.settings.peer_queue_bytes,
+            metrics=broker.metrics,
+            tls=broker.tls,
+        )
         broker.cluster.use_links(self._links)
         self._admitting = Admitting(broker, founding, self._links, gossip_port=self._gossip_port, look=self._look)
         self._look()

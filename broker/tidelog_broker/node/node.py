@@ -118,6 +118,7 @@ class Node:
         broker.tasks.spawn(Scrubber(broker.partitions.all, broker.partitions.tools).run(), "scrubbing")
         broker.tasks.spawn(self._expiry().run(), "expiring groups")
         broker.tasks.spawn(broker.security.follow_files(), "following the administrators' keys")
+        broker.tasks.spawn(broker.tls.follow(broker.threads.secrets), "following certificates")
         self.life.running()
 
     def _expiry(self) -> Expiry:
@@ -168,7 +169,10 @@ class Node:
         await reboot_note.note_reboot(self.dir, broker.disk.fs, broker.threads.io, broker.partitions.noted)
 
     def _start_management(self) -> None:
-        self._management = Management(self.life.health, self.broker.metrics.registry)
+        tls = self.broker.tls
+        self._management = Management(
+            self.life.health, self.broker.metrics.registry, tls=tls.server if tls.is_on else None
+        )
         self.management_port = self._management.start(self.settings.management_host, self.settings.management_port)
 
     def _nodes_changed(self) -> None:

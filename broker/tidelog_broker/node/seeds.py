@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.base.tls import NodeTls
 from tidelog_broker.wire.link import Link
 from tidelog_broker.wire.links import Address
 from tidelog_proto import broker_pb2 as pb
@@ -32,31 +33,40 @@ class Seed(NamedTuple):
     cluster_id: bytes
 
 
-async def find_cluster(seeds: Sequence[str], *, patience_s: float) -> list[Seed]:
+async def find_cluster(seeds: Sequence[str], *, patience_s: float, tls: NodeTls) -> list[Seed]:
     """Return the nodes at the seeds' addresses (HOST:PORT), as soon as at least one answers.
 
     Args:
         seeds: addresses.
         patience_s: how long to try; after it the answer is empty.
+        tls: how they are called.
     """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + patience_s
     told: dict[str, str] = {}
     while True:
-        found = [seed for seed in await asyncio.gather(*(_hello(seed, told) for seed in seeds)) if seed is not None]
+        found = [
+            seed for seed in await asyncio.gather(*(_hello(seed, told, tls) for seed in seeds)) if seed is not None
+        ]
         if found or loop.time() >= until_s:
             return found
         await asyncio.sleep(AGAIN_S)
 
 
-async def _hello(seed: str, told: dict[str, str]) -> Seed | None:
+async def _hello(seed: str, told: dict[str, str], tls: NodeTls) -> Seed | None:
     """Ask one seed; why it does not answer is said once, and again when it is another reason."""
     host, _, port = seed.rpartition(":")
     address = (host.strip("[]"), int(port))
+    loop = asyncio.get_running_loop()
     link = Link(seed, queue_bytes=MIB, metrics=NodeMetrics())
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            await asyncio.get_running_loop().create_connection(lambda: link, *address)
+            await tls.call(
+                link,
+                address[0],
+                timeout_s=TIMEOUT_S,
+                connect=lambda protocol: loop.create_connection(lambda: protocol, *address),
+            )
             asked = pb.Envelope(hello=pb.Hello(version=PROTOCOL_VERSION, client_id="a node that wants to join"))
             said = (await link.request(asked, timeout_s=TIMEOUT_S)).envelope.hello_reply
     except (OSError, TimeoutError, ProtocolError) as error:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
+from tidelog_broker.base.seldom import SeldomLog
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
 from tidelog_broker.server.access import AccessChecks, check_topic_id
@@ -37,6 +38,9 @@ from tidelog_broker.server.handlers import (
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.frames import encode_frame
+from tidelog_proto.tls_entrance import TlsEntrance
+from tidelog_proto.tls_stream import TlsError
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +111,8 @@ class Server:
         self._deserted = asyncio.Event()
         self.access = AccessChecks(broker)
         broker.security.changed = self.security_changed
+        self._seldom = SeldomLog(log)
+        self._entrance = self._make_entrance()
         self._requests = {kind: self.metrics.requests.tally(kind) for kind in HANDLERS}
 
     async def listen(self) -> int:
@@ -116,9 +122,32 @@ class Server:
             OSError: the port is in use or the address is not ours.
         """
         self._listener = await self.broker.loop.create_server(
-            lambda: Connection(self), self.settings.host, self.settings.port, backlog=512
+            self._protocol, self.settings.host, self.settings.port, backlog=512
         )
         return int(self._listener.sockets[0].getsockname()[1])
+
+    def _make_entrance(self) -> TlsEntrance | None:
+        if not self.broker.tls.is_on:
+            return None
+        wanted = ProtocolError(
+            pb.UNAUTHENTICATED,
+            "this port speaks TLS and you do not: give the CA of its certificate by TIDELOG_CA_FILE, tls= or a context "
+            "(a node: by tls_cert_file and tls_ca_file)",
+        )
+        return TlsEntrance(
+            self.broker.tls.server,
+            timeout_s=self.settings.hello_timeout_ms / 1000,
+            refusal=encode_frame(pb.Envelope(error=wanted.to_message())),
+            failed=self._not_encrypted,
+        )
+
+    def _protocol(self) -> asyncio.BaseProtocol:
+        connection = Connection(self)
+        return connection if self._entrance is None else self._entrance.admit(connection)
+
+    def _not_encrypted(self, error: TlsError) -> None:
+        self.metrics.tls_failed.inc()
+        self._seldom.info("a connection in TLS did not come about: %s", error)
 
     async def stop_listening(self) -> None:
         """Take no new connections."""
@@ -130,6 +159,8 @@ class Server:
         for _ in range(_ACCEPT_TURNS):
             await asyncio.sleep(0)
         self._listener.close()
+        if self._entrance is not None:
+            self._entrance.close()
 
     async def worked_off(self) -> None:
         """Wait for the requests that run as tasks; with the node stopping, no more of them begin."""

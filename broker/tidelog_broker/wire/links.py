@@ -17,10 +17,11 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.base.tls import NodeTls
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.replication.outbox import LinkMessage
 from tidelog_broker.wire.link import Link, OneWay, RemovedError, unreachable
@@ -78,10 +79,14 @@ class Links:
         events: told of links that come and go.
         queue_bytes: what may wait to be sent to one node.
         metrics: the node's.
+        tls: how other nodes are called.
     """
 
-    def __init__(self, identity: Identity, *, events: LinkEvents, queue_bytes: int, metrics: NodeMetrics) -> None:
+    def __init__(
+        self, identity: Identity, *, events: LinkEvents, queue_bytes: int, metrics: NodeMetrics, tls: NodeTls
+    ) -> None:
         self._identity = identity
+        self._tls = tls
         self._events = events
         self._queue_bytes = queue_bytes
         self._metrics = metrics
@@ -243,17 +248,24 @@ class Links:
         try:
             async with asyncio.timeout(ATTEMPT_TIMEOUT_S):
                 connected = await _connected(loop, address)
-                await _handed_over(loop, lambda: link, connected)
+                await self._tls.call(
+                    link,
+                    address[0],
+                    timeout_s=ATTEMPT_TIMEOUT_S,
+                    connect=lambda protocol: _handed_over(loop, protocol, connected),
+                )
                 return link, await link.greet(self._identity, called=node_id, timeout_s=ATTEMPT_TIMEOUT_S)
         except BaseException as error:
             link.close(str(error))
             raise
 
 
-async def _handed_over(loop: asyncio.AbstractEventLoop, make: Callable[[], Link], connected: socket.socket) -> None:
+async def _handed_over(
+    loop: asyncio.AbstractEventLoop, protocol: asyncio.BaseProtocol, connected: socket.socket
+) -> None:
     """Make a connected socket the link's; it is closed if that fails."""
     try:
-        await loop.create_connection(make, sock=connected)
+        await loop.create_connection(lambda: protocol, sock=connected)
     except BaseException:
         connected.close()
         raise

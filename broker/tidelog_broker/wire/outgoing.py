@@ -151,9 +151,12 @@ class Backlog:
     # --- after it ---------------------------------------------------------------------------------------
 
     def wrote(self, size_bytes: int) -> None:
-        """Note that so much was handed to the transport."""
-        self.written_bytes += size_bytes
+        """Note that so much was handed to the transport.
+
+        Encrypted it is more: where less was taken than TLS has added, nothing must look as if it had been.
+        """
         unsent_bytes = self._sink.unsent()
+        self.written_bytes += max(size_bytes, unsent_bytes - self.unsent_bytes)
         if unsent_bytes:
             self._keep(size_bytes)
         if unsent_bytes or self.unsent_bytes:

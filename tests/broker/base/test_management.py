@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
+import socket
+from pathlib import Path
 
 import pytest
+from tests.authority import Authority
 from tests.broker.peer import Peer, batch
 
 from tidelog_broker.base import management as management_module
 from tidelog_broker.base.management import Health, Management, State
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.node.node import Node
+from tidelog_proto.tls_files import TlsFiles, client_context, server_context
 
 
 def get(port: int, path: str) -> tuple[int, str]:
@@ -21,6 +26,31 @@ def get(port: int, path: str) -> tuple[int, str]:
         return response.status, response.read().decode()
     finally:
         connection.close()
+
+
+def test_it_speaks_tls_and_a_caller_who_says_nothing_holds_up_nobody(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = Authority(tmp_path).files("node", "a")
+    context = server_context(files)
+    health = Health()
+    health.state = "running"
+    management = Management(health, NodeMetrics().registry, tls=lambda: context)
+    port = management.start("127.0.0.1", 0)
+    believing = client_context(TlsFiles(ca=files.ca))
+    try:
+        with socket.create_connection(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)) as plain:
+            plain.sendall(b"GET /livez HTTP/1.1\r\n\r\n")
+            plain.settimeout(10)
+            with contextlib.suppress(ConnectionError):
+                assert not plain.recv(100).startswith(b"HTTP")
+            secure = http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=believing)
+            secure.request("GET", "/readyz")
+            assert secure.getresponse().status == 200
+            secure.close()
+    finally:
+        management.stop()
+    assert capfd.readouterr().err == "", "nobody's slip fills the log"
 
 
 async def test_a_running_node_is_live_ready_and_counted(node: Node, peer: Peer) -> None:

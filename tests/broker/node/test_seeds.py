@@ -5,15 +5,18 @@ import asyncio
 import pytest
 from tests.broker.stand import Stand
 
+from tidelog_broker.base.tls import NodeTls
 from tidelog_broker.node import seeds
 from tidelog_broker.node.node import Node
 from tidelog_broker.node.seeds import Seed, find_cluster
+
+PLAIN = NodeTls(None)
 
 
 async def test_a_seed_says_who_it_is_and_of_which_cluster(stand: Stand, node: Node) -> None:
     del stand
     seed = f"127.0.0.1:{node.port}"
-    assert await find_cluster([seed], patience_s=0) == [
+    assert await find_cluster([seed], patience_s=0, tls=PLAIN) == [
         Seed(node.node_id, ("127.0.0.1", node.port), node.broker.cluster_id)
     ]
 
@@ -21,7 +24,9 @@ async def test_a_seed_says_who_it_is_and_of_which_cluster(stand: Stand, node: No
 async def test_seeds_that_do_not_answer_are_passed_over(node: Node) -> None:
     async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as closing:
         port = closing.sockets[0].getsockname()[1]
-        found = await find_cluster(["127.0.0.1:1", f"127.0.0.1:{port}", f"127.0.0.1:{node.port}"], patience_s=0)
+        found = await find_cluster(
+            ["127.0.0.1:1", f"127.0.0.1:{port}", f"127.0.0.1:{node.port}"], patience_s=0, tls=PLAIN
+        )
     assert [seed.node_id for seed in found] == [node.node_id]
 
 
@@ -29,9 +34,9 @@ async def test_a_seed_that_stays_away_is_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(seeds, "AGAIN_S", 0.01)
-    assert await find_cluster(["127.0.0.1:1"], patience_s=0.2) == []
+    assert await find_cluster(["127.0.0.1:1"], patience_s=0.2, tls=PLAIN) == []
     assert caplog.text.count("the seed 127.0.0.1:1 does not answer") == 1
 
 
 async def test_nobody_is_found_where_nobody_is() -> None:
-    assert await find_cluster(["127.0.0.1:1", "no-such-host.invalid:7400"], patience_s=0) == []
+    assert await find_cluster(["127.0.0.1:1", "no-such-host.invalid:7400"], patience_s=0, tls=PLAIN) == []

@@ -53,6 +53,26 @@ def budget(*, stall_ms: int = 60_000) -> Outgoing:
     return Outgoing(bytes_max=MAX, connection_bytes_max=MARK, stall_ms=stall_ms)
 
 
+async def test_what_tls_adds_does_not_look_like_something_that_was_taken() -> None:
+    """Each small answer is encrypted to more than it is; a client that takes none of them has stalled all the same."""
+    outgoing = budget(stall_ms=60)
+    sink = FakeSink(outgoing)
+    async with asyncio.timeout(20):
+        while not sink.cut:
+            sink.buffer_bytes += 52
+            sink.backlog.wrote(30)
+            await asyncio.sleep(0.001)
+    other = FakeSink(outgoing)
+    for _ in range(200):
+        other.buffer_bytes += 52
+        other.backlog.wrote(30)
+        other.take(50)
+        await asyncio.sleep(0.001)
+    assert other.cut == [], "who takes a little has not"
+    other.backlog.end()
+    assert outgoing.total_bytes == 0
+
+
 async def test_many_who_take_nothing_leave_a_share_for_the_next() -> None:
     outgoing = budget()
     given: list[int] = []

@@ -1,0 +1,130 @@
+"""How a client reaches nodes that speak TLS: whom it believes, and the certificate that it shows, if it has one."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from tidelog.errors import InvalidRequestError
+from tidelog_proto.tls_files import FollowedTls, TlsFiles, TlsFilesError, client_context, read_pem
+
+TLS_VARIABLE: Final = "TIDELOG_TLS"
+CA_FILE_VARIABLE: Final = "TIDELOG_CA_FILE"
+CERT_FILE_VARIABLE: Final = "TIDELOG_CERT_FILE"
+KEY_FILE_VARIABLE: Final = "TIDELOG_KEY_FILE"
+
+_WORDS: Final = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Whom a client believes to be a node. Files are looked at again for each connection.
+
+    Nodes must show a certificate of the CA, for the name or address under which they are called.
+
+    Attributes:
+        ca_file: certificates in PEM of the CAs to believe; "": those of the system, or `ca_pem`.
+        cert_file: the certificate that the client shows to nodes that know it by one; "": none.
+        key_file: the private key of that; "": it is in `cert_file`, too.
+        ca_pem: certificates of CAs themselves, where there is no file.
+    """
+
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    ca_pem: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without looking at files.
+
+        Raises:
+            InvalidRequestError: two of them contradict each other.
+        """
+        if self.ca_file and self.ca_pem:
+            raise InvalidRequestError("a client has the file of a CA or its text, not both")
+        if self.key_file and not self.cert_file:
+            raise InvalidRequestError("a private key is of no use without its certificate: give cert_file, too")
+
+    def files(self) -> TlsFiles:
+        """Return them as paths."""
+        return TlsFiles(_path(self.cert_file), _path(self.key_file), _path(self.ca_file), self.ca_pem)
+
+    def carried(self) -> Tls:
+        """Return the same with the CAs themselves instead of their file, for where that file is not.
+
+        Raises:
+            InvalidRequestError: it cannot be read.
+        """
+        ca = _path(self.ca_file)
+        if ca is None:
+            return self
+        try:
+            return replace(self, ca_file="", ca_pem=read_pem(ca, "the CA").decode("ascii", "replace"))
+        except TlsFilesError as error:
+            raise InvalidRequestError(str(error)) from error
+
+
+def _path(text: str) -> Path | None:
+    return Path(text).expanduser() if text else None
+
+
+def tls_of(given: Tls | bool | None) -> Tls | None:
+    """Return how to connect: as was given, or else as the environment says; None: not encrypted.
+
+    Args:
+        given: True: as the environment has it, and in TLS even if it says nothing; False: not in TLS whatever it says.
+
+    Raises:
+        InvalidRequestError: the environment contradicts itself.
+    """
+    if isinstance(given, Tls):
+        return given
+    if given is False:
+        return None
+    ca, cert, key = (os.environ.get(name, "") for name in (CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE))
+    said = os.environ.get(TLS_VARIABLE, "").lower()
+    wanted = _WORDS.get(said, bool(ca or cert)) if said in _WORDS or not said else None
+    if wanted is None:
+        raise InvalidRequestError(f"{TLS_VARIABLE} is 1 or 0, not {said[:20]!r}")
+    return Tls(ca, cert, key) if given or wanted else None
+
+
+class Trust:
+    """Gives what each connection is made with, of files that are read when the first one is.
+
+    Args:
+        tls: None: connections are not encrypted.
+    """
+
+    def __init__(self, tls: Tls | None) -> None:
+        self._tls = tls
+        self._followed: FollowedTls | None = None
+
+    def __call__(self) -> ssl.SSLContext | None:
+        """Return it; None: not encrypted.
+
+        Raises:
+            InvalidRequestError: the files cannot be used. Once they could, those that were read last are.
+        """
+        if self._tls is None:
+            return None
+        if self._followed is None:
+            try:
+                self._followed = FollowedTls(self._tls.files(), client_context)
+            except TlsFilesError as error:
+                raise InvalidRequestError(str(error)) from error
+        else:
+            self._followed.look()
+        return self._followed.contexts[0]

@@ -1,0 +1,74 @@
+"""The door of a port that speaks TLS: handshakes are under way in a bounded number, and none for ever.
+
+A connection that has not shown that it can encrypt is nobody's yet: the server hears of it when its handshake is done.
+Who comes when too many handshakes are under way is let in, and the one that has taken longest goes: who opens
+thousands of connections and says nothing then keeps out nobody who speaks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from tidelog_proto.tls_stream import TlsError, TlsStream
+
+HANDSHAKES_MAX: Final = 512
+
+
+class TlsEntrance:
+    """See the module.
+
+    Args:
+        context: asked for at each connection, so that newer certificates count.
+        timeout_s: for a handshake.
+        refusal: what is said to those who do not speak TLS.
+        failed: told why, of each handshake that came to nothing.
+        handshakes_max: how many may be under way.
+    """
+
+    def __init__(
+        self,
+        context: Callable[[], ssl.SSLContext],
+        *,
+        timeout_s: float,
+        refusal: bytes = b"",
+        failed: Callable[[TlsError], None] = lambda _: None,
+        handshakes_max: int = HANDSHAKES_MAX,
+    ) -> None:
+        self._context = context
+        self._timeout_s = timeout_s
+        self._refusal = refusal
+        self._failed = failed
+        self._handshakes_max = handshakes_max
+        self._shaking: dict[int, TlsStream] = {}
+        self._number = 0
+
+    @property
+    def under_way(self) -> int:
+        """How many handshakes are."""
+        return len(self._shaking)
+
+    def admit(self, above: asyncio.BaseProtocol) -> TlsStream:
+        """Return the protocol for a connection that is accepted; `above` gets it once it is encrypted."""
+        self._number += 1
+        number = self._number
+
+        def shaken(error: TlsError | None) -> None:
+            self._shaking.pop(number, None)
+            if error is not None:
+                self._failed(error)
+
+        stream = TlsStream(self._context(), above, timeout_s=self._timeout_s, shaken=shaken, refusal=self._refusal)
+        self._shaking[number] = stream
+        if len(self._shaking) > self._handshakes_max:
+            oldest = next(iter(self._shaking))
+            self._shaking.pop(oldest).abort()
+        return stream
+
+    def close(self) -> None:
+        """End the handshakes that are under way."""
+        for stream in list(self._shaking.values()):
+            stream.abort()
+        self._shaking.clear()

@@ -1,0 +1,192 @@
+"""Certificates and keys in files, and what becomes of them when the files change.
+
+What is made of the files serves the connections that are made from then on; those that stand go on. A file that is not
+as it must be changes nothing: what was read before holds, and the fault is told once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import ssl
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidelog_proto.limits import MIB
+
+log = logging.getLogger(__name__)
+
+PEM_BYTES_MAX: Final = MIB
+_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Of TLS 1.2: with forward secrecy, and authenticated. Those of 1.3 all are."""
+
+
+class TlsFilesError(ValueError):
+    """Files that TLS cannot be made of; the text names the file and says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Where one side's certificates are, in PEM.
+
+    Attributes:
+        cert: its own certificate, with those that lead to the CA behind it; None: it shows none.
+        key: the private key of that, readable by its owner (and a group) alone; None: it is in `cert`, too.
+        ca: certificates of the CAs that are believed; None: those of the system, where others are to be believed.
+        ca_pem: such certificates themselves, instead of a file.
+    """
+
+    cert: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+    ca_pem: str = ""
+
+
+def server_context(files: TlsFiles) -> ssl.SSLContext:
+    """Return how to answer calls. With a CA, callers may show certificates of it; nobody has to.
+
+    Raises:
+        TlsFilesError: one of the files cannot be used.
+    """
+    assert files.cert is not None, "who is called shows a certificate"
+    context = _hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    context.num_tickets = 0  # a session that is taken up again would not be looked at by the rules of a newer file
+    context.options |= ssl.OP_NO_TICKET
+    _show(context, files)
+    if files.ca is not None:
+        _believe(context, files)
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+def client_context(files: TlsFiles) -> ssl.SSLContext:
+    """Return how to call others: only whose certificate is of the CA, and for the host that was called.
+
+    Raises:
+        TlsFilesError: one of the files cannot be used.
+    """
+    context = _hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    if files.ca is None and not files.ca_pem:
+        context.load_default_certs()
+    else:
+        _believe(context, files)
+    if files.cert is not None:
+        _show(context, files)
+    return context
+
+
+def _hardened(context: ssl.SSLContext) -> ssl.SSLContext:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(_CIPHERS)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    return context
+
+
+def _believe(context: ssl.SSLContext, files: TlsFiles) -> None:
+    text = files.ca_pem.encode() if files.ca is None else read_pem(files.ca, "the CA")
+    try:
+        context.load_verify_locations(cadata=text.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        where = f"the CA file {files.ca}" if files.ca else "what was given as the CA"
+        raise TlsFilesError(f"{where} holds no certificate in PEM: {_reason(error)}") from error
+
+
+def _show(context: ssl.SSLContext, files: TlsFiles) -> None:
+    assert files.cert is not None
+    key = files.key or files.cert
+    read_pem(files.cert, "the certificate")
+    read_pem(key, "the private key", is_secret=True)
+
+    def no_password() -> str:
+        raise TlsFilesError(f"the private key {key} is encrypted: give one that is not, readable by its owner alone")
+
+    try:
+        context.load_cert_chain(files.cert, key, password=no_password)
+    except (OSError, ValueError) as error:  # of OpenSSL's errors, too
+        if isinstance(error, TlsFilesError):
+            raise
+        what = f"{files.cert} and {key} are no certificate in PEM and its private key: {_reason(error)}"
+        raise TlsFilesError(what) from error
+
+
+def _reason(error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    return str(reason).replace("_", " ").lower() if reason else str(error)
+
+
+def read_pem(path: Path, what: str, *, is_secret: bool = False) -> bytes:
+    """Return a file's content.
+
+    Args:
+        path: of the file.
+        what: is in it, for messages.
+        is_secret: refuse it where everybody may read or change it.
+
+    Raises:
+        TlsFilesError: it cannot be read, is too large, or is open to everybody.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            content = file.read(PEM_BYTES_MAX + 1)
+    except OSError as error:
+        raise TlsFilesError(f"cannot read {what} in {path}: {error.strerror}") from error
+    if is_secret and mode & stat.S_IRWXO:
+        raise TlsFilesError(f"every user of this machine may use {what} in {path} (mode {mode:03o}): chmod 600 {path}")
+    if len(content) > PEM_BYTES_MAX:
+        raise TlsFilesError(f"{what} in {path} has more than {PEM_BYTES_MAX} bytes")
+    return content
+
+
+class FollowedTls:
+    """What is made of files, and made again when they change.
+
+    Args:
+        files: where they are.
+        makers: each makes a context of them; `contexts` has what they made, in their order.
+
+    Raises:
+        TlsFilesError: they cannot be used.
+    """
+
+    def __init__(self, files: TlsFiles, *makers: Callable[[TlsFiles], ssl.SSLContext]) -> None:
+        self.files = files
+        self._makers = makers
+        self._seen = self._fingerprint()
+        self.contexts = [make(files) for make in makers]
+        self._problem = ""
+
+    def look(self) -> bool:
+        """Read the files again, and return whether what is made of them has changed. Blocks for a moment.
+
+        While they are not as they must be (one of two is replaced already), what was made last holds.
+        """
+        try:
+            seen = self._fingerprint()
+            if seen == self._seen:
+                self._problem = ""
+                return False
+            contexts = [make(self.files) for make in self._makers]
+        except TlsFilesError as error:
+            if str(error) != self._problem:
+                self._problem = str(error)
+                log.error("%s; what was read before holds", error)  # noqa: TRY400 - a line says it all
+            return False
+        self._problem = ""
+        self._seen, self.contexts = seen, contexts
+        log.info("certificates are read anew from %s", self.files.cert or self.files.ca)
+        return True
+
+    def _fingerprint(self) -> bytes:
+        """Return what tells whether any of the files is another one than before."""
+        files = self.files
+        digest = hashlib.sha256()
+        for path, what in ((files.cert, "the certificate"), (files.key, "the private key"), (files.ca, "the CA")):
+            if path is not None:
+                content = read_pem(path, what, is_secret=path == files.key)
+                digest.update(hashlib.sha256(content).digest())
+        return digest.digest()

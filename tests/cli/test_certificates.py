@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+
+import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from tidelog_cli.certificates import Issued, Kind, issue, new_authority
+
+
+def read(issued: Issued) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(issued.cert)
+
+
+@pytest.mark.parametrize(
+    ("kind", "uses", "uri"),
+    [
+        ("node", [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH], ["tidelog:node:log%2F1"]),
+        ("server", [ExtendedKeyUsageOID.SERVER_AUTH], []),
+        ("client", [ExtendedKeyUsageOID.CLIENT_AUTH], ["tidelog:client:log%2F1"]),
+    ],
+)
+def test_each_kind_shows_what_it_is_and_nothing_else(kind: Kind, uses: list[object], uri: list[str]) -> None:
+    authority = new_authority("test", days=10)
+    hosts = [] if kind == "client" else ["log1.example", "127.0.0.1", "::1"]
+    made = read(issue(authority, kind, "log/1", hosts, days=5))
+    names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.UniformResourceIdentifier) == uri
+    assert names.get_values_for_type(x509.DNSName) == hosts[:1]
+    assert names.get_values_for_type(x509.IPAddress) == [ipaddress.ip_address(each) for each in hosts[1:]]
+    assert list(made.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value) == uses
+    assert not made.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    made.verify_directly_issued_by(read(authority))
+
+
+def test_none_outlives_its_ca_and_clocks_may_be_apart() -> None:
+    authority = new_authority("test", days=1)
+    now = dt.datetime.now(dt.UTC)
+    made = read(issue(authority, "client", "x", [], days=400))
+    assert made.not_valid_after_utc == read(authority).not_valid_after_utc
+    assert made.not_valid_before_utc < now - dt.timedelta(minutes=50)
+    ended = new_authority("test", days=0)
+    with pytest.raises(ValueError, match="the CA ended"):
+        issue(ended, "client", "x", [], days=1)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidelog_cli.main import main
+from tidelog_proto.tls_files import TlsFiles, client_context, server_context
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    code = main([str(each) for each in arguments])
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+def test_a_ca_is_made_and_issues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ca = tmp_path / "new" / "certs"
+    code, out, _ = run(capsys, "certs", "init", ca)
+    assert code == 0
+    assert "keep it off the nodes" in out
+    code, out, _ = run(capsys, "certs", "issue", ca, "node", "log1", "--host", "log1.example", "--host", "10.0.0.1")
+    assert code == 0
+    assert f"tls_cert_file = {ca / 'log1.pem'}" in out
+    code, out, _ = run(capsys, "certs", "issue", ca, "client", "billing", "--days", "90", "--json")
+    assert json.loads(out)["cert_file"] == str(ca / "billing.pem")
+    for name in ("ca", "log1", "billing"):
+        assert stat.S_IMODE((ca / f"{name}.key").stat().st_mode) == 0o600
+    server_context(TlsFiles(ca / "log1.pem", ca / "log1.key", ca / "ca.pem"))
+    client_context(TlsFiles(ca / "billing.pem", ca / "billing.key", ca / "ca.pem"))
+    assert "BEGIN" not in out
+    assert sorted(path.suffix for path in ca.iterdir()) == [".key"] * 3 + [".pem"] * 3
+
+
+def test_what_is_there_is_kept_unless_it_is_to_be_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "certs", "init", tmp_path)[0] == 0
+    issuing = ("certs", "issue", tmp_path, "server", "gateway", "--host", "localhost")
+    assert run(capsys, *issuing)[0] == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    code, _, err = run(capsys, "certs", "init", tmp_path)
+    assert code == 2
+    assert "stays as it is" in err
+    code, _, err = run(capsys, *issuing)
+    assert code == 2
+    assert "--replace" in err
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert run(capsys, *issuing, "--replace")[0] == 0
+    assert (tmp_path / "gateway.key").read_bytes() != before["gateway.key"]
+    server_context(TlsFiles(tmp_path / "gateway.pem", tmp_path / "gateway.key"))
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("master", "x"), "none of node, server, client"),
+        (("node", "x"), "--host"),
+        (("client", "x", "--host", "a"), "called by nobody"),
+        (("node", "../x", "--host", "a"), "is no name"),
+        (("node", "ca", "--host", "a"), "is no name"),
+        (("node", "x", "--host", "a b"), "neither a host's name"),
+        (("node", "x", "--host", "a"), "no CA in"),
+    ],
+)
+def test_what_is_wrong_is_told_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], why: str
+) -> None:
+    code, _, err = run(capsys, "certs", "issue", tmp_path, *words)
+    assert code != 0
+    assert why in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_library_it_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.x509", None)
+    monkeypatch.delitem(sys.modules, "tidelog_cli.certificates", raising=False)
+    code, _, err = run(capsys, "certs", "init", tmp_path)
+    assert code == 1
+    assert "pip install 'tidelog[broker]'" in err

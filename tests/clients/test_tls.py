@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+from tests.authority import Authority
+
+from tidelog.errors import InvalidRequestError
+from tidelog.tls import CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE, TLS_VARIABLE, Tls, Trust, tls_of
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (TLS_VARIABLE, CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_what_is_given_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tls_of(None) is None
+    assert tls_of(True) == Tls()
+    monkeypatch.setenv(CA_FILE_VARIABLE, "/ca.pem")
+    assert tls_of(None) == tls_of(True) == Tls("/ca.pem")
+    assert tls_of(False) is None
+    assert tls_of(Tls("/other.pem")) == Tls("/other.pem")
+    monkeypatch.setenv(CERT_FILE_VARIABLE, "/c.pem")
+    monkeypatch.setenv(KEY_FILE_VARIABLE, "/c.key")
+    assert tls_of(None) == Tls("/ca.pem", "/c.pem", "/c.key")
+    monkeypatch.setenv(TLS_VARIABLE, "0")
+    assert tls_of(None) is None, "it is said explicitly"
+    monkeypatch.setenv(TLS_VARIABLE, "maybe")
+    with pytest.raises(InvalidRequestError, match="TIDELOG_TLS is 1 or 0"):
+        tls_of(None)
+    monkeypatch.delenv(CA_FILE_VARIABLE)
+    monkeypatch.setenv(TLS_VARIABLE, "1")
+    monkeypatch.delenv(CERT_FILE_VARIABLE)
+    monkeypatch.delenv(KEY_FILE_VARIABLE)
+    assert tls_of(None) == Tls()
+
+
+def test_contradictions_are_refused_at_once() -> None:
+    with pytest.raises(InvalidRequestError, match="not both"):
+        Tls(ca_file="/ca.pem", ca_pem="text")
+    with pytest.raises(InvalidRequestError, match="cert_file"):
+        Tls(key_file="/key")
+
+
+def test_files_are_read_when_they_are_needed_and_again_when_they_change(tmp_path: Path) -> None:
+    assert Trust(None)() is None
+    trust = Trust(Tls(str(tmp_path / "ca" / "ca.pem")))
+    with pytest.raises(InvalidRequestError, match="cannot read the CA"):
+        trust()
+    authority = Authority(tmp_path / "ca")
+    first = trust()
+    assert isinstance(first, ssl.SSLContext)
+    assert trust() is first
+    authority.ca.write_text("slip")
+    assert trust() is first, "a slip changes nothing"
+    authority.ca.write_bytes(Authority(tmp_path / "new").made.cert)
+    assert trust() is not first
+
+
+def test_the_ca_is_carried_to_where_its_file_is_not(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    carried = Tls(str(authority.ca), "/c.pem").carried()
+    assert carried == Tls(cert_file="/c.pem", ca_pem=authority.ca.read_text())
+    assert Tls().carried() == Tls()
+    assert "BEGIN" not in repr(carried)
+    assert isinstance(Trust(Tls(ca_pem=carried.ca_pem))(), ssl.SSLContext)
+    with pytest.raises(InvalidRequestError, match="cannot read the CA"):
+        Tls(str(tmp_path / "none")).carried()
