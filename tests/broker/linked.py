@@ -10,6 +10,7 @@ from typing import Any
 
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.tls import NodeTls
+from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.replication.outbox import LinkMessage
 from tidelog_broker.core.replication.ports import Batch
@@ -20,7 +21,7 @@ from tidelog_broker.wire.peers import Peers
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import MIB
 
-IDENTITY = Identity(cluster_id=b"c" * 16, node_id="a", incarnation=100, secret=b"secret")
+IDENTITY = Identity(cluster_id=b"c" * 16, node_id="a", incarnation=100, secrets=ClusterSecrets(b"secret"))
 TOPIC = b"t" * 16
 
 

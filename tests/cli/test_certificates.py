@@ -8,6 +8,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tidelog_cli.certificates import Issued, Kind, issue, new_authority
+from tidelog_proto.certificate_names import names_in, uri_of
 
 
 def read(issued: Issued) -> x509.Certificate:
@@ -44,3 +45,10 @@ def test_none_outlives_its_ca_and_clocks_may_be_apart() -> None:
     ended = new_authority("test", days=0)
     with pytest.raises(ValueError, match="the CA ended"):
         issue(ended, "client", "x", [], days=1)
+
+
+def test_names_are_read_back_as_they_were_given() -> None:
+    shown = {"subjectAltName": (("DNS", "tidelog:node:evil"), ("URI", uri_of("node", "a:b/ü")), ("URI", "other:x"))}
+    assert names_in(shown, "node") == ["a:b/ü"]
+    assert names_in(shown, "client") == []
+    assert names_in(None, "node") == names_in({}, "node") == []

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tidelog_broker.base.bootstrap import load_bootstrap
+from tidelog_broker.base.secret_file import read_secrets
 from tidelog_broker.core.membership.admission import binders_needed
-from tidelog_broker.node.join import read_secret
 from tidelog_cli import cluster_init, failures
 from tidelog_cli.cluster_init import founder, waiting
 from tidelog_cli.failures import CommandFailed
@@ -43,7 +43,7 @@ def test_the_files_are_what_a_node_takes_and_each_founder_has_a_command(
     ]
     assert [node.roles for node in read.nodes][1] == ("persistence",)
     assert (home / "secret").stat().st_mode & 0o777 == 0o600
-    assert len(read_secret(home / "secret")) == 64
+    assert len(read_secrets(home / "secret").first) == 64
     assert caplog.text == "", "the node has nothing to warn of"
     out = capsys.readouterr().out
     assert read.cluster_id in out
@@ -58,7 +58,7 @@ def test_a_program_is_told_the_same(tmp_path: Path, capsys: pytest.CaptureFixtur
     read = load_bootstrap(Path(told["bootstrap"]))
     assert (told["cluster_id"], read.name) == (read.cluster_id, "orders")
     assert [*told["commands"]] == ["log1", "log2", "log3"]
-    assert read_secret(Path(told["secret_file"]))
+    assert read_secrets(Path(told["secret_file"])).first
 
 
 def test_a_node_starts_by_its_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

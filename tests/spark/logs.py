@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tidelog.errors import OffsetOutOfRangeError, UnknownTopicError
 from tidelog.model import Fetched, Offset, Partition, Topic
+from tidelog.tls import Tls
 from tidelog_proto.batch import RecordBatch, encode_batch
 from tidelog_proto.columns import columns_of
 from tidelog_proto.header import Codec, stamp_owner
@@ -78,7 +79,9 @@ class FakeClient:
     """How often a topic was made again."""
     asked: list[tuple[str, Any, tuple[int, ...]]] = field(default_factory=list)
 
-    def __call__(self, bootstrap: tuple[str, ...], *, client_id: str, api_key: str | None) -> FakeClient:
+    def __call__(
+        self, bootstrap: tuple[str, ...], *, client_id: str, api_key: str | None, tls: Tls | Literal[False]
+    ) -> FakeClient:
         return self
 
     def __enter__(self) -> Self:

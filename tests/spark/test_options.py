@@ -24,6 +24,7 @@ from pyspark_tidelog.options import (
     parse_options,
 )
 from tidelog.contexts import Context, Contexts, change_contexts
+from tidelog.tls import Tls
 
 BARE = {"bootstrap": "127.0.0.1:7400", "subscribe": "flights"}
 
@@ -112,6 +113,15 @@ def test_a_context_says_where_and_who(tmp_path: Path, monkeypatch: pytest.Monkey
     assert parse_options(BARE).api_key == "tlk_of_environment"
     monkeypatch.delenv("TIDELOG_API_KEY")
     assert parse_options(BARE).api_key is None
+
+
+def test_the_ca_is_read_where_the_query_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse_options(BARE).tls is None
+    ca = tmp_path / "ca.pem"
+    monkeypatch.setenv("TIDELOG_CA_FILE", str(ca))
+    assert "cannot read the CA" in refused(BARE)
+    ca.write_text("the CA")
+    assert parse_options(BARE).tls == Tls(ca_pem="the CA")
 
 
 def test_patterns_and_assignments() -> None:

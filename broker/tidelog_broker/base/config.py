@@ -54,7 +54,14 @@ class NodeSettings(BaseModel):
         [], max_length=SEEDS_MAX, description="Nodes of the cluster to join, HOST:PORT. No bootstrap, no seeds: alone."
     )
     secret_file: Path | None = Field(
-        None, description="Holds the secret by which the nodes of a cluster know each other."
+        None,
+        description="Holds the secret by which the nodes of a cluster know each other; two, one a line, while it is "
+        "replaced: the first signs, both verify. The file is followed.",
+    )
+    peer_auth: Literal["secret", "certificate"] = Field(
+        "secret",
+        description="certificate: other nodes show a certificate of tls_ca_file with their node id in it, as well as "
+        "the secret. The same on all nodes of a cluster.",
     )
     tls_cert_file: Path | None = Field(
         None,
@@ -295,6 +302,10 @@ class NodeSettings(BaseModel):
     def _files_of_tls_belong_together(self) -> Self:
         if self.tls_cert_file is None and (self.tls_key_file or self.tls_ca_file):
             raise ValueError("tls_key_file and tls_ca_file are of no use without tls_cert_file: give that, too")
+        if self.peer_auth == "certificate" and self.tls_ca_file is None:
+            raise ValueError(
+                "peer_auth = certificate asks for tls_cert_file and tls_ca_file: nodes show certificates of it"
+            )
         return self
 
     @property

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.core.membership.datagram_auth import DatagramAuth
 from tidelog_broker.core.membership.members import Address, Member, Members
 from tidelog_broker.core.membership.roster import Change, Event, IdentityConflict
@@ -48,14 +49,14 @@ class Gossip:
         me: what this node tells of itself. `me.gossip` is where others reach its gossip: a name or an address (empty:
             the one listened on) and a port (0: the one listened on); both are settled by `start`.
         cluster_id: 16 bytes.
-        secret: the cluster's secret, at least 16 bytes.
+        secrets: the cluster's, at least 16 bytes each.
         listen: where to bind; port 0 picks a free one.
         seeds: gossip addresses of some nodes, this one's own may be among them.
         on_event: is told of every change, in order. After an IdentityConflict nothing follows: the node has to stop.
         settings: times and bounds.
 
     Raises:
-        ValueError: the secret is too short.
+        ValueError: a secret is too short.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Gossip:
         me: Member,
         *,
         cluster_id: bytes,
-        secret: bytes,
+        secrets: ClusterSecrets,
         listen: Address,
         seeds: Sequence[Address] = (),
         on_event: Callable[[Event], None],
@@ -74,7 +75,7 @@ class Gossip:
         """Datagrams that were dropped because the socket took no more."""
         self._me = me
         self._cluster_id = cluster_id
-        self._auth = DatagramAuth(secret)
+        self._auth = DatagramAuth(secrets)
         self._listen = listen
         self._seeds = tuple(seeds)
         self._on_event = on_event

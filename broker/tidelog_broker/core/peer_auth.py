@@ -13,9 +13,9 @@ label keeps one side's proof from being sent back to it as the other's. Proofs a
 What is compared in the open comes first and names its cause, because each of these is a mistake of configuration that
 somebody must find: another protocol version, another cluster, another bootstrap file, one node id twice.
 
-This keeps strangers and misconfigured nodes out; it neither encrypts nor authenticates what follows on the connection.
-Rejected: sending the secret (whoever answers at a mistyped address would have it); TLS between nodes now (keys and
-certificates to hand out; the handshake would stay as it is, inside of it).
+This keeps strangers and misconfigured nodes out; what follows on the connection is protected by TLS, where nodes speak
+it. With `needs_certificate` both sides also show certificates that name their nodes, so that whoever has got hold of
+the secret is no node yet. Rejected: sending the secret (whoever answers at a mistyped address would have it).
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import NODE_ID_BYTES_MAX, PEER_NONCE_BYTES, PROTOCOL_VERSION
@@ -44,20 +46,21 @@ class Identity:
         cluster_id: 16 bytes, the same on every node of a cluster.
         node_id: 1 to 128 bytes.
         incarnation: of this start.
-        secret: what every node of the cluster is given and nobody else; not empty.
+        secrets: what every node of the cluster is given and nobody else.
         bootstrap_hash: SHA-256 of the bootstrap file; empty for a node that joined later.
         software: for logs.
+        needs_certificate: nodes show certificates with their names, too.
     """
 
     cluster_id: bytes
     node_id: str
     incarnation: int
-    secret: bytes = field(repr=False)
+    secrets: ClusterSecrets = field(repr=False)
     bootstrap_hash: bytes = b""
     software: str = ""
+    needs_certificate: bool = False
 
     def __post_init__(self) -> None:
-        assert self.secret, "a cluster without a secret takes every node for one of its own"
         assert 1 <= len(self.node_id.encode()) <= NODE_ID_BYTES_MAX
 
 
@@ -67,16 +70,19 @@ class Challenge:
 
     node_id: str
     incarnation: int
-    _proof: bytes = field(repr=False)
+    _proofs: Mapping[bytes, bytes] = field(repr=False)
+    """By secret, what proves that the caller has it."""
 
-    def check(self, proof: bytes) -> None:
-        """Judge a PEER_PROOF.
+    def check(self, proof: bytes) -> bytes:
+        """Judge a PEER_PROOF, and return the secret that it was made with.
 
         Raises:
             ProtocolError: UNAUTHENTICATED.
         """
-        if not hmac.compare_digest(proof, self._proof):
-            raise _wrong_secret(self.node_id)
+        for secret, right in self._proofs.items():
+            if hmac.compare_digest(proof, right):
+                return secret
+        raise _wrong_secret(self.node_id)
 
 
 def hello_of(own: Identity, nonce: bytes) -> pb.PeerHello:
@@ -109,8 +115,9 @@ def answer_hello(own: Identity, hello: pb.PeerHello, nonce: bytes) -> tuple[pb.P
         bootstrap_hash=own.bootstrap_hash,
         nonce=nonce,
     )
-    reply.proof = _proof(own.secret, _ANSWERER, hello, reply)
-    return reply, Challenge(hello.node_id, hello.incarnation, _proof(own.secret, _CALLER, hello, reply))
+    reply.proof = _proof(own.secrets.first, _ANSWERER, hello, reply)
+    proofs = {secret: _proof(secret, _CALLER, hello, reply) for secret in own.secrets}
+    return reply, Challenge(hello.node_id, hello.incarnation, proofs)
 
 
 def check_reply(own: Identity, called: str | None, hello: pb.PeerHello, reply: pb.PeerHelloReply) -> pb.PeerProof:
@@ -124,9 +131,30 @@ def check_reply(own: Identity, called: str | None, hello: pb.PeerHello, reply: p
         raise ProtocolError(
             pb.FORBIDDEN, f"the address of the node {called!r} is answered by {reply.node_id!r}: one address is wrong"
         )
-    if not hmac.compare_digest(reply.proof, _proof(own.secret, _ANSWERER, hello, reply)):
-        raise _wrong_secret(reply.node_id)
-    return pb.PeerProof(proof=_proof(own.secret, _CALLER, hello, reply))
+    for secret in own.secrets:
+        if hmac.compare_digest(reply.proof, _proof(secret, _ANSWERER, hello, reply)):
+            return pb.PeerProof(proof=_proof(secret, _CALLER, hello, reply))
+    raise _wrong_secret(reply.node_id)
+
+
+def check_certificate(own: Identity, node_id: str, certified: Collection[str]) -> None:
+    """Judge the certificate of a node that says its name.
+
+    Args:
+        own: this node.
+        node_id: the other one.
+        certified: the nodes that its certificate, which was verified, vouches for.
+
+    Raises:
+        ProtocolError: UNAUTHENTICATED, where certificates are needed and this one vouches for others.
+    """
+    if own.needs_certificate and node_id not in certified:
+        shown = f"one of {', '.join(map(repr, sorted(certified)))}" if certified else "none of a node"
+        raise ProtocolError(
+            pb.UNAUTHENTICATED,
+            f"the node {node_id!r} shows {shown}, and {own.node_id!r} asks for a certificate that names it: issue one "
+            f"with `tidelog certs issue DIR node {node_id} --host HOST`, and give every node peer_auth = certificate",
+        )
 
 
 def _check(own: Identity, other: pb.PeerHello | pb.PeerHelloReply) -> None:

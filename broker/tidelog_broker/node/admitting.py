@@ -19,6 +19,7 @@ from typing import Final
 
 from tidelog_broker.base.bootstrap import Bootstrap, roles_named
 from tidelog_broker.broker import Broker
+from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.core.membership.admission import Binders
 from tidelog_broker.core.placement.registry import identity_fault, roles_to
 from tidelog_broker.core.topics import META_TOPIC_ID
@@ -44,7 +45,7 @@ _NAMED_MAX: Final = 9
 class Founding:
     """How a node comes to its cluster: as a founder by the bootstrap file, or by seeds that were found to be nodes."""
 
-    secret: bytes
+    secrets: ClusterSecrets
     bootstrap: Bootstrap | None = None
     seeds: tuple[Seed, ...] = ()
 

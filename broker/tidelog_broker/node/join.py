@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import shlex
-import stat
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tidelog_broker.base.bootstrap import Bootstrap, load_bootstrap, open_directory
 from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.base.secret_file import read_secrets
 from tidelog_broker.base.tls import NodeTls
-from tidelog_broker.core.membership.datagram_auth import SECRET_BYTES_MIN
 from tidelog_broker.node.admitting import Founding
 from tidelog_broker.node.seeds import Seed, find_cluster
 from tidelog_broker.storage.io.errors import NodeDirError
@@ -25,7 +21,6 @@ log = logging.getLogger(__name__)
 
 SEEDS_PATIENCE_S: Final = 30.0
 """How long a new node looks for a seed; one that was in the cluster before knows other nodes itself."""
-_SECRET_BYTES_MAX: Final = 4096
 
 
 class Opened(NamedTuple):
@@ -52,7 +47,7 @@ async def open_founding(settings: NodeSettings, *, replaces: bool = False) -> Op
         if replaces:
             raise SettingsError("--replace is for nodes of a cluster: give --bootstrap or --seeds")
         return Opened(settings, open_directory(settings, None), None)
-    secret = read_secret(settings.secret_file)
+    secrets = read_secrets(settings.secret_file)
     bootstrap = load_bootstrap(settings.bootstrap) if settings.bootstrap is not None else None
     seeds: list[Seed] = []
     if settings.seeds:
@@ -69,7 +64,7 @@ async def open_founding(settings: NodeSettings, *, replaces: bool = False) -> Op
     )
     if bootstrap is not None:
         settings = as_founded(settings, bootstrap, directory.node_id)
-    return Opened(settings, directory, Founding(secret, bootstrap, tuple(seeds)))
+    return Opened(settings, directory, Founding(secrets, bootstrap, tuple(seeds)))
 
 
 def _refuse_taken(node_id: str, seeds: Sequence[Seed]) -> None:
@@ -85,35 +80,6 @@ def _refuse_taken(node_id: str, seeds: Sequence[Seed]) -> None:
                 f"the node at {host}:{port} is {node_id!r} already and runs: give this one another --node-id, or stop "
                 "that one first if this is its data directory"
             )
-
-
-def read_secret(path: Path | None) -> bytes:
-    """Return the cluster's secret, without white space around it; a file that is open to everybody is warned of.
-
-    Raises:
-        SettingsError: there is none, or it is too short to be one.
-    """
-    if path is None:
-        raise SettingsError("a node of a cluster needs the cluster's secret: give --secret-file")
-    try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            secret = file.read(_SECRET_BYTES_MAX).strip()
-    except OSError as error:
-        raise SettingsError(f"cannot read the secret file {path}: {error.strerror}") from error
-    if len(secret) < SECRET_BYTES_MIN:
-        raise SettingsError(f"the secret in {path} has {len(secret)} bytes; it needs {SECRET_BYTES_MIN} or more")
-    if mode & (stat.S_IROTH | stat.S_IWOTH):
-        # No refusal: it would keep a cluster from coming back, and who mounts a secret for a container often cannot
-        # choose its mode.
-        log.warning(
-            "every user of this machine can read or change the cluster's secret (%s has mode %03o), and with it be a "
-            "node of the cluster: chmod 600 %s, and give the file to the user that runs the node",
-            path,
-            stat.S_IMODE(mode),
-            shlex.quote(str(path)),
-        )
-    return secret
 
 
 def as_founded(settings: NodeSettings, bootstrap: Bootstrap, node_id: str) -> NodeSettings:

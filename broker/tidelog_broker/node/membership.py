@@ -17,6 +17,8 @@ import logging
 from typing import Final
 
 from tidelog_broker.base.bootstrap import roles_named
+from tidelog_broker.base.secret_file import SecretFile
+from tidelog_broker.base.tls import FILES_LOOK_S
 from tidelog_broker.broker import SOFTWARE, Broker
 from tidelog_broker.cluster.gossip import Gossip
 from tidelog_broker.core.membership import members
@@ -74,9 +76,10 @@ class Membership:
             cluster_id=broker.cluster_id,
             node_id=broker.node_id,
             incarnation=broker.incarnation,
-            secret=founding.secret,
+            secrets=founding.secrets,
             bootstrap_hash=founding.bootstrap.hash if founding.bootstrap is not None else b"",
             software=SOFTWARE,
+            needs_certificate=broker.settings.peer_auth == "certificate",
         )
         if founding.bootstrap is not None:
             for record in founding.bootstrap.records():
@@ -135,7 +138,7 @@ class Membership:
         self._gossip = Gossip(
             me,
             cluster_id=broker.cluster_id,
-            secret=self._founding.secret,
+            secrets=self._founding.secrets,
             listen=members.Address(settings.host, self._gossip_port),
             seeds=seeds,
             on_event=self._on_gossip,
@@ -144,9 +147,25 @@ class Membership:
         broker.cluster.use_members(self._gossip.members)
         broker.tasks.spawn(self._keep_announced(), "announcing")
         broker.tasks.spawn(self._watch_connections(), "watching connections")
+        broker.tasks.spawn(self._follow_secrets(), "following the cluster's secret")
         assert self._admitting is not None
         broker.tasks.spawn(self._admitting.keep_bound(), "having other founders know this directory")
         self.look_soon()
+
+    async def _follow_secrets(self) -> None:
+        """Have other secrets count when their file changes, and end what was proven by one that is gone."""
+        broker, path = self._broker, self._broker.settings.secret_file
+        if path is None:
+            return
+        file = SecretFile(path, self._founding.secrets)
+        while True:
+            await asyncio.sleep(FILES_LOOK_S)
+            found = await broker.threads.secrets.call(0, file.look)
+            if found is not None:
+                self._founding.secrets.replace(found)
+                assert broker.peers is not None
+                cut_off = broker.peers.secrets_changed()
+                log.info("the cluster's secret is read anew: %d valid; connections ended: %d", len(found), cut_off)
 
     async def close(self) -> None:
         """Say goodbye, then end the links."""

@@ -36,6 +36,7 @@ from tidelog_broker.wire.outgoing import Backlog, Outgoing
 from tidelog_broker.wire.sockets import sends_no_more, tune
 from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.certificate_names import names_in
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame, encode_frame
 from tidelog_proto.idle_poll import IdlePoll
@@ -373,6 +374,11 @@ class Connection(asyncio.BufferedProtocol):
     def peer_id(self) -> str | None:
         """The id of the node at the other end, proven; None for a client."""
         return None if self.inbox is None else self.inbox.node_id
+
+    def certified(self, kind: str) -> list[str]:
+        """Return the names of a kind (see `certificate_names`) that the certificate of the other end vouches for."""
+        shown = None if self._transport is None else self._transport.get_extra_info("peercert")
+        return names_in(shown, kind)
 
     @property
     def host(self) -> str:

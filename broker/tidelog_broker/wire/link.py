@@ -20,11 +20,12 @@ from functools import partial
 from typing import Final, cast
 
 from tidelog_broker.base.metrics import NodeMetrics
-from tidelog_broker.core.peer_auth import Identity, check_reply, hello_of
+from tidelog_broker.core.peer_auth import Identity, check_certificate, check_reply, hello_of
 from tidelog_broker.core.placement.registry import removal
 from tidelog_broker.core.replication.outbox import LinkMessage, Outbox, OutgoingEnvelope, alone
 from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.certificate_names import names_in
 from tidelog_proto.errors import NATURE, ProtocolError
 from tidelog_proto.frames import Frame, encode_frame
 from tidelog_proto.limits import (
@@ -113,6 +114,8 @@ class Link(asyncio.BufferedProtocol):
         answer = (await self.request(pb.Envelope(peer_hello=hello), timeout_s=timeout_s)).envelope
         _expect(answer, "peer_hello_reply")
         proof = check_reply(own, called, hello, answer.peer_hello_reply)
+        shown = None if self._transport is None else self._transport.get_extra_info("peercert")
+        check_certificate(own, answer.peer_hello_reply.node_id, names_in(shown, "node"))
         welcome = (await self.request(pb.Envelope(peer_proof=proof), timeout_s=timeout_s)).envelope
         _expect(welcome, "peer_welcome")
         if welcome.peer_welcome.removed:

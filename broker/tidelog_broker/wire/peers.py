@@ -43,14 +43,16 @@ class Peers:
         self._verifiers = verifiers
         self._metrics = metrics
         self._connections: dict[str, Connection] = {}
+        self._proven_by: dict[str, bytes] = {}
+        """The secret by which each of them was."""
 
     @property
     def connected(self) -> frozenset[str]:
         """The ids of the nodes that have a connection to this one."""
         return frozenset(self._connections)
 
-    def welcome(self, connection: Connection, challenge: Challenge) -> None:
-        """Make a connection whose other end has proven itself that node's.
+    def welcome(self, connection: Connection, challenge: Challenge, secret: bytes) -> None:
+        """Make a connection whose other end has proven itself that node's, by this secret.
 
         Raises:
             ProtocolError: FORBIDDEN, to an earlier start of a node than the one that is connected.
@@ -75,6 +77,7 @@ class Peers:
             metrics=self._metrics,
         )
         self._connections[node_id] = connection
+        self._proven_by[node_id] = secret
         connection.closed_listeners.add(partial(self._lost, node_id, connection))
         connection.become_peer(inbox, frame_bytes_max=FRAME_BYTES_MAX)
         log.info("node %r is connected", node_id)
@@ -87,7 +90,18 @@ class Peers:
                 connection.inbox.close()
             connection.cut_off()
 
+    def secrets_changed(self) -> int:
+        """End the connections that were proven by a secret that is not valid any more, and return how many."""
+        doubtful = [node_id for node_id, secret in self._proven_by.items() if secret not in self.identity.secrets]
+        for node_id in doubtful:
+            self._connections[node_id].abort(
+                ProtocolError(
+                    pb.UNAUTHENTICATED, "the secret of this connection is valid no more: connect by the new one"
+                )
+            )
+        return len(doubtful)
+
     def _lost(self, node_id: str, connection: Connection) -> None:
         if self._connections.get(node_id) is connection:
-            del self._connections[node_id]
+            del self._connections[node_id], self._proven_by[node_id]
             log.info("the connection of node %r is gone", node_id)

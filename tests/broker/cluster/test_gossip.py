@@ -12,6 +12,7 @@ import pytest
 import uvloop
 
 from tidelog_broker.cluster.gossip import Gossip
+from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.core.membership.datagram_auth import DatagramAuth
 from tidelog_broker.core.membership.gossip_messages import Ack, Datagram, DatagramWriter, Ping, decode
 from tidelog_broker.core.membership.members import Address, Member, MemberState
@@ -21,7 +22,7 @@ from tidelog_broker.core.membership.swim import Refusal
 HERE = "127.0.0.1"
 ANYWHERE = Address(HERE, 0)
 CLUSTER = b"c" * 16
-SECRET = b"a secret of the cluster"
+SECRETS = ClusterSecrets(b"a secret of the cluster")
 
 
 def member(index: int, boot: int = 1) -> Member:
@@ -31,11 +32,13 @@ def member(index: int, boot: int = 1) -> Member:
 class Watched:
     """A running node's gossip, with its events to wait for."""
 
-    def __init__(self, me: Member, seeds: list[Address], secret: bytes = SECRET, cluster_id: bytes = CLUSTER) -> None:
+    def __init__(
+        self, me: Member, seeds: list[Address], secrets: ClusterSecrets = SECRETS, cluster_id: bytes = CLUSTER
+    ) -> None:
         self.events: list[Event] = []
         self._changed = asyncio.Event()
         self.gossip = Gossip(
-            me, cluster_id=cluster_id, secret=secret, listen=ANYWHERE, seeds=seeds, on_event=self._on_event
+            me, cluster_id=cluster_id, secrets=secrets, listen=ANYWHERE, seeds=seeds, on_event=self._on_event
         )
 
     def _on_event(self, event: Event) -> None:
@@ -65,8 +68,10 @@ class Nodes:
     def __init__(self) -> None:
         self._all: list[Watched] = []
 
-    async def start(self, me: Member, *seeds: Address, secret: bytes = SECRET, cluster_id: bytes = CLUSTER) -> Watched:
-        node = Watched(me, list(seeds), secret, cluster_id)
+    async def start(
+        self, me: Member, *seeds: Address, secrets: ClusterSecrets = SECRETS, cluster_id: bytes = CLUSTER
+    ) -> Watched:
+        node = Watched(me, list(seeds), secrets, cluster_id)
         await node.gossip.start()
         self._all.append(node)
         return node
@@ -104,7 +109,7 @@ class Stranger(asyncio.DatagramProtocol):
         return self
 
     def datagram_received(self, data: bytes, addr: object) -> None:
-        payload = DatagramAuth(SECRET).verify(data)
+        payload = DatagramAuth(SECRETS).verify(data)
         assert payload is not None
         self.heard.put_nowait(decode(payload))
 
@@ -127,7 +132,7 @@ class Stranger(asyncio.DatagramProtocol):
 
     async def answered(self) -> None:
         """Ping and wait for the answer: all that was sent before has then been read. Loopback keeps the order."""
-        self.send(DatagramAuth(SECRET).sign(self.payload()))
+        self.send(DatagramAuth(SECRETS).sign(self.payload()))
         async with asyncio.timeout(20):
             while (await self.heard.get()).body != Ack(self.counter):
                 pass
@@ -203,7 +208,7 @@ async def test_the_same_id_twice(nodes: Nodes) -> None:
 
 async def test_the_wrong_secret_gets_in_nowhere_and_gets_no_answer(stranger: Stranger) -> None:
     gossip = stranger.node.gossip
-    forged = DatagramAuth(b"another secret, as long").sign(stranger.payload(stranger.me))
+    forged = DatagramAuth(ClusterSecrets(b"another secret, as long")).sign(stranger.payload(stranger.me))
     for _ in range(5):
         stranger.send(forged)
     await stranger.answered()
@@ -216,7 +221,7 @@ async def test_garbage(stranger: Stranger) -> None:
     gossip = stranger.node.gossip
     for datagram in (b"\x01", b"GET / HTTP/1.1\r\n\r\n", bytes(33), b"\x01" + bytes(1_199), bytes(60_000)):
         stranger.send(datagram)
-    stranger.send(DatagramAuth(SECRET).sign(b"signed nonsense"))
+    stranger.send(DatagramAuth(SECRETS).sign(b"signed nonsense"))
     await stranger.answered()
     assert (gossip.forged, gossip.refusals[Refusal.MALFORMED]) == (5, 1)
     assert list(gossip.members) == ["n0"]
@@ -224,7 +229,7 @@ async def test_garbage(stranger: Stranger) -> None:
 
 async def test_a_replayed_datagram_counts_once(stranger: Stranger) -> None:
     gossip = stranger.node.gossip
-    once = DatagramAuth(SECRET).sign(stranger.payload(stranger.me))
+    once = DatagramAuth(SECRETS).sign(stranger.payload(stranger.me))
     for _ in range(3):
         stranger.send(once)
     await stranger.answered()
@@ -236,10 +241,10 @@ async def test_an_older_process_is_told_so_and_not_believed(stranger: Stranger) 
     gossip = stranger.node.gossip
     stranger.me = replace(stranger.me, incarnation=2 << 24)
     await stranger.answered()
-    stranger.send(DatagramAuth(SECRET).sign(stranger.payload(stranger.me)))
+    stranger.send(DatagramAuth(SECRETS).sign(stranger.payload(stranger.me)))
     await stranger.answered()
     newer, stranger.me = stranger.me, replace(stranger.me, incarnation=1 << 24)
-    stranger.send(DatagramAuth(SECRET).sign(stranger.payload(replace(stranger.me, node_id="n7"))))
+    stranger.send(DatagramAuth(SECRETS).sign(stranger.payload(replace(stranger.me, node_id="n7"))))
     async with asyncio.timeout(20):
         while newer not in (heard := await stranger.heard.get()).members or heard.body is not None:
             pass
@@ -250,7 +255,7 @@ async def test_an_older_process_is_told_so_and_not_believed(stranger: Stranger) 
 async def test_another_cluster_with_the_same_secret_stays_outside(nodes: Nodes, stranger: Stranger) -> None:
     gossip = stranger.node.gossip
     other = await nodes.start(member(5), gossip.address, cluster_id=b"d" * 16)
-    stranger.send(DatagramAuth(SECRET).sign(stranger.payload(stranger.me, cluster_id=b"d" * 16)))
+    stranger.send(DatagramAuth(SECRETS).sign(stranger.payload(stranger.me, cluster_id=b"d" * 16)))
     await stranger.answered()
     assert gossip.refusals[Refusal.FOREIGN_CLUSTER] >= 1
     assert not {"n5", "n9"} & set(gossip.members)
@@ -281,7 +286,7 @@ async def test_the_advertised_name_is_resolved(nodes: Nodes) -> None:
 
 async def test_what_cannot_be_started_says_why() -> None:
     with pytest.raises(ValueError, match="the cluster secret has 5 bytes"):
-        Watched(member(0), [], secret=b"short")
+        Watched(member(0), [], secrets=ClusterSecrets(b"short"))
     with pytest.raises(ValueError, match="cluster id"):
         await Watched(member(0), [], cluster_id=b"short").gossip.start()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
@@ -289,7 +294,7 @@ async def test_what_cannot_be_started_says_why() -> None:
         gossip = Gossip(
             member(0),
             cluster_id=CLUSTER,
-            secret=SECRET,
+            secrets=SECRETS,
             listen=Address(*taken.getsockname()),
             on_event=lambda _: None,
         )

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.core.peer_auth import Identity, answer_hello, check_reply, hello_of
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import PROTOCOL_VERSION
 
-A = Identity(cluster_id=b"c" * 16, node_id="a", incarnation=7, secret=b"secret", bootstrap_hash=b"h" * 32)
+A = Identity(
+    cluster_id=b"c" * 16, node_id="a", incarnation=7, secrets=ClusterSecrets(b"secret"), bootstrap_hash=b"h" * 32
+)
 B = dataclasses.replace(A, node_id="b", incarnation=9)
 NONCE_A = b"1" * 32
 NONCE_B = b"2" * 32
@@ -54,7 +57,7 @@ def test_a_proof_is_what_the_format_says() -> None:
         ({"bootstrap_hash": b"i" * 32}, pb.FORBIDDEN, "bootstrap files"),
         ({"node_id": "a"}, pb.FORBIDDEN, "two nodes are called 'a'"),
         ({"node_id": "a", "incarnation": 7}, pb.FORBIDDEN, "called itself"),
-        ({"secret": b"another"}, pb.UNAUTHENTICATED, "another cluster secret"),
+        ({"secrets": ClusterSecrets(b"another")}, pb.UNAUTHENTICATED, "another cluster secret"),
     ],
 )
 def test_each_mismatch_names_its_cause(change: dict[str, Any], code: int, words: str) -> None:

@@ -10,7 +10,7 @@ from tests.broker.stand import Stand
 from tidelog_broker.base.bootstrap import BootstrapError, Founder
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.node import join
-from tidelog_broker.node.join import as_founded, open_founding, read_secret
+from tidelog_broker.node.join import as_founded, open_founding
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_proto.settings import SettingsError
 
@@ -66,7 +66,7 @@ async def test_a_founder_is_what_the_file_says(tmp_path: Path, bootstrap: Path, 
     assert (found.host, found.port, found.gossip_port, found.zone) == ("127.0.0.2", 7500, 7500, "east")
     assert found.roles == ["persistence"]
     assert opened.founding is not None
-    assert opened.founding.secret == b"0123456789abcdef"
+    assert opened.founding.secrets.first == b"0123456789abcdef"
     again = await open_founding(settings_of(data=tmp_path / "d", bootstrap=bootstrap, secret_file=secret))
     again.directory.close()
     assert again.settings.port == 7500, "the directory knows whose it is"
@@ -85,24 +85,6 @@ async def test_a_stranger_to_the_file_is_refused(tmp_path: Path, bootstrap: Path
     with pytest.raises(BootstrapError, match="log9"):
         await open_founding(settings)
     assert not (tmp_path / "d").exists()
-
-
-def test_a_secret_is_needed_has_a_length_and_is_nobody_elses(
-    tmp_path: Path, secret: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert read_secret(secret) == b"0123456789abcdef"
-    with pytest.raises(SettingsError, match="--secret-file"):
-        read_secret(None)
-    with pytest.raises(SettingsError, match="cannot read"):
-        read_secret(tmp_path / "none")
-    assert caplog.text == ""
-    secret.chmod(0o644)
-    assert read_secret(secret) == b"0123456789abcdef"
-    assert f"{secret} has mode 644" in caplog.text
-    assert f"chmod 600 {secret}" in caplog.text
-    secret.write_text("short\n")
-    with pytest.raises(SettingsError, match="has 5 bytes"):
-        read_secret(secret)
 
 
 async def test_a_joiner_takes_the_cluster_of_the_seed_that_answers(tmp_path: Path, stand: Stand, secret: Path) -> None:

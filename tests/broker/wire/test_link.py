@@ -14,6 +14,7 @@ from tests.broker.peer import batch
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.core.peer_auth import answer_hello
 from tidelog_broker.node.node import Node
 from tidelog_broker.wire import link as link_module
@@ -260,7 +261,7 @@ async def test_an_answerer_without_the_secret_is_found_out(fake: FakeNode) -> No
     calling = asyncio.create_task(linked(fake.port))
     fake.connection, _ = await asyncio.get_running_loop().sock_accept(fake.raw)
     hello = await fake.frame()
-    reply, _ = answer_hello(identity("b", secret=b"guessed"), hello.envelope.peer_hello, b"n" * 32)
+    reply, _ = answer_hello(identity("b", secrets=ClusterSecrets(b"guessed")), hello.envelope.peer_hello, b"n" * 32)
     await fake.say(pb.Envelope(correlation_id=hello.envelope.correlation_id, peer_hello_reply=reply))
     with pytest.raises(ProtocolError, match="another cluster secret"):
         await calling

@@ -13,6 +13,7 @@ from tests.broker.peer import batch
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.node.node import Node
 from tidelog_broker.wire.link import Link
 from tidelog_broker.wire.links import Links
@@ -132,7 +133,7 @@ async def test_a_node_that_comes_back_is_called_again(
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (identity("b", secret=b"another"), "another cluster secret"),
+        (identity("b", secrets=ClusterSecrets(b"another")), "another cluster secret"),
         (identity("b", cluster_id=b"d" * 16), "two clusters told to join each other"),
         (identity("a", incarnation=9), "two nodes are called 'a'"),
         (IDENTITY, "called itself"),

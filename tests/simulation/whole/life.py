@@ -15,6 +15,7 @@ from tests.simulation.whole.loop import WholeLoop
 from tidelog_broker.base.bootstrap import open_directory
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.tasks import Tasks
+from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.node.admitting import Founding, IdentityError
 from tidelog_broker.node.join import as_founded
 from tidelog_broker.node.node import Node
@@ -183,7 +184,9 @@ class Life:
         seeds = () if machine.is_founder else self._seeds()
         if bootstrap is not None:
             settings = as_founded(settings, bootstrap, directory.node_id)
-        return Node(settings, directory, founding=Founding(SECRET, bootstrap, tuple(seeds)), fs=self.disk)
+        return Node(
+            settings, directory, founding=Founding(ClusterSecrets(SECRET), bootstrap, tuple(seeds)), fs=self.disk
+        )
 
     def _seeds(self) -> Sequence[Seed]:
         """Return some nodes that listen, as `find_cluster` does."""

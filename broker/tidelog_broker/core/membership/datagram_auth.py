@@ -1,4 +1,4 @@
-"""How gossip datagrams are authenticated: HMAC-SHA256 with the cluster's secret over the whole payload.
+"""How gossip datagrams are authenticated: HMAC-SHA256 with a secret of the cluster over the whole payload.
 
 `u8 version | 32 bytes tag | payload`. Whoever has the secret is a node of the cluster; the payload itself says which
 one, of which cluster, and numbers its datagrams, so the tag covers that too. Gossip is authentic, not secret: it
@@ -11,6 +11,7 @@ from __future__ import annotations
 import hmac
 from typing import Final
 
+from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.core.membership.gossip_messages import AUTH_BYTES, DATAGRAM_BYTES_MAX, PAYLOAD_BYTES_MAX
 
 SECRET_BYTES_MIN: Final = 16
@@ -20,28 +21,33 @@ _CONTEXT: Final = b"tidelog gossip 1"
 
 
 class DatagramAuth:
-    """Signs and verifies with one secret.
+    """Signs with the first secret, verifies with each; they may be replaced meanwhile.
 
     Raises:
-        ValueError: the secret is shorter than SECRET_BYTES_MIN.
+        ValueError: a secret is shorter than SECRET_BYTES_MIN.
     """
 
-    def __init__(self, secret: bytes) -> None:
-        if len(secret) < SECRET_BYTES_MIN:
-            raise ValueError(f"the cluster secret has {len(secret)} bytes; it needs {SECRET_BYTES_MIN} or more")
-        self._secret = secret
+    def __init__(self, secrets: ClusterSecrets) -> None:
+        for secret in secrets:
+            if len(secret) < SECRET_BYTES_MIN:
+                raise ValueError(f"the cluster secret has {len(secret)} bytes; it needs {SECRET_BYTES_MIN} or more")
+        self._secrets = secrets
 
     def sign(self, payload: bytes) -> bytes:
         """Return the datagram, at most DATAGRAM_BYTES_MAX bytes."""
         assert len(payload) <= PAYLOAD_BYTES_MAX
-        return _VERSION + self._tag(payload) + payload
+        return _VERSION + _tag(self._secrets.first, payload) + payload
 
     def verify(self, datagram: bytes) -> bytes | None:
-        """Return the payload, or None if it is too long, of another version, or not signed with this secret."""
+        """Return the payload, or None if it is too long, of another version, or not signed with one of the secrets."""
         if not AUTH_BYTES <= len(datagram) <= DATAGRAM_BYTES_MAX or datagram[:1] != _VERSION:
             return None
         payload = datagram[AUTH_BYTES:]
-        return payload if hmac.compare_digest(datagram[1:AUTH_BYTES], self._tag(payload)) else None
+        for secret in self._secrets:
+            if hmac.compare_digest(datagram[1:AUTH_BYTES], _tag(secret, payload)):
+                return payload
+        return None
 
-    def _tag(self, payload: bytes) -> bytes:
-        return hmac.digest(self._secret, _CONTEXT + payload, "sha256")
+
+def _tag(secret: bytes, payload: bytes) -> bytes:
+    return hmac.digest(secret, _CONTEXT + payload, "sha256")

@@ -6,7 +6,7 @@ import logging
 import os
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.peer_auth import answer_hello
+from tidelog_broker.core.peer_auth import answer_hello, check_certificate
 from tidelog_broker.wire.connection import Request
 from tidelog_broker.wire.peers import Peers
 from tidelog_proto import broker_pb2 as pb
@@ -28,9 +28,14 @@ def hello(broker: Broker, request: Request) -> None:
         raise ProtocolError(
             pb.INVALID_REQUEST, "this connection has been greeted; a peer handshake needs a new connection"
         )
-    reply, connection.challenge = answer_hello(
-        peers.identity, request.envelope.peer_hello, os.urandom(PEER_NONCE_BYTES)
-    )
+    asked = request.envelope.peer_hello
+    reply, challenge = answer_hello(peers.identity, asked, os.urandom(PEER_NONCE_BYTES))
+    try:
+        check_certificate(peers.identity, asked.node_id, connection.certified("node"))
+    except ProtocolError as error:
+        _refuse(request, asked.node_id, error)
+        return
+    connection.challenge = challenge
     request.reply(pb.Envelope(peer_hello_reply=reply))
 
 
@@ -48,19 +53,23 @@ def proof(broker: Broker, request: Request) -> None:
     if challenge is None:
         raise ProtocolError(pb.INVALID_REQUEST, "PEER_HELLO comes first")
     try:
-        challenge.check(request.envelope.peer_proof.proof)
+        secret = challenge.check(request.envelope.peer_proof.proof)
         record = broker.nodes.get(challenge.node_id)
         if record is not None and record.removed:
             request.reply(pb.Envelope(peer_welcome=pb.PeerWelcome(removed=True)))
             connection.close()
             return
-        peers.welcome(connection, challenge)
+        peers.welcome(connection, challenge, secret)
     except ProtocolError as error:
-        log.warning("a caller that says it is node %r is refused: %s", challenge.node_id, error)
-        request.fail(error)
-        connection.close()
+        _refuse(request, challenge.node_id, error)
         return
     request.reply(pb.Envelope(peer_welcome=pb.PeerWelcome(frame_bytes_max=FRAME_BYTES_MAX)))
+
+
+def _refuse(request: Request, node_id: str, error: ProtocolError) -> None:
+    log.warning("a caller that says it is node %r is refused: %s", node_id, error)
+    request.fail(error)
+    request.connection.close()
 
 
 def _peers(broker: Broker) -> Peers:

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.core.membership.datagram_auth import SECRET_BYTES_MIN, DatagramAuth
 from tidelog_broker.core.membership.gossip_messages import DATAGRAM_BYTES_MAX, PAYLOAD_BYTES_MAX
 
-AUTH = DatagramAuth(b"s" * SECRET_BYTES_MIN)
+AUTH = DatagramAuth(ClusterSecrets(b"s" * SECRET_BYTES_MIN))
 
 
 def test_what_is_signed_is_verified_up_to_the_longest() -> None:
@@ -17,9 +20,23 @@ def test_what_is_signed_is_verified_up_to_the_longest() -> None:
 
 
 def test_another_secret_opens_nothing() -> None:
-    assert DatagramAuth(b"t" * SECRET_BYTES_MIN).verify(AUTH.sign(b"x")) is None
+    assert DatagramAuth(ClusterSecrets(b"t" * SECRET_BYTES_MIN)).verify(AUTH.sign(b"x")) is None
     with pytest.raises(ValueError, match="the cluster secret has 15 bytes"):
-        DatagramAuth(b"s" * 15)
+        DatagramAuth(ClusterSecrets(b"s" * 15))
+
+
+def test_a_secret_is_replaced_without_a_datagram_that_is_not_verified() -> None:
+    old, new = b"o" * SECRET_BYTES_MIN, b"n" * SECRET_BYTES_MIN
+    steps = [(old,), (old, new), (new, old), (new,)]
+    for before, after in pairwise(steps):
+        one, other = ClusterSecrets(*before), ClusterSecrets(*after)
+        for signing, verifying in ((one, other), (other, one)):
+            assert DatagramAuth(verifying).verify(DatagramAuth(signing).sign(b"x")) == b"x"
+    secrets = ClusterSecrets(*steps[0])
+    auth = DatagramAuth(secrets)
+    assert secrets.replace(steps[3])
+    assert not secrets.replace(steps[3])
+    assert auth.verify(DatagramAuth(ClusterSecrets(old)).sign(b"x")) is None
 
 
 def test_every_flipped_bit_and_every_cut_is_seen() -> None:

@@ -8,6 +8,7 @@ from tests.broker.linked import IDENTITY, Ear, ack, identity, join, linked
 from tests.broker.peer import Peer
 from tests.broker.stand import Stand
 
+from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.core.peer_auth import hello_of
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
 from tidelog_broker.node.node import Node
@@ -33,7 +34,7 @@ async def test_a_node_of_the_cluster_is_welcome(node: Node) -> None:
 @pytest.mark.parametrize(
     ("change", "code", "words"),
     [
-        ({"secret": b"other"}, pb.UNAUTHENTICATED, "another cluster secret"),
+        ({"secrets": ClusterSecrets(b"other")}, pb.UNAUTHENTICATED, "another cluster secret"),
         ({"cluster_id": b"d" * 16}, pb.FORBIDDEN, "two clusters told to join each other"),
         ({"node_id": "b"}, pb.FORBIDDEN, "two nodes are called 'b'"),
         ({"bootstrap_hash": b"1" * 32}, pb.FORBIDDEN, "bootstrap files"),

@@ -1,0 +1,91 @@
+"""The file of a cluster's secret, or of two of them while one is replaced; it is followed while the node runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import stat
+from pathlib import Path
+from typing import Final
+
+from tidelog_broker.core.cluster_secrets import SECRETS_MAX, ClusterSecrets
+from tidelog_broker.core.membership.datagram_auth import SECRET_BYTES_MIN
+from tidelog_proto.settings import SettingsError
+
+log = logging.getLogger(__name__)
+
+_FILE_BYTES_MAX: Final = 4096
+
+
+class SecretFile:
+    """What becomes of secrets when their file changes.
+
+    Args:
+        path: of the file.
+        secrets: what was read from it, and is kept right.
+    """
+
+    def __init__(self, path: Path, secrets: ClusterSecrets) -> None:
+        self._path = path
+        self._secrets = secrets
+        self._problem = ""
+
+    def look(self) -> tuple[bytes, ...] | None:
+        """Read the file again and return other secrets, if they are others. Blocks for a moment.
+
+        While the file is not as it must be, those that were read last hold.
+        """
+        try:
+            found = _read(self._path)[0]
+        except SettingsError as error:
+            if str(error) != self._problem:
+                self._problem = str(error)
+                log.error("%s; the secret that was read before holds", error)  # noqa: TRY400 - a line says it all
+            return None
+        self._problem = ""
+        return None if found == tuple(self._secrets) else found
+
+
+def read_secrets(path: Path | None) -> ClusterSecrets:
+    """Return the secrets in a file, one a line; a file that is open to everybody is warned of.
+
+    Raises:
+        SettingsError: there is none, there are too many, or one is too short.
+    """
+    if path is None:
+        raise SettingsError("a node of a cluster needs the cluster's secret: give --secret-file")
+    found, mode = _read(path)
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        # No refusal: it would keep a cluster from coming back, and who mounts a secret for a container often cannot
+        # choose its mode.
+        log.warning(
+            "every user of this machine can read or change the cluster's secret (%s has mode %03o), and with it be a "
+            "node of the cluster: chmod 600 %s, and give the file to the user that runs the node",
+            path,
+            stat.S_IMODE(mode),
+            shlex.quote(str(path)),
+        )
+    return ClusterSecrets(*found)
+
+
+def _read(path: Path) -> tuple[tuple[bytes, ...], int]:
+    """Return the secrets and the mode of the file."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(_FILE_BYTES_MAX).strip()
+    except OSError as error:
+        raise SettingsError(f"cannot read the secret file {path}: {error.strerror}") from error
+    # A secret of any bytes may have a line's end among them: only text has lines.
+    is_text = content.isascii() and content.decode("ascii", "replace").replace("\n", "").replace("\r", "").isprintable()
+    found = tuple(line.strip() for line in content.splitlines() if line.strip()) if is_text else (content,)
+    if len(found) > SECRETS_MAX:
+        raise SettingsError(
+            f"the secret file {path} has {len(found)} lines: it holds one secret, or while that is replaced two, one "
+            "a line"
+        )
+    for secret in found or (b"",):
+        if len(secret) < SECRET_BYTES_MIN:
+            raise SettingsError(f"the secret in {path} has {len(secret)} bytes; it needs {SECRET_BYTES_MIN} or more")
+    return found, mode

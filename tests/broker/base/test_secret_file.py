@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidelog_broker.base.secret_file import SecretFile, read_secrets
+from tidelog_proto.settings import SettingsError
+
+OLD, NEW = b"0123456789abcdef", b"fedcba9876543210"
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.touch(mode=0o600)
+    path.write_bytes(OLD + b"\n")
+    return path
+
+
+def test_a_secret_is_needed_has_a_length_and_is_nobody_elses(
+    tmp_path: Path, secret: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert tuple(read_secrets(secret)) == (OLD,)
+    with pytest.raises(SettingsError, match="--secret-file"):
+        read_secrets(None)
+    with pytest.raises(SettingsError, match="cannot read"):
+        read_secrets(tmp_path / "none")
+    assert caplog.text == ""
+    secret.chmod(0o644)
+    assert tuple(read_secrets(secret)) == (OLD,)
+    assert f"{secret} has mode 644" in caplog.text
+    assert f"chmod 600 {secret}" in caplog.text
+    secret.write_text("short\n")
+    with pytest.raises(SettingsError, match="has 5 bytes"):
+        read_secrets(secret)
+
+
+def test_two_may_be_valid_one_a_line_and_no_more(secret: Path) -> None:
+    secret.write_bytes(OLD + b"\n\n  " + NEW + b"\r\n")
+    assert tuple(read_secrets(secret)) == (OLD, NEW)
+    secret.write_bytes(b"\n".join([OLD, NEW, OLD]))
+    with pytest.raises(SettingsError, match="has 3 lines"):
+        read_secrets(secret)
+    secret.write_bytes(OLD + b"\nshort")
+    with pytest.raises(SettingsError, match="has 5 bytes"):
+        read_secrets(secret)
+    any_bytes = b"\xff\x00 and \n is one of them"
+    secret.write_bytes(any_bytes)
+    assert tuple(read_secrets(secret)) == (any_bytes,)
+
+
+def test_a_file_that_changes_is_followed_and_a_slip_changes_nothing(
+    secret: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secrets = read_secrets(secret)
+    file = SecretFile(secret, secrets)
+    assert file.look() is None
+    secret.write_bytes(b"slip")
+    assert [file.look(), file.look()] == [None, None]
+    assert len(caplog.messages) == 1, "it is said once"
+    secret.write_bytes(OLD + b"\n" + NEW)
+    found = file.look()
+    assert found == (OLD, NEW)
+    assert secrets.replace(found)
+    assert file.look() is None
+    assert OLD.decode() not in caplog.text
