@@ -114,14 +114,17 @@ class Link(asyncio.BufferedProtocol):
         answer = (await self.request(pb.Envelope(peer_hello=hello), timeout_s=timeout_s)).envelope
         _expect(answer, "peer_hello_reply")
         proof = check_reply(own, called, hello, answer.peer_hello_reply)
-        shown = None if self._transport is None else self._transport.get_extra_info("peercert")
-        check_certificate(own, answer.peer_hello_reply.node_id, names_in(shown, "node"))
+        check_certificate(own, answer.peer_hello_reply.node_id, self.certified())
         welcome = (await self.request(pb.Envelope(peer_proof=proof), timeout_s=timeout_s)).envelope
         _expect(welcome, "peer_welcome")
         if welcome.peer_welcome.removed:
             raise RemovedError(pb.FORBIDDEN, removal(own.node_id))
         self._receiver.frame_bytes_max = FRAME_BYTES_MAX
         return answer.peer_hello_reply.incarnation
+
+    def certified(self) -> list[str]:
+        """Return the nodes that the certificate of the other end vouches for."""
+        return names_in(None if self._transport is None else self._transport.get_extra_info("peercert"), "node")
 
     # ------------------------------------------------------------------------------------------------ sending
 

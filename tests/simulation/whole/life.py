@@ -59,7 +59,7 @@ class SimServer(Server):
 class SimManagement:
     """In place of the port for operators."""
 
-    def __init__(self, *_: object) -> None: ...
+    def __init__(self, *_: object, tls: object) -> None: ...
 
     def start(self, host: str, port: int) -> int:
         return 0

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tests.simulation.whole.loop import Ordered, life_here
 
 from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.base.tls import NodeTls
 from tidelog_broker.core.peer_auth import Challenge, Identity
 from tidelog_broker.core.replication.outbox import LinkMessage
 from tidelog_broker.core.replication.ports import Batch
@@ -57,6 +58,10 @@ class Incoming:
     @property
     def peer_id(self) -> str | None:
         return None if self.inbox is None else self.inbox.node_id
+
+    def certified(self, kind: str) -> list[str]:
+        del kind
+        return []
 
     def greet(self, client_id: str, *, frame_bytes_max: int) -> None:
         self.greeted = True
@@ -124,6 +129,9 @@ class Outgoing:
         self._pending: dict[int, tuple[asyncio.Future[Frame], asyncio.TimerHandle]] = {}
         self.incoming = Incoming(called, self._answer, lambda why: caller.after(1000, lambda: self.close(why)))
         caller.links.append(self)
+
+    def certified(self) -> list[str]:
+        return []
 
     @property
     def stands(self) -> bool:
@@ -220,7 +228,9 @@ class _Peer:
 class SimLinks:
     """In place of `links.Links`."""
 
-    def __init__(self, identity: Identity, *, events: LinkEvents, queue_bytes: int, metrics: NodeMetrics) -> None:
+    def __init__(
+        self, identity: Identity, *, events: LinkEvents, queue_bytes: int, metrics: NodeMetrics, tls: NodeTls
+    ) -> None:
         self._identity = identity
         self._events = events
         self._life = life_here()
