@@ -1,5 +1,5 @@
 # A node, alone unless told otherwise; compose.yaml has three and a gateway, which runs from the same image:
-# docker run … tidelog gateway --bootstrap NODE:7400,NODE:7400,NODE:7400 --host 0.0.0.0
+# docker run … tidelog gateway --bootstrap NODE:7400,NODE:7400,NODE:7400 --host 0.0.0.0 --insecure
 
 FROM python:3.13-slim AS build
 WORKDIR /src
@@ -35,9 +35,14 @@ WORKDIR /var/lib/tidelog
 VOLUME /data
 EXPOSE 7400 7400/udp 7401 8080
 STOPSIGNAL SIGTERM
+# With a certificate both speak TLS; that they answer is asked, and not who they are.
 # A node answers at its management port. A gateway has none: nothing listens there, and it is asked at its HTTP port.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD \
     python -c "import urllib.request as r; r.urlopen('http://127.0.0.1:7401/livez', timeout=2).close()" \
- || python -c "import urllib.request as r; r.urlopen('http://127.0.0.1:8080/livez', timeout=2).close()"
+ || python -c "import urllib.request as r; r.urlopen('http://127.0.0.1:8080/livez', timeout=2).close()" \
+ || python -c "import ssl, urllib.request as r; r.urlopen('https://127.0.0.1:7401/livez', timeout=2, context=ssl._create_unverified_context()).close()" \
+ || python -c "import ssl, urllib.request as r; r.urlopen('https://127.0.0.1:8080/livez', timeout=2, context=ssl._create_unverified_context()).close()"
 ENTRYPOINT ["tidelog"]
-CMD ["node", "--data", "/data", "--host", "0.0.0.0", "--port", "7400", "--management-port", "7401"]
+# --insecure: whoever reaches a port that is published may do everything. It is for one machine (-p 127.0.0.1:7400:7400);
+# elsewhere leave it out and give the node a certificate and an administrator's key: docs/security.md
+CMD ["node", "--data", "/data", "--host", "0.0.0.0", "--port", "7400", "--management-port", "7401", "--insecure"]

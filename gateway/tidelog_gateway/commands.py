@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from tidelog_gateway.settings import GatewaySettings
+from tidelog_proto.loopback import is_loopback
 from tidelog_proto.settings import SettingsError, load_settings
 
 
@@ -27,14 +28,19 @@ def gateway(
     http_port: Annotated[
         int | None, typer.Option(help="Port to listen on; 0 picks a free one.", show_default="8080")
     ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Let others than this machine in without TLS.")] = False,
     config: Annotated[Path | None, typer.Option(help="TOML file; its table `gateway` counts.")] = None,
 ) -> None:
     """Serve HTTP and WebSocket in front of a cluster; prints one JSON line when ready."""
     nodes = None if bootstrap is None else [part.strip() for part in bootstrap.split(",") if part.strip()]
     try:
         settings = load_settings(
-            GatewaySettings, "gateway", config, {"bootstrap": nodes, "host": host, "http_port": http_port}
+            GatewaySettings,
+            "gateway",
+            config,
+            {"bootstrap": nodes, "host": host, "http_port": http_port, "insecure": insecure or None},
         )
+        _check_exposure(settings)
     except SettingsError as error:
         typer.echo(f"tidelog gateway: {error}", err=True)
         raise typer.Exit(2) from error
@@ -46,8 +52,28 @@ def gateway(
 
     try:
         serve(settings)
+    except SettingsError as error:
+        typer.echo(f"tidelog gateway: {error}", err=True)
+        raise typer.Exit(2) from error
     except OSError as error:
         hint = "; stop what uses it, or choose another with --http-port" if error.errno == errno.EADDRINUSE else ""
         where = f"{settings.host}:{settings.http_port}"
         typer.echo(f"tidelog gateway: cannot listen on {where}: {error.strerror}{hint}", err=True)
         raise typer.Exit(1) from error
+
+
+def _check_exposure(settings: GatewaySettings) -> None:
+    """Refuse to let strangers in.
+
+    Raises:
+        SettingsError: others could reach the gateway without TLS, and nobody has said `insecure`.
+    """
+    if settings.insecure or settings.tls_cert_file is not None or is_loopback(settings.host):
+        return
+    raise SettingsError(
+        f"others reach this gateway at {settings.host}, without encryption, so it does not start. Mend it with these "
+        "lines (docs/security.md), or listen on 127.0.0.1, or say --insecure where strangers reach nothing:\n"
+        "  tidelog certs init certs\n"
+        "  tidelog certs issue certs server gateway --host HOST\n"
+        "  export TIDELOG_GATEWAY_TLS_CERT_FILE=certs/gateway.pem TIDELOG_GATEWAY_TLS_KEY_FILE=certs/gateway.key"
+    )

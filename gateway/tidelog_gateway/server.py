@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final, cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -26,6 +26,7 @@ from tidelog_gateway.incoming import Budget
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.pressing import PRESS_S
 from tidelog_gateway.settings import GatewaySettings
+from tidelog_gateway.tls import GatewayTls
 from tidelog_gateway.websocket.frames import bounded_websocket
 
 BACKLOG: Final = 2048
@@ -37,14 +38,18 @@ BODIES_SHARE: Final = 0.5
 class GatewayServer(uvicorn.Server):
     """A uvicorn server that says when it is ready and wakes waiting requests when it stops."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI, http_port: int) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI, http_port: int, tls: GatewayTls | None) -> None:
         super().__init__(config)
+        self._tls = tls
+        self._following: asyncio.Task[None] | None = None
         self._app = app
         self._http_port = http_port
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then print the one line that starters wait for."""
         await super().startup(sockets=sockets)
+        if self._tls is not None:
+            self._following = asyncio.create_task(self._tls.follow(), name="following the certificate")
         sys.stdout.write(json.dumps({"event": "ready", "http_port": self._http_port}) + "\n")
         sys.stdout.flush()
 
@@ -55,6 +60,9 @@ class GatewayServer(uvicorn.Server):
         is told to do it elsewhere.
         """
         self._app.state.gateway.stop()
+        if self._tls is not None and self._following is not None:
+            self._following.cancel()
+            self._tls.entrance.close()
         pressing = asyncio.create_task(self._press())
         try:
             await super().shutdown(sockets=sockets)
@@ -107,17 +115,28 @@ def listen(settings: GatewaySettings) -> socket.socket:
 
 
 def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket) -> GatewayServer:
-    """Return the server for an application; `await server.serve(sockets=[listener])` runs it."""
+    """Return the server for an application; `await server.serve(sockets=[listener])` runs it.
+
+    Raises:
+        SettingsError: its certificate cannot be used.
+    """
+    tls = GatewayTls.of(settings)
+    protocol = bounded_protocol(
+        head_timeout_s=settings.head_timeout_s,
+        connections_max=settings.connections_max,
+        incoming=app.state.incoming,
+        outgoing=app.state.outgoing,
+        slow_timeout_s=settings.ws_slow_timeout_s,
+    )
+
+    def encrypted(**named: Any) -> asyncio.BaseProtocol:
+        assert tls is not None
+        return tls.entrance.admit(protocol(**named))
+
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=bounded_protocol(
-            head_timeout_s=settings.head_timeout_s,
-            connections_max=settings.connections_max,
-            incoming=app.state.incoming,
-            outgoing=app.state.outgoing,
-            slow_timeout_s=settings.ws_slow_timeout_s,
-        ),
+        http=protocol if tls is None else cast("type[asyncio.Protocol]", encrypted),
         ws=bounded_websocket(handshake_timeout_s=settings.head_timeout_s),
         ws_max_size=settings.ws_message_bytes_max,
         ws_per_message_deflate=False,  # costs more time than it saves bytes next to the log, and memory for each client
@@ -129,7 +148,7 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
         log_level="warning",
         proxy_headers=False,
     )
-    return GatewayServer(config, app, listener.getsockname()[1])
+    return GatewayServer(config, app, listener.getsockname()[1], tls)
 
 
 def serve(settings: GatewaySettings) -> None:
@@ -137,6 +156,9 @@ def serve(settings: GatewaySettings) -> None:
 
     Raises:
         OSError: the address cannot be bound.
+        SettingsError: its certificate cannot be used.
     """
     listener = listen(settings)
-    make_server(settings, create_app(settings), listener).run(sockets=[listener])
+    with contextlib.closing(listener):
+        server = make_server(settings, create_app(settings), listener)
+        server.run(sockets=[listener])

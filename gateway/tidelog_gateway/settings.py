@@ -6,9 +6,10 @@ many, can make the process grow without bound; the defaults suit a machine with 
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tidelog_proto.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, KIB, MIB
 
@@ -25,6 +26,20 @@ class GatewaySettings(BaseModel):
     )
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     http_port: int = Field(default=8080, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    insecure: bool = Field(
+        default=False,
+        description="Listen elsewhere than on loopback without TLS: only where strangers reach nothing.",
+    )
+    tls_cert_file: Path | None = Field(
+        default=None,
+        description="The gateway's certificate in PEM, with those that lead to its CA: with it the port speaks HTTPS. "
+        "The file is followed, as the next one is.",
+    )
+    tls_key_file: Path | None = Field(
+        default=None,
+        description="The private key of that, not encrypted, readable by the gateway alone; it is in tls_cert_file "
+        "unless given.",
+    )
     request_timeout_s: float = Field(
         default=30.0, gt=0, le=600, description="How long a request to a node may take before it answers 503 or 504."
     )
@@ -105,3 +120,9 @@ class GatewaySettings(BaseModel):
         description="How long a client may leave unread what it was sent: a WebSocket is closed with 4408 then, any "
         "other connection is cut.",
     )
+
+    @model_validator(mode="after")
+    def _key_has_its_certificate(self) -> Self:
+        if self.tls_key_file is not None and self.tls_cert_file is None:
+            raise ValueError("tls_key_file is of no use without tls_cert_file: give that, too")
+        return self

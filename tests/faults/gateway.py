@@ -45,5 +45,5 @@ class Gateway:
             RuntimeError: it ended, or took too long.
         """
         bootstrap = ",".join(node.address for node in self._nodes)
-        place = ("--host", self._host, "--http-port", str(self._port))
+        place = ("--host", self._host, "--http-port", str(self._port), "--insecure")
         await self.process.start("gateway", "--bootstrap", bootstrap, *place)

@@ -133,6 +133,7 @@ def make_nodes(count: int, base: Path, network: Network | None, small_disk_mib: 
             "management_host": "127.0.0.1",
             "management_port": 0,
             "retention_interval_ms": 1000,
+            "insecure": network is not None,  # a network of its own, which nobody else reaches
         }
         if count > 1:
             settings |= {

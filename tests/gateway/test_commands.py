@@ -12,7 +12,9 @@ import typer
 from tests.gateway.conftest import STOP_TIMEOUT_S, process
 from typer.testing import CliRunner
 
+from tidelog_gateway import server
 from tidelog_gateway.commands import register
+from tidelog_gateway.settings import GatewaySettings
 
 
 @pytest.fixture
@@ -37,6 +39,19 @@ def test_settings_that_cannot_be_used_are_usage_errors(app: typer.Typer, tmp_pat
     result = runner.invoke(app, ["gateway", "--config", str(config)])
     assert result.exit_code == 2
     assert "did you mean http_port?" in result.output
+
+
+def test_others_are_let_in_with_tls_or_on_purpose(app: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[GatewaySettings] = []
+    monkeypatch.setattr(server, "serve", served.append)
+    refused = CliRunner().invoke(app, ["gateway", "--host", "0.0.0.0"])
+    assert refused.exit_code == 2
+    assert "without encryption" in refused.output
+    assert len(refused.output.strip().splitlines()) == 4
+    assert CliRunner().invoke(app, ["gateway", "--host", "0.0.0.0", "--insecure"]).exit_code == 0
+    monkeypatch.setenv("TIDELOG_GATEWAY_TLS_CERT_FILE", "gateway.pem")
+    assert CliRunner().invoke(app, ["gateway", "--host", "0.0.0.0"]).exit_code == 0
+    assert len(served) == 2
 
 
 @pytest.mark.e2e

@@ -78,6 +78,10 @@ class NodeSettings(BaseModel):
         description="The CAs in PEM whose certificates the node believes, of other nodes and of clients; unless given "
         "those of the system, of other nodes only.",
     )
+    insecure: bool = Field(
+        False,
+        description="Listen elsewhere than on loopback without TLS or `auth`: only where strangers reach nothing.",
+    )
     auth: Literal["none", "required"] = Field(
         "none",
         description="required: every client says who it is, by an API key, and may do what rules allow. none: "

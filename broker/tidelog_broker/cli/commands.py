@@ -18,6 +18,7 @@ import uvloop
 
 from tidelog_broker.base.bootstrap import BootstrapError
 from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.base.exposure import check_exposure
 from tidelog_broker.cli.log_commands import EXIT_USAGE, log_app
 from tidelog_broker.node.admitting import IdentityError
 from tidelog_broker.node.join import open_founding
@@ -54,6 +55,9 @@ def node(
     zone: Annotated[str | None, typer.Option(help="Where the machine stands; copies spread over zones.")] = None,
     role: Annotated[list[str] | None, typer.Option(help="ingestion or persistence, if it shall not do both.")] = None,
     weight: Annotated[int | None, typer.Option(help="Its share of copies beside the others'; 100 is ordinary.")] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Let others in without TLS and without asking who they are.")
+    ] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Take the place of a node that lost its data.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log more.")] = False,
 ) -> None:
@@ -83,6 +87,7 @@ def node(
         "zone": zone,
         "roles": role or None,
         "weight": weight,
+        "insecure": insecure or None,
     }
     try:
         settings = load_settings(NodeSettings, "node", config, overrides)
@@ -109,6 +114,7 @@ async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
     opened = await open_founding(settings, replaces=replaces)
     _warn_of_loopback(opened.settings)
     with contextlib.closing(opened.directory) as directory:
+        check_exposure(opened.settings)
         node = Node(opened.settings, directory, founding=opened.founding)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, node.life.ask_to_stop)

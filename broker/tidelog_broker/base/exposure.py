@@ -1,0 +1,41 @@
+"""A node that others than its machine can reach is encrypted and asks who they are, or is told that it need not."""
+
+from __future__ import annotations
+
+import logging
+
+from tidelog_broker.base.config import NodeSettings
+from tidelog_proto.loopback import is_loopback
+from tidelog_proto.settings import SettingsError
+
+log = logging.getLogger(__name__)
+
+
+def check_exposure(settings: NodeSettings) -> None:
+    """Refuse to let strangers in.
+
+    Raises:
+        SettingsError: the node would listen elsewhere than on loopback without TLS or without asking who comes, and
+            nobody has said `insecure`. The text has the lines that mend it.
+    """
+    exposed = sorted({host for host in (settings.host, settings.management_host) if not is_loopback(host)})
+    lacks: list[str] = []
+    if settings.tls_cert_file is None:
+        lacks.append("without encryption")
+    if settings.auth == "none" and not is_loopback(settings.host):
+        lacks.append("without asking who comes")
+    if not exposed or not lacks:
+        return
+    what = f"others reach this node at {', '.join(exposed)}, {' and '.join(lacks)}"
+    if settings.insecure:
+        log.warning("%s: it is insecure, as it was told to be", what)
+        return
+    node_id = settings.node_id or "NAME"
+    raise SettingsError(
+        f"{what}, so it does not start. Mend it with these lines (docs/security.md), or listen on 127.0.0.1, or say "
+        "--insecure where strangers reach nothing:\n"
+        f"  tidelog certs init certs && tidelog certs issue certs node {node_id} --host HOST\n"
+        "  tidelog key new > admin.key && chmod 600 admin.key\n"
+        f"  export TIDELOG_NODE_TLS_CERT_FILE=certs/{node_id}.pem TIDELOG_NODE_TLS_KEY_FILE=certs/{node_id}.key "
+        "TIDELOG_NODE_TLS_CA_FILE=certs/ca.pem TIDELOG_NODE_AUTH=required TIDELOG_NODE_ADMIN_KEY_FILE=admin.key"
+    )

@@ -1,0 +1,58 @@
+"""The gateway's TLS: its certificate is followed while it runs, and who speaks plain HTTP is told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Self
+
+from tidelog_gateway.problems import Problem
+from tidelog_gateway.refusals import CONNECTION_LOG, refusal_bytes
+from tidelog_gateway.settings import GatewaySettings
+from tidelog_proto.settings import SettingsError
+from tidelog_proto.tls_entrance import TlsEntrance
+from tidelog_proto.tls_files import FollowedTls, TlsFiles, TlsFilesError, server_context
+
+CERTIFICATE_LOOK_S: Final = 1.0
+"""How often the files are read."""
+
+
+class GatewayTls:
+    """What makes connections encrypted ones.
+
+    Args:
+        files: the certificate and its key.
+        timeout_s: for a handshake.
+
+    Raises:
+        SettingsError: the files cannot be used.
+    """
+
+    def __init__(self, files: TlsFiles, *, timeout_s: float) -> None:
+        try:
+            self._followed = FollowedTls(files, server_context)
+        except TlsFilesError as error:
+            raise SettingsError(str(error)) from error
+        plain = Problem(400, "malformed_request", "this port speaks TLS: begin the address with https:// or wss://")
+        self.entrance = TlsEntrance(
+            lambda: self._followed.contexts[0],
+            timeout_s=timeout_s,
+            refusal=refusal_bytes(plain),
+            failed=lambda error: CONNECTION_LOG.info("a connection in TLS did not come about: %s", error),
+        )
+
+    @classmethod
+    def of(cls, settings: GatewaySettings) -> Self | None:
+        """Return what settings say; None: nothing is encrypted.
+
+        Raises:
+            SettingsError: the files cannot be used.
+        """
+        if settings.tls_cert_file is None:
+            return None
+        return cls(TlsFiles(settings.tls_cert_file, settings.tls_key_file), timeout_s=settings.head_timeout_s)
+
+    async def follow(self) -> None:
+        """Have new files count for new connections, until it is cancelled."""
+        while True:
+            await asyncio.sleep(CERTIFICATE_LOOK_S)
+            await asyncio.to_thread(self._followed.look)

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.authority import Authority
+from tests.gateway.conftest import Serve
+from tests.gateway.fake_log import FakeLog
+from websockets.asyncio.client import connect
+from websockets.typing import Subprotocol
+
+from tidelog_gateway import tls as module
+from tidelog_gateway.server import make_server
+from tidelog_gateway.settings import GatewaySettings
+from tidelog_gateway.websocket.ws_protocol import SUBPROTOCOL
+from tidelog_proto.settings import SettingsError
+from tidelog_proto.tls_files import TlsFiles, client_context
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "ca")
+
+
+def told(authority: Authority) -> dict[str, Any]:
+    files = authority.files("server", "gateway")
+    return {"tls_cert_file": files.cert, "tls_key_file": files.key}
+
+
+def believing(authority: Authority) -> ssl.SSLContext:
+    return client_context(TlsFiles(ca=authority.ca))
+
+
+async def test_http_and_websockets_are_encrypted_with_bodies_of_all_sizes(
+    serve: Serve, log: FakeLog, authority: Authority
+) -> None:
+    log.logs["t"] = [[]]
+    context = believing(authority)
+    async with serve(**told(authority)) as served:
+        base = f"https://localhost:{served.port}"
+        async with httpx.AsyncClient(base_url=base, verify=context, timeout=30) as http:
+            large = "x" * 3_000_000
+            body = {"records": [{"value": "small"}, {"value": large}]}
+            assert (await http.post("/v1/topics/t/records", json=body)).status_code == 200
+            read = await http.get("/v1/topics/t/partitions/0/records")
+            assert [record["value"] for record in read.json()["records"]] == ["small", large]
+        async with connect(
+            f"wss://localhost:{served.port}/v1/ws", ssl=context, subprotocols=[Subprotocol(SUBPROTOCOL)]
+        ) as socket:
+            await socket.send(json.dumps({"type": "nonsense"}))
+            assert "nonsense" in str(json.loads(await asyncio.wait_for(socket.recv(), 20)))
+
+
+async def test_who_speaks_plain_http_is_told(serve: Serve, authority: Authority) -> None:
+    async with serve(**told(authority)) as served, httpx.AsyncClient(timeout=20) as http:
+        answer = await http.get(f"http://localhost:{served.port}/livez")
+        assert answer.status_code == 400
+        assert "begin the address with https://" in answer.json()["detail"]
+
+
+async def test_a_new_certificate_counts_for_new_connections(
+    serve: Serve, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CERTIFICATE_LOOK_S", 0.05)
+
+    async def serial(port: int) -> str:
+        _, writer = await asyncio.open_connection("localhost", port, ssl=believing(authority))
+        shown = str(writer.get_extra_info("peercert")["serialNumber"])
+        writer.transport.abort()
+        return shown
+
+    async with serve(**told(authority)) as served:
+        before = await serial(served.port)
+        authority.files("server", "gateway")
+        async with asyncio.timeout(20):
+            while await serial(served.port) == before:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.02)
+
+
+async def test_a_stop_waits_for_no_handshake(serve: Serve, authority: Authority) -> None:
+    async with serve(**told(authority)) as served:
+        hanging = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(5)]
+        async with asyncio.timeout(10):
+            await served.stop()
+            for reader, writer in hanging:
+                assert await reader.read() == b""
+                writer.close()
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    from fastapi import FastAPI  # noqa: PLC0415
+
+    settings = GatewaySettings(tls_cert_file=tmp_path / "none")
+    with pytest.raises(SettingsError, match="cannot read the certificate"):
+        make_server(settings, FastAPI(), None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="of no use without tls_cert_file"):
+        GatewaySettings(tls_key_file=tmp_path / "key")
