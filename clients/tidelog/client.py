@@ -75,6 +75,7 @@ class Client:
             `tidelog.credentials.ApiKeyFile(path)`. None: that of TIDELOG_API_KEY_FILE or TIDELOG_API_KEY.
         tls: connect in TLS, as a `tidelog.tls.Tls` says; True: as the environment says. None: only if that says so, by
             TIDELOG_CA_FILE, TIDELOG_CERT_FILE or TIDELOG_TLS=1. False: not at all.
+        router: instead, one of another client that asks for a caller; see `tidelog.callers`. Close this one first.
 
     Raises:
         InvalidRequestError: an address or argument is no such thing.
@@ -92,10 +93,11 @@ class Client:
         metrics: ClientMetrics | None = None,
         api_key: ApiKey | None = None,
         tls: Tls | bool | None = None,
+        router: Router | None = None,
     ) -> None:
         identity = identity_of(client_id, request_timeout_s, idle_poll_us, api_key, tls)
         self._teller = None if metrics is None else Teller(metrics)
-        self._router = Router(
+        self._router = router or Router(
             parse_addresses(bootstrap),
             ConnectionPool(identity, self._teller),
             request_timeout_s=request_timeout_s,

@@ -81,6 +81,7 @@ ANSWERS: Final = {
     "security_change": "security_change_reply",
     "security_list": "security_list_reply",
     "access_test": "access_test_reply",
+    "identify": "identify_reply",
 }
 """The kind that answers each kind of request."""
 

@@ -17,7 +17,7 @@ TidelogError                      code, retriable, definite, retry_after_ms, don
 ├── OutcomeUnknownError           records may or may not be stored, and a retry could store them twice
 ├── StoredOnQuorumError           the records are stored and committed, but perhaps not on all replicas (`acks="all"`)
 ├── InvalidRequestError           malformed, unknown kind or version, too large, bad arguments
-├── AccessError                   UnauthenticatedError, CredentialsExpiredError, ForbiddenError
+├── AccessError                   UnauthenticatedError, CredentialsExpiredError, ForbiddenError, TicketRefusedError
 ├── QuotaExceededError            as many topics, connections or others as a quota allows are there
 ├── BatchRefusedError             CorruptBatchError, BatchTooLargeError, UnsupportedBatchError
 ├── UnknownTopicError, TopicExistsError, InvalidTopicError, UnknownPartitionError
@@ -192,6 +192,12 @@ class CredentialsExpiredError(AccessError):
 
 class ForbiddenError(AccessError):
     """The credentials do not allow this."""
+
+
+class TicketRefusedError(AccessError):
+    """What a gateway has shown of its caller does not count any more; it asks again who he is."""
+
+    default_code = pb.TICKET_REFUSED
 
 
 class BatchRefusedError(TidelogError):
@@ -444,6 +450,7 @@ CLASS_OF_CODE: Final[dict[int, type[TidelogError]]] = {
     pb.GROUP_NOT_EMPTY: GroupNotEmptyError,
     pb.UNKNOWN_GROUP: UnknownGroupError,
     pb.INTERNAL: InternalError,
+    pb.TICKET_REFUSED: TicketRefusedError,
     pb.QUOTA_EXCEEDED: QuotaExceededError,
 }
 """Codes that are not here (of a newer node) become plain `TidelogError`s."""

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from tidelog.backoff import Backoff
+from tidelog.callers import Caller
 from tidelog.connection import Address, Connection, check_answer
 from tidelog.ends import Ends
 from tidelog.errors import (
@@ -26,6 +27,7 @@ from tidelog.errors import (
     OverloadedError,
     QuorumLostError,
     SequenceError,
+    TicketRefusedError,
     TidelogError,
     UnknownPartitionError,
     UnknownTopicError,
@@ -57,7 +59,7 @@ REQUEST_HEDGE_S: Final = 1.0
 
 
 class Router:
-    """Finds connections; owns the metadata cache and the pool."""
+    """Finds connections; owns the metadata cache and, unless it asks for a caller, the pool."""
 
     def __init__(
         self,
@@ -67,6 +69,7 @@ class Router:
         request_timeout_s: float,
         quorum_timeout_s: float | None = None,
         zone: str = "",
+        caller: Caller | None = None,
     ) -> None:
         self.metadata = Metadata()
         self.ends = Ends()
@@ -76,11 +79,38 @@ class Router:
         self.moves = Moves(self.metadata, self.refresh_later)
         self.stand_ins = StandIns(self.metadata, pool, self.probe)
         self.nearby = Nearby(self.metadata, pool, zone)
+        self._zone = zone
+        self._caller = caller
         self._bootstrap = bootstrap
         self._refresher = Refresher(self._ask_metadata)
         self._watchers: dict[str, set[Callable[[], None]]] = {}
 
+    def for_caller(self, caller: Caller) -> Router:
+        """Return a router with a cache of its own that asks on behalf of a caller, over the connections of this one."""
+        return Router(
+            self._bootstrap,
+            self.pool,
+            request_timeout_s=self.request_timeout_s,
+            quorum_timeout_s=self.quorum_timeout_s,
+            zone=self._zone,
+            caller=caller,
+        )
+
     # ------------------------------------------------------------------------------------------- requests
+
+    def name_caller(self, envelope: pb.Envelope) -> None:
+        """Let a request say for whom it is, if this client asks for somebody else.
+
+        Raises:
+            TidelogError: the caller is nobody any more.
+        """
+        if self._caller is not None:
+            envelope.on_behalf = self._caller.ticket()
+
+    def not_named(self, envelope: pb.Envelope, error: TidelogError) -> None:
+        """Note what an error says about the ticket of a request."""
+        if self._caller is not None and isinstance(error, TicketRefusedError):
+            self._caller.refused(envelope.on_behalf)
 
     async def call(self, connection: Connection, envelope: pb.Envelope, *, wait_s: float = 0.0) -> Frame:
         """Send a request and return its answer, checked to be of the right kind.
@@ -92,7 +122,12 @@ class Router:
         """
         kind = envelope.WhichOneof("kind")
         assert kind is not None, "a request has a kind"
-        frame = await connection.call(envelope, timeout_s=self.request_timeout_s + wait_s, wait_s=wait_s)
+        self.name_caller(envelope)
+        try:
+            frame = await connection.call(envelope, timeout_s=self.request_timeout_s + wait_s, wait_s=wait_s)
+        except TicketRefusedError as error:
+            self.not_named(envelope, error)
+            raise
         return check_answer(kind, frame, connection)
 
     async def call_reader(
@@ -418,6 +453,10 @@ class Router:
         if not connection.ready:
             return
         envelope = pb.Envelope(metadata=pb.Metadata(topics=[topic]))
+        try:
+            self.name_caller(envelope)
+        except TidelogError:
+            return  # nobody waits for what he may ask
         answer = connection.request(envelope, timeout_s=self.request_timeout_s)
         expectation = self.moves.expect(topic, partition, connection, lambda _: None)
 
@@ -445,7 +484,8 @@ class Router:
         """Give up refreshes and close the connections."""
         self.moves.close()
         await self._refresher.close()
-        await self.pool.close()
+        if self._caller is None:
+            await self.pool.close()
 
     # ------------------------------------------------------------------------------------------- internals
 

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal
 
+from tidelog.callers import Caller, Identified, identified
 from tidelog.errors import InvalidRequestError
 from tidelog.quota import Quota, quota_of, quota_to
 from tidelog.routing import Router, repeated
 from tidelog_proto import broker_pb2 as pb
 
-Operation = Literal["produce", "consume", "create", "alter", "delete", "describe", "group", "cluster", "all"]
+Operation = Literal[
+    "produce", "consume", "create", "alter", "delete", "describe", "group", "cluster", "impersonate", "all"
+]
 Resource = Literal["topic", "group", "cluster"]
 
 OPERATIONS: Final[dict[str, pb.Operation]] = {
@@ -24,6 +27,7 @@ OPERATIONS: Final[dict[str, pb.Operation]] = {
     "describe": pb.OP_DESCRIBE,
     "group": pb.OP_GROUP,
     "cluster": pb.OP_CLUSTER,
+    "impersonate": pb.OP_IMPERSONATE,
     "all": pb.OP_ALL,
 }
 RESOURCES: Final[dict[str, pb.Resource]] = {"topic": pb.RES_TOPIC, "group": pb.RES_GROUP, "cluster": pb.RES_CLUSTER}
@@ -194,6 +198,23 @@ class Security:
         )
         frame = await self._router.call_any(partial(repeated, pb.Envelope(access_test=asked)), repeatable=True)
         return Verdict(frame.envelope.access_test_reply.allowed, frame.envelope.access_test_reply.because)
+
+    async def identify(self, credentials: pb.Credentials) -> Identified:
+        """Return who has shown credentials, for a gateway that may `impersonate`.
+
+        Raises:
+            NotIdentifiedError: nobody whom the cluster knows, and why.
+            TidelogError: this client may not ask, or nobody answers.
+        """
+        self._check_usable()
+        envelope = pb.Envelope(identify=pb.Identify(credentials=credentials))
+        frame = await self._router.call_any(partial(repeated, envelope), repeatable=True)
+        return identified(frame.envelope.identify_reply)
+
+    def for_caller(self, caller: Caller) -> Router:
+        """Return what `Client` takes as `router` to ask on behalf of a caller, over the connections of this one."""
+        self._check_usable()
+        return self._router.for_caller(caller)
 
     async def _change(self, change: pb.SecurityChange) -> pb.SecurityChangeReply:
         self._check_usable()

@@ -288,12 +288,13 @@ class Sender:
                 self._topic, partition, connection, partial(self._abandoned, shipment)
             )
         try:
+            self._router.name_caller(envelope)
             connection.ask(
                 envelope,
                 parts,
                 attachment_bytes=size_bytes,
                 timeout_s=timeout_s,
-                answered=partial(self._answered, connection, shipments),
+                answered=partial(self._answered, connection, shipments, envelope),
             )
         except TidelogError as error:
             _came_back(connection, shipments)
@@ -303,9 +304,12 @@ class Sender:
             for shipment in shipments:
                 self._meter.sent(shipment.batch)
 
-    def _answered(self, connection: Connection, shipments: list[Shipment], answer: Frame | TidelogError) -> None:
+    def _answered(
+        self, connection: Connection, shipments: list[Shipment], asked: pb.Envelope, answer: Frame | TidelogError
+    ) -> None:
         _came_back(connection, shipments)
         if isinstance(answer, TidelogError):
+            self._router.not_named(asked, answer)
             self._failed(shipments, answer)
             return
         try:

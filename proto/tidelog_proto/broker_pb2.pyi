@@ -46,6 +46,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     GROUP_NOT_EMPTY: _ClassVar[ErrorCode]
     UNKNOWN_GROUP: _ClassVar[ErrorCode]
     INTERNAL: _ClassVar[ErrorCode]
+    TICKET_REFUSED: _ClassVar[ErrorCode]
     QUOTA_EXCEEDED: _ClassVar[ErrorCode]
 
 class Flush(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -107,6 +108,7 @@ class Operation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OP_GROUP: _ClassVar[Operation]
     OP_CLUSTER: _ClassVar[Operation]
     OP_ALL: _ClassVar[Operation]
+    OP_IMPERSONATE: _ClassVar[Operation]
 
 class Resource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -151,6 +153,7 @@ MEMBER_FENCED: ErrorCode
 GROUP_NOT_EMPTY: ErrorCode
 UNKNOWN_GROUP: ErrorCode
 INTERNAL: ErrorCode
+TICKET_REFUSED: ErrorCode
 QUOTA_EXCEEDED: ErrorCode
 FLUSH_UNSPECIFIED: Flush
 ALWAYS: Flush
@@ -191,13 +194,14 @@ OP_DESCRIBE: Operation
 OP_GROUP: Operation
 OP_CLUSTER: Operation
 OP_ALL: Operation
+OP_IMPERSONATE: Operation
 RESOURCE_UNSPECIFIED: Resource
 RES_TOPIC: Resource
 RES_GROUP: Resource
 RES_CLUSTER: Resource
 
 class Envelope(_message.Message):
-    __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply", "cluster_change", "cluster_change_reply", "delete_records", "delete_records_reply", "compact", "compact_reply", "producer_begin", "producer_begin_reply", "peer_hello", "peer_hello_reply", "peer_proof", "peer_welcome", "append_batch", "replication_ack", "pre_vote", "pre_vote_reply", "seal", "seal_reply", "open_epoch", "open_epoch_reply", "metadata_update", "epoch_status", "backfill", "backfill_reply", "chain_digests", "node_announce", "node_announce_reply", "group_heartbeat", "group_heartbeat_reply", "group_describe", "group_describe_reply", "group_list", "group_list_reply", "group_delete", "group_delete_reply", "security_change", "security_change_reply", "security_list", "security_list_reply", "access_test", "access_test_reply", "caller", "throttle_ms")
+    __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply", "cluster_change", "cluster_change_reply", "delete_records", "delete_records_reply", "compact", "compact_reply", "producer_begin", "producer_begin_reply", "peer_hello", "peer_hello_reply", "peer_proof", "peer_welcome", "append_batch", "replication_ack", "pre_vote", "pre_vote_reply", "seal", "seal_reply", "open_epoch", "open_epoch_reply", "metadata_update", "epoch_status", "backfill", "backfill_reply", "chain_digests", "node_announce", "node_announce_reply", "group_heartbeat", "group_heartbeat_reply", "group_describe", "group_describe_reply", "group_list", "group_list_reply", "group_delete", "group_delete_reply", "security_change", "security_change_reply", "security_list", "security_list_reply", "access_test", "access_test_reply", "identify", "identify_reply", "caller", "on_behalf", "throttle_ms")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -270,7 +274,10 @@ class Envelope(_message.Message):
     SECURITY_LIST_REPLY_FIELD_NUMBER: _ClassVar[int]
     ACCESS_TEST_FIELD_NUMBER: _ClassVar[int]
     ACCESS_TEST_REPLY_FIELD_NUMBER: _ClassVar[int]
+    IDENTIFY_FIELD_NUMBER: _ClassVar[int]
+    IDENTIFY_REPLY_FIELD_NUMBER: _ClassVar[int]
     CALLER_FIELD_NUMBER: _ClassVar[int]
+    ON_BEHALF_FIELD_NUMBER: _ClassVar[int]
     THROTTLE_MS_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     error: Error
@@ -344,9 +351,12 @@ class Envelope(_message.Message):
     security_list_reply: SecurityListReply
     access_test: AccessTest
     access_test_reply: AccessTestReply
+    identify: Identify
+    identify_reply: IdentifyReply
     caller: Caller
+    on_behalf: bytes
     throttle_ms: int
-    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., metadata_reply: _Optional[_Union[MetadataReply, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., publish_reply: _Optional[_Union[PublishReply, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_reply: _Optional[_Union[FetchReply, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., list_offsets_reply: _Optional[_Union[ListOffsetsReply, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_reply: _Optional[_Union[SubscribeReply, _Mapping]] = ..., message_event: _Optional[_Union[MessageEvent, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., unsubscribe_reply: _Optional[_Union[UnsubscribeReply, _Mapping]] = ..., subscription_ended: _Optional[_Union[SubscriptionEnded, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., commit_reply: _Optional[_Union[CommitReply, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., committed_reply: _Optional[_Union[CommittedReply, _Mapping]] = ..., topic_create: _Optional[_Union[TopicCreate, _Mapping]] = ..., topic_describe: _Optional[_Union[TopicDescribe, _Mapping]] = ..., topic_list: _Optional[_Union[TopicList, _Mapping]] = ..., topic_alter: _Optional[_Union[TopicAlter, _Mapping]] = ..., topic_delete: _Optional[_Union[TopicDelete, _Mapping]] = ..., topic_reply: _Optional[_Union[TopicReply, _Mapping]] = ..., cluster_status: _Optional[_Union[ClusterStatus, _Mapping]] = ..., cluster_status_reply: _Optional[_Union[ClusterStatusReply, _Mapping]] = ..., cluster_change: _Optional[_Union[ClusterChange, _Mapping]] = ..., cluster_change_reply: _Optional[_Union[ClusterChangeReply, _Mapping]] = ..., delete_records: _Optional[_Union[DeleteRecords, _Mapping]] = ..., delete_records_reply: _Optional[_Union[DeleteRecordsReply, _Mapping]] = ..., compact: _Optional[_Union[Compact, _Mapping]] = ..., compact_reply: _Optional[_Union[CompactReply, _Mapping]] = ..., producer_begin: _Optional[_Union[ProducerBegin, _Mapping]] = ..., producer_begin_reply: _Optional[_Union[ProducerBeginReply, _Mapping]] = ..., peer_hello: _Optional[_Union[PeerHello, _Mapping]] = ..., peer_hello_reply: _Optional[_Union[PeerHelloReply, _Mapping]] = ..., peer_proof: _Optional[_Union[PeerProof, _Mapping]] = ..., peer_welcome: _Optional[_Union[PeerWelcome, _Mapping]] = ..., append_batch: _Optional[_Union[AppendBatches, _Mapping]] = ..., replication_ack: _Optional[_Union[ReplicationAcks, _Mapping]] = ..., pre_vote: _Optional[_Union[PreVotes, _Mapping]] = ..., pre_vote_reply: _Optional[_Union[PreVoteReplies, _Mapping]] = ..., seal: _Optional[_Union[Seals, _Mapping]] = ..., seal_reply: _Optional[_Union[SealReplies, _Mapping]] = ..., open_epoch: _Optional[_Union[OpenEpochs, _Mapping]] = ..., open_epoch_reply: _Optional[_Union[OpenEpochReplies, _Mapping]] = ..., metadata_update: _Optional[_Union[MetadataUpdates, _Mapping]] = ..., epoch_status: _Optional[_Union[EpochStatuses, _Mapping]] = ..., backfill: _Optional[_Union[Backfills, _Mapping]] = ..., backfill_reply: _Optional[_Union[BackfillReply, _Mapping]] = ..., chain_digests: _Optional[_Union[ChainDigests, _Mapping]] = ..., node_announce: _Optional[_Union[NodeAnnounce, _Mapping]] = ..., node_announce_reply: _Optional[_Union[NodeAnnounceReply, _Mapping]] = ..., group_heartbeat: _Optional[_Union[GroupHeartbeat, _Mapping]] = ..., group_heartbeat_reply: _Optional[_Union[GroupHeartbeatReply, _Mapping]] = ..., group_describe: _Optional[_Union[GroupDescribe, _Mapping]] = ..., group_describe_reply: _Optional[_Union[GroupDescribeReply, _Mapping]] = ..., group_list: _Optional[_Union[GroupList, _Mapping]] = ..., group_list_reply: _Optional[_Union[GroupListReply, _Mapping]] = ..., group_delete: _Optional[_Union[GroupDelete, _Mapping]] = ..., group_delete_reply: _Optional[_Union[GroupDeleteReply, _Mapping]] = ..., security_change: _Optional[_Union[SecurityChange, _Mapping]] = ..., security_change_reply: _Optional[_Union[SecurityChangeReply, _Mapping]] = ..., security_list: _Optional[_Union[SecurityList, _Mapping]] = ..., security_list_reply: _Optional[_Union[SecurityListReply, _Mapping]] = ..., access_test: _Optional[_Union[AccessTest, _Mapping]] = ..., access_test_reply: _Optional[_Union[AccessTestReply, _Mapping]] = ..., caller: _Optional[_Union[Caller, _Mapping]] = ..., throttle_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., metadata_reply: _Optional[_Union[MetadataReply, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., publish_reply: _Optional[_Union[PublishReply, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_reply: _Optional[_Union[FetchReply, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., list_offsets_reply: _Optional[_Union[ListOffsetsReply, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_reply: _Optional[_Union[SubscribeReply, _Mapping]] = ..., message_event: _Optional[_Union[MessageEvent, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., unsubscribe_reply: _Optional[_Union[UnsubscribeReply, _Mapping]] = ..., subscription_ended: _Optional[_Union[SubscriptionEnded, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., commit_reply: _Optional[_Union[CommitReply, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., committed_reply: _Optional[_Union[CommittedReply, _Mapping]] = ..., topic_create: _Optional[_Union[TopicCreate, _Mapping]] = ..., topic_describe: _Optional[_Union[TopicDescribe, _Mapping]] = ..., topic_list: _Optional[_Union[TopicList, _Mapping]] = ..., topic_alter: _Optional[_Union[TopicAlter, _Mapping]] = ..., topic_delete: _Optional[_Union[TopicDelete, _Mapping]] = ..., topic_reply: _Optional[_Union[TopicReply, _Mapping]] = ..., cluster_status: _Optional[_Union[ClusterStatus, _Mapping]] = ..., cluster_status_reply: _Optional[_Union[ClusterStatusReply, _Mapping]] = ..., cluster_change: _Optional[_Union[ClusterChange, _Mapping]] = ..., cluster_change_reply: _Optional[_Union[ClusterChangeReply, _Mapping]] = ..., delete_records: _Optional[_Union[DeleteRecords, _Mapping]] = ..., delete_records_reply: _Optional[_Union[DeleteRecordsReply, _Mapping]] = ..., compact: _Optional[_Union[Compact, _Mapping]] = ..., compact_reply: _Optional[_Union[CompactReply, _Mapping]] = ..., producer_begin: _Optional[_Union[ProducerBegin, _Mapping]] = ..., producer_begin_reply: _Optional[_Union[ProducerBeginReply, _Mapping]] = ..., peer_hello: _Optional[_Union[PeerHello, _Mapping]] = ..., peer_hello_reply: _Optional[_Union[PeerHelloReply, _Mapping]] = ..., peer_proof: _Optional[_Union[PeerProof, _Mapping]] = ..., peer_welcome: _Optional[_Union[PeerWelcome, _Mapping]] = ..., append_batch: _Optional[_Union[AppendBatches, _Mapping]] = ..., replication_ack: _Optional[_Union[ReplicationAcks, _Mapping]] = ..., pre_vote: _Optional[_Union[PreVotes, _Mapping]] = ..., pre_vote_reply: _Optional[_Union[PreVoteReplies, _Mapping]] = ..., seal: _Optional[_Union[Seals, _Mapping]] = ..., seal_reply: _Optional[_Union[SealReplies, _Mapping]] = ..., open_epoch: _Optional[_Union[OpenEpochs, _Mapping]] = ..., open_epoch_reply: _Optional[_Union[OpenEpochReplies, _Mapping]] = ..., metadata_update: _Optional[_Union[MetadataUpdates, _Mapping]] = ..., epoch_status: _Optional[_Union[EpochStatuses, _Mapping]] = ..., backfill: _Optional[_Union[Backfills, _Mapping]] = ..., backfill_reply: _Optional[_Union[BackfillReply, _Mapping]] = ..., chain_digests: _Optional[_Union[ChainDigests, _Mapping]] = ..., node_announce: _Optional[_Union[NodeAnnounce, _Mapping]] = ..., node_announce_reply: _Optional[_Union[NodeAnnounceReply, _Mapping]] = ..., group_heartbeat: _Optional[_Union[GroupHeartbeat, _Mapping]] = ..., group_heartbeat_reply: _Optional[_Union[GroupHeartbeatReply, _Mapping]] = ..., group_describe: _Optional[_Union[GroupDescribe, _Mapping]] = ..., group_describe_reply: _Optional[_Union[GroupDescribeReply, _Mapping]] = ..., group_list: _Optional[_Union[GroupList, _Mapping]] = ..., group_list_reply: _Optional[_Union[GroupListReply, _Mapping]] = ..., group_delete: _Optional[_Union[GroupDelete, _Mapping]] = ..., group_delete_reply: _Optional[_Union[GroupDeleteReply, _Mapping]] = ..., security_change: _Optional[_Union[SecurityChange, _Mapping]] = ..., security_change_reply: _Optional[_Union[SecurityChangeReply, _Mapping]] = ..., security_list: _Optional[_Union[SecurityList, _Mapping]] = ..., security_list_reply: _Optional[_Union[SecurityListReply, _Mapping]] = ..., access_test: _Optional[_Union[AccessTest, _Mapping]] = ..., access_test_reply: _Optional[_Union[AccessTestReply, _Mapping]] = ..., identify: _Optional[_Union[Identify, _Mapping]] = ..., identify_reply: _Optional[_Union[IdentifyReply, _Mapping]] = ..., caller: _Optional[_Union[Caller, _Mapping]] = ..., on_behalf: _Optional[bytes] = ..., throttle_ms: _Optional[int] = ...) -> None: ...
 
 class Caller(_message.Message):
     __slots__ = ("principal", "roles", "identity", "expires_us")
@@ -359,6 +369,16 @@ class Caller(_message.Message):
     identity: str
     expires_us: int
     def __init__(self, principal: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., identity: _Optional[str] = ..., expires_us: _Optional[int] = ...) -> None: ...
+
+class Ticket(_message.Message):
+    __slots__ = ("caller", "holder", "ends_us")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    ENDS_US_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    holder: str
+    ends_us: int
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., holder: _Optional[str] = ..., ends_us: _Optional[int] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "retriable", "definite", "retry_after_ms", "log_start_offset", "high_watermark", "epoch", "topic_id")
@@ -2193,3 +2213,23 @@ class AccessTestReply(_message.Message):
     allowed: bool
     because: str
     def __init__(self, allowed: _Optional[bool] = ..., because: _Optional[str] = ...) -> None: ...
+
+class Identify(_message.Message):
+    __slots__ = ("credentials",)
+    CREDENTIALS_FIELD_NUMBER: _ClassVar[int]
+    credentials: Credentials
+    def __init__(self, credentials: _Optional[_Union[Credentials, _Mapping]] = ...) -> None: ...
+
+class IdentifyReply(_message.Message):
+    __slots__ = ("error", "principal", "expires_us", "ticket", "ticket_ms")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_US_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
+    TICKET_MS_FIELD_NUMBER: _ClassVar[int]
+    error: Error
+    principal: str
+    expires_us: int
+    ticket: bytes
+    ticket_ms: int
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., principal: _Optional[str] = ..., expires_us: _Optional[int] = ..., ticket: _Optional[bytes] = ..., ticket_ms: _Optional[int] = ...) -> None: ...

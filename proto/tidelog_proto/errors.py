@@ -66,6 +66,8 @@ NATURE: Final[dict[int, Nature]] = {
     pb.GROUP_NOT_EMPTY: _FINAL,
     pb.UNKNOWN_GROUP: _FINAL,
     pb.INTERNAL: _UNKNOWN,
+    # The gateway asks who its caller is once more, and goes on or tells him.
+    pb.TICKET_REFUSED: _RETRY,
     # Of what there is; what is too much in a second is delayed, and no error.
     pb.QUOTA_EXCEEDED: _FINAL,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.base.tls import FILES_LOOK_S
 from tidelog_broker.core.security.registry import SecurityRegistry
+from tidelog_broker.core.security.tickets import Tickets
 from tidelog_broker.metadata.admin_keys import AdminKeys
 from tidelog_broker.metadata.authenticator import Authenticator
 from tidelog_broker.metadata.security_changes import SecurityChanges
@@ -32,6 +34,8 @@ class NodeSecurity:
         self._workers = workers
         self.admin_keys = AdminKeys(settings.admin_key_file if settings.auth == "required" else None)
         self.registry = SecurityRegistry([settings.admin])
+        self.tickets = Tickets(secrets.token_bytes(32))
+        """Of callers of gateways; a node of a cluster goes by the cluster's secret as soon as it has it."""
         self.authenticator = self._make_authenticator()
         """Finds out who clients are; None where nobody asks them."""
         self.changed: Callable[[], None] = lambda: None

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final, Protocol
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.security.permissions import operation_name, resource_name
 from tidelog_broker.core.security.session import Session
+from tidelog_broker.core.security.tickets import refused
 from tidelog_broker.server import audit
+from tidelog_broker.server.on_behalf import OnBehalf
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -102,6 +105,7 @@ RULES: Final[dict[str, Rule]] = {
     "credit": _everybody,  # of the connection's own subscriptions
     "unsubscribe": _everybody,
     "access_test": _everybody,  # about others: checked by the handler
+    "identify": _cluster(pb.OP_IMPERSONATE),
     "producer_begin": _entries(lambda envelope: envelope.producer_begin.entries, pb.OP_PRODUCE),
     "subscribe": _entries(lambda envelope: envelope.subscribe.entries, pb.OP_CONSUME),
     "compact": _entries(lambda envelope: envelope.compact.entries, pb.OP_ALTER),
@@ -122,6 +126,9 @@ RULES: Final[dict[str, Rule]] = {
 }
 """Envelope kind -> what it needs."""
 
+_FOR_ONESELF: Final = frozenset({"hello", "peer_hello", "peer_proof", "identify"})
+"""Kinds that are about the client itself."""
+
 AUDITED: Final = frozenset(
     {"topic_create", "topic_alter", "topic_delete", "delete_records", "group_delete", "cluster_change"}
     | {"security_change"}
@@ -135,21 +142,24 @@ class AccessChecks:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._handed_on: dict[bytes, Session] = {}
+        self._on_behalf = OnBehalf(broker, self._session_of, partial(why_over, broker))
 
     def check(self, kind: str, request: Request) -> None:
         """Find out for whom a request is, and refuse what he may not do.
 
         Raises:
             ProtocolError: FORBIDDEN; UNAUTHENTICATED for one whose identity has ended; INVALID_REQUEST for a client
-                that names another caller.
+                that names another caller; as `OnBehalf.session` for one that shows a ticket.
         """
         envelope, connection = request.envelope, request.connection
         if envelope.HasField("caller"):
             if connection.peer_id is None:
                 raise ProtocolError(pb.INVALID_REQUEST, "only nodes name the caller of a request")
-            request.session = self._session_of(envelope.caller)
+            request.session = self._standing(self._session_of(envelope.caller))
         else:
             request.session = connection.session
+        if envelope.on_behalf:
+            self._show_ticket(kind, request)
         session = request.session
         if session is None:
             return
@@ -161,17 +171,25 @@ class AccessChecks:
                 count_refusal(self._broker, kind, request, error)
             raise
         if kind in AUDITED and connection.peer_id is None:
-            audit.asked(kind, session, envelope)
+            audit.asked(kind, session, envelope, through=_gateway_of(request))
 
-    def is_over(self, session: Session) -> str:
-        """Return why a session must end: its identity has; "" while it need not."""
-        if session.expired(time.time_ns() // 1000):
-            return "the credentials have expired"
-        if session.identity:
-            record = self._broker.security.registry.get(session.identity)
-            if record is not None and record.deleted:
-                return "the API key was revoked"
-        return ""
+    def _show_ticket(self, kind: str, request: Request) -> None:
+        """Judge a request as that of the caller of a gateway; the refusal of a ticket is counted and written down."""
+        connection = request.connection
+        if connection.peer_id is not None or kind in _FOR_ONESELF:
+            raise ProtocolError(pb.INVALID_REQUEST, f"nobody sends {kind} on behalf of another")
+        try:
+            request.session = self._on_behalf.session(connection, request.envelope.on_behalf)
+        except ProtocolError as error:
+            if error.code in {pb.FORBIDDEN, pb.TICKET_REFUSED}:
+                count_refusal(self._broker, kind, request, error)
+            raise
+
+    def _standing(self, session: Session) -> Session:
+        over = _record_over(self._broker, session)
+        if over:
+            raise ProtocolError(pb.UNAUTHENTICATED, over)
+        return session
 
     def _session_of(self, caller: pb.Caller) -> Session:
         key = caller.SerializeToString(deterministic=True)
@@ -184,23 +202,46 @@ class AccessChecks:
                 identity=caller.identity,
                 expires_us=caller.expires_us,
             )
-        over = self.is_over(session)
-        if over:
-            raise ProtocolError(pb.UNAUTHENTICATED, over)
         self._handed_on[key] = session
         if len(self._handed_on) > HANDED_ON_MAX:
             del self._handed_on[next(iter(self._handed_on))]
         return session
 
 
+def why_over(broker: Broker, session: Session) -> str:
+    """Return why a session that began at this node must end: its identity has; "" while it need not."""
+    if broker.security.admin_keys.has_ended(session.identity):
+        return "the API key stands in admin_key_file no more"
+    return _record_over(broker, session)
+
+
+def _record_over(broker: Broker, session: Session) -> str:
+    """As `why_over`, by what all nodes know alike: not by files, which may be changed here a little later."""
+    if session.expired(time.time_ns() // 1000):
+        return "the credentials have expired"
+    if session.identity:
+        record = broker.security.registry.get(session.identity)
+        if record is not None and record.deleted:
+            return "the API key was revoked"
+    return ""
+
+
+def _gateway_of(request: Request) -> str:
+    """Return which principal has asked for the caller of a request; "" where he asked himself."""
+    own = request.connection.session
+    return own.principal if own is not None and own is not request.session else ""
+
+
 def check_entry(broker: Broker, kind: str, request: Request, operation: pb.Operation, topic_id: bytes) -> None:
-    """Refuse one entry of a request whose others may be allowed.
+    """Refuse one entry of a request whose others may be allowed, or who asks for a caller who is no longer one.
 
     Raises:
-        ProtocolError: as `check_topic_id`.
+        ProtocolError: as `check_topic_id`; TICKET_REFUSED.
     """
     if request.session is None:
         return
+    if _gateway_of(request) and (over := why_over(broker, request.session)):  # else the connection would have ended
+        raise refused(over)
     try:
         check_topic_id(broker, request.session, operation, topic_id)
     except ProtocolError as error:

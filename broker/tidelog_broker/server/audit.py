@@ -32,10 +32,11 @@ class _Refusals:
     left_out = 0
 
 
-def asked(kind: str, session: Session, envelope: pb.Envelope) -> None:
-    """Write down that somebody does something that is allowed."""
+def asked(kind: str, session: Session, envelope: pb.Envelope, *, through: str = "") -> None:
+    """Write down that somebody does something that is allowed, perhaps through a gateway: its principal."""
     what = json.dumps(MessageToDict(getattr(envelope, kind)))
-    _write(event="asked", kind=kind, principal=session.principal, identity=session.identity, asked=what)
+    way = {"through": through} if through else {}
+    _write(event="asked", kind=kind, principal=session.principal, identity=session.identity, asked=what, **way)
 
 
 def refused(kind: str, session: Session, error: ProtocolError) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from tidelog_broker.base.seldom import SeldomLog
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
-from tidelog_broker.server.access import AccessChecks, check_topic_id
+from tidelog_broker.server.access import AccessChecks, why_over
 from tidelog_broker.server.handlers import (
     cluster,
     commit,
@@ -27,6 +27,7 @@ from tidelog_broker.server.handlers import (
     fetch,
     groups,
     hello,
+    identify,
     metadata,
     peers,
     producers,
@@ -78,6 +79,7 @@ HANDLERS: dict[str, Handler] = {
     "security_change": security.change,
     "security_list": security.list_some,
     "access_test": security.test,
+    "identify": identify.identify,
     "peer_hello": peers.hello,
     "peer_proof": peers.proof,
     "node_announce": cluster.node_announce,
@@ -201,21 +203,22 @@ class Server:
             self._deserted.set()
 
     def security_changed(self) -> None:
-        """Let quotas hold, and end the connections whose callers are no longer who they were, or may not read on."""
+        """Let quotas hold, and end the connections whose callers are no longer who they were, or may not read on.
+
+        Of callers of a gateway only their subscriptions end.
+        """
         self.broker.accounts.refresh()
         for connection in list(self.connections):
             session = connection.session
             if session is None:
                 continue
-            over = self.access.is_over(session)
-            if self.broker.security.admin_keys.has_ended(session.identity):
-                over = "the API key stands in admin_key_file no more"
+            over = why_over(self.broker, session)
             if over:
                 connection.abort(ProtocolError(pb.UNAUTHENTICATED, over))
                 continue
             try:
-                for topic_id in {topic_id for pump in connection.pumps.values() for topic_id in pump.topic_ids}:
-                    check_topic_id(self.broker, session, pb.OP_CONSUME, topic_id)
+                for pump in connection.pumps.values():
+                    pump.check(session)
             except ProtocolError as error:
                 connection.abort(error)
 
@@ -224,7 +227,8 @@ class Server:
         kind = request.envelope.WhichOneof("kind") or "unknown"
         try:
             handler = self._handler(kind, request)
-            if request.connection.session is not None or request.envelope.HasField("caller"):
+            envelope = request.envelope
+            if request.connection.session is not None or envelope.HasField("caller") or envelope.on_behalf:
                 self.access.check(kind, request)
             work = handler(self.broker, request)
         except ProtocolError as error:

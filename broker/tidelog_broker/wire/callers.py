@@ -10,5 +10,6 @@ def hand_on(request: Request, envelope: pb.Envelope) -> pb.Envelope:
     """Return `envelope`, changed to name the caller of `request`, where callers have names."""
     session = request.session
     if session is not None:
+        envelope.ClearField("on_behalf")  # this node has looked at it; the other one is told what came of that
         envelope.caller.CopyFrom(session.caller())
     return envelope

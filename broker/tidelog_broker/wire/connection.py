@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 OVERLOADED_RETRY_MS: Final = 50
 _GATHERED_SHARE: Final = 16
-_SESSION_S_MAX: Final = 30 * 24 * 3600.0
+SESSION_S_MAX: Final = 30 * 24 * 3600.0
 """After so long even a connection whose credentials last longer begins anew: timers of years are none."""
 _NOTHING: Final = memoryview(b"")
 
@@ -122,10 +122,12 @@ class Pushing(Protocol):
     def stop(self) -> None:
         """Send nothing more."""
 
-    @property
-    def topic_ids(self) -> set[bytes]:
-        """The topics that it reads."""
-        ...
+    def check(self, session: Session) -> None:
+        """Look whether it may go on: of `session`, the connection's, or of the caller of a gateway, which ends it here.
+
+        Raises:
+            ProtocolError: it may not, and the connection has to end.
+        """
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -423,7 +425,7 @@ class Connection(asyncio.BufferedProtocol):
         """The client has shown who it is; the connection ends with what it has shown."""
         self.session = session
         if session.expires_us:
-            left_s = min((session.expires_us - now_us) / 1e6, _SESSION_S_MAX)
+            left_s = min((session.expires_us - now_us) / 1e6, SESSION_S_MAX)
             self._session_timer = asyncio.get_running_loop().call_later(left_s, self._session_is_over)
 
     def _session_is_over(self) -> None:

@@ -66,6 +66,7 @@ ASKED: dict[str, Any] = {
     "access_test": lambda topic: pb.AccessTest(
         principal="other", operation=pb.OP_CONSUME, resource=pb.RES_TOPIC, name="t"
     ),
+    "identify": lambda topic: pb.Identify(credentials=pb.Credentials(api_key="tlk_none")),
 }
 """A request of each kind that needs a permission."""
 

@@ -23,7 +23,7 @@ RULE_NAME_CHARS_MAX: Final = 512
 OPERATIONS: Final = {
     pb.RES_TOPIC: frozenset({pb.OP_PRODUCE, pb.OP_CONSUME, pb.OP_CREATE, pb.OP_ALTER, pb.OP_DELETE, pb.OP_DESCRIBE}),
     pb.RES_GROUP: frozenset({pb.OP_GROUP, pb.OP_DELETE, pb.OP_DESCRIBE}),
-    pb.RES_CLUSTER: frozenset({pb.OP_CLUSTER, pb.OP_DESCRIBE}),
+    pb.RES_CLUSTER: frozenset({pb.OP_CLUSTER, pb.OP_DESCRIBE, pb.OP_IMPERSONATE}),
 }
 """What can be done with each kind of resource."""
 

@@ -43,7 +43,7 @@ async def _authenticated(broker: Broker, request: Request, authenticator: Authen
     """Greet a client that shows who it is; one that does not is told why, and the connection ends: one try each."""
     connection = request.connection
     try:
-        session = await _session_of(broker, authenticator, request.envelope.hello.credentials)
+        session = await session_of(broker, authenticator, request.envelope.hello.credentials)
     except ProtocolError as error:
         if error.code in {pb.UNAUTHENTICATED, pb.CREDENTIALS_EXPIRED}:
             broker.metrics.unauthenticated.inc()
@@ -56,7 +56,7 @@ async def _authenticated(broker: Broker, request: Request, authenticator: Authen
     _greet(broker, request, connection)
 
 
-async def _session_of(broker: Broker, authenticator: Authenticator, credentials: pb.Credentials) -> Session:
+async def session_of(broker: Broker, authenticator: Authenticator, credentials: pb.Credentials) -> Session:
     """Return the session of who has shown credentials; a key that is news to this node is asked about first.
 
     Raises:

@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from dataclasses import dataclass
 from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.credit import Subscription
+from tidelog_broker.core.security.session import Session
+from tidelog_broker.core.security.tickets import refused
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.partition.filtered_reader import wanted_of
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.server.access import check_entry, check_topic_id, why_over
 from tidelog_broker.server.handlers.fetch import check_entries, end_of
 from tidelog_broker.storage.partition.matching import Wanted
-from tidelog_broker.wire.connection import Connection, Request
+from tidelog_broker.wire.connection import SESSION_S_MAX, Connection, Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header
@@ -53,9 +57,15 @@ class _Filter:
 class Pump:
     """One subscription of one connection. Pumping is plain calls on the event loop; only log reads are tasks."""
 
-    def __init__(self, broker: Broker, connection: Connection, subscription: Subscription) -> None:
+    def __init__(
+        self, broker: Broker, connection: Connection, subscription: Subscription, caller: Session | None
+    ) -> None:
         self._broker = broker
         self._connection = connection
+        self._caller = caller
+        """For whom a gateway reads it; None: its connection ends with its identity."""
+        self._refusal: ProtocolError | None = None
+        self._expiry = None if caller is None else self._timer(caller)
         self.subscription = subscription
         self._partitions: dict[PartitionKey, Partition] = {}
         self._filters: dict[PartitionKey, _Filter] = {}
@@ -64,10 +74,42 @@ class Pump:
         self._started = False
         self.stopped = False
 
-    @property
-    def topic_ids(self) -> set[bytes]:
-        """The topics that it reads."""
-        return {topic_id for topic_id, _ in self._partitions}
+    def check(self, session: Session) -> None:
+        """Look whether the subscription may go on, by its caller, or by `session`, that of its connection.
+
+        Raises:
+            ProtocolError: the connection's own may not.
+        """
+        topic_ids = {topic_id for topic_id, _ in self._partitions}
+        if self._caller is None:
+            for topic_id in topic_ids:
+                check_topic_id(self._broker, session, pb.OP_CONSUME, topic_id)
+            return
+        if not session.may(pb.OP_IMPERSONATE, pb.RES_CLUSTER, ""):
+            self._refuse(refused("the gateway may not show tickets any more"))
+        elif over := why_over(self._broker, self._caller):
+            self._refuse(refused(over))
+        for topic_id in topic_ids:
+            try:
+                check_topic_id(self._broker, self._caller, pb.OP_CONSUME, topic_id)
+            except ProtocolError as error:
+                self._end_topic(topic_id, error)
+
+    def _timer(self, caller: Session) -> asyncio.TimerHandle | None:
+        if not caller.expires_us:
+            return None
+        left_s = min((caller.expires_us - time.time_ns() // 1000) / 1e6, SESSION_S_MAX)
+        return self._broker.loop.call_later(left_s, self._refuse, refused("the credentials have expired"))
+
+    def _refuse(self, error: ProtocolError) -> None:
+        """End all of it, also what is about to be followed."""
+        self._refusal = error
+        for topic_id in {topic_id for topic_id, _ in self._partitions}:
+            self._end_topic(topic_id, error)
+
+    def _end_topic(self, topic_id: bytes, error: ProtocolError) -> None:
+        for key in [key for key in self._partitions if key[0] == topic_id]:
+            self._end(key, error)
 
     def follow(self, key: PartitionKey, partition: Partition, offset: int, wanted: Wanted | None) -> None:
         """Add a partition, or what is wanted of it, and listen to its appends.
@@ -75,6 +117,8 @@ class Pump:
         Raises:
             ProtocolError: INVALID_REQUEST for one that is followed already, OVERLOADED when too many are.
         """
+        if self._refusal is not None:
+            raise self._refusal
         followed, followed_max = self._broker.bounds.followed, self._broker.settings.followed_max
         if followed >= followed_max or self._connection.followed >= followed_max // 4:
             raise ProtocolError(
@@ -103,6 +147,8 @@ class Pump:
     def stop(self) -> None:
         """Stop listening and sending."""
         self.stopped = True
+        if self._expiry is not None:
+            self._expiry.cancel()
         self._count(-len(self._partitions))
         for partition in self._partitions.values():
             partition.changes.listeners.discard(self.pump)
@@ -284,7 +330,8 @@ async def subscribe(broker: Broker, request: Request) -> None:
     subscription = Subscription(
         asked.subscription_id, credit_records=asked.credit_records, credit_bytes=asked.credit_bytes
     )
-    pump = connection.pumps[asked.subscription_id] = Pump(broker, connection, subscription)
+    caller = request.session if request.session is not connection.session else None
+    pump = connection.pumps[asked.subscription_id] = Pump(broker, connection, subscription, caller)
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in asked.entries)
     await broker.partitions.awake((entry.topic_id, entry.partition) for entry in asked.entries)
     reply = pb.SubscribeReply()
@@ -293,6 +340,7 @@ async def subscribe(broker: Broker, request: Request) -> None:
         try:
             partition = broker.partitions.get(entry.topic_id, entry.partition)
             await partition.access.ensure_readable()
+            check_entry(broker, "subscribe", request, pb.OP_CONSUME, entry.topic_id)  # it may have changed meanwhile
             partition.reader.check_offset(entry.offset)
             wanted = wanted_of(entry.filter) if entry.HasField("filter") else None
             pump.follow((entry.topic_id, entry.partition), partition, entry.offset, wanted)
@@ -304,6 +352,7 @@ async def subscribe(broker: Broker, request: Request) -> None:
     if pump.stopped or not connection.is_open:
         pump.stop()  # unsubscribed or gone meanwhile: what was followed since is let go of, too
     elif not subscription.positions:
+        pump.stop()
         del connection.pumps[asked.subscription_id]
     request.reply(pb.Envelope(subscribe_reply=reply))
     pump.start()

@@ -1,0 +1,69 @@
+"""For whom a client asks that is used by others: a gateway's callers, each with a ticket that nodes know him by.
+
+A ticket comes of `Security.identify`, holds for a minute, and goes with each request of a client whose `router` is
+`Security.for_caller`. Whoever has it renews it in time, and at once when a node refuses it: the request is repeated
+meanwhile. Such a client shares the connections of the one that it was made of, and knows only what its caller may.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tidelog.errors import TidelogError, error_of
+from tidelog_proto import broker_pb2 as pb
+
+
+class Caller(Protocol):
+    """Somebody on whose behalf a client asks."""
+
+    def ticket(self) -> bytes:
+        """Return what shows nodes who he is.
+
+        Raises:
+            TidelogError: he is nobody any more, and why.
+        """
+        ...
+
+    def refused(self, ticket: bytes) -> None:
+        """A node does not take this ticket: get another one, soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """Who somebody is.
+
+    Attributes:
+        principal: his name.
+        expires_us: when his credentials end, in microseconds since 1970; None: they do not.
+        ticket: shows nodes who he is.
+        ticket_s: for how long, in seconds from now.
+    """
+
+    principal: str
+    expires_us: int | None
+    ticket: bytes = field(repr=False)
+    ticket_s: float
+
+
+class NotIdentifiedError(Exception):
+    """Nobody whom the cluster knows has shown these credentials.
+
+    Attributes:
+        error: what he is to be told.
+    """
+
+    def __init__(self, error: TidelogError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def identified(reply: pb.IdentifyReply) -> Identified:
+    """Return what a node says of credentials.
+
+    Raises:
+        NotIdentifiedError: that they are wrong.
+    """
+    if reply.HasField("error"):
+        raise NotIdentifiedError(error_of(reply.error))
+    return Identified(reply.principal, reply.expires_us or None, reply.ticket, reply.ticket_ms / 1000)

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog_broker.core.security.tickets import SKEW_MS, TICKET_BYTES_MAX, TICKET_MS, Tickets
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+ANN = pb.Caller(principal="ann", roles=["etl"], identity="key/a", expires_us=7)
+NOW_US = 1_000_000
+SECRET, NEWER, CLUSTER = b"s" * 32, b"n" * 32, b"c" * 16
+
+
+def of_cluster(*secrets: bytes, cluster_id: bytes = CLUSTER) -> Tickets:
+    tickets = Tickets(b"r" * 32)
+    tickets.use(secrets, cluster_id)
+    return tickets
+
+
+def why(tickets: Tickets, ticket: bytes, *, holder: str = "gate", now_us: int = NOW_US) -> str:
+    with pytest.raises(ProtocolError) as refused:
+        tickets.read(ticket, holder=holder, now_us=now_us)
+    assert refused.value.code == pb.TICKET_REFUSED
+    assert refused.value.retriable
+    assert refused.value.definite
+    return refused.value.message
+
+
+def test_any_node_of_the_cluster_reads_a_ticket_for_a_minute() -> None:
+    ticket = of_cluster(SECRET).signed(ANN, holder="gate", now_us=NOW_US)
+    shown = of_cluster(SECRET).read(ticket, holder="gate", now_us=NOW_US)
+    assert shown.caller == ANN
+    ends_us = NOW_US + (TICKET_MS + SKEW_MS) * 1000
+    assert shown.ends_us == ends_us
+    assert of_cluster(SECRET).read(ticket, holder="gate", now_us=ends_us - 1).caller == ANN
+    assert "has ended" in why(of_cluster(SECRET), ticket, now_us=ends_us)
+
+
+def test_a_ticket_is_of_no_use_to_another_and_in_no_other_cluster() -> None:
+    ticket = of_cluster(SECRET).signed(ANN, holder="gate", now_us=NOW_US)
+    assert "somebody else" in why(of_cluster(SECRET), ticket, holder="thief")
+    for others in (of_cluster(NEWER), of_cluster(SECRET, cluster_id=b"d" * 16), Tickets(SECRET)):
+        assert "no node of this cluster" in why(others, ticket)
+
+
+def test_secrets_are_changed_without_a_stop() -> None:
+    old, between, new = of_cluster(SECRET), of_cluster(NEWER, SECRET), of_cluster(NEWER)
+    before, after = (tickets.signed(ANN, holder="gate", now_us=NOW_US) for tickets in (old, between))
+    assert between.read(before, holder="gate", now_us=NOW_US).caller == ANN
+    assert new.read(after, holder="gate", now_us=NOW_US).caller == ANN
+    assert "no node" in why(new, before)
+
+
+@given(at=st.integers(0, 200), bit=st.integers(0, 7))
+def test_no_bit_of_a_ticket_can_be_changed(at: int, bit: int) -> None:
+    tickets = of_cluster(SECRET)
+    ticket = bytearray(tickets.signed(ANN, holder="gate", now_us=NOW_US))
+    ticket[at % len(ticket)] ^= 1 << bit
+    assert "no node of this cluster" in why(tickets, bytes(ticket))
+
+
+@given(st.binary(max_size=100))
+def test_garbage_is_no_ticket(garbage: bytes) -> None:
+    assert "no node of this cluster" in why(of_cluster(SECRET), garbage)
+
+
+def test_a_huge_ticket_is_not_looked_at() -> None:
+    caller = pb.Caller(principal="ann", roles=["x" * TICKET_BYTES_MAX])
+    tickets = of_cluster(SECRET)
+    assert "no node of this cluster" in why(tickets, tickets.signed(caller, holder="gate", now_us=NOW_US))
