@@ -8,32 +8,39 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
+from tidelog.callers import Identified
 from tidelog.client import Client
 from tidelog.errors import TidelogError
 from tidelog_gateway import deletion, docs_page, fetch, groups, keys, offsets, publish, service, topics
 from tidelog_gateway.answers import AnswersMiddleware
-from tidelog_gateway.context import Gateway
+from tidelog_gateway.authentication import AuthenticationMiddleware
+from tidelog_gateway.callers import Callers, told
+from tidelog_gateway.context import Gateway, gateway_of
 from tidelog_gateway.incoming import Budget
+from tidelog_gateway.known_caller import KnownCaller
 from tidelog_gateway.limits import LimitsMiddleware
 from tidelog_gateway.metrics import Metrics, MetricsMiddleware
 from tidelog_gateway.openapi import PROBLEM_ANSWER, install_schema
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.problems import TITLES, Problem, from_error, invalid, validation_errors
-from tidelog_gateway.producers import Producers
+from tidelog_gateway.producers import Kept, Producers
+from tidelog_gateway.request_ids import REQUEST_ID_HEADER, RequestIdMiddleware, request_id_of
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket import route as websocket_route
+from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
-_ROUTERS: Final = (
+ROUTERS: Final = (
     topics.router,
     publish.router,
     fetch.router,
@@ -44,6 +51,7 @@ _ROUTERS: Final = (
     service.router,
     docs_page.router,
 )
+CLIENT_ID: Final = "tidelog-gateway"
 QUORUM_TIMEOUT_S: Final = 3.0
 """How long a request waits for a quorum that is not there before it is answered 503: longer than a takeover takes."""
 
@@ -54,6 +62,15 @@ UNCOUNTED_SHARE: Final = 8
 """An eighth of what may wait for clients is left for what is not counted: what the allocator keeps, and what arrives
 larger than it was asked for."""
 
+_CORS: Final[dict[str, Any]] = {
+    "allow_methods": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
+    "allow_headers": ["Authorization", "Content-Type"],
+    "allow_credentials": False,
+    "expose_headers": [REQUEST_ID_HEADER, "Retry-After", "WWW-Authenticate"],
+    "max_age": 600,
+}
+"""What pages of `allowed_origins` may do. There are no cookies to allow."""
+
 OpenClient = Callable[[GatewaySettings], AbstractAsyncContextManager[Client]]
 
 
@@ -62,7 +79,7 @@ async def open_client(settings: GatewaySettings) -> AsyncIterator[Client]:
     """Open the client that every route shares."""
     async with Client(
         settings.bootstrap,
-        client_id="tidelog-gateway",
+        client_id=CLIENT_ID,
         request_timeout_s=settings.request_timeout_s,
         quorum_timeout_s=QUORUM_TIMEOUT_S,
     ) as client:
@@ -70,6 +87,18 @@ async def open_client(settings: GatewaySettings) -> AsyncIterator[Client]:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await client.close()  # which drops the rest when it is cut short
+
+
+def callers_of(own: Gateway, kept: Kept) -> Callers:
+    """Return the callers of a gateway, who are asked about, and ask, over its own client's connections."""
+
+    def open_client(caller: KnownCaller) -> Client:
+        return Client(own.settings.bootstrap, client_id=CLIENT_ID, router=own.client.security.for_caller(caller))
+
+    async def identify(credentials: pb.Credentials) -> Identified:
+        return await own.client.security.identify(credentials)
+
+    return Callers(own, kept, identify=identify, open_client=open_client)
 
 
 def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -> FastAPI:
@@ -82,13 +111,18 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with opener(settings) as client:
-            producers = Producers(client, limit=settings.producers_max, delivery_timeout_s=settings.request_timeout_s)
-            app.state.gateway = Gateway(settings, client, producers, metrics, budget, outgoing)
+            kept = Kept(settings.producers_max)
+            producers = Producers(client, kept=kept, delivery_timeout_s=settings.request_timeout_s)
+            gateway = app.state.gateway = Gateway(settings, client, producers, metrics, budget, outgoing)
+            callers = app.state.callers = callers_of(gateway, kept)
+            following = asyncio.create_task(callers.follow(), name="following callers")
             try:
                 yield
             finally:
-                app.state.gateway.stop()
-                await producers.close(within_s=max(CLOSE_S, app.state.gateway.stop_until - time.monotonic()))
+                gateway.stop()
+                following.cancel()
+                left_s = max(CLOSE_S, gateway.stop_until - time.monotonic())
+                await asyncio.gather(producers.close(within_s=left_s), callers.close(within_s=left_s))
 
     app = FastAPI(
         title="Tidelog gateway",
@@ -100,13 +134,17 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
         redirect_slashes=False,
         responses=PROBLEM_ANSWER,
     )
-    for router in _ROUTERS:
+    for router in ROUTERS:
         app.include_router(router)
     app.include_router(websocket_route.router)
     _install_errors(app)
     install_schema(app, settings)
     # The last one added is the outermost: requests are counted even when the limits refuse them.
     app.add_middleware(LimitsMiddleware, settings=settings, budget=budget)
+    app.add_middleware(AuthenticationMiddleware, settings=settings)
+    if settings.allowed_origins:
+        app.add_middleware(CORSMiddleware, allow_origins=settings.allowed_origins, **_CORS)
+    app.add_middleware(RequestIdMiddleware)
     app.add_middleware(AnswersMiddleware, outgoing=outgoing, slow_timeout_s=settings.ws_slow_timeout_s)
     app.add_middleware(MetricsMiddleware, metrics=metrics)
     app.state.outgoing = outgoing
@@ -123,7 +161,7 @@ def _install_errors(app: FastAPI) -> None:
 
     @app.exception_handler(TidelogError)
     async def on_log_error(request: Request, error: TidelogError) -> Response:
-        return from_error(error).response(_request_id(request))
+        return (await told(gateway_of(request), error)).response(_request_id(request))
 
     @app.exception_handler(ProtocolError)
     async def on_protocol_error(request: Request, error: ProtocolError) -> Response:
@@ -160,7 +198,7 @@ def _headers_of(app: FastAPI, request: Request, error: HTTPException) -> dict[st
     headers = dict(error.headers or {})
     if error.status_code == 405:
         found: set[str] = set()
-        for route in (*app.routes, *(route for router in _ROUTERS for route in router.routes)):
+        for route in (*app.routes, *(route for router in ROUTERS for route in router.routes)):
             if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
                 found |= route.methods or set()
         headers["Allow"] = ", ".join(sorted(found))
@@ -168,4 +206,4 @@ def _headers_of(app: FastAPI, request: Request, error: HTTPException) -> dict[st
 
 
 def _request_id(request: Request) -> str:
-    return str(request.scope.get("state", {}).get("request_id", ""))
+    return request_id_of(request.scope)

@@ -29,6 +29,10 @@ def gateway(
         int | None, typer.Option(help="Port to listen on; 0 picks a free one.", show_default="8080")
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Let others than this machine in without TLS.")] = False,
+    auth: Annotated[
+        str | None,
+        typer.Option(help="callers: each request shows who sends it. none: the gateway's own key is everybody's."),
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file; its table `gateway` counts.")] = None,
 ) -> None:
     """Serve HTTP and WebSocket in front of a cluster; prints one JSON line when ready."""
@@ -38,7 +42,7 @@ def gateway(
             GatewaySettings,
             "gateway",
             config,
-            {"bootstrap": nodes, "host": host, "http_port": http_port, "insecure": insecure or None},
+            {"bootstrap": nodes, "host": host, "http_port": http_port, "insecure": insecure or None, "auth": auth},
         )
         _check_exposure(settings)
     except SettingsError as error:

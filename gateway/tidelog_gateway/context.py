@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from tidelog.client import Client
 from tidelog_gateway.incoming import Budget
+from tidelog_gateway.known_caller import KnownCaller
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.problems import Problem, invalid
@@ -28,10 +29,11 @@ from tidelog_proto.names import check_group_name, check_topic_name
 
 @dataclass(slots=True)
 class Gateway:
-    """The parts of one running application.
+    """The parts of one running application, as one caller has them: `client` and `producers` are his.
 
     Attributes:
-        open_websockets: accepted and not closed yet.
+        caller: who he is; None where the gateway asks nobody, and for what operators look at: `client` is its own then.
+        open_websockets: accepted and not closed yet; `unknown_websockets` have yet to say who they are.
         stopping: set when the process begins to stop; whoever waits for records stops waiting.
         stop_until: when that is to be over, of the clock `time.monotonic`.
     """
@@ -42,9 +44,11 @@ class Gateway:
     metrics: Metrics
     budget: Budget
     outgoing: Outgoing
+    caller: KnownCaller | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     stop_until: float = 0.0
     open_websockets: int = 0
+    unknown_websockets: int = 0
 
     def stop(self) -> None:
         """Begin to stop; doing it again changes nothing."""
@@ -54,8 +58,8 @@ class Gateway:
 
 
 def gateway_of(connection: HTTPConnection) -> Gateway:
-    """Return the application's `Gateway`, which exists from the start of its lifespan."""
-    gateway = connection.app.state.gateway
+    """Return the `Gateway` of who asks; the application's own exists from the start of its lifespan."""
+    gateway = connection.scope.get("state", {}).get("gateway") or connection.app.state.gateway
     assert isinstance(gateway, Gateway)
     return gateway
 

@@ -11,7 +11,6 @@ grows. What is reserved is given back when the answer is out, because until then
 from __future__ import annotations
 
 import asyncio
-import secrets
 from functools import partial
 from typing import Final
 
@@ -19,13 +18,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidelog_gateway.incoming import Arrival, Budget
 from tidelog_gateway.problems import Problem
+from tidelog_gateway.request_ids import request_id_of
 from tidelog_gateway.settings import GatewaySettings
-
-REQUEST_ID_HEADER: Final = "X-Request-Id"
 
 
 class LimitsMiddleware:
-    """Gives each request an id and its whole body, within the limits; answers with a problem past them."""
+    """Gives each request its whole body, within the limits; answers with a problem past them."""
 
     def __init__(self, app: ASGIApp, settings: GatewaySettings, budget: Budget) -> None:
         self.app = app
@@ -34,17 +32,12 @@ class LimitsMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection of the server."""
-        if scope["type"] not in {"http", "websocket"}:
-            await self.app(scope, receive, send)
-            return
-        request_id = secrets.token_hex(8)
-        scope.setdefault("state", {})["request_id"] = request_id
-        if scope["type"] == "websocket":
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         arrival = Arrival(self.budget, _nothing)
         try:
-            await self._http(scope, receive, _with_request_id(send, request_id), arrival)
+            await self._http(scope, receive, send, arrival)
         finally:
             arrival.end()
 
@@ -71,7 +64,7 @@ class LimitsMiddleware:
             problem = _not_finished(unchanged=body is None or scope["method"] in _READING)
         else:
             return
-        await problem.response(scope["state"]["request_id"])(scope, receive, send)
+        await problem.response(request_id_of(scope))(scope, receive, send)
 
     async def _body(self, scope: Scope, receive: Receive, arrival: Arrival) -> bytes | None:
         """Return the whole body; None when the client went away before it was complete.
@@ -166,18 +159,6 @@ def _not_finished(*, unchanged: bool) -> Problem:
 
 def _nothing() -> None:
     pass
-
-
-def _with_request_id(send: Send, request_id: str) -> Send:
-    """Return a `send` that adds the request's id to the head of the answer."""
-    header = (REQUEST_ID_HEADER.lower().encode(), request_id.encode())
-
-    async def send_with_id(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", []), header]
-        await send(message)
-
-    return send_with_id
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -54,6 +54,12 @@ class Metrics:
         self.websocket_closes = Counter(
             "tidelog_gateway_websocket_closes", "WebSockets closed by the gateway.", ("code",), registry=self.registry
         )
+        self.identified = Counter(
+            "tidelog_gateway_identified",
+            "Credentials that were looked at: known, refused, or limited: from an address that was wrong too often.",
+            ("outcome",),
+            registry=self.registry,
+        )
         in_flight = Gauge(
             "tidelog_gateway_in_flight_bytes",
             "Bytes of request bodies and WebSocket messages in memory.",

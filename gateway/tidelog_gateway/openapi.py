@@ -11,6 +11,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from tidelog_gateway.authentication import OPEN_PATHS
 from tidelog_gateway.problems import MEDIA_TYPE
 from tidelog_gateway.records_in import body_adapter
 from tidelog_gateway.settings import GatewaySettings
@@ -74,8 +75,22 @@ def _completed(schema: dict[str, Any], settings: GatewaySettings) -> dict[str, A
         if parameter["name"] in limits:
             numbers = parameter["schema"].get("anyOf", [parameter["schema"]])[0]
             numbers["maximum"] = limits[parameter["name"]]
+    if settings.auth == "callers":
+        _ask_who(schema)
     whole: dict[str, Any] = _with_whole_numbers(schema)
     return whole
+
+
+def _ask_who(schema: dict[str, Any]) -> None:
+    """Say of each path, but those that are open, that it asks who the caller is."""
+    schema["components"]["securitySchemes"] = {
+        "bearer": {"type": "http", "scheme": "bearer", "description": "An API key: tlk_ID_SECRET."}
+    }
+    schema["security"] = [{"bearer": []}]
+    for path, operations in schema["paths"].items():
+        if path in OPEN_PATHS:
+            for operation in operations.values():
+                operation["security"] = []
 
 
 def _with_whole_numbers(value: Any) -> Any:

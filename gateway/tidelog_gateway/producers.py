@@ -1,7 +1,10 @@
-"""One producer per topic for the whole application, so that concurrent requests share native batches.
+"""One producer per topic for all requests of one caller, so that those at the same time share native batches.
 
-Producers are made when a topic is first published to and closed when they have given way to more recently
-used ones. One that is in use is never closed under its users: it is retired, and the last user closes it.
+Where the gateway asks nobody who he is there is one caller. What is sent in one batch is judged as one caller's, so two
+never share a producer: a lane in common would let one write with the other's right.
+
+Producers are made when a topic is first published to and closed when they have given way to more recently used ones,
+of all callers together. One that is in use is never closed under its users: it is retired, and the last user closes it.
 
 Requests are accepted one after the other, each whole, in the order in which they began: so what a client sends in one
 order is stored in that order, also while the topic's owner is looked for or the buffer is full. Nothing that may take
@@ -132,14 +135,46 @@ class Place:
             await self._producers.leave(self._entries.pop(0), self._place)
 
 
-class Producers:
-    """The producers of an application; at most `limit` of them are kept while idle."""
+class Kept:
+    """Which producers there are of all callers together, the longest unused first; at most `limit` of them stay."""
 
-    def __init__(self, client: Client, *, limit: int, delivery_timeout_s: float) -> None:
-        self._client = client
+    def __init__(self, limit: int) -> None:
         self._limit = limit
+        self._order: OrderedDict[tuple[Producers, str], None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def used(self, producers: Producers, topic: str) -> None:
+        """A producer is used now."""
+        self._order[producers, topic] = None
+        self._order.move_to_end((producers, topic))
+
+    def dropped(self, producers: Producers, topic: str) -> None:
+        """A producer is not kept any more."""
+        self._order.pop((producers, topic), None)
+
+    async def trim(self) -> None:
+        """Let the longest unused go, as many as there are too many."""
+        while len(self._order) > self._limit:
+            (producers, topic), _ = self._order.popitem(last=False)
+            await producers.forget(topic)
+
+
+class Producers:
+    """The producers of one caller.
+
+    Args:
+        client: the caller's.
+        kept: how many there may be, of all callers.
+        delivery_timeout_s: when to give up a record.
+    """
+
+    def __init__(self, client: Client, *, kept: Kept, delivery_timeout_s: float) -> None:
+        self._client = client
+        self._kept = kept
         self._delivery_timeout_s = delivery_timeout_s
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._entries: dict[str, _Entry] = {}
         self._retired: dict[str, list[_Entry]] = {}
         """Of each topic, those that are still in use."""
         self._places = itertools.count()
@@ -155,7 +190,7 @@ class Producers:
             yield place
         finally:
             await place.leave()
-            await self._trim()
+            await self._kept.trim()
 
     def join(self, topic: str, place: int) -> _Entry:
         """Let a request use the topic's producer; it is there from now on."""
@@ -165,7 +200,7 @@ class Producers:
             entry = self._entries[topic] = _Entry(topic, producer, tuple(self._retired.get(topic, ())))
             for earlier in entry.earlier:
                 earlier.later.append(entry)
-        self._entries.move_to_end(topic)
+        self._kept.used(self, topic)
         entry.join(place)
         return entry
 
@@ -187,12 +222,15 @@ class Producers:
         entry = self._entries.get(topic)
         if entry is not None and producer in {None, entry.producer}:
             del self._entries[topic]
+            self._kept.dropped(self, topic)
             await self._retire(entry)
 
     async def close(self, *, within_s: float) -> None:
         """Close every producer; what they have accepted is sent first, as far as the time allows."""
         entries = list(self._entries.values())
         self._entries.clear()
+        for entry in entries:
+            self._kept.dropped(self, entry.topic)
         try:
             async with asyncio.timeout(within_s):
                 for entry in entries:
@@ -200,11 +238,6 @@ class Producers:
                     await _close(entry.topic, entry.producer)
         except TimeoutError:
             _LOG.warning("stopped before every record that was taken could be delivered; their outcome is unknown")
-
-    async def _trim(self) -> None:
-        while len(self._entries) > self._limit:
-            _, oldest = self._entries.popitem(last=False)
-            await self._retire(oldest)
 
     async def _retire(self, entry: _Entry) -> None:
         entry.retired = True

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from tidelog.errors import TidelogError
-from tidelog_gateway.context import GatewayDep, json_response
+from tidelog_gateway.context import Gateway, GatewayDep, json_response
 from tidelog_gateway.metrics import CONTENT_TYPE
 from tidelog_gateway.problems import Problem
 
@@ -36,6 +36,8 @@ async def readyz(gateway: GatewayDep) -> Response:
     try:
         async with asyncio.timeout(READY_TIMEOUT_S):
             nodes = await gateway.client.nodes()
+            if gateway.settings.auth == "callers":
+                await _check_may_ask(gateway)
     except (TidelogError, TimeoutError) as error:
         text = str(error) or f"no answer within {READY_TIMEOUT_S:g} s"
         raise Problem(503, "not_ready", f"no node answers: {text}", retryable=True) from error
@@ -48,6 +50,13 @@ async def readyz(gateway: GatewayDep) -> Response:
     if away:
         ready["nodes_away"] = away
     return json_response(ready)
+
+
+async def _check_may_ask(gateway: Gateway) -> None:
+    """Refuse to be ready where nodes would refuse every caller, for want of a right of the gateway's own."""
+    verdict = await gateway.client.security.test("impersonate", "cluster")
+    if not verdict.allowed:
+        raise Problem(503, "not_ready", "the gateway's own key lacks `impersonate` on the cluster", retryable=True)
 
 
 @router.get("/metrics", summary="Prometheus metrics", response_class=Response)

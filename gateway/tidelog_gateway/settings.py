@@ -7,7 +7,7 @@ many, can make the process grow without bound; the defaults suit a machine with 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -39,6 +39,20 @@ class GatewaySettings(BaseModel):
         default=None,
         description="The private key of that, not encrypted, readable by the gateway alone; it is in tls_cert_file "
         "unless given.",
+    )
+    auth: Literal["none", "callers"] = Field(
+        default="none",
+        description="callers: each request shows who sends it, and may do what that caller may. none: everybody may do "
+        "what the gateway's own key may.",
+    )
+    callers_max: int = Field(
+        default=4096, ge=16, description="Callers that are remembered; the longest unused give way."
+    )
+    wrong_credentials_max: int = Field(
+        default=20,
+        ge=0,
+        description="How often an address may show wrong credentials at once, and then once a second; past it 429. "
+        "0: as often as it likes, for a gateway behind a proxy, whose address is everybody's.",
     )
     request_timeout_s: float = Field(
         default=30.0, gt=0, le=600, description="How long a request to a node may take before it answers 503 or 504."
@@ -86,11 +100,14 @@ class GatewaySettings(BaseModel):
         default=30_000, ge=0, le=FETCH_WAIT_MS_MAX, description="How long a fetch may wait for records."
     )
     producers_max: int = Field(
-        default=1024, ge=1, description="Topics that are published to at a time; the longest unused give way."
+        default=1024,
+        ge=1,
+        description="Topics that are published to at a time, counted for each caller; the longest unused give way.",
     )
     allowed_origins: list[str] = Field(
         default=[],
-        description="Origins of pages that may open a WebSocket besides the gateway's own; * allows every page.",
+        description="Origins of pages besides the gateway's own that may open a WebSocket, change something and see "
+        "answers (CORS); * allows every page.",
     )
     ws_connections_max: int = Field(default=2000, ge=1, description="Open WebSockets; past it close code 4429.")
     ws_subscriptions_max: int = Field(default=64, ge=1, le=4096, description="Subscriptions of one WebSocket.")

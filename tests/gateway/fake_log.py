@@ -177,6 +177,10 @@ class FakeConsumer:
 class FakeClient:
     def __init__(self, log: FakeLog) -> None:
         self._log = log
+        self.closed = False
+
+    async def close(self) -> None:
+        self.closed = True
 
     async def create_topic(self, name: str, *, partitions: int = 1, **_: Any) -> None:
         if name in self._log.logs:

@@ -10,6 +10,7 @@ from tests.gateway.conftest import Serve
 
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.limits import LimitsMiddleware
+from tidelog_gateway.request_ids import RequestIdMiddleware
 from tidelog_gateway.settings import GatewaySettings
 
 
@@ -41,7 +42,7 @@ class Exchange:
         self.sent: list[Message] = []
         self.taken = 0
 
-    async def run(self, app: LimitsMiddleware) -> Exchange:
+    async def run(self, app: RequestIdMiddleware) -> Exchange:
         await app({"type": "http", "method": "POST", "path": "/", "headers": self.headers}, self._receive, self._send)
         return self
 
@@ -73,8 +74,9 @@ class Exchange:
 CHUNKED = {"transfer-encoding": "chunked"}
 
 
-def limited(inner: Application, budget: Budget | None = None, **settings: Any) -> LimitsMiddleware:
-    return LimitsMiddleware(inner, GatewaySettings(body_bytes_max=1024, **settings), budget or Budget(1 << 20))
+def limited(inner: Application, budget: Budget | None = None, **settings: Any) -> RequestIdMiddleware:
+    checked = GatewaySettings(body_bytes_max=1024, **settings)
+    return RequestIdMiddleware(LimitsMiddleware(inner, checked, budget or Budget(1 << 20)))
 
 
 async def test_bodies_arrive_whole_and_answers_have_an_id() -> None:

@@ -16,7 +16,7 @@ from tidelog_gateway.context import Gateway
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.outgoing import Outgoing
-from tidelog_gateway.producers import Producers
+from tidelog_gateway.producers import Kept, Producers
 from tidelog_gateway.publish import LOOSE_RECORDS_MAX, publish
 from tidelog_gateway.records_in import Records
 from tidelog_gateway.settings import GatewaySettings
@@ -152,7 +152,7 @@ async def test_requests_are_stored_whole_and_in_their_order_while_the_owner_is_l
     log: FakeLog, count: int
 ) -> None:
     budget, outgoing, client = Budget(1000), Outgoing(1000, 1000), cast(Client, FakeClient(log))
-    producers = Producers(client, limit=1, delivery_timeout_s=1)
+    producers = Producers(client, kept=Kept(1), delivery_timeout_s=1)
     gateway = Gateway(GatewaySettings(), client, producers, Metrics(budget, outgoing), budget, outgoing)
 
     def begin(*values: bytes) -> asyncio.Future[Any]:

@@ -14,7 +14,9 @@ from typing import Any, Final, NamedTuple
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tidelog.errors import TidelogError
+from tidelog_gateway.callers import told
 from tidelog_gateway.context import Gateway, now_us
+from tidelog_gateway.known_caller import KnownCaller
 from tidelog_gateway.offsets import commit
 from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.problems import Problem, from_error
@@ -25,6 +27,7 @@ from tidelog_gateway.websocket.sending import Sender, SlowClientError
 from tidelog_gateway.websocket.ws_protocol import (
     CLOSE_INTERNAL,
     CLOSE_SLOW,
+    CLOSE_UNAUTHENTICATED,
     Close,
     CommitOffsets,
     CreditAdded,
@@ -41,6 +44,10 @@ from tidelog_proto.errors import ProtocolError
 
 CLOSE_TIMEOUT_S: Final = 5.0
 """How long a close frame may wait behind what the client has not read."""
+
+
+class CallerEndedError(Exception):
+    """The connection's caller is nobody any more."""
 
 
 class _Open(NamedTuple):
@@ -72,12 +79,16 @@ class Connection:
         try:
             async with asyncio.TaskGroup() as group:
                 self._outlet.on_slow = partial(self._start, group, _too_slow)
+                if self._gateway.caller is not None:
+                    self._start(group, partial(_until_ended, self._gateway.caller))
                 close = await self._read(group)
                 for task in self._tasks:
                     task.cancel()
         except* SlowClientError:
             seconds = self._gateway.settings.ws_slow_timeout_s
             close = Close(CLOSE_SLOW, f"a message was left unread for {seconds:g} s; resume when you can read")
+        except* CallerEndedError as ended:
+            close = Close(CLOSE_UNAUTHENTICATED, f"{ended.exceptions[0]}: connect with other credentials, and resume")
         except* WebSocketDisconnect:
             close = None
         except* Exception:
@@ -156,7 +167,7 @@ class Connection:
         except (Problem, TidelogError, ProtocolError) as error:
             if self._deliveries.pop(sid, None) is None:
                 return  # the client has ended it meanwhile
-            problem = _problem_of(error)
+            problem = await self._problem_of(error)
             self._protocol.ended(sid)
             await self._send(end_message(sid, problem) if delivery.answered else error_message(request_id, problem))
         finally:
@@ -200,7 +211,12 @@ class Connection:
         try:
             return ok_message(request_id, await work)
         except (Problem, TidelogError, ProtocolError) as error:
-            return error_message(request_id, _problem_of(error))
+            return error_message(request_id, await self._problem_of(error))
+
+    async def _problem_of(self, error: Problem | TidelogError | ProtocolError) -> Problem:
+        if isinstance(error, TidelogError):
+            return await told(self._gateway, error)
+        return error if isinstance(error, Problem) else from_error(error)
 
     async def _send(self, message: Mapping[str, Any]) -> None:
         await self._sender.send(message)
@@ -210,5 +226,6 @@ async def _too_slow() -> None:
     raise SlowClientError
 
 
-def _problem_of(error: Problem | TidelogError | ProtocolError) -> Problem:
-    return error if isinstance(error, Problem) else from_error(error)
+async def _until_ended(caller: KnownCaller) -> None:
+    await caller.ended.wait()
+    raise CallerEndedError(str(caller.over))

@@ -1,24 +1,26 @@
 """The handshake of `/v1/ws`: who may open a WebSocket, and in which language.
 
-Browsers let any page open a WebSocket to any host and send the user's cookies along; the `Origin` header is the
-only defence, so it is checked. Programs that are no browsers send none.
+Browsers let any page open a WebSocket to any host, so the `Origin` header is checked here, too (`origins.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
 from typing import Final
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tidelog_gateway.context import Gateway, gateway_of
+from tidelog_gateway.origins import refuse_foreign
 from tidelog_gateway.problems import Problem
+from tidelog_gateway.request_ids import request_id_of
+from tidelog_gateway.websocket.authentication import of_first_message, of_head
 from tidelog_gateway.websocket.connection import Connection
 from tidelog_gateway.websocket.ws_protocol import CLOSE_TOO_MANY, SUBPROTOCOL
 
-ANY_ORIGIN: Final = "*"
+UNKNOWN_SHARE: Final = 4
+"""So many as a quarter of the WebSockets may be open that have not said who they are, beside the others."""
 
 router = APIRouter()
 
@@ -31,23 +33,54 @@ async def websocket(socket: WebSocket) -> None:
 
 
 async def _serve(socket: WebSocket, gateway: Gateway) -> None:
-    problem = _refusal(socket, gateway)
-    if problem is not None:
-        await _deny(socket, problem)
-        return
+    """Serve a WebSocket as that of its caller, who is known by the head of its handshake, or says so first of all."""
+    async with contextlib.AsyncExitStack() as using:
+        problem = _refusal(socket, gateway)
+        try:
+            shown = await of_head(socket, gateway, using) if problem is None else None
+        except Problem as refused:
+            problem = refused
+        if problem is not None:
+            await _deny(socket, problem)
+            return
+        await _accepted(socket, gateway, shown, using)
+
+
+async def _accepted(
+    socket: WebSocket, gateway: Gateway, shown: Gateway | None, using: contextlib.AsyncExitStack
+) -> None:
     await socket.accept(SUBPROTOCOL)
+    known = shown or await _asked(socket, gateway, using)
+    if known is None:
+        return
     limit = gateway.settings.ws_connections_max
     if gateway.open_websockets >= limit:
-        gateway.metrics.websocket_closes.labels(str(CLOSE_TOO_MANY)).inc()
-        await socket.close(CLOSE_TOO_MANY, f"{limit} WebSockets are open here: try again later")
+        await _too_many(socket, gateway, f"{limit} WebSockets are open here: try again later")
         return
     gateway.open_websockets += 1
     gateway.metrics.websockets.inc()
     try:
-        await Connection(socket, gateway).serve()
+        await Connection(socket, known).serve()
     finally:
         gateway.open_websockets -= 1
         gateway.metrics.websockets.dec()
+
+
+async def _asked(socket: WebSocket, gateway: Gateway, using: contextlib.AsyncExitStack) -> Gateway | None:
+    """Wait for who this is. Those who have not said it have a bound of their own: they keep nobody else away."""
+    if gateway.unknown_websockets >= max(1, gateway.settings.ws_connections_max // UNKNOWN_SHARE):
+        await _too_many(socket, gateway, "too many have yet to say who they are: send Authorization, or try again")
+        return None
+    gateway.unknown_websockets += 1
+    try:
+        return await of_first_message(socket, gateway, using)
+    finally:
+        gateway.unknown_websockets -= 1
+
+
+async def _too_many(socket: WebSocket, gateway: Gateway, why: str) -> None:
+    gateway.metrics.websocket_closes.labels(str(CLOSE_TOO_MANY)).inc()
+    await socket.close(CLOSE_TOO_MANY, why)
 
 
 @router.websocket("/{path:path}")
@@ -58,11 +91,10 @@ async def nowhere(socket: WebSocket, path: str) -> None:
 
 
 def _refusal(socket: WebSocket, gateway: Gateway) -> Problem | None:
-    origin = socket.headers.get("origin")
-    if origin is not None and not origin_allowed(
-        origin, host=socket.headers.get("host", ""), allowed=gateway.settings.allowed_origins
-    ):
-        return Problem(403, "forbidden", f"pages of {origin} may not connect; see the setting allowed_origins")
+    try:
+        refuse_foreign(socket.headers, gateway.settings.allowed_origins)
+    except Problem as problem:
+        return problem
     if SUBPROTOCOL not in socket.scope["subprotocols"]:
         return Problem(422, "invalid_request", f"offer the subprotocol {SUBPROTOCOL} (Sec-WebSocket-Protocol)")
     if gateway.stopping.is_set():
@@ -70,16 +102,5 @@ def _refusal(socket: WebSocket, gateway: Gateway) -> Problem | None:
     return None
 
 
-def origin_allowed(origin: str, *, host: str, allowed: list[str]) -> bool:
-    """Say whether a page of `origin` may connect: a page of this host, or one that the settings name."""
-    if ANY_ORIGIN in allowed or origin in allowed:
-        return True
-    try:
-        parts = urlsplit(origin)
-    except ValueError:
-        return False
-    return parts.scheme in {"http", "https"} and bool(parts.netloc) and parts.netloc == host
-
-
 async def _deny(socket: WebSocket, problem: Problem) -> None:
-    await socket.send_denial_response(problem.response(str(socket.scope["state"].get("request_id", ""))))
+    await socket.send_denial_response(problem.response(request_id_of(socket.scope)))

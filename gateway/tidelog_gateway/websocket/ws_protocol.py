@@ -29,6 +29,8 @@ SUBPROTOCOL: Final = "tidelog.v1.json"
 
 CLOSE_UNSUPPORTED_DATA: Final = 1003
 CLOSE_INTERNAL: Final = 1011
+CLOSE_AGAIN: Final = 1013
+CLOSE_UNAUTHENTICATED: Final = 4401
 CLOSE_SLOW: Final = 4408
 CLOSE_TOO_MANY: Final = 4429
 
@@ -154,7 +156,8 @@ class WsProtocol:
             return CreditAdded(credit.sid)
         assert message.id is not None, "the message model demands an id for everything but credit"
         if message.auth is not None:
-            # Authentication is not switched on in this release; clients may already send their token.
+            if self._settings.auth == "callers":  # who this is was found out before the conversation began
+                raise Problem(409, "authenticated", "this WebSocket has its caller: open another one for another")
             return Reply(ok_message(message.id, {}))
         if message.sub is not None:
             return self._subscribe(message.id, message.sub)

@@ -223,3 +223,21 @@ async def test_a_key_that_is_taken_out_of_the_administrators_file_ends(stand: St
             assert [topic.name for topic in await after.topics()] == ["t"]
         with pytest.raises(UnauthenticatedError):
             await before.topics()
+
+
+async def test_a_member_of_a_group_needs_no_right_but_that(stand: Stand, key_file: Path) -> None:
+    node = await stand.start(auth="required", admin_key_file=key_file)
+    async with client(node.port, ADMIN) as admin:
+        await admin.create_topic("t")
+        await admin.producer("t").send(b"x")
+        key = await admin.security.create_key("ann")
+        await admin.security.grant(AccessRule("ann", ("consume",), "topic", "t"))
+        await admin.security.grant(AccessRule("ann", ("group",), "group", "g"))
+        async with client(node.port, key.api_key) as ann, ann.consumer("t", group="g", start="earliest") as consumer:
+            assert (await asyncio.wait_for(anext(consumer), 20)).value == b"x"
+            await consumer.commit()
+        async with client(node.port, key.api_key) as ann:
+            assert [found.next_offset for found in await ann.committed("g")] == [1]
+            assert [topic.name for topic in await ann.topics(internal=True)] == ["t"]
+            with pytest.raises(ForbiddenError):
+                await ann.fetch("__offsets", 0, 0)

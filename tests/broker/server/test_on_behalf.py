@@ -89,17 +89,20 @@ async def test_a_request_is_judged_as_that_of_the_caller(gate: Gate) -> None:
     assert [topic.name for topic in listed.topics] == ["ann-1"]
     assert not (await gate.peer.ask(topic_list=pb.TopicList())).envelope.topic_reply.topics
     assert await gate.code(b"", cluster_status=pb.ClusterStatus()) == 0, "it may see whether the cluster is well"
-    told = await gate.peer.ask(access_test=pb.AccessTest(operation=2, resource=1, name="hidden"), on_behalf=ticket)
+    told = await gate.peer.ask(
+        access_test=pb.AccessTest(operation=pb.OP_CONSUME, resource=pb.RES_TOPIC, name="hidden"), on_behalf=ticket
+    )
     assert not told.envelope.access_test_reply.allowed
 
 
 async def test_what_is_wrong_with_a_caller_is_told_apart_from_what_is_wrong_with_the_gateway(gate: Gate) -> None:
-    wrong = (await gate.peer.ask(identify=identify("tlk_abcdefghij234568_" + "w" * 43))).envelope
+    wrong = (await gate.peer.ask(identify=identify("tlk_bcdefghijk234567_" + "w" * 43))).envelope
     assert wrong.identify_reply.error.code == pb.UNAUTHENTICATED
     assert not wrong.identify_reply.ticket
     none = (await gate.peer.ask(identify=pb.Identify())).envelope
     assert none.identify_reply.error.code == pb.UNAUTHENTICATED
     old = await gate.admin.security.create_key("ann", expires_us=time.time_ns() // 1000 + 200_000)
+    reply = pb.IdentifyReply()
     for _ in range(400):
         reply = (await gate.peer.ask(identify=identify(old.api_key))).envelope.identify_reply
         if reply.error.code:
@@ -206,6 +209,10 @@ async def test_tickets_that_are_forgotten_are_verified_anew(gate: Gate, monkeypa
         assert await gate.code(ticket, topic_list=pb.TopicList()) == 0
 
 
+def _is_gone(node: Node, key_id: str) -> bool:
+    return not node.broker.security.registry.stands("key/" + key_id)
+
+
 async def test_tickets_count_at_every_node_and_requests_are_handed_on_for_the_caller(
     founded: Founded, key_file: Path
 ) -> None:
@@ -229,8 +236,7 @@ async def test_tickets_count_at_every_node_and_requests_are_handed_on_for_the_ca
             assert code_of(refused) == pb.FORBIDDEN
         await admin.security.revoke_key(ann_id)
         for node in founded.nodes.values():
-            gone = partial(node.broker.security.registry.stands, "key/" + ann_id)
-            await settled(lambda gone=gone: not gone(), "a node never heard of the end of the key")
+            await settled(partial(_is_gone, node, ann_id), "a node never heard of the end of the key")
         for peer in peers.values():
             assert code_of(await peer.ask(topic_list=pb.TopicList(), on_behalf=ticket)) == pb.TICKET_REFUSED
             await peer.close()

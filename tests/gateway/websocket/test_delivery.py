@@ -20,7 +20,7 @@ from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.producers import Producers
+from tidelog_gateway.producers import Kept, Producers
 from tidelog_gateway.records_out import BatchReader
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.delivery import Delivery, starting_offsets
@@ -38,7 +38,7 @@ async def gateway(log: FakeLog) -> Gateway:
     client = cast(Client, FakeClient(log))
     budget = Budget(1000)
     outgoing = Outgoing(64 * KIB, 48 * KIB)
-    producers = Producers(client, limit=1, delivery_timeout_s=1)
+    producers = Producers(client, kept=Kept(1), delivery_timeout_s=1)
     settings = GatewaySettings(ws_batch_records_max=4)
     return Gateway(settings, client, producers, Metrics(budget, outgoing), budget, outgoing)
 

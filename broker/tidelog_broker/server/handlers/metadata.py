@@ -11,12 +11,14 @@ from itertools import islice
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.cluster.route_watch import WAIT_MS_MAX, TopicView, check_known, is_news, view_of
+from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import no_such_topic
 from tidelog_broker.server.pages import ROUTED_ENTRIES, Bounds, Item, Page, all_items, cursor_of, fill, named_items
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
+from tidelog_proto.names import OFFSETS_TOPIC
 
 
 async def metadata(broker: Broker, request: Request) -> None:
@@ -74,7 +76,7 @@ def _answer(
         return pb.TopicInfo(name=name, error=(unsure or no_such_topic(name)).to_message())
 
     def seen(item: Item) -> Item:
-        return (item[0], None) if session is not None and not session.may_see(item[0]) else item
+        return (item[0], None) if session is not None and not _may_see(session, item[0]) else item
 
     internal = request.connection.peer_id is not None
     items = (
@@ -87,6 +89,11 @@ def _answer(
     if cursor is None:
         reply.nodes.extend(broker.cluster.nodes())
     return pb.Envelope(metadata_reply=reply)
+
+
+def _may_see(session: Session, name: str) -> bool:
+    """Whether a caller may know where a topic is. Where groups are coordinated their members have to know."""
+    return name == OFFSETS_TOPIC or session.may_see(name)
 
 
 def _first_unknown(broker: Broker, names: list[str], cursor: pb.TopicCursor | None) -> str | None:

@@ -1,0 +1,93 @@
+"""Where callers show who they are: in `Authorization`, or in a WebSocket's first message; never in an address.
+
+Addresses stand in the logs of every proxy on the way, and in the history of browsers. Rejected: cookies, which browsers
+send for any page that asks them to.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import parse_qsl
+
+from starlette.datastructures import Headers
+
+from tidelog.errors import TidelogError
+from tidelog_gateway.problems import Problem, from_error
+from tidelog_proto import broker_pb2 as pb
+
+TOKEN_CHARS_MAX: Final = 16_384
+CHALLENGE: Final = 'Bearer realm="tidelog"'
+
+_HOW: Final = "send Authorization: Bearer KEY"
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
+_SECRET_NAMES: Final = frozenset(
+    {"token", "access_token", "id_token", "api_key", "apikey", "api-key", "authorization", "auth", "bearer", "jwt"}
+    | {"password", "secret", "ticket"}
+)
+_KEY: Final = re.compile(r"tlk_[a-z2-7]+_")
+QUERY_FIELDS_MAX: Final = 1_000
+
+
+def credentials_in(headers: Headers) -> pb.Credentials | None:
+    """Return the credentials of a request; None when it shows none.
+
+    Raises:
+        Problem: 401, they are in a form that is not understood.
+    """
+    shown = headers.getlist("authorization")
+    if not shown:
+        return None
+    if len(shown) > 1:
+        raise unauthenticated("the request has several Authorization headers; send one")
+    scheme, _, token = shown[0].strip().partition(" ")
+    if scheme.lower() != "bearer":
+        raise unauthenticated(f"this scheme of Authorization is not understood; {_HOW}")
+    return credentials_of(token.strip())
+
+
+def credentials_of(token: str) -> pb.Credentials:
+    """Return the credentials that a token is.
+
+    Raises:
+        Problem: 401, it is none.
+    """
+    if len(token) > TOKEN_CHARS_MAX:
+        raise unauthenticated(f"the token is longer than {TOKEN_CHARS_MAX} characters")
+    if not _TOKEN.fullmatch(token):
+        raise unauthenticated(f"what was shown is no token; {_HOW}")
+    return pb.Credentials(api_key=token)
+
+
+def refuse_secrets_in(query: bytes) -> None:
+    """Refuse an address that has credentials in it.
+
+    Raises:
+        Problem: 400.
+    """
+    if not query:
+        return
+    try:
+        fields = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX)
+    except ValueError as error:
+        raise Problem(400, "malformed_request", f"the query has more than {QUERY_FIELDS_MAX} fields") from error
+    for name, value in fields:
+        if name.lower() in _SECRET_NAMES or _KEY.search(value):
+            raise Problem(
+                400,
+                "credentials_in_url",
+                "credentials do not belong into an address, which stands in logs by now: revoke what was sent, and "
+                f"{_HOW}, or on a WebSocket auth as the first message",
+            )
+
+
+def unauthenticated(why: str = f"this gateway asks who you are: {_HOW}", code: str = "unauthenticated") -> Problem:
+    """Return the 401."""
+    return Problem(401, code, why, headers={"WWW-Authenticate": CHALLENGE})
+
+
+def refused(error: TidelogError) -> Problem:
+    """Return the 401 for credentials that a node has refused."""
+    problem = from_error(error)
+    headers = {"WWW-Authenticate": f'{CHALLENGE}, error="invalid_token"'}
+    return Problem(401, problem.code, problem.detail, headers=headers)

@@ -1,0 +1,58 @@
+"""How often an address may be wrong about who it is: so many times at once, then once a second.
+
+Only what was wrong counts. Who has more than his share is not asked about for a while: the node that would look at his
+next try hashes slowly, and has others to look at. Of IPv6 a whole /64 counts as one address, as one machine has it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+ADDRESSES_MAX: Final = 10_000
+"""The addresses that are remembered; the one that was wrong longest ago is forgotten."""
+
+
+class Tries:
+    """See the module.
+
+    Args:
+        most: wrong tries at once; 0: as many as they like.
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, most: int, clock: Callable[[], float]) -> None:
+        self._most = most
+        self._clock = clock
+        self._paid_at: OrderedDict[str, float] = OrderedDict()
+        """Of each address, when all that was wrong will be forgiven."""
+
+    def wait_s(self, address: str) -> float:
+        """Return how long an address has to wait before it may try again; 0 when it may."""
+        if not self._most:
+            return 0.0
+        owed_s = self._paid_at.get(_network(address), 0.0) - self._clock()
+        return max(0.0, owed_s - self._most + 1)
+
+    def failed(self, address: str) -> None:
+        """Count a wrong try."""
+        if not self._most:
+            return
+        network = _network(address)
+        self._paid_at[network] = max(self._paid_at.pop(network, 0.0), self._clock()) + 1.0
+        if len(self._paid_at) > ADDRESSES_MAX:
+            self._paid_at.popitem(last=False)
+
+
+def _network(address: str) -> str:
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        return str(ipaddress.ip_network((found, 64), strict=False))
+    return str(found)

@@ -1,0 +1,206 @@
+"""Every route and every message of a WebSocket: who may send it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from starlette.routing import Route
+from tests.gateway.secured import WRONG, Secured, bearer, secured
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Subprotocol
+
+from tidelog_gateway.app import ROUTERS
+from tidelog_gateway.authentication import OPEN_PATHS
+from tidelog_gateway.websocket.messages import REQUESTS
+
+ALL = [(("all",), "topic", "t"), (("all",), "topic", "made"), (("all",), "group", "g"), (("all",), "group", "gone")]
+
+
+class Row(NamedTuple):
+    """A request that its route takes from who may do it; what it answers to who may nothing."""
+
+    path: str
+    body: Any = None
+    without: int = 403
+
+
+RECORDS = {"records": [{"value": "x"}]}
+COMMIT = {"offsets": [{"topic": "t", "partition": 0, "next_offset": 0}]}
+PARTITION = "/v1/topics/{topic}/partitions/{partition}"
+
+ROWS = {
+    ("POST", "/v1/topics"): Row("/v1/topics", {"name": "made"}),
+    ("GET", "/v1/topics"): Row("/v1/topics", without=200),
+    ("GET", "/v1/topics/{topic}"): Row("/v1/topics/t"),
+    ("PATCH", "/v1/topics/{topic}"): Row("/v1/topics/t", {"retention_ms": 1 << 40}),
+    ("POST", "/v1/topics/{topic}/records"): Row("/v1/topics/t/records", RECORDS),
+    ("GET", PARTITION + "/records"): Row("/v1/topics/t/partitions/0/records?offset=0"),
+    ("GET", "/v1/topics/{topic}/keys/{key:path}"): Row("/v1/topics/t/keys/k"),
+    ("GET", "/v1/topics/{topic}/offsets"): Row("/v1/topics/t/offsets"),
+    ("GET", PARTITION + "/offsets"): Row("/v1/topics/t/partitions/0/offsets"),
+    ("DELETE", PARTITION + "/records"): Row("/v1/topics/t/partitions/0/records?before_offset=0"),
+    ("GET", "/v1/groups"): Row("/v1/groups", without=200),
+    ("PUT", "/v1/groups/{group}/offsets"): Row("/v1/groups/g/offsets", COMMIT),
+    ("GET", "/v1/groups/{group}/offsets"): Row("/v1/groups/g/offsets"),
+    ("GET", "/v1/groups/{group}"): Row("/v1/groups/g"),
+    ("GET", "/v1/groups/{group}/lag"): Row("/v1/groups/g/lag"),
+    ("POST", "/v1/groups/{group}/offsets:reset"): Row("/v1/groups/g/offsets:reset", {"topic": "t", "to": "earliest"}),
+    ("DELETE", "/v1/groups/{group}"): Row("/v1/groups/gone"),
+    ("DELETE", "/v1/topics/{topic}"): Row("/v1/topics/made"),
+}
+"""In an order in which each can be done."""
+
+
+def routes() -> set[tuple[str, str]]:
+    """Return method and path of every route of the application."""
+    return {
+        (method, route.path)
+        for router in ROUTERS
+        for route in router.routes
+        if isinstance(route, Route)
+        for method in route.methods or ()
+    }
+
+
+def test_every_route_is_open_or_has_a_row() -> None:
+    opened = {("GET", path) for path in (*OPEN_PATHS, "/docs/assets/{name}")} - {("GET", "/openapi.json")}
+    assert routes() == opened | ROWS.keys()
+
+
+async def sent(gate: Secured, method: str, row: Row, headers: dict[str, str]) -> Any:
+    return await gate.http.request(method, row.path, json=row.body, headers=headers)
+
+
+async def all_sent(gate: Secured, headers: dict[str, str]) -> list[Any]:
+    return await asyncio.gather(*(sent(gate, method, row, headers) for (method, _), row in ROWS.items()))
+
+
+async def test_each_route_asks_who_it_is_and_what_he_may(tmp_path: Path) -> None:
+    async with secured(tmp_path, wrong_credentials_max=0) as gate:
+        await gate.admin.create_topic("t")
+        await gate.admin.producer("t").send(b"x", key=b"k")
+        await gate.admin.commit("gone", "t", {0: 0})
+        ann, nobody = await gate.key_of("ann", *ALL), await gate.key_of("nobody")
+        for shown in ({}, bearer(WRONG), bearer("x"), {"Authorization": f"Basic {ann}"}, bearer("a b")):
+            for (method, path), answer in zip(ROWS, await all_sent(gate, shown), strict=True):
+                assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated"), (method, path, shown)
+                assert answer.headers["WWW-Authenticate"].startswith('Bearer realm="tidelog"')
+        for ((method, path), row), answer in zip(ROWS.items(), await all_sent(gate, bearer(nobody)), strict=True):
+            assert answer.status_code == row.without, (method, path, answer.text)
+            if row.without == 403:
+                assert "'nobody' has no permission" in answer.json()["detail"]
+            else:
+                assert not answer.json().get("topics") and not answer.json().get("groups")  # noqa: PT018
+        for (method, path), row in ROWS.items():
+            answer = await sent(gate, method, row, bearer(ann))
+            assert answer.status_code in {200, 201, 204}, (method, path, answer.text)
+        await gate.revoke("ann")
+        for (method, path), answer in zip(ROWS, await all_sent(gate, bearer(ann)), strict=True):
+            assert answer.status_code == 401, (method, path, answer.text)
+        for path in (*OPEN_PATHS, "/docs/assets/favicon.png"):
+            assert (await gate.http.get(path)).status_code == 200, path
+        for path in ("/none", "/v1/none", "/livez/", "//livez", "/docs/", "/docs/../v1/topics"):
+            assert (await gate.http.get(path)).status_code == 401, "who is nobody hears of no path"
+
+
+async def receive(socket: ClientConnection) -> Any:
+    return json.loads(await socket.recv())
+
+
+SUB = {"sid": 1, "topic": "t", "from": "earliest", "credit": {"records": 10}}
+MESSAGES: dict[str, Any] = {
+    "auth": {"id": 1, "auth": {"token": WRONG}},
+    "sub": {"id": 1, "sub": SUB},
+    "credit": {"credit": {"sid": 1, "records": 1}},
+    "commit": {"id": 1, "commit": {"sid": 1, "offsets": {"0": 1}}},
+    "pub": {"id": 1, "pub": {"topic": "t", "records": [{"value": "x"}]}},
+    "unsub": {"id": 1, "unsub": {"sid": 1}},
+}
+
+
+async def test_each_message_of_a_websocket_waits_until_it_is_known_who_it_is(tmp_path: Path) -> None:
+    assert MESSAGES.keys() == set(REQUESTS), "a new kind of message needs a line here"
+    async with secured(tmp_path, wrong_credentials_max=0) as gate:
+        await gate.admin.create_topic("t")
+        garbage: list[str | bytes] = ["garbage", b"\0", '{"id":1,"auth":{"token":"a b"}}']
+        for message in [*map(json.dumps, MESSAGES.values()), *garbage]:
+            async with gate.ws() as socket:
+                await socket.send(message)
+                assert (await receive(socket))["error"]["status"] == 401
+                with pytest.raises(ConnectionClosed):
+                    await socket.recv()
+                assert socket.close_code == 4401
+        nobody = await gate.key_of("nobody")
+        async with gate.ws() as socket:
+            await socket.send(json.dumps({"id": 7, "auth": {"token": nobody}}))
+            assert await receive(socket) == {"id": 7, "ok": {"principal": "nobody"}}
+            for kind in ("sub", "pub"):
+                await socket.send(json.dumps(MESSAGES[kind]))
+                answer = await receive(socket)
+                assert answer["error"]["status"] == 403, answer
+            await socket.send(json.dumps(MESSAGES["auth"]))
+            assert (await receive(socket))["error"]["code"] == "authenticated"
+        with pytest.raises(InvalidStatus) as refused:
+            async with gate.ws(WRONG):
+                raise AssertionError("the handshake went through")
+        assert refused.value.response.status_code == 401
+        assert refused.value.response.headers["WWW-Authenticate"].startswith("Bearer")
+
+
+async def test_who_says_nothing_is_sent_away_in_time(tmp_path: Path) -> None:
+    async with secured(tmp_path, head_timeout_s=0.2) as gate, gate.ws() as socket:
+        assert "say who you are" in (await receive(socket))["error"]["detail"]
+        with pytest.raises(ConnectionClosed):
+            await socket.recv()
+        assert socket.close_code == 4401
+
+
+async def test_those_who_say_nothing_keep_nobody_away(tmp_path: Path) -> None:
+    async with secured(tmp_path, ws_connections_max=4) as gate, gate.ws() as silent:
+        async with gate.ws() as second:
+            with pytest.raises(ConnectionClosed):
+                await second.recv()
+            assert second.close_code == 4429
+        ann = await gate.key_of("ann", *ALL)
+        async with gate.ws(ann) as third:
+            await third.send(json.dumps(MESSAGES["auth"]))
+            assert (await receive(third))["error"]["code"] == "authenticated"
+        await silent.send(json.dumps({"id": 1, "auth": {"token": ann}}))
+        assert (await receive(silent))["ok"] == {"principal": "ann"}
+
+
+async def test_who_is_nobody_is_told_before_his_body_is_taken(tmp_path: Path) -> None:
+    async with secured(tmp_path) as gate:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gate.port)
+        head = b"POST /v1/topics HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000\r\nExpect: 100-continue\r\n\r\n"
+        writer.write(head + b"x" * 100_000)
+        async with asyncio.timeout(20):
+            assert (await reader.readline()).startswith(b"HTTP/1.1 401"), "and not 100"
+        writer.close()
+
+
+async def test_a_gateway_that_no_node_would_listen_to_is_not_ready(tmp_path: Path) -> None:
+    async with secured(tmp_path) as gate:
+        (rule,) = [each for each in await gate.admin.security.rules() if "impersonate" in each.operations]
+        await gate.admin.security.revoke(rule.rule_id)
+        answer = await gate.http.get("/readyz")
+        assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
+
+
+async def test_credentials_in_an_address_are_refused(tmp_path: Path) -> None:
+    async with secured(tmp_path) as gate:
+        ann = await gate.key_of("ann", *ALL)
+        for query in (f"token={ann}", "Access_Token=x", f"key={ann}", f"x={WRONG}"):
+            answer = await gate.http.get(f"/v1/topics?{query}", headers=bearer(ann))
+            assert (answer.status_code, answer.json()["code"]) == (400, "credentials_in_url")
+            assert ann not in answer.text
+        address = f"ws://127.0.0.1:{gate.port}/v1/ws?token={ann}"
+        with pytest.raises(InvalidStatus) as refused:
+            async with connect(address, subprotocols=[Subprotocol("tidelog.v1.json")]):
+                raise AssertionError("the handshake went through")
+        assert refused.value.response.status_code == 400

@@ -1,0 +1,243 @@
+"""Who callers are, as the gateway keeps it: without a node, by what a test says of credentials."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any, cast
+
+import pytest
+from tests.broker.stand import settled
+from tests.gateway.fake_log import FakeClient, FakeLog
+from tests.gateway.test_tries import Clock
+
+from tidelog.callers import Identified, NotIdentifiedError
+from tidelog.client import Client
+from tidelog.errors import ForbiddenError, NodeUnreachableError, TidelogError, UnauthenticatedError
+from tidelog_gateway import callers as callers_module
+from tidelog_gateway.callers import Callers, told
+from tidelog_gateway.context import Gateway
+from tidelog_gateway.incoming import Budget
+from tidelog_gateway.known_caller import KnownCaller
+from tidelog_gateway.metrics import Metrics
+from tidelog_gateway.outgoing import Outgoing
+from tidelog_gateway.problems import Problem
+from tidelog_gateway.producers import Kept, Producers
+from tidelog_gateway.settings import GatewaySettings
+from tidelog_proto import broker_pb2 as pb
+
+HERE = "10.0.0.1"
+
+
+class Known:
+    """A node's answers: credentials that begin with a principal's name are his, but for those that are `wrong`."""
+
+    def __init__(self, log: FakeLog) -> None:
+        self.asked: list[str] = []
+        self.wrong: set[str] = set()
+        self.fails: TidelogError | None = None
+        self.go = asyncio.Event()
+        self.go.set()
+        self.clients: list[FakeClient] = []
+        self.clock = Clock()
+        self._log = log
+
+    async def identify(self, credentials: pb.Credentials) -> Identified:
+        self.asked.append(credentials.api_key)
+        await self.go.wait()
+        if self.fails is not None:
+            raise self.fails
+        if credentials.api_key in self.wrong:
+            raise NotIdentifiedError(UnauthenticatedError("unknown here"))
+        name = credentials.api_key.partition("-")[0]
+        return Identified(name, None, f"{name} {len(self.asked)}".encode(), 60.0)
+
+    def open_client(self, caller: KnownCaller) -> Client:
+        assert caller.principal
+        self.clients.append(FakeClient(self._log))
+        return cast(Client, self.clients[-1])
+
+
+def shown(key: str) -> pb.Credentials:
+    return pb.Credentials(api_key=key)
+
+
+@pytest.fixture
+def known(log: FakeLog) -> Known:
+    return Known(log)
+
+
+@pytest.fixture
+async def callers(log: FakeLog, known: Known) -> AsyncIterator[Callers]:
+    client, kept = cast(Client, FakeClient(log)), Kept(10)
+    budget, outgoing = Budget(1), Outgoing(1, 1)
+    producers = Producers(client, kept=kept, delivery_timeout_s=1)
+    settings = GatewaySettings(auth="callers", callers_max=16, wrong_credentials_max=3)
+    own = Gateway(settings, client, producers, Metrics(budget, outgoing), budget, outgoing)
+    made = Callers(own, kept, identify=known.identify, open_client=known.open_client, clock=known.clock)
+    yield made
+    await made.close(within_s=5)
+    assert all(each.closed for each in known.clients)
+
+
+async def refused(callers: Callers, key: str, address: str = HERE) -> Problem:
+    with pytest.raises(Problem) as raised:
+        async with callers.use(shown(key), address):
+            raise AssertionError("somebody was let in")
+    return raised.value
+
+
+def caller_of(gateway: Gateway) -> KnownCaller:
+    assert gateway.caller is not None
+    return gateway.caller
+
+
+async def test_who_is_known_is_not_asked_about_and_has_a_client_of_his_own(callers: Callers, known: Known) -> None:
+    async with callers.use(shown("ann-1"), HERE) as ann, callers.use(shown("bob-1"), HERE) as bob:
+        async with callers.use(shown("ann-1"), "10.0.0.2") as again:
+            assert again is ann
+        assert (caller_of(ann).principal, caller_of(bob).principal) == ("ann", "bob")
+        assert ann.client is not bob.client
+        assert ann.producers is not bob.producers
+        assert ann.stopping is bob.stopping
+    assert known.asked == ["ann-1", "bob-1"]
+
+
+async def test_those_who_show_the_same_at_a_time_are_asked_about_once(callers: Callers, known: Known) -> None:
+    known.go.clear()
+
+    async def using() -> str:
+        async with callers.use(shown("ann-1"), HERE) as ann:
+            return caller_of(ann).principal
+
+    waiting = [asyncio.create_task(using()) for _ in range(50)]
+    await settled(lambda: bool(known.asked), "nobody was asked about")
+    waiting[0].cancel()  # the others wait on
+    known.go.set()
+    assert await asyncio.gather(*waiting[1:]) == ["ann"] * 49
+    assert known.asked == ["ann-1"]
+
+
+async def test_what_is_wrong_is_remembered_for_a_moment(callers: Callers, known: Known) -> None:
+    known.wrong = {"ann-1"}
+    for _ in range(5):
+        problem = await refused(callers, "ann-1")
+        assert (problem.status, problem.detail) == (401, "unknown here")
+    assert known.asked == ["ann-1"]
+    known.wrong.clear()
+    known.clock.now_s += callers_module.REFUSED_S
+    async with callers.use(shown("ann-1"), HERE):
+        assert len(known.asked) == 2
+
+
+async def test_an_address_that_is_wrong_too_often_waits_and_the_known_do_not(callers: Callers, known: Known) -> None:
+    async with callers.use(shown("ann-1"), HERE):
+        pass
+    known.wrong = {f"bad-{number}" for number in range(10)}
+    codes = [(await refused(callers, f"bad-{number}")).status for number in range(5)]
+    assert codes == [401, 401, 401, 429, 429]
+    assert len(known.asked) == 4, "a node is not troubled with the rest"
+    limited = await refused(callers, "bob-1")
+    assert (limited.status, limited.code, limited.retry_after_s) == (429, "too_many_tries", 1)
+    async with callers.use(shown("ann-1"), HERE), callers.use(shown("bob-1"), "10.0.0.2"):
+        pass
+
+
+async def test_the_longest_unused_goes_and_nobody_who_is_here(callers: Callers, known: Known) -> None:
+    async with AsyncExitStack() as here:
+        first = await here.enter_async_context(callers.use(shown("ann-1"), HERE))
+        for number in range(40):
+            async with callers.use(shown(f"u{number}-1"), HERE):
+                pass
+        assert len(callers) == 16
+        assert await here.enter_async_context(callers.use(shown("ann-1"), HERE)) is first
+        assert known.asked.count("ann-1") == 1
+        for number in range(30):  # more than there should be, all of them here
+            await here.enter_async_context(callers.use(shown(f"v{number}-1"), HERE))
+        assert len(callers) == 31
+    async with callers.use(shown("late-1"), HERE):
+        assert len(callers) == 16
+
+
+async def test_a_caller_who_has_ended_is_asked_about_anew(callers: Callers, known: Known) -> None:
+    async with callers.use(shown("ann-1"), HERE) as ann:
+        caller = caller_of(ann)
+        assert caller.ticket() == b"ann 1"
+        known.wrong = {"ann-1"}
+        caller.refused(b"another one")
+        assert not caller.ended.is_set()
+        caller.refused(b"ann 1")
+        async with asyncio.timeout(5):
+            await caller.ended.wait()
+        with pytest.raises(UnauthenticatedError, match="unknown here"):
+            caller.ticket()
+        assert (await told(ann, UnauthenticatedError("x"))).status == 401
+        assert (await refused(callers, "ann-1")).status == 401
+        assert not cast(Any, ann.client).closed, "a request of his is not over yet"
+    known.wrong.clear()
+    known.clock.now_s += 10
+    async with callers.use(shown("ann-1"), HERE) as anew:
+        assert caller_of(anew) is not caller
+
+
+async def test_a_ticket_is_renewed_before_it_ends(
+    callers: Callers, known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callers_module, "RENEW_LOOK_S", 0.01)
+    following = asyncio.create_task(callers.follow())
+    async with callers.use(shown("ann-1"), HERE) as ann:
+        known.clock.now_s += 31
+        await settled(lambda: caller_of(ann).ticket() != b"ann 1", "the ticket was not renewed")
+        assert known.asked == ["ann-1"] * 2
+        known.fails = NodeUnreachableError("away")
+        known.clock.now_s += 31
+        await settled(lambda: len(known.asked) == 3, "it was not tried again")
+        assert not caller_of(ann).ended.is_set(), "that nobody answers is no end"
+        known.fails = None
+        known.clock.now_s += 2
+        await settled(lambda: caller_of(ann).ticket() != b"ann 2", "the ticket was not renewed")
+        following.cancel()
+    known.clock.now_s += 61
+    asked = len(known.asked)
+    async with callers.use(shown("ann-1"), HERE) as ann:
+        assert not caller_of(ann).is_stale, "an old one is not shown: he is asked about first"
+    assert len(known.asked) == asked + 1
+
+
+async def test_that_the_gateway_is_refused_is_no_callers_fault(
+    callers: Callers, known: Known, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    for fails, code in (
+        (ForbiddenError("no permission: impersonate"), "gateway_refused"),
+        (UnauthenticatedError("the gateway's key was revoked"), "gateway_refused"),
+        (NodeUnreachableError("nobody"), "node_unreachable"),
+    ):
+        known.fails = fails
+        for _ in range(5):
+            problem = await refused(callers, "ann-1")
+            assert (problem.status, problem.code) == (503, code)
+            assert "revoked" not in problem.detail
+    assert len([line for line in caplog.messages if "impersonate" in line]) <= 1, "callers do not fill the log"
+    known.fails = None
+    async with callers.use(shown("ann-1"), HERE) as ann:
+        assert (await told(ann, UnauthenticatedError("of the connection"))).status == 503
+
+
+async def test_too_many_strangers_at_a_time_are_told_to_come_again(
+    callers: Callers, known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callers_module, "WAITING_MAX", 3)
+    known.go.clear()
+    waiting = [asyncio.ensure_future(_entered(callers, f"u{number}-1")) for number in range(3)]
+    await settled(lambda: len(known.asked) == 3, "they were not asked about")
+    assert (await refused(callers, "late-1")).code == "overloaded"
+    known.go.set()
+    await asyncio.gather(*waiting)
+
+
+async def _entered(callers: Callers, key: str) -> None:
+    async with callers.use(shown(key), HERE):
+        pass

@@ -1,0 +1,220 @@
+"""Two callers through one gateway: each has the rights of his own key, and they end with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.keyed import ADMIN
+from tests.broker.stand import settled
+from tests.gateway.secured import Secured, bearer, secured
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from tidelog_gateway.callers import Callers
+from tidelog_gateway.known_caller import KnownCaller
+
+OWN = [(("produce", "consume", "describe"), "topic", "ann-1"), (("group", "describe"), "group", "ann-g")]
+RECORDS = {"records": [{"value": "x", "partition": 0}]}
+
+
+async def receive(socket: ClientConnection) -> Any:
+    async with asyncio.timeout(20):
+        return json.loads(await socket.recv())
+
+
+async def until(socket: ClientConnection, kind: str) -> Any:
+    while kind not in (message := await receive(socket)):
+        pass
+    return message
+
+
+async def code_of_close(socket: ClientConnection) -> tuple[int | None, str | None]:
+    async with asyncio.timeout(20):
+        with contextlib.suppress(ConnectionClosed):
+            async for _ in socket:
+                pass
+        await socket.wait_closed()
+    return socket.close_code, socket.close_reason
+
+
+def sub(topic: str, **more: Any) -> str:
+    credit = {"records": 100}
+    return json.dumps({"id": 1, "sub": {"sid": 1, "topic": topic, "from": "earliest", "credit": credit, **more}})
+
+
+async def topics_of(gate: Secured, key: str) -> list[str]:
+    answer = await gate.http.get("/v1/topics", headers=bearer(key))
+    return [topic["name"] for topic in answer.json()["topics"]]
+
+
+async def test_each_caller_has_his_own_rights(tmp_path: Path) -> None:
+    async with secured(tmp_path) as gate:
+        for name in ("ann-1", "bob-1"):
+            await gate.admin.create_topic(name)
+        ann = await gate.key_of("ann", *OWN)
+        bob = await gate.key_of("bob", (("produce",), "topic", "bob-1"), (("consume",), "topic", "ann-1"))
+
+        async def publish(key: str, topic: str) -> int:
+            answer = await gate.http.post(f"/v1/topics/{topic}/records", json=RECORDS, headers=bearer(key))
+            return answer.status_code
+
+        turns = [(ann, "ann-1", 200), (bob, "ann-1", 403), (ann, "bob-1", 403), (bob, "bob-1", 200)]
+        codes = await asyncio.gather(*(publish(key, topic) for key, topic, _ in turns * 10))
+        assert codes == [code for _, _, code in turns * 10], "those who publish at the same time share no right"
+        ends = {topic.name: topic.partitions[0].high_watermark for topic in await gate.admin.topics()}
+        described = {name: (await gate.admin.topic(name)).partitions[0].high_watermark for name in ends}
+        assert described == {"ann-1": 10, "bob-1": 10}
+        assert await topics_of(gate, ann) == ["ann-1"]
+        assert await topics_of(gate, bob) == ["ann-1", "bob-1"]
+        assert await topics_of(gate, ADMIN) == ["ann-1", "bob-1"]
+        for topic in ("bob-1", "none"):  # what he may not see is there or not
+            answer = await gate.http.get(f"/v1/topics/{topic}", headers=bearer(ann))
+            assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+        async with gate.ws(ann) as socket:
+            await socket.send(sub("ann-1", group="ann-g", member=True))
+            assert (await receive(socket))["ok"]
+            assert (await until(socket, "batch"))["batch"]["next_offset"] > 0
+            await socket.send(json.dumps({"id": 2, "commit": {"sid": 1, "offsets": {"0": 1}}}))
+            assert (await until(socket, "id"))["ok"]["offsets"] == {"0": 1}
+            await socket.send(sub("bob-1").replace('"sid": 1', '"sid": 2'))
+            assert (await until(socket, "error"))["error"]["status"] == 403
+        async with gate.ws(bob) as socket:
+            await socket.send(sub("ann-1", group="ann-g", member=True))
+            answer = await until(socket, "end") if "ok" in (first := await receive(socket)) else first
+            assert (answer.get("end") or answer)["error"]["status"] == 403, "he is no member of that group"
+            await socket.send(sub("ann-1").replace('"sid": 1', '"sid": 3'))
+            assert (await until(socket, "batch"))["batch"]["records"]
+
+
+async def test_what_a_revoked_key_has_open_ends_within_a_second(tmp_path: Path) -> None:
+    async with secured(tmp_path) as gate:
+        await gate.admin.create_topic("ann-1")
+        ann, other = await gate.key_of("ann", *OWN), await gate.key_of("other", (("consume",), "topic", "ann-1"))
+        async with gate.ws(ann) as socket, gate.ws(other) as others:
+            for each in (socket, others):
+                await each.send(sub("ann-1"))
+                assert (await receive(each))["ok"]
+            await gate.http.post("/v1/topics/ann-1/records", json=RECORDS, headers=bearer(ann))
+            for each in (socket, others):
+                await until(each, "batch")
+            path = "/v1/topics/ann-1/partitions/0/records?offset=1&wait_ms=20000"
+            waiting = asyncio.create_task(gate.http.get(path, headers=bearer(ann)))
+            await asyncio.sleep(0.1)
+            began_s = time.monotonic()
+            await gate.revoke("ann")
+            code, reason = await code_of_close(socket)
+            assert (code, "revoked" in str(reason)) == (4401, True)
+            assert time.monotonic() - began_s < 10, "not only when a ticket is renewed"
+            await gate.admin.producer("ann-1").send(b"late")
+            assert (await waiting).status_code == 401
+            answer = await gate.http.post("/v1/topics/ann-1/records", json=RECORDS, headers=bearer(ann))
+            assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
+            assert (await until(others, "batch"))["batch"]["records"][0]["value"] == "late"
+
+
+async def test_credentials_that_expire_close_a_websocket(tmp_path: Path) -> None:
+    async with secured(tmp_path) as gate:
+        await gate.admin.create_topic("ann-1")
+        ann = await gate.key_of("ann", *OWN, expires_us=time.time_ns() // 1000 + 3_000_000)
+        async with gate.ws(ann) as idle, gate.ws(ann) as reading:
+            await reading.send(sub("ann-1"))
+            assert (await receive(reading))["ok"]
+            for socket in (idle, reading):
+                code, reason = await code_of_close(socket)
+                assert (code, "expired" in str(reason)) == (4401, True)
+        answer = await gate.http.get("/v1/topics", headers=bearer(ann))
+        assert (answer.status_code, answer.json()["code"]) == (401, "credentials_expired")
+
+
+async def test_a_rule_that_is_taken_back_ends_a_subscription_and_nothing_else(tmp_path: Path) -> None:
+    async with secured(tmp_path) as gate:
+        await gate.admin.create_topic("ann-1")
+        ann = await gate.key_of("ann", *OWN)
+        async with gate.ws(ann) as socket:
+            await socket.send(sub("ann-1"))
+            assert (await receive(socket))["ok"]
+            (rule,) = [each for each in await gate.admin.security.rules() if each.name == "ann-1"]
+            await gate.admin.security.revoke(rule.rule_id)
+            assert (await until(socket, "end"))["end"]["error"]["code"] == "forbidden"
+            await socket.send(json.dumps({"id": 2, "pub": {"topic": "ann-1", "records": [{"value": "x"}]}}))
+            assert (await until(socket, "error"))["error"]["status"] == 403
+
+
+async def test_tickets_that_no_node_knows_any_more_are_renewed_unseen(tmp_path: Path) -> None:
+    """As after a restart of a lone node, or when the cluster's secret has changed."""
+    async with secured(tmp_path) as gate:
+        await gate.admin.create_topic("ann-1")
+        ann = await gate.key_of("ann", *OWN)
+        async with gate.ws(ann) as socket:
+            await socket.send(sub("ann-1"))
+            assert (await receive(socket))["ok"]
+            for number in range(5):
+                gate.node.broker.security.tickets.use([b"secret %d" % number], b"c" * 16)
+                answer = await gate.http.post("/v1/topics/ann-1/records", json=RECORDS, headers=bearer(ann))
+                assert answer.json()["results"] == [{"partition": 0, "offset": number}]
+                assert (await until(socket, "batch"))["batch"]["next_offset"] == number + 1
+                assert await topics_of(gate, ann) == ["ann-1"]
+
+
+async def test_a_gateway_without_the_right_serves_nobody_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with secured(tmp_path) as gate:
+        ann = await gate.key_of("ann", *OWN)
+        (rule,) = [each for each in await gate.admin.security.rules() if "impersonate" in each.operations]
+        await gate.admin.security.revoke(rule.rule_id)
+        answer = await gate.http.get("/v1/topics", headers=bearer(ann))
+        assert (answer.status_code, answer.json()["code"]) == (503, "gateway_refused")
+        assert "needs `impersonate` on the cluster" in caplog.text
+        async with gate.ws() as socket:
+            await socket.send(json.dumps({"id": 1, "auth": {"token": ann}}))
+            assert (await receive(socket))["error"]["code"] == "gateway_refused"
+            assert (await code_of_close(socket))[0] == 1013
+
+
+async def test_who_is_let_go_leaves_nothing_and_comes_back(tmp_path: Path) -> None:
+    async with secured(tmp_path, callers_max=16) as gate:
+        await gate.admin.create_topic("ann-1")
+        ann = await gate.key_of("ann", *OWN)
+        for _ in range(2):
+            answer = await gate.http.post("/v1/topics/ann-1/records", json=RECORDS, headers=bearer(ann))
+            assert answer.status_code == 200
+            for number in range(16):
+                assert await topics_of(gate, await gate.key_of(f"u{number}")) == []
+        callers: Callers = gate.app.state.callers
+        assert len(callers) == 16
+        answer = await gate.http.get("/v1/topics/ann-1/partitions/0/records?offset=0", headers=bearer(ann))
+        assert len(answer.json()["records"]) == 2
+
+
+async def test_the_description_says_what_asks_who_it_is(tmp_path: Path) -> None:
+    async with secured(tmp_path) as gate:
+        described = (await gate.http.get("/openapi.json")).json()
+        assert described["security"] == [{"bearer": []}]
+        assert described["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
+        assert described["paths"]["/livez"]["get"]["security"] == []
+        assert "security" not in described["paths"]["/v1/topics"]["get"]
+
+
+async def test_names_break_no_line_of_a_log_and_no_head(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with secured(tmp_path) as gate:
+        ann = await gate.key_of("ann", *OWN)
+        for path in ("/v1/topics/a%0d%0aX-Evil:%201", "/v1/groups/g%0aevil", "/v1/groups/%1b%5b2Jg"):
+            answer = await gate.http.get(path, headers=bearer(ann) | {"X-Request-Id": "mine"})
+            assert answer.status_code in {403, 422}
+            assert "x-evil" not in answer.headers
+            assert answer.headers["X-Request-Id"] == answer.json()["request_id"] != "mine"
+        await settled(lambda: bool(caplog.messages), "nothing was logged")
+        assert not [line for line in caplog.messages if "\nevil" in line or "\x1b" in line]
+        assert not [line for line in caplog.messages if ann in line or ADMIN in line]
+
+
+def test_a_caller_shows_nobody_his_credentials() -> None:
+    assert "credentials" not in {name for name in vars(KnownCaller) if not name.startswith("_")}

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from tests.gateway.test_tries import Clock
+
+from tidelog.callers import Identified, NotIdentifiedError
+from tidelog.errors import CredentialsExpiredError, NodeUnreachableError, TidelogError, UnauthenticatedError
+from tidelog_gateway.known_caller import KnownCaller
+from tidelog_proto import broker_pb2 as pb
+
+
+class Node:
+    """Says the same of everybody; each ticket is another one."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.principal = "ann"
+        self.expires_us: int | None = None
+        self.fails: Exception | None = None
+
+    async def identify(self, credentials: pb.Credentials) -> Identified:
+        assert credentials.api_key == "k"
+        self.asked += 1
+        await asyncio.sleep(0)
+        if self.fails is not None:
+            raise self.fails
+        return Identified(self.principal, self.expires_us, b"%d" % self.asked, 60.0)
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def ann(node: Node, clock: Clock) -> KnownCaller:
+    credentials = pb.Credentials(api_key="k")
+    return KnownCaller(credentials, await node.identify(credentials), node.identify, clock)
+
+
+async def test_many_who_are_refused_at_a_time_have_it_asked_once(ann: KnownCaller, node: Node) -> None:
+    ticket = ann.ticket()
+    for _ in range(10):
+        ann.refused(ticket)
+    await ann.renew()
+    assert (ann.ticket(), node.asked) == (b"2", 2)
+    ann.refused(ticket)
+    assert node.asked == 2, "that one is not shown any more"
+
+
+async def test_half_of_a_tickets_time_is_for_renewing_it(ann: KnownCaller, node: Node, clock: Clock) -> None:
+    clock.now_s += 29
+    assert ann.ticket() == b"1"
+    clock.now_s += 2
+    assert ann.ticket() == b"1", "it counts until the new one is there"
+    await ann.renew()
+    assert (ann.ticket(), node.asked) == (b"2", 2)
+    clock.now_s += 59
+    assert not ann.is_stale
+    clock.now_s += 1
+    assert ann.is_stale
+
+
+@pytest.mark.parametrize("error", [UnauthenticatedError("revoked"), CredentialsExpiredError("expired")])
+async def test_that_he_is_nobody_ends_him(ann: KnownCaller, node: Node, error: TidelogError) -> None:
+    node.fails = NotIdentifiedError(error)
+    await ann.renew()
+    assert ann.ended.is_set()
+    for _ in range(2):
+        with pytest.raises(type(error), match=str(error)) as raised:
+            ann.ticket()
+        assert raised.value is not error
+    ann.look()
+    assert node.asked == 2, "nobody asks about him any more"
+
+
+async def test_that_nobody_answers_does_not_and_is_tried_again(
+    ann: KnownCaller, node: Node, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.fails = NodeUnreachableError("away")
+    clock.now_s += 31
+    ann.look()
+    await ann.renew()
+    assert "cannot ask who 'ann' is" in caplog.text
+    asked = node.asked
+    ann.look()
+    assert node.asked == asked, "not at once"
+    node.fails = None
+    clock.now_s += 1
+    ann.look()
+    await ann.renew()
+    assert not ann.ended.is_set()
+    assert ann.ticket() == b"%d" % node.asked
+
+
+async def test_he_is_asked_about_when_his_credentials_should_have_ended(ann: KnownCaller, node: Node) -> None:
+    node.expires_us = time.time_ns() // 1000 - 1
+    await ann.renew()
+    node.fails = NotIdentifiedError(CredentialsExpiredError("expired"))
+    ann.look()
+    await ann.renew()
+    assert ann.ended.is_set()
+
+
+async def test_credentials_that_are_another_principals_by_now_end(ann: KnownCaller, node: Node) -> None:
+    node.principal = "bob"
+    await ann.renew()
+    assert ann.over is not None
+    assert "somebody else's" in str(ann.over)
+
+
+async def test_closing_ends_a_question(ann: KnownCaller) -> None:
+    asking = ann.renew()
+    ann.close()
+    with pytest.raises(asyncio.CancelledError):
+        await asking

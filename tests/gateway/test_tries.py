@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from tidelog_gateway import tries as tries_module
+from tidelog_gateway.tries import Tries
+
+
+class Clock:
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_so_many_at_once_and_then_one_a_second() -> None:
+    clock = Clock()
+    tries = Tries(3, clock)
+    for _ in range(3):
+        assert tries.wait_s("10.0.0.1") == 0
+        tries.failed("10.0.0.1")
+    assert tries.wait_s("10.0.0.1") == pytest.approx(1)
+    assert tries.wait_s("10.0.0.2") == 0
+    clock.now_s += 1
+    assert tries.wait_s("10.0.0.1") == 0
+    tries.failed("10.0.0.1")
+    assert tries.wait_s("10.0.0.1") > 0
+    clock.now_s += 1000
+    for _ in range(3):
+        assert tries.wait_s("10.0.0.1") == 0
+        tries.failed("10.0.0.1")
+
+
+def test_a_network_of_ipv6_is_one_address() -> None:
+    tries = Tries(1, Clock())
+    tries.failed("2001:db8::1")
+    assert tries.wait_s("2001:db8::ffff") > 0
+    assert tries.wait_s("2001:db8:0:1::1") == 0
+    tries.failed("::ffff:10.0.0.1")
+    assert tries.wait_s("10.0.0.1") > 0
+    tries.failed("")
+    assert tries.wait_s("") > 0, "a socket without an address is one, too"
+
+
+def test_without_a_bound_nothing_is_counted() -> None:
+    tries = Tries(0, Clock())
+    for _ in range(100):
+        tries.failed("10.0.0.1")
+    assert tries.wait_s("10.0.0.1") == 0
+
+
+def test_of_many_addresses_those_that_were_wrong_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tries_module, "ADDRESSES_MAX", 2)
+    tries = Tries(1, Clock())
+    for address in ("10.0.0.1", "10.0.0.2", "10.0.0.1", "10.0.0.3"):
+        tries.failed(address)
+    assert [tries.wait_s(f"10.0.0.{number}") > 0 for number in (1, 2, 3)] == [True, False, True]
