@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tidelog.errors import TidelogError, error_of
+from tidelog.connection import Connection
+from tidelog.errors import NodeUnreachableError, TicketRefusedError, TidelogError, error_of
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.features import ON_BEHALF
 
 
 class Caller(Protocol):
@@ -27,6 +29,33 @@ class Caller(Protocol):
 
     def refused(self, ticket: bytes) -> None:
         """A node does not take this ticket: get another one, soon."""
+
+
+class Naming:
+    """Says in each request for whom it is.
+
+    Args:
+        caller: who; None: the client itself, of which nothing is said.
+    """
+
+    def __init__(self, caller: Caller | None) -> None:
+        self.caller = caller
+
+    def name(self, envelope: pb.Envelope, connection: Connection) -> None:
+        """Let a request that is about to be sent name the caller.
+
+        Raises:
+            TidelogError: he is nobody any more, or the node would take the request for the client's own.
+        """
+        if self.caller is not None:
+            if ON_BEHALF not in connection.greeting.features:
+                raise NodeUnreachableError(f"{connection.name} is of a release that does not know of callers")
+            envelope.on_behalf = self.caller.ticket()
+
+    def learn_from(self, envelope: pb.Envelope, error: TidelogError) -> None:
+        """Note what the answer to a request says of its ticket."""
+        if self.caller is not None and isinstance(error, TicketRefusedError):
+            self.caller.refused(envelope.on_behalf)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from tidelog.backoff import Backoff
-from tidelog.callers import Caller
+from tidelog.callers import Caller, Naming
 from tidelog.connection import Address, Connection, check_answer
 from tidelog.ends import Ends
 from tidelog.errors import (
@@ -27,7 +27,6 @@ from tidelog.errors import (
     OverloadedError,
     QuorumLostError,
     SequenceError,
-    TicketRefusedError,
     TidelogError,
     UnknownPartitionError,
     UnknownTopicError,
@@ -80,7 +79,7 @@ class Router:
         self.stand_ins = StandIns(self.metadata, pool, self.probe)
         self.nearby = Nearby(self.metadata, pool, zone)
         self._zone = zone
-        self._caller = caller
+        self.naming = Naming(caller)
         self._bootstrap = bootstrap
         self._refresher = Refresher(self._ask_metadata)
         self._watchers: dict[str, set[Callable[[], None]]] = {}
@@ -98,20 +97,6 @@ class Router:
 
     # ------------------------------------------------------------------------------------------- requests
 
-    def name_caller(self, envelope: pb.Envelope) -> None:
-        """Let a request say for whom it is, if this client asks for somebody else.
-
-        Raises:
-            TidelogError: the caller is nobody any more.
-        """
-        if self._caller is not None:
-            envelope.on_behalf = self._caller.ticket()
-
-    def not_named(self, envelope: pb.Envelope, error: TidelogError) -> None:
-        """Note what an error says about the ticket of a request."""
-        if self._caller is not None and isinstance(error, TicketRefusedError):
-            self._caller.refused(envelope.on_behalf)
-
     async def call(self, connection: Connection, envelope: pb.Envelope, *, wait_s: float = 0.0) -> Frame:
         """Send a request and return its answer, checked to be of the right kind.
 
@@ -122,11 +107,11 @@ class Router:
         """
         kind = envelope.WhichOneof("kind")
         assert kind is not None, "a request has a kind"
-        self.name_caller(envelope)
+        self.naming.name(envelope, connection)
         try:
             frame = await connection.call(envelope, timeout_s=self.request_timeout_s + wait_s, wait_s=wait_s)
-        except TicketRefusedError as error:
-            self.not_named(envelope, error)
+        except TidelogError as error:
+            self.naming.learn_from(envelope, error)
             raise
         return check_answer(kind, frame, connection)
 
@@ -454,7 +439,7 @@ class Router:
             return
         envelope = pb.Envelope(metadata=pb.Metadata(topics=[topic]))
         try:
-            self.name_caller(envelope)
+            self.naming.name(envelope, connection)
         except TidelogError:
             return  # nobody waits for what he may ask
         answer = connection.request(envelope, timeout_s=self.request_timeout_s)
@@ -484,7 +469,7 @@ class Router:
         """Give up refreshes and close the connections."""
         self.moves.close()
         await self._refresher.close()
-        if self._caller is None:
+        if self.naming.caller is None:
             await self.pool.close()
 
     # ------------------------------------------------------------------------------------------- internals

@@ -288,7 +288,7 @@ class Sender:
                 self._topic, partition, connection, partial(self._abandoned, shipment)
             )
         try:
-            self._router.name_caller(envelope)
+            self._router.naming.name(envelope, connection)
             connection.ask(
                 envelope,
                 parts,
@@ -309,7 +309,7 @@ class Sender:
     ) -> None:
         _came_back(connection, shipments)
         if isinstance(answer, TidelogError):
-            self._router.not_named(asked, answer)
+            self._router.naming.learn_from(asked, answer)
             self._failed(shipments, answer)
             return
         try:

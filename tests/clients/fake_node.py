@@ -70,6 +70,11 @@ class FakeNode:
         self.publishes: list[list[tuple[int, int, int]]] = []
         """Of each PUBLISH, for each entry: partition, base sequence, records."""
         self.requests: list[str] = []
+        self.features: list[str] = []
+        """What it says that it can do."""
+        self.tickets: list[tuple[str, bytes]] = []
+        """Of each request its kind and for whom it was."""
+        self.refused_tickets: set[bytes] = set()
         self.cannot_say = False
         """Whether a topic that it does not know may be on its way."""
         self.metadata_asked: list[pb.Metadata] = []
@@ -175,7 +180,11 @@ class FakeConnection(asyncio.Protocol):
             kind = frame.envelope.WhichOneof("kind")
             assert kind is not None
             self.node.requests.append(kind)
-            getattr(self, f"on_{kind}")(frame)
+            self.node.tickets.append((kind, frame.envelope.on_behalf))
+            if frame.envelope.on_behalf in self.node.refused_tickets:
+                self.fail(frame, pb.TICKET_REFUSED)
+            else:
+                getattr(self, f"on_{kind}")(frame)
             self.node.activity.set()
 
     def reply(self, frame: Frame, envelope: pb.Envelope, attachment: bytes = b"") -> None:
@@ -186,7 +195,9 @@ class FakeConnection(asyncio.Protocol):
         self.reply(frame, pb.Envelope(error=ProtocolError(code, message).to_message()))
 
     def on_hello(self, frame: Frame) -> None:
-        self.reply(frame, pb.Envelope(hello_reply=pb.HelloReply(version=PROTOCOL_VERSION, node_id=self.node.node_id)))
+        node = self.node
+        greeting = pb.HelloReply(version=PROTOCOL_VERSION, node_id=node.node_id, features=node.features)
+        self.reply(frame, pb.Envelope(hello_reply=greeting))
 
     def on_metadata(self, frame: Frame) -> None:
         node = self.node

@@ -35,9 +35,10 @@ async def websocket(socket: WebSocket) -> None:
 async def _serve(socket: WebSocket, gateway: Gateway) -> None:
     """Serve a WebSocket as that of its caller, who is known by the head of its handshake, or says so first of all."""
     async with contextlib.AsyncExitStack() as using:
-        problem = _refusal(socket, gateway)
+        shown, problem = None, _refusal(socket, gateway)
         try:
-            shown = await of_head(socket, gateway, using) if problem is None else None
+            if problem is None:
+                shown = await of_head(socket, gateway, using)
         except Problem as refused:
             problem = refused
         if problem is not None:
