@@ -78,18 +78,6 @@ async def delete(router: Router, name: str) -> None:
     router.metadata.gone(name, topic_id)
 
 
-async def alter(router: Router, request: pb.TopicAlter) -> pb.TopicReply:
-    """Change settings of a topic, and return it as it is then, or its beginning.
-
-    Raises:
-        TidelogError: as `Router.call_any`.
-    """
-    envelope = pb.Envelope(topic_alter=request)
-    frame = await router.call_any(lambda: envelope, repeatable=True)
-    router.metadata.forget(request.name)  # it may have new partitions
-    return frame.envelope.topic_reply
-
-
 async def describe(router: Router, name: str) -> pb.TopicReply:
     """Return the answer that describes a topic as it is now, or begins to; as some node knows it if nobody confirms it.
 
