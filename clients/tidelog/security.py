@@ -211,6 +211,16 @@ class Security:
         frame = await self._router.call_any(partial(repeated, envelope), repeatable=True)
         return identified(frame.envelope.identify_reply)
 
+    async def revision(self) -> bytes:
+        """Return what is the same for as long as no identity and no rule changes, for who may `impersonate`.
+
+        Another node, or the same after a restart, says something else; nothing needs to have changed then.
+        """
+        self._check_usable()
+        envelope = pb.Envelope(identify=pb.Identify(only_revision=True))
+        frame = await self._router.call_any(partial(repeated, envelope), repeatable=True)
+        return frame.envelope.identify_reply.revision
+
     def for_caller(self, caller: Caller) -> Router:
         """Return what `Client` takes as `router` to ask on behalf of a caller, over the connections of this one."""
         self._check_usable()

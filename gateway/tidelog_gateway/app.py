@@ -98,7 +98,10 @@ def callers_of(own: Gateway, kept: Kept) -> Callers:
     async def identify(credentials: pb.Credentials) -> Identified:
         return await own.client.security.identify(credentials)
 
-    return Callers(own, kept, identify=identify, open_client=open_client)
+    async def revision() -> bytes:
+        return await own.client.security.revision()
+
+    return Callers(own, kept, identify=identify, revision=revision, open_client=open_client)
 
 
 def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -> FastAPI:

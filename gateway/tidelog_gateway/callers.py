@@ -6,7 +6,8 @@ so what he sees and sends is his; it goes when he has not been here for longest 
 is remembered for a moment, and counted for the address that it came from.
 
 A caller is used by requests, for as long as they last, and by his open WebSockets. Of who is used the ticket is renewed
-in time; the others are asked about when they come again.
+in time, and when an identity or a rule has changed: a node is asked each second whether one has. The others are asked
+about when they come again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import math
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -47,6 +48,9 @@ REFUSED_S: Final = 2.0
 """For so long what was wrong is wrong."""
 REFUSED_MAX: Final = 4096
 RENEW_LOOK_S: Final = 1.0
+REVISION_TIMEOUT_S: Final = 5.0
+RENEWED_PER_S: Final = 500
+"""So many callers are asked about in a second, when something goes on changing, and no more."""
 CLOSE_S: Final = 10.0
 """How long a caller who is let go may take to have his records delivered."""
 LOOKED_AT_MAX: Final = 64
@@ -72,6 +76,7 @@ class Callers:
         own: the gateway as itself.
         kept: how many producers there may be, of all callers.
         identify: asks a node who somebody is.
+        revision: asks it for what changes with each identity and rule.
         open_client: makes a client that asks for a caller.
         clock: seconds that only grow.
     """
@@ -82,12 +87,16 @@ class Callers:
         kept: Kept,
         *,
         identify: Identify,
+        revision: Callable[[], Awaitable[bytes]],
         open_client: OpenClient,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._own = own
         self._kept_producers = kept
         self._identify = identify
+        self._ask_revision = revision
+        self._revision = b""
+        self._all_again_at = 0.0
         self._open_client = open_client
         self._clock = clock
         self._secret = secrets.token_bytes(32)
@@ -121,9 +130,25 @@ class Callers:
         """Renew the tickets of those who are used, for as long as this runs."""
         while True:
             await asyncio.sleep(RENEW_LOOK_S)
-            for used in list(self._kept.values()):
-                if used.caller.users:
-                    used.caller.look()
+            callers = [used.caller for used in self._kept.values() if used.caller.users]
+            all_of_them = bool(callers) and self._clock() >= self._all_again_at and await self._has_changed()
+            if all_of_them:
+                self._all_again_at = self._clock() + len(callers) / RENEWED_PER_S
+            for caller in callers:
+                if all_of_them and caller.over is None:
+                    caller.renew()
+                else:
+                    caller.look()
+
+    async def _has_changed(self) -> bool:
+        """Whether anything may have changed since this was asked last."""
+        try:
+            async with asyncio.timeout(REVISION_TIMEOUT_S):
+                revision = await self._ask_revision()
+        except (TidelogError, TimeoutError):
+            return False  # tickets are renewed all the same, and tell of what goes wrong
+        before, self._revision = self._revision, revision
+        return before != revision
 
     async def close(self, *, within_s: float) -> None:
         """Let everybody go."""

@@ -2215,21 +2215,25 @@ class AccessTestReply(_message.Message):
     def __init__(self, allowed: _Optional[bool] = ..., because: _Optional[str] = ...) -> None: ...
 
 class Identify(_message.Message):
-    __slots__ = ("credentials",)
+    __slots__ = ("credentials", "only_revision")
     CREDENTIALS_FIELD_NUMBER: _ClassVar[int]
+    ONLY_REVISION_FIELD_NUMBER: _ClassVar[int]
     credentials: Credentials
-    def __init__(self, credentials: _Optional[_Union[Credentials, _Mapping]] = ...) -> None: ...
+    only_revision: bool
+    def __init__(self, credentials: _Optional[_Union[Credentials, _Mapping]] = ..., only_revision: _Optional[bool] = ...) -> None: ...
 
 class IdentifyReply(_message.Message):
-    __slots__ = ("error", "principal", "expires_us", "ticket", "ticket_ms")
+    __slots__ = ("error", "principal", "expires_us", "ticket", "ticket_ms", "revision")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_US_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
     TICKET_MS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     error: Error
     principal: str
     expires_us: int
     ticket: bytes
     ticket_ms: int
-    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., principal: _Optional[str] = ..., expires_us: _Optional[int] = ..., ticket: _Optional[bytes] = ..., ticket_ms: _Optional[int] = ...) -> None: ...
+    revision: bytes
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., principal: _Optional[str] = ..., expires_us: _Optional[int] = ..., ticket: _Optional[bytes] = ..., ticket_ms: _Optional[int] = ..., revision: _Optional[bytes] = ...) -> None: ...

@@ -41,6 +41,8 @@ class Known:
         self.go = asyncio.Event()
         self.go.set()
         self.clients: list[FakeClient] = []
+        self.changes = 0
+        self.looks = 0
         self.clock = Clock()
         self._log = log
 
@@ -53,6 +55,12 @@ class Known:
             raise NotIdentifiedError(UnauthenticatedError("unknown here"))
         name = credentials.api_key.partition("-")[0]
         return Identified(name, None, f"{name} {len(self.asked)}".encode(), 60.0)
+
+    async def revision(self) -> bytes:
+        self.looks += 1
+        if self.fails is not None:
+            raise self.fails
+        return b"%d" % self.changes
 
     def open_client(self, caller: KnownCaller) -> Client:
         assert caller.principal
@@ -76,7 +84,9 @@ async def callers(log: FakeLog, known: Known) -> AsyncIterator[Callers]:
     producers = Producers(client, kept=kept, delivery_timeout_s=1)
     settings = GatewaySettings(auth="callers", callers_max=16, wrong_credentials_max=3)
     own = Gateway(settings, client, producers, Metrics(budget, outgoing), budget, outgoing)
-    made = Callers(own, kept, identify=known.identify, open_client=known.open_client, clock=known.clock)
+    made = Callers(
+        own, kept, identify=known.identify, revision=known.revision, open_client=known.open_client, clock=known.clock
+    )
     yield made
     await made.close(within_s=5)
     assert all(each.closed for each in known.clients)
@@ -182,28 +192,69 @@ async def test_a_caller_who_has_ended_is_asked_about_anew(callers: Callers, know
         assert caller_of(anew) is not caller
 
 
-async def test_a_ticket_is_renewed_before_it_ends(
-    callers: Callers, known: Known, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(callers_module, "RENEW_LOOK_S", 0.01)
+@pytest.fixture
+async def followed(callers: Callers, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callers]:
+    monkeypatch.setattr(callers_module, "RENEW_LOOK_S", 0.005)
     following = asyncio.create_task(callers.follow())
-    async with callers.use(shown("ann-1"), HERE) as ann:
+    yield callers
+    following.cancel()
+
+
+async def test_a_ticket_is_renewed_before_it_ends(followed: Callers, known: Known) -> None:
+    async with followed.use(shown("ann-1"), HERE) as ann:
+        await settled(lambda: known.asked == ["ann-1"] * 2, "what may have changed before was not looked at")
+        ticket = caller_of(ann).ticket()
         known.clock.now_s += 31
-        await settled(lambda: caller_of(ann).ticket() != b"ann 1", "the ticket was not renewed")
-        assert known.asked == ["ann-1"] * 2
+        await settled(lambda: caller_of(ann).ticket() != ticket, "the ticket was not renewed")
         known.fails = NodeUnreachableError("away")
         known.clock.now_s += 31
-        await settled(lambda: len(known.asked) == 3, "it was not tried again")
+        await settled(lambda: len(known.asked) >= 4, "it was not tried again")
         assert not caller_of(ann).ended.is_set(), "that nobody answers is no end"
-        known.fails = None
+        known.fails, ticket = None, caller_of(ann).ticket()
         known.clock.now_s += 2
-        await settled(lambda: caller_of(ann).ticket() != b"ann 2", "the ticket was not renewed")
-        following.cancel()
+        await settled(lambda: caller_of(ann).ticket() != ticket, "the ticket was not renewed")
+
+
+async def test_an_old_ticket_is_not_shown(callers: Callers, known: Known) -> None:
+    async with callers.use(shown("ann-1"), HERE):
+        pass
     known.clock.now_s += 61
-    asked = len(known.asked)
     async with callers.use(shown("ann-1"), HERE) as ann:
-        assert not caller_of(ann).is_stale, "an old one is not shown: he is asked about first"
-    assert len(known.asked) == asked + 1
+        assert not caller_of(ann).is_stale
+    assert len(known.asked) == 2
+
+
+async def test_a_change_has_all_asked_about_who_are_here_and_only_them(followed: Callers, known: Known) -> None:
+    async with followed.use(shown("bob-1"), HERE):
+        pass
+    async with followed.use(shown("ann-1"), HERE) as ann:
+        await settled(lambda: known.asked.count("ann-1") == 2, "the first look is at a change")
+        looks = known.looks
+        known.clock.now_s += 1
+        await settled(lambda: known.looks > looks + 5, "nobody looks on")
+        assert known.asked.count("ann-1") == 2
+        known.wrong, known.changes = {"ann-1"}, 1
+        known.clock.now_s += 1
+        await settled(caller_of(ann).ended.is_set, "it was not heard that she is nobody any more")
+    assert known.asked.count("bob-1") == 1
+    looks = known.looks
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert known.looks <= looks + 1, "for nobody nothing is asked"
+
+
+async def test_changes_without_end_do_not_have_everybody_asked_about_without_end(
+    followed: Callers, known: Known
+) -> None:
+    async with followed.use(shown("ann-1"), HERE):
+        await settled(lambda: known.asked.count("ann-1") == 2, "the first look is at a change")
+        looks = known.looks
+        for _ in range(10):
+            known.changes += 1
+            await asyncio.sleep(0.01)
+        assert known.looks == looks, "the clock stands"
+        known.clock.now_s += 1
+        await settled(lambda: known.asked.count("ann-1") == 3, "it was not looked at again")
 
 
 async def test_that_the_gateway_is_refused_is_no_callers_fault(

@@ -96,7 +96,7 @@ async def test_what_a_revoked_key_has_open_ends_within_a_second(tmp_path: Path) 
     async with secured(tmp_path) as gate:
         await gate.admin.create_topic("ann-1")
         ann, other = await gate.key_of("ann", *OWN), await gate.key_of("other", (("consume",), "topic", "ann-1"))
-        async with gate.ws(ann) as socket, gate.ws(other) as others:
+        async with gate.ws(ann) as socket, gate.ws(other) as others, gate.ws(ann) as idle:
             for each in (socket, others):
                 await each.send(sub("ann-1"))
                 assert (await receive(each))["ok"]
@@ -108,8 +108,9 @@ async def test_what_a_revoked_key_has_open_ends_within_a_second(tmp_path: Path) 
             await asyncio.sleep(0.1)
             began_s = time.monotonic()
             await gate.revoke("ann")
-            code, reason = await code_of_close(socket)
-            assert (code, "revoked" in str(reason)) == (4401, True)
+            for each in (socket, idle):
+                code, reason = await code_of_close(each)
+                assert (code, "revoked" in str(reason)) == (4401, True)
             assert time.monotonic() - began_s < 10, "not only when a ticket is renewed"
             await gate.admin.producer("ann-1").send(b"late")
             assert (await waiting).status_code == 401

@@ -25,6 +25,9 @@ async def identify(broker: Broker, request: Request) -> None:
     authenticator, gateway = broker.security.authenticator, request.connection.session
     if authenticator is None or gateway is None:
         raise ProtocolError(pb.INVALID_REQUEST, "this node asks nobody who they are: set auth to required there")
+    if request.envelope.identify.only_revision:
+        request.reply(pb.Envelope(identify_reply=pb.IdentifyReply(revision=_revision(broker))))
+        return
     try:
         session = await session_of(broker, authenticator, request.envelope.identify.credentials)
     except ProtocolError as error:
@@ -37,6 +40,15 @@ async def identify(broker: Broker, request: Request) -> None:
     now_us = time.time_ns() // 1000
     ticket = broker.security.tickets.signed(session.caller(), holder=gateway.principal, now_us=now_us)
     reply = pb.IdentifyReply(
-        principal=session.principal, expires_us=session.expires_us, ticket=ticket, ticket_ms=TICKET_MS
+        principal=session.principal,
+        expires_us=session.expires_us,
+        ticket=ticket,
+        ticket_ms=TICKET_MS,
+        revision=_revision(broker),
     )
     request.reply(pb.Envelope(identify_reply=reply))
+
+
+def _revision(broker: Broker) -> bytes:
+    """Return what is another one with each change, with each start, and at each node."""
+    return f"{broker.node_id}/{broker.incarnation}/{broker.security.registry.changes}".encode()
