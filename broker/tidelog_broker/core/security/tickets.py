@@ -12,7 +12,7 @@ looked at with each request, not here. Rejected: JWT, whose verifiers have more 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -47,19 +47,21 @@ class Tickets:
     """
 
     def __init__(self, secret: bytes) -> None:
-        self._keys = _keys([secret], b"")
+        self._secrets: Iterable[bytes] = (secret,)
+        self._cluster_id = b""
+        self._made_of: tuple[bytes, ...] = ()
+        self._made: list[bytes] = []
 
-    def use(self, secrets: Sequence[bytes], cluster_id: bytes) -> None:
-        """Go by these secrets of a cluster from now on: the first signs, all verify; none is empty."""
-        assert secrets
-        assert all(secrets), "with an empty secret everybody could sign"
-        self._keys = _keys(secrets, cluster_id)
+    def use(self, secrets: Iterable[bytes], cluster_id: bytes) -> None:
+        """Go by the secrets of a cluster from now on, as they are at each time: the first signs, all verify."""
+        self._secrets, self._cluster_id = secrets, cluster_id
+        self._made_of = ()
 
     def signed(self, caller: pb.Caller, *, holder: str, now_us: int) -> bytes:
         """Return a ticket of a caller for the principal `holder`."""
         said = pb.Ticket(caller=caller, holder=holder, ends_us=now_us + TICKET_MS * _US)
         text = said.SerializeToString()
-        return hmac.digest(self._keys[0], text, "sha256") + text
+        return hmac.digest(self._keys()[0], text, "sha256") + text
 
     def read(self, ticket: bytes, *, holder: str, now_us: int) -> Shown:
         """Return what a ticket says that the principal `holder` shows.
@@ -78,17 +80,24 @@ class Tickets:
         ends_us = said.ends_us + SKEW_MS * _US
         if now_us >= ends_us:
             raise refused("it has ended")
+        if ends_us > now_us + (TICKET_MS + 2 * SKEW_MS) * _US:  # a secret that is replaced must not live on in tickets
+            raise refused("it holds for longer than any node says")
         return Shown(said.caller, ends_us)
 
     def _has_signed(self, ticket: bytes) -> bool:
         mac, text = ticket[:_MAC_BYTES], ticket[_MAC_BYTES:]
-        return any(hmac.compare_digest(mac, hmac.digest(key, text, "sha256")) for key in self._keys)
+        return any(hmac.compare_digest(mac, hmac.digest(key, text, "sha256")) for key in self._keys())
+
+    def _keys(self) -> list[bytes]:
+        secrets = tuple(self._secrets)
+        if secrets != self._made_of:
+            assert secrets
+            assert all(secrets), "with an empty secret everybody could sign"
+            self._made = [hmac.digest(secret, _LABEL + self._cluster_id, "sha256") for secret in secrets]
+            self._made_of = secrets
+        return self._made
 
 
 def refused(why: str) -> ProtocolError:
     """Return the error for a ticket that does not count."""
     return ProtocolError(pb.TICKET_REFUSED, f"the ticket of the caller does not count: {why}; ask who he is once more")
-
-
-def _keys(secrets: Sequence[bytes], cluster_id: bytes) -> list[bytes]:
-    return [hmac.digest(secret, _LABEL + cluster_id, "sha256") for secret in secrets]

@@ -53,6 +53,26 @@ def test_secrets_are_changed_without_a_stop() -> None:
     assert "no node" in why(new, before)
 
 
+def test_secrets_count_as_they_are_at_each_time() -> None:
+    secrets = [SECRET]
+    tickets = Tickets(b"r" * 32)
+    tickets.use(secrets, CLUSTER)
+    before = tickets.signed(ANN, holder="gate", now_us=NOW_US)
+    secrets.insert(0, NEWER)
+    assert tickets.read(before, holder="gate", now_us=NOW_US).caller == ANN
+    assert of_cluster(NEWER).read(tickets.signed(ANN, holder="gate", now_us=NOW_US), holder="gate", now_us=NOW_US)
+    secrets.remove(SECRET)
+    assert "no node" in why(tickets, before)
+
+
+def test_a_ticket_that_would_outlive_its_secret_is_refused() -> None:
+    tickets = of_cluster(SECRET)
+    early = tickets.signed(ANN, holder="gate", now_us=NOW_US + SKEW_MS * 1000)
+    assert tickets.read(early, holder="gate", now_us=NOW_US).caller == ANN, "of a node whose clock is ahead"
+    later = tickets.signed(ANN, holder="gate", now_us=NOW_US + 2 * SKEW_MS * 1000)
+    assert "longer than any node says" in why(tickets, later)
+
+
 @given(at=st.integers(0, 200), bit=st.integers(0, 7))
 def test_no_bit_of_a_ticket_can_be_changed(at: int, bit: int) -> None:
     tickets = of_cluster(SECRET)
