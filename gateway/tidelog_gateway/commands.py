@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 def gateway(
+    *,
     bootstrap: Annotated[
         str | None,
         typer.Option(help="Nodes to start from, HOST:PORT, separated by commas.", show_default="127.0.0.1:7400"),
