@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,7 @@ async def test_certificates_and_the_secret_are_replaced_without_a_stop(
             for valid in ([old, new], [new, old], [new]):
                 secret.write_text("\n".join(valid))
                 authority.files("node", "abc"[published])
-                await founded.until(lambda valid=valid: valid_everywhere(founded, valid), "a node keeps other secrets")
+                await founded.until(partial(valid_everywhere, founded, valid), "a node keeps other secrets")
                 await producer.send(b"x")
                 published += 1
         await founded.until(lambda: all_linked(founded), "a node is cut off for good")

@@ -10,6 +10,7 @@ from tests.broker.linked import linked
 from tests.broker.peer import batch
 
 from tidelog_broker.broker import Broker
+from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.topics import META_KEY, PartitionKey
 from tidelog_broker.server import forwarding
@@ -94,7 +95,7 @@ async def test_nothing_takes_a_second_hop(three: Founded) -> None:
 
     offsets_owner = three.owner(group_key(three), "a")
     elsewhere = three.nodes[next(name for name in "abc" if name != offsets_owner)]
-    own = Identity(elsewhere.broker.cluster_id, "z", 1 << 24, b"a secret for tests")
+    own = Identity(elsewhere.broker.cluster_id, "z", 1 << 24, ClusterSecrets(b"a secret for tests"))
     link = await linked(elsewhere.port, own, to=elsewhere.node_id)
     with pytest.raises(ProtocolError) as refused:
         await link.request(pb.Envelope(committed=pb.Committed(group="g")), timeout_s=10)
