@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from tidelog_broker.broker import Broker
+from tidelog_broker.core.security.registry import KEY
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.security.tickets import refused
 from tidelog_broker.wire.connection import Connection
@@ -64,7 +65,14 @@ class OnBehalf:
             self._known[ticket] = known
             if len(self._known) > TICKETS_MAX:
                 del self._known[next(iter(self._known))]
-        over = self._why_over(known.session)
+        over = self._why_over(known.session) or self._unknown(known.session)
         if over:
             raise refused(over)
         return known.session
+
+    def _unknown(self, session: Session) -> str:
+        """Say that this node has no record of a key: not yet, or not any more, as snapshots leave out what is gone."""
+        registry = self._broker.security.registry
+        if not session.identity.startswith(KEY) or registry.vouches_for(session.identity, session.principal):
+            return ""
+        return "this node does not know the API key"

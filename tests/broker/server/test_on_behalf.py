@@ -134,6 +134,10 @@ async def test_only_who_may_shows_tickets_and_only_his_own(gate: Gate, stand: St
         b"x" * 32 + ticket[32:],
         ticket[:32] + pb.Ticket(caller=caller, holder="gate", ends_us=1 << 60).SerializeToString(),
         tickets.signed(caller, holder="gate", now_us=old_us),
+        tickets.signed(pb.Caller(principal="admin", identity="key/none"), holder="gate", now_us=old_us + (1 << 26)),
+        tickets.signed(
+            pb.Caller(principal="admin", identity="key/" + gate.ann_id), holder="gate", now_us=old_us + (1 << 26)
+        ),
         b"garbage",
     ):
         assert await gate.code(forged, topic_delete=pb.TopicDelete(name="ann-1")) == pb.TICKET_REFUSED
