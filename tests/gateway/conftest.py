@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -109,10 +110,10 @@ def server_log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @contextmanager
-def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """Start a `tidelog` command, yield it with its ready line, and stop it in the end."""
+def process(*arguments: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """Start a `tidelog` command with some variables more, yield it with its ready line, and stop it in the end."""
     command = [sys.executable, "-m", "tidelog_cli", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | variables) as started:
         assert started.stdout is not None
         try:
             line = started.stdout.readline()

@@ -9,9 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 import typer
+from tests.broker.keyed import ADMIN
 from tests.gateway.conftest import STOP_TIMEOUT_S, process
 from typer.testing import CliRunner
 
+from tidelog_cli.main import build_app
 from tidelog_gateway import server
 from tidelog_gateway.commands import register
 from tidelog_gateway.settings import GatewaySettings
@@ -76,3 +78,36 @@ def test_a_port_in_use_is_one_clear_line() -> None:
         r"stop what uses it, or choose another with --http-port\n",
         second.stderr,
     )
+
+
+@pytest.mark.e2e
+def test_a_gateway_that_asks_its_callers_by_commands_alone(tmp_path: Path) -> None:
+    """As docs/security.md has it."""
+    admin, gate = tmp_path / "admin.key", tmp_path / "gate.key"
+    admin.touch(mode=0o600)
+    admin.write_text(ADMIN)
+    told = {"TIDELOG_NODE_AUTH": "required", "TIDELOG_NODE_ADMIN_KEY_FILE": str(admin)}
+    with process("node", "--data", str(tmp_path / "data"), "--port", "0", "--management-port", "0", **told) as (
+        _,
+        node,
+    ):
+        address = f"127.0.0.1:{node['port']}"
+
+        def tidelog(*arguments: str) -> str:
+            as_admin = {"TIDELOG_API_KEY_FILE": str(admin), "TIDELOG_BOOTSTRAP": address}
+            done = CliRunner().invoke(build_app(), arguments, env=as_admin)
+            assert done.exit_code == 0, done.output
+            return done.stdout.strip()
+
+        gate.write_text(tidelog("key", "create", "gate"))
+        billing = tidelog("key", "create", "billing")
+        tidelog("acl", "grant", "gate", "impersonate", "cluster")
+        tidelog("acl", "grant", "billing", "create", "topic:orders")
+        options = ("gateway", "--bootstrap", address, "--http-port", "0", "--auth", "callers")
+        with process(*options, TIDELOG_API_KEY_FILE=str(gate)) as (_, ready):
+            base = f"http://127.0.0.1:{ready['http_port']}"
+            assert httpx.get(f"{base}/readyz").status_code == 200
+            headers = {"Authorization": f"Bearer {billing}"}
+            assert httpx.post(f"{base}/v1/topics", json={"name": "orders"}, headers=headers).status_code == 201
+            assert httpx.post(f"{base}/v1/topics", json={"name": "other"}, headers=headers).status_code == 403
+            assert httpx.post(f"{base}/v1/topics", json={"name": "orders"}).status_code == 401
