@@ -87,6 +87,13 @@ class NodeSettings(BaseModel):
         description="required: every client says who it is, by an API key, and may do what rules allow. none: "
         "everybody may do everything. The same on all nodes of a cluster.",
     )
+    cert_principals: list[str] = Field(
+        ["uri:tidelog:client:*=*"],
+        max_length=100,
+        description="Whom a client's certificate of tls_ca_file makes, where it shows nothing else: rules "
+        "KIND:PATTERN=PRINCIPAL, the first that fits; KIND is cn, uri, dns or email, * any part."
+        " Empty: nobody.",
+    )
     admin: str = Field(
         "admin",
         min_length=1,

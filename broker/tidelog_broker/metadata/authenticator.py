@@ -56,7 +56,9 @@ class Authenticator:
         """
         if credentials.WhichOneof("kind") != "api_key":
             raise ProtocolError(
-                pb.UNAUTHENTICATED, "this node asks who you are: give an API key (TIDELOG_API_KEY_FILE, or api_key=)"
+                pb.UNAUTHENTICATED,
+                "this node asks who you are: give an API key (TIDELOG_API_KEY_FILE, or "
+                "api_key=) or a certificate of its CA (TIDELOG_CERT_FILE, TIDELOG_KEY_FILE)",
             )
         key = parse_key(credentials.api_key)
         permissions = self._registry.permissions

@@ -14,6 +14,7 @@ from tidelog_broker.core.security.registry import SecurityRegistry
 from tidelog_broker.core.security.tickets import Tickets
 from tidelog_broker.metadata.admin_keys import AdminKeys
 from tidelog_broker.metadata.authenticator import Authenticator
+from tidelog_broker.metadata.certificates import Certificates
 from tidelog_broker.metadata.security_changes import SecurityChanges
 from tidelog_broker.metadata.state_log import MetaLog
 
@@ -26,7 +27,7 @@ class NodeSecurity:
         workers: hash secrets.
 
     Raises:
-        SettingsError: the file with the administrators' keys is not as it must be.
+        SettingsError: the file with the administrators' keys, or a rule for certificates, is not as it must be.
     """
 
     def __init__(self, settings: NodeSettings, workers: Offload) -> None:
@@ -36,6 +37,8 @@ class NodeSecurity:
         self.registry = SecurityRegistry([settings.admin])
         self.tickets = Tickets(secrets.token_bytes(32))
         """Of callers of gateways; a node of a cluster goes by the cluster's secret as soon as it has it."""
+        self.certificates = Certificates(settings.cert_principals, self.registry.permissions)
+        """Makes principals of certificates."""
         self.authenticator = self._make_authenticator()
         """Finds out who clients are; None where nobody asks them."""
         self.changed: Callable[[], None] = lambda: None

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol, cast
 
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.metrics import NodeMetrics
@@ -377,10 +377,16 @@ class Connection(asyncio.BufferedProtocol):
         """The id of the node at the other end, proven; None for a client."""
         return None if self.inbox is None else self.inbox.node_id
 
+    def certificate(self) -> Mapping[str, Any] | None:
+        """Return the certificate that the other end has shown, verified; None: none."""
+        shown: Mapping[str, Any] | None = None
+        if self._transport is not None:
+            shown = self._transport.get_extra_info("peercert")
+        return shown
+
     def certified(self, kind: str) -> list[str]:
         """Return the names of a kind (see `certificate_names`) that the certificate of the other end vouches for."""
-        shown = None if self._transport is None else self._transport.get_extra_info("peercert")
-        return names_in(shown, kind)
+        return names_in(self.certificate(), kind)
 
     @property
     def host(self) -> str:

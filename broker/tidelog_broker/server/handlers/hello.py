@@ -44,7 +44,7 @@ async def _authenticated(broker: Broker, request: Request, authenticator: Authen
     """Greet a client that shows who it is; one that does not is told why, and the connection ends: one try each."""
     connection = request.connection
     try:
-        session = await session_of(broker, authenticator, request.envelope.hello.credentials)
+        session = await _session_of(broker, authenticator, request)
     except ProtocolError as error:
         if error.code in {pb.UNAUTHENTICATED, pb.CREDENTIALS_EXPIRED}:
             broker.metrics.unauthenticated.inc()
@@ -55,6 +55,20 @@ async def _authenticated(broker: Broker, request: Request, authenticator: Authen
     if connection.is_open:
         connection.begin_session(session, time.time_ns() // 1000)
     _greet(broker, request, connection)
+
+
+async def _session_of(broker: Broker, authenticator: Authenticator, request: Request) -> Session:
+    """Return the session of a client by its credentials, or, where it shows none, by its certificate.
+
+    Raises:
+        ProtocolError: as `session_of`.
+    """
+    credentials = request.envelope.hello.credentials
+    if credentials.WhichOneof("kind") is None:
+        certified = broker.security.certificates.session_of(request.connection.certificate())
+        if certified is not None:
+            return certified
+    return await session_of(broker, authenticator, credentials)
 
 
 async def session_of(broker: Broker, authenticator: Authenticator, credentials: pb.Credentials) -> Session:

@@ -6,12 +6,17 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.authority import Authority
 from tests.broker.founded import Founded
 from tests.broker.keyed import ADMIN, client, counted
 from tests.broker.peer import Peer
 from tests.broker.stand import Stand, settled
 
-from tidelog.errors import CredentialsExpiredError, UnauthenticatedError
+from tidelog import Client
+from tidelog.errors import CredentialsExpiredError, ForbiddenError, UnauthenticatedError
+from tidelog.security import AccessRule
+from tidelog.tls import Tls
+from tidelog_broker.metadata import certificates
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -41,6 +46,48 @@ async def test_nobody_and_wrong_keys_are_turned_away(stand: Stand, key_file: Pat
     with pytest.raises(CredentialsExpiredError):
         async with client(node.port, made.api_key) as ann:
             await ann.connect()
+
+
+async def test_a_certificate_makes_a_principal_and_ends_its_session(
+    stand: Stand, key_file: Path, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path / "ca")
+    files = authority.files("node", "a")
+    encrypted = {"tls_cert_file": files.cert, "tls_key_file": files.key, "tls_ca_file": files.ca}
+    node = await stand.start(auth="required", admin_key_file=key_file, **encrypted)
+    ann = authority.files("client", "ann")
+    tls, anonymous = Tls(str(ann.ca), str(ann.cert), str(ann.key)), Tls(str(ann.ca))
+    address = f"127.0.0.1:{node.port}"
+    async with Client(address, api_key=ADMIN, tls=tls) as admin:  # what is shown in HELLO goes first
+        await admin.create_topic("t")
+        await admin.create_topic("u")
+        await admin.security.grant(AccessRule("ann", ("consume",), "topic", "t"))
+    async with Client(address, tls=anonymous) as nobody:
+        with pytest.raises(UnauthenticatedError, match="or a certificate"):
+            await nobody.connect()
+    async with Client(address, tls=tls) as client_of_ann:
+        assert [topic.name for topic in await client_of_ann.topics()] == ["t"]
+        with pytest.raises(ForbiddenError, match="'ann' has no permission"):
+            await client_of_ann.create_topic("v")
+        (connection,) = node.server.connections
+        assert connection.session is not None
+        left_us = connection.session.expires_us - time.time_ns() // 1000
+        assert 0 < left_us <= 24 * 3600 * 1_000_000
+    await settled(lambda: not node.server.connections, "a connection stays")
+
+
+async def test_the_session_of_a_certificate_that_ends_is_over(
+    stand: Stand, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path / "ca")
+    files, ann = authority.files("node", "a"), authority.files("client", "ann")
+    encrypted = {"tls_cert_file": files.cert, "tls_key_file": files.key, "tls_ca_file": files.ca}
+    node = await stand.start(auth="required", admin_key_file=key_file, **encrypted)
+    soon_s = time.time() + 2
+    monkeypatch.setattr(certificates.ssl, "cert_time_to_seconds", lambda _: soon_s)
+    async with Client(f"127.0.0.1:{node.port}", tls=Tls(str(ann.ca), str(ann.cert), str(ann.key))) as one:
+        await one.connect()
+        await settled(lambda: not node.server.connections, "the session did not end")
 
 
 async def test_a_key_that_is_news_to_a_node_is_asked_about(founded: Founded, key_file: Path) -> None:

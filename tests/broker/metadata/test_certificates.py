@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tidelog_broker.core.security.permissions import Permissions
+from tidelog_broker.metadata.certificates import Certificates, rule_of
+from tidelog_proto.settings import SettingsError
+
+ENDS = "Jan  5 09:34:43 2038 GMT"
+SHOWN: dict[str, Any] = {
+    "subject": ((("organizationName", "x"),), (("commonName", "ann"),)),
+    "subjectAltName": (("DNS", "ann.example"), ("URI", "tidelog:client:ann%2Fb"), ("email", "ann@example")),
+    "notAfter": ENDS,
+}
+
+
+def principal_by(*rules: str, shown: dict[str, Any] | None = SHOWN) -> str | None:
+    session = Certificates(rules, Permissions()).session_of(shown)
+    return None if session is None else session.principal
+
+
+@pytest.mark.parametrize(
+    ("rule", "principal"),
+    [
+        ("uri:tidelog:client:*=*", "ann/b"),
+        ("uri:spiffe://x/*=*", None),
+        ("cn:ann=billing", "billing"),
+        ("cn:an=billing", None),
+        ("cn:*=people-*", "people-ann"),
+        ("dns:*.example=*", "ann"),
+        ("email:*@example=*", "ann"),
+        ("dns:ann.example*=*", None),
+    ],
+)
+def test_a_name_makes_a_principal(rule: str, principal: str | None) -> None:
+    assert principal_by(rule) == principal
+
+
+def test_the_first_rule_that_fits_counts_and_the_session_ends_with_the_certificate() -> None:
+    assert principal_by("dns:other=x", "cn:*=first", "uri:*=second") == "first"
+    session = Certificates(["cn:*=*"], Permissions()).session_of(SHOWN)
+    assert session is not None
+    assert session.expires_us == 2_146_296_883_000_000 - 2_146_296_883_000_000 % 1_000_000
+    assert session.identity == ""
+
+
+def test_what_is_nobody_makes_nobody() -> None:
+    assert principal_by("cn:*=*", shown=None) is None
+    assert principal_by("cn:*=*", shown={}) is None
+    assert principal_by(shown=SHOWN) is None, "without rules"
+    for name in ("*", "role:admins", "x" * 1000, "a\nb", ""):
+        assert principal_by("cn:*=*", shown={"subject": ((("commonName", name),),), "notAfter": ENDS}) is None
+    escaped = {"subjectAltName": (("URI", "tidelog:client:role%3Aadmins"),), "notAfter": ENDS}
+    assert principal_by("uri:tidelog:client:*=*", shown=escaped) is None
+
+
+@pytest.mark.parametrize("text", ["", "cn", "cn:x", "cn:=x", "cn:x=", "name:x=y", "cn:*x*=y", "cn:x=*"])
+def test_what_is_no_rule_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="cert_principals"):
+        rule_of(text)
