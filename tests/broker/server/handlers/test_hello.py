@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from tidelog import Client
 from tidelog.errors import CredentialsExpiredError, ForbiddenError, UnauthenticatedError
 from tidelog.security import AccessRule
 from tidelog.tls import Tls
-from tidelog_broker.metadata import certificates
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -84,7 +84,7 @@ async def test_the_session_of_a_certificate_that_ends_is_over(
     encrypted = {"tls_cert_file": files.cert, "tls_key_file": files.key, "tls_ca_file": files.ca}
     node = await stand.start(auth="required", admin_key_file=key_file, **encrypted)
     soon_s = time.time() + 2
-    monkeypatch.setattr(certificates.ssl, "cert_time_to_seconds", lambda _: soon_s)
+    monkeypatch.setattr(ssl, "cert_time_to_seconds", lambda _: soon_s)
     async with Client(f"127.0.0.1:{node.port}", tls=Tls(str(ann.ca), str(ann.cert), str(ann.key))) as one:
         await one.connect()
         await settled(lambda: not node.server.connections, "the session did not end")
