@@ -18,7 +18,7 @@ from tidelog_cli.main import build_app
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
-GUIDES = ("groups.md", "guarantees.md", "from-kafka.md")
+GUIDES = ("groups.md", "guarantees.md", "from-kafka.md", "deduplication.md")
 SPARK_PAGE = ROOT / "docs" / "spark.md"
 RUN_PAGES = {ROOT / "README.md", SPARK_PAGE, *(ROOT / "docs" / name for name in ("client.md", "testing.md", *GUIDES))}
 

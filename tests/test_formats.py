@@ -80,7 +80,7 @@ def test_the_header_of_a_batch() -> None:
     header = BatchHeader(flags=4, body_length=11, uncompressed_length=11, record_count=3, body_crc=99)
     header = header._replace(producer_id=5, base_sequence=6, producer_epoch=7, last_offset_delta=2)
     header = header._replace(base_timestamp_us=8, max_timestamp_us=9, base_offset=10, append_timestamp_us=12)
-    header = header._replace(epoch=13, owner_incarnation=14, digest=15)
+    header = header._replace(epoch=13, owner_incarnation=14, sequence_span=16, digest=15)
     data = header.pack()
     assert length_of("Header") == len(data)
     fields = read("Header", data)
@@ -92,7 +92,7 @@ def test_the_header_of_a_batch() -> None:
     for name in ("base_timestamp", "max_timestamp", "append_timestamp"):
         assert told.pop(name) == getattr(header, f"{name}_us")
     assert told == {name: getattr(header, name) for name in told}
-    assert len(told) == 11
+    assert len(told) == 12
 
 
 def test_a_segments_header_and_marks() -> None:

@@ -72,6 +72,7 @@ from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.hash_memory import HashMemory
 from tidelog_broker.wire.accounts import Accounts
 from tidelog_broker.wire.bounds import ConnectionBounds
+from tidelog_broker.wire.budget import Budget
 from tidelog_broker.wire.peers import Peers
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -121,6 +122,7 @@ class Broker:
         self.clock = SteadyClock(settings.clock_settle_s)
         self.bounds = ConnectionBounds(settings)
         self.rings = RingBudget(settings.rings_bytes)
+        self.contents = Budget(settings.deduplication_bytes)
         self.inline_writes = InlineWrites()
         self.taken_over = TakenOver()
         self.route_news = RouteNews()
@@ -225,6 +227,7 @@ class Broker:
             compactor=self.threads.compactor,
             passes=LastMove(self.loop.time),
             clock=self.clock,
+            contents=self.contents,
             rings=self.rings,
             metrics=self.metrics,
             neighbours=self.cluster,

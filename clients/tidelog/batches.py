@@ -19,9 +19,13 @@ from enum import Enum
 from itertools import chain
 from typing import Any, Final, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from tidelog.drops import Drops, offsets_of
 from tidelog.errors import TidelogError
+from tidelog.model import NOT_KNOWN, NOT_STORED, Receipt
 from tidelog_proto.batch import EncodedBatch
 from tidelog_proto.columns import Headers, columns_of
 from tidelog_proto.header import unpack_header
@@ -35,14 +39,29 @@ RECORD_OVERHEAD_BYTES: Final = 96
 
 
 class Delivery:
-    """The outcome of one load: `base_offset` of its first record, or `error`."""
+    """The outcome of one load: `base_offset` of its first record, or `error`; `offsets` where some were dropped."""
 
-    __slots__ = ("_waiters", "base_offset", "callbacks", "done", "error", "partition", "timestamp_us", "watched")
+    __slots__ = (
+        "_waiters",
+        "base_offset",
+        "callbacks",
+        "done",
+        "duplicates",
+        "error",
+        "offsets",
+        "partition",
+        "timestamp_us",
+        "watched",
+    )
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
         self.base_offset = 0
         self.timestamp_us = 0
+        self.duplicates = 0
+        """How many of the records were dropped, as far as is known."""
+        self.offsets: npt.NDArray[np.int64] | None = None
+        """Of each record, where they are not simply one behind the other."""
         self.error: TidelogError | None = None
         self.done = False
         self.watched = False
@@ -82,6 +101,21 @@ class Delivery:
         self.base_offset = base_offset
         self.timestamp_us = timestamp_us
         self._finish()
+
+    def succeed_in_part(self, offsets: npt.NDArray[np.int64], timestamp_us: int, duplicates: int) -> None:
+        """The records are acknowledged, and some were dropped: `NOT_STORED`, or, each of them, `NOT_KNOWN`."""
+        stored = offsets[offsets >= 0]
+        self.offsets, self.duplicates = offsets, duplicates
+        self.succeed(int(stored[0]) if len(stored) else NOT_STORED, timestamp_us)
+
+    def receipt(self, at: int) -> Receipt:
+        """Return the receipt of a record of the load, which was acknowledged."""
+        offset = self.base_offset + at if self.offsets is None else int(self.offsets[at])
+        return Receipt(self.partition, offset, self.timestamp_us)
+
+    def stored(self, count: int) -> int:
+        """Return how many of the load's records, which are so many, have offsets."""
+        return count if self.offsets is None else int(np.count_nonzero(self.offsets >= 0))
 
     def fail(self, error: TidelogError) -> None:
         """The records are not acknowledged."""
@@ -231,11 +265,26 @@ class OutgoingBatch:
         self.base_sequence = base_sequence
         self.maybe_stored = False
 
-    def succeed(self, base_offset: int, timestamp_us: int) -> None:
-        """Give every load its offsets."""
+    def succeed(self, base_offset: int, timestamp_us: int, drops: Drops | None = None) -> None:
+        """Give every load its offsets; `drops` where a node has dropped some of the records."""
+        if drops is not None:
+            self._succeed_in_part(base_offset, timestamp_us, drops)
+            return
         for load in self.loads:
             load.delivery.succeed(base_offset, timestamp_us)
             base_offset += load.count
+
+    def _succeed_in_part(self, base_offset: int, timestamp_us: int, drops: Drops) -> None:
+        flags = drops.flags(self.count)
+        offsets = np.full(self.count, NOT_KNOWN) if flags is None else offsets_of(base_offset, flags)
+        at = 0
+        for load in self.loads:
+            part = slice(at, at + load.count)
+            # Of whom those are that were dropped is not known of several loads when it is not of their records.
+            told = drops.dropped if len(self.loads) == 1 else 0
+            duplicates = told if flags is None else int(np.count_nonzero(flags[part]))
+            load.delivery.succeed_in_part(offsets[part], timestamp_us, duplicates)
+            at = part.stop
 
 
 def join_loose(loads: Sequence[LooseLoad]) -> pa.RecordBatch:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Final
 
 from tidelog.batches import Delivery, Load
-from tidelog.model import Receipt
 
 SLICE: Final = 500
 """So many callbacks are called in one turn of the loop."""
@@ -75,13 +74,11 @@ class DeliveryCallbacks:
                 waiter.set_result(None)
 
     def _call(self, delivery: Delivery, begin: int, end: int) -> None:
-        partition, timestamp_us, error = delivery.partition, delivery.timestamp_us, delivery.error
-        offset = delivery.base_offset + begin
-        for callback in delivery.callbacks[begin:end]:
-            receipt = None if error is not None else Receipt(partition, offset, timestamp_us)
-            offset += 1
+        error = delivery.error
+        for at, callback in enumerate(delivery.callbacks[begin:end], begin):
             if callback is None:
                 continue
+            receipt = None if error is not None else delivery.receipt(at)
             try:
                 callback(receipt, error)
             except Exception as raised:  # noqa: BLE001 - the user's code may raise whatever it likes

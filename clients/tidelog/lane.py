@@ -46,6 +46,7 @@ import pyarrow as pa
 
 from tidelog.backoff import Backoff
 from tidelog.batches import ColumnsLoad, Load, LooseLoad, OutgoingBatch, State, join_columns, join_loose
+from tidelog.drops import Drops
 from tidelog.errors import (
     DeliveryTimeoutError,
     DuplicateOutOfWindowError,
@@ -292,14 +293,16 @@ class Lane:
 
     # -------------------------------------------------------------------------------------------- settling
 
-    def acknowledged(self, batch: OutgoingBatch, base_offset: int, timestamp_us: int) -> None:
-        """A batch is stored."""
+    def acknowledged(
+        self, batch: OutgoingBatch, base_offset: int, timestamp_us: int, drops: Drops | None = None
+    ) -> None:
+        """A batch is stored; `drops` where some of its records were dropped."""
         assert batch.state is State.FLYING
         batch.state = State.STORED
         self.in_the_way = None
         self._advance()
         self._backoff.reset()
-        batch.succeed(base_offset, timestamp_us)
+        batch.succeed(base_offset, timestamp_us, drops)
         self._settled(batch.loads)
 
     def failed(self, batch: OutgoingBatch, error: TidelogError, now: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -26,12 +26,28 @@ class TopicPartition(NamedTuple):
     partition: int
 
 
+NOT_STORED: Final = -1
+"""The offset of a record that was dropped, as its partition has its content already."""
+NOT_KNOWN: Final = -2
+"""The offset of a record that was dropped or not: of its batch some were, and which is not known any more."""
+
+
 class Receipt(NamedTuple):
-    """An acknowledged record: where it is. `timestamp_us` is the node's append time, µs since 1970."""
+    """An acknowledged record: where it is. `timestamp_us` is the node's append time, µs since 1970.
+
+    In a topic that drops duplicates (`deduplicate_s`, `deduplicate_records`) the offset of a record that was dropped is
+    -1: the partition has its content already. After a lost answer it may not be known any more which records of a batch
+    were dropped: -2.
+    """
 
     partition: int
     offset: int
     timestamp_us: int
+
+    @property
+    def duplicates(self) -> int:
+        """1 for a record that was dropped, else 0."""
+        return int(self.offset == NOT_STORED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +119,8 @@ class Topic:
 
     Records are deleted when they are older than `retention_ms`, or the partition is larger than `retention_bytes`; 0
     keeps them for ever. `cleanup` says whether that is done at all, and whether only the newest record of each key
-    stays. While `hold` is set nothing is deleted.
+    stays. While `hold` is set nothing is deleted. A record is dropped if one of the last `deduplicate_records` that was
+    appended in the last `deduplicate_s` has its content; one of the two may be 0, and has no say then.
     """
 
     name: str
@@ -124,6 +141,8 @@ class Topic:
     index_key: bool = False
     index_tag: bool = False
     hold: bool = False
+    deduplicate_s: int = 0
+    deduplicate_records: int = 0
     count: int = 0
     """How many partitions it has, where it is listed without them; see `partition_count`."""
 

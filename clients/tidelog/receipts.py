@@ -24,7 +24,10 @@ from tidelog.model import Receipt
 
 @dataclass(frozen=True, slots=True)
 class ReceiptRange:
-    """Neighbours in one partition: offsets `base_offset` to `base_offset + count - 1`. Unpacks like a tuple."""
+    """Neighbours in one partition: offsets `base_offset` to `base_offset + count - 1`. Unpacks like a tuple.
+
+    Records that were dropped as duplicates are not among them; with none left `base_offset` is -1 and `count` 0.
+    """
 
     partition: int
     base_offset: int
@@ -63,7 +66,7 @@ class PendingReceipt:
             assert found is not None, "what is not placed has no outcome"
         delivery, at = found
         yield from delivery.__await__()
-        return Receipt(delivery.partition, delivery.base_offset + at, delivery.timestamp_us)
+        return delivery.receipt(at)
 
 
 class Receipts(Sequence[Receipt]):
@@ -80,9 +83,14 @@ class Receipts(Sequence[Receipt]):
         """(partition, base offset, count) of each piece."""
         starts = [0, *self._ends]
         return [
-            ReceiptRange(delivery.partition, delivery.base_offset, end - start)
+            ReceiptRange(delivery.partition, delivery.base_offset, delivery.stored(end - start))
             for delivery, start, end in zip(self._deliveries, starts, self._ends, strict=False)
         ]
+
+    @property
+    def duplicates(self) -> int:
+        """How many of the records were dropped, as their partitions had their content already."""
+        return sum(delivery.duplicates for delivery in self._deliveries)
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -109,7 +117,7 @@ class Receipts(Sequence[Receipt]):
         piece = bisect_right(self._ends, place)
         start = self._ends[piece - 1] if piece else 0
         delivery = self._deliveries[piece]
-        return Receipt(delivery.partition, delivery.base_offset + place - start, delivery.timestamp_us)
+        return delivery.receipt(place - start)
 
     def _place(self, index: int) -> int:
         """Return where the record at `index` of the input went in the order of sending."""

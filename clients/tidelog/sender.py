@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, Protocol
 from tidelog.backoff import Backoff
 from tidelog.batches import OutgoingBatch
 from tidelog.connection import Connection, check_answer, results_of
+from tidelog.drops import Drops
 from tidelog.errors import ClosedError, TidelogError, error_of, told
 from tidelog.lane import RETRY_S_MAX, Lane
 from tidelog.metadata import gone_error
@@ -325,11 +326,14 @@ class Sender:
             if result.HasField("error"):
                 self._judge(shipment, error_of(result.error, connection.name), now)
             else:
-                shipment.lane.acknowledged(shipment.batch, result.base_offset, result.append_timestamp_us)
+                drops = Drops(result.duplicates, result.dropped) if result.duplicates else None
+                shipment.lane.acknowledged(shipment.batch, result.base_offset, result.append_timestamp_us, drops)
                 if self._meter is not None:
                     self._meter.acknowledged(shipment.batch, now)
                 self._no_trouble(shipment.lane)
-                partition, end_offset = shipment.lane.partition, result.base_offset + shipment.batch.count
+                # Of a batch of which nothing was left there is one record, which is for the node.
+                stored = max(shipment.batch.count - result.duplicates, 1)
+                partition, end_offset = shipment.lane.partition, result.base_offset + stored
                 self._router.ends.note(self.topic_id, partition, epoch=result.epoch, end_offset=end_offset)
                 self._router.stored_in(self._topic, partition, result.epoch)
             if not shipment.lane.idle:

@@ -49,6 +49,9 @@ class TopicSettings(TypedDict, total=False):
         index_key: keep an index of keys.
         index_tag: keep an index of tags.
         hold: delete and compact nothing, whatever the rest says.
+        deduplicate_s: drop a record whose content one that was appended in so many seconds before has; 0: of any age.
+        deduplicate_records: drop one whose content one of so many before it has; 0: as many as a node looks through.
+            With both, one for which both hold. With neither nothing is dropped.
     """
 
     flush: Flush | None
@@ -64,6 +67,8 @@ class TopicSettings(TypedDict, total=False):
     index_key: bool | None
     index_tag: bool | None
     hold: bool | None
+    deduplicate_s: int | None
+    deduplicate_records: int | None
 
 
 def topic_create(name: str, settings: Mapping[str, object]) -> pb.TopicCreate:
@@ -119,6 +124,8 @@ def settings_of(config: pb.TopicConfig) -> dict[str, Any]:
         "index_key": config.index_key,
         "index_tag": config.index_tag,
         "hold": config.hold,
+        "deduplicate_s": config.deduplicate_s,
+        "deduplicate_records": config.deduplicate_records,
     }
 
 
@@ -174,6 +181,8 @@ _ENCODE: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "index_key": _flag,
     "index_tag": _flag,
     "hold": _flag,
+    "deduplicate_s": _count,
+    "deduplicate_records": _count,
 }
 ALTERABLE: Final = tuple(_ENCODE)
 """The settings of a topic that can change."""

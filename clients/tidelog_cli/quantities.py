@@ -38,6 +38,18 @@ def duration_or_none_ms(text: str) -> int:
     return _parsed(parse_duration_ms, text)
 
 
+def duration_or_none_s(text: str) -> int:
+    """Return a duration in whole seconds, which may be 0, for `typer.Option(parser=duration_or_none_s)`.
+
+    Raises:
+        typer.BadParameter: it is none, or has a fraction of a second.
+    """
+    seconds, rest = divmod(_parsed(parse_duration_ms, text), 1000)
+    if rest:
+        raise typer.BadParameter(f"{text} is not a whole number of seconds: 30s, 10m, 1h")
+    return seconds
+
+
 def _parsed(parse: Callable[[str], int], text: str) -> int:
     try:
         return parse(str(text))

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from tidelog_cli.quantities import duration_ms, duration_or_none_ms, size_bytes
+from tidelog_cli.quantities import duration_ms, duration_or_none_ms, duration_or_none_s, size_bytes
 
 
 class FlushChoice(StrEnum):
@@ -61,6 +61,19 @@ IndexOption = Annotated[
 ]
 HoldOption = Annotated[
     bool | None, typer.Option("--hold/--no-hold", help="Delete and compact nothing, whatever else is set.")
+]
+DeduplicateOption = Annotated[
+    int | None,
+    typer.Option(
+        "--deduplicate",
+        parser=duration_or_none_s,
+        metavar="TIME",
+        help="Drop a record whose content one no older than this has: 10m, 1h; 0: of any age.",
+    ),
+]
+DeduplicateRecordsOption = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="COUNT", help="Drop a record whose content one of so many before it has; 0: no bound."),
 ]
 TombstoneOption = Annotated[
     int | None,

@@ -34,6 +34,8 @@ def topic_document(topic: Topic, *, copies: bool = False) -> dict[str, Any]:
         "index_key": topic.index_key,
         "index_tag": topic.index_tag,
         "hold": topic.hold,
+        "deduplicate_s": topic.deduplicate_s,
+        "deduplicate_records": topic.deduplicate_records,
         "partitions": [
             {
                 "partition": p.partition,
@@ -75,6 +77,7 @@ def settings_text(topic: Topic) -> str:
         f"retention {retention_text(topic)}",
         *([f"cleanup {topic.cleanup}"] if topic.cleanup != "delete" else []),
         *([f"index {','.join(indexes)}"] if indexes else []),
+        *([f"deduplicate {deduplicate_text(topic)}"] if topic.deduplicate_s or topic.deduplicate_records else []),
         *(["on hold"] if topic.hold else []),
     ]
     return "  ".join(parts)
@@ -85,6 +88,13 @@ def retention_text(topic: Topic) -> str:
     bounds = [duration_text(topic.retention_ms / 1000)] if topic.retention_ms else []
     bounds += [bytes_text(topic.retention_bytes)] if topic.retention_bytes else []
     return ", ".join(bounds) or "everything"
+
+
+def deduplicate_text(topic: Topic) -> str:
+    """Return among which records a topic looks for a content."""
+    bounds = [duration_text(topic.deduplicate_s)] if topic.deduplicate_s else []
+    bounds += [f"{topic.deduplicate_records:,} records"] if topic.deduplicate_records else []
+    return ", ".join(bounds)
 
 
 def append_text(timestamp_us: int) -> str:

@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tidelog.errors import TidelogError, UnknownTopicError
+from tidelog.model import Receipt
 from tidelog.producer import Producer
 from tidelog.receipts import PendingReceipt, PendingReceipts
 from tidelog_gateway.context import (
@@ -46,8 +47,8 @@ KEY_CHARS_MAX: Final = 4096
 LOOSE_RECORDS_MAX: Final = 64
 """Up to this many records a request's records travel with those of others; more make a batch of their own."""
 
-Outcome = tuple[int, int] | TidelogError
-"""A record's partition and offset, or why it has none."""
+Outcome = Receipt | TidelogError
+"""A record's receipt, or why it has none."""
 
 
 class RecordError(BaseModel):
@@ -63,7 +64,7 @@ class RecordResult(BaseModel):
     """One record's place, or its error."""
 
     partition: int | None = None
-    offset: int | None = None
+    offset: Annotated[int | None, Field(description="Absent for a record that was dropped as a duplicate.")] = None
     error: RecordError | None = None
 
 
@@ -71,6 +72,10 @@ class PublishView(BaseModel):
     """One result a record, in the order of the request."""
 
     results: Annotated[list[RecordResult], Field(min_length=1)]
+    duplicates: Annotated[
+        int | None,
+        Field(description="So many were dropped, as their partitions have their content; absent: none."),
+    ] = None
 
 
 _REQUEST_BODY: Final[dict[str, Any]] = {
@@ -118,7 +123,8 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
         raise unsupported_media_type(media_type, JSON, RAW)
     outcomes = await publish(gateway, topic, records, surface="http")
     results, status = results_of(outcomes)
-    return json_response({"results": results}, status)
+    duplicates = sum(outcome.duplicates for outcome in outcomes if isinstance(outcome, Receipt))
+    return json_response({"results": results} | ({"duplicates": duplicates} if duplicates else {}), status)
 
 
 def _raw_record(body: bytes, key: str | None, tag: str | None, partition: int | None) -> Records:
@@ -175,7 +181,8 @@ def results_of(outcomes: list[Outcome]) -> tuple[list[dict[str, Any]], int]:
             status = 207
             results.append({"error": from_error(outcome).brief()})
         else:
-            results.append({"partition": outcome[0], "offset": outcome[1]})
+            place = {"partition": outcome.partition}
+            results.append(place | {"offset": outcome.offset} if outcome.offset >= 0 else place)
     return results, status
 
 
@@ -207,10 +214,9 @@ async def _outcome(pending: PendingReceipt | TidelogError) -> Outcome:
     if isinstance(pending, TidelogError):
         return pending
     try:
-        receipt = await pending
+        return await pending
     except TidelogError as error:
         return error
-    return receipt.partition, receipt.offset
 
 
 async def _accept_columns(producer: Producer, records: Records) -> Awaitable[list[Outcome]]:
@@ -238,7 +244,7 @@ async def _columns_outcomes(
         try:
             if isinstance(receipts, TidelogError):
                 raise receipts
-            places: list[Outcome] = [(receipt.partition, receipt.offset) for receipt in await receipts]
+            places: list[Outcome] = list(await receipts)
         except TidelogError as error:
             places = [error] * len(indices)
         outcomes.update(zip(indices, places, strict=True))

@@ -12,7 +12,14 @@ from tidelog.model import Cleanup, Flush, NextDeletion, Partition, Topic
 from tidelog_gateway.context import GatewayDep, JsonRoute, TopicName, TopicPath, json_response
 from tidelog_gateway.cursors import cursor_of, name_in
 from tidelog_gateway.problems import invalid
-from tidelog_proto.limits import PARTITIONS_MAX, RETENTION_MS_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
+from tidelog_proto.limits import (
+    DEDUPLICATE_RECORDS_MAX,
+    DEDUPLICATE_S_MAX,
+    PARTITIONS_MAX,
+    RETENTION_MS_MAX,
+    SEGMENT_BYTES_MAX,
+    SEGMENT_BYTES_MIN,
+)
 from tidelog_proto.names import check_topic_name
 
 PAGE_MAX: Final = 1000
@@ -38,6 +45,14 @@ _DirtyPercent = Annotated[
 ]
 
 
+_DeduplicateSeconds = Annotated[
+    int, Field(ge=0, le=DEDUPLICATE_S_MAX, description="Drop a record whose content one no older than this has.")
+]
+_DeduplicateRecords = Annotated[
+    int, Field(ge=0, le=DEDUPLICATE_RECORDS_MAX, description="Drop one whose content one of so many before it has.")
+]
+
+
 class TopicCreate(BaseModel):
     """A new topic. What is left out takes the node's default."""
 
@@ -58,6 +73,8 @@ class TopicCreate(BaseModel):
     index_key: bool | None = None
     index_tag: bool | None = None
     hold: Annotated[bool, Field(description="Delete and compact nothing.")] | None = None
+    deduplicate_s: _DeduplicateSeconds | None = None
+    deduplicate_records: _DeduplicateRecords | None = None
 
 
 class TopicAlter(BaseModel):
@@ -79,6 +96,8 @@ class TopicAlter(BaseModel):
     index_key: bool | None = None
     index_tag: bool | None = None
     hold: Annotated[bool, Field(description="Delete and compact nothing.")] | None = None
+    deduplicate_s: _DeduplicateSeconds | None = None
+    deduplicate_records: _DeduplicateRecords | None = None
 
 
 class NextDeletionView(BaseModel):
@@ -128,6 +147,8 @@ class TopicView(BaseModel):
     index_key: bool
     index_tag: bool
     hold: bool
+    deduplicate_s: int
+    deduplicate_records: int
 
 
 class TopicDetail(TopicView):
@@ -210,6 +231,8 @@ def view_of(topic: Topic) -> dict[str, Any]:
         "index_key": topic.index_key,
         "index_tag": topic.index_tag,
         "hold": topic.hold,
+        "deduplicate_s": topic.deduplicate_s,
+        "deduplicate_records": topic.deduplicate_records,
     }
 
 

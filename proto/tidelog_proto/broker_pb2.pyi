@@ -597,7 +597,7 @@ class ReplicaInfo(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., held_offset: _Optional[int] = ..., lag: _Optional[int] = ..., streaming: _Optional[bool] = ..., latency_us: _Optional[int] = ..., missing_epochs: _Optional[int] = ..., missing_records: _Optional[int] = ..., copy_fault: _Optional[str] = ...) -> None: ...
 
 class TopicConfig(_message.Message):
-    __slots__ = ("partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "replication_factor", "ack_quorum", "engine", "retention_ms", "cleanup", "compaction_lag_ms", "tombstone_retention_ms", "dirty_percent", "index_key", "index_tag", "hold")
+    __slots__ = ("partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "replication_factor", "ack_quorum", "engine", "retention_ms", "cleanup", "compaction_lag_ms", "tombstone_retention_ms", "dirty_percent", "index_key", "index_tag", "hold", "deduplicate_s", "deduplicate_records")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     FLUSH_FIELD_NUMBER: _ClassVar[int]
     FLUSH_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
@@ -614,6 +614,8 @@ class TopicConfig(_message.Message):
     INDEX_KEY_FIELD_NUMBER: _ClassVar[int]
     INDEX_TAG_FIELD_NUMBER: _ClassVar[int]
     HOLD_FIELD_NUMBER: _ClassVar[int]
+    DEDUPLICATE_S_FIELD_NUMBER: _ClassVar[int]
+    DEDUPLICATE_RECORDS_FIELD_NUMBER: _ClassVar[int]
     partitions: int
     flush: Flush
     flush_interval_ms: int
@@ -630,7 +632,9 @@ class TopicConfig(_message.Message):
     index_key: bool
     index_tag: bool
     hold: bool
-    def __init__(self, partitions: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., flush_interval_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., replication_factor: _Optional[int] = ..., ack_quorum: _Optional[int] = ..., engine: _Optional[str] = ..., retention_ms: _Optional[int] = ..., cleanup: _Optional[_Union[Cleanup, str]] = ..., compaction_lag_ms: _Optional[int] = ..., tombstone_retention_ms: _Optional[int] = ..., dirty_percent: _Optional[int] = ..., index_key: _Optional[bool] = ..., index_tag: _Optional[bool] = ..., hold: _Optional[bool] = ...) -> None: ...
+    deduplicate_s: int
+    deduplicate_records: int
+    def __init__(self, partitions: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., flush_interval_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., replication_factor: _Optional[int] = ..., ack_quorum: _Optional[int] = ..., engine: _Optional[str] = ..., retention_ms: _Optional[int] = ..., cleanup: _Optional[_Union[Cleanup, str]] = ..., compaction_lag_ms: _Optional[int] = ..., tombstone_retention_ms: _Optional[int] = ..., dirty_percent: _Optional[int] = ..., index_key: _Optional[bool] = ..., index_tag: _Optional[bool] = ..., hold: _Optional[bool] = ..., deduplicate_s: _Optional[int] = ..., deduplicate_records: _Optional[int] = ...) -> None: ...
 
 class Publish(_message.Message):
     __slots__ = ("acks", "timeout_ms", "entries", "forwarded")
@@ -661,18 +665,22 @@ class PublishReply(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[PublishResult, _Mapping]]] = ...) -> None: ...
 
 class PublishResult(_message.Message):
-    __slots__ = ("error", "base_offset", "epoch", "append_timestamp_us", "duplicate")
+    __slots__ = ("error", "base_offset", "epoch", "append_timestamp_us", "duplicate", "duplicates", "dropped")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     APPEND_TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATES_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
     error: Error
     base_offset: int
     epoch: int
     append_timestamp_us: int
     duplicate: bool
-    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., base_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., append_timestamp_us: _Optional[int] = ..., duplicate: _Optional[bool] = ...) -> None: ...
+    duplicates: int
+    dropped: bytes
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., base_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., append_timestamp_us: _Optional[int] = ..., duplicate: _Optional[bool] = ..., duplicates: _Optional[int] = ..., dropped: _Optional[bytes] = ...) -> None: ...
 
 class Fetch(_message.Message):
     __slots__ = ("entries", "min_bytes", "max_bytes", "wait_ms")
@@ -1221,7 +1229,7 @@ class TopicList(_message.Message):
     def __init__(self, internal: _Optional[bool] = ..., cursor: _Optional[_Union[TopicCursor, _Mapping]] = ..., limit: _Optional[int] = ..., brief: _Optional[bool] = ...) -> None: ...
 
 class TopicAlter(_message.Message):
-    __slots__ = ("name", "partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "retention_ms", "cleanup", "compaction_lag_ms", "tombstone_retention_ms", "dirty_percent", "index_key", "index_tag", "hold", "replication_factor")
+    __slots__ = ("name", "partitions", "flush", "flush_interval_ms", "retention_bytes", "segment_bytes", "retention_ms", "cleanup", "compaction_lag_ms", "tombstone_retention_ms", "dirty_percent", "index_key", "index_tag", "hold", "replication_factor", "deduplicate_s", "deduplicate_records")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     FLUSH_FIELD_NUMBER: _ClassVar[int]
@@ -1237,6 +1245,8 @@ class TopicAlter(_message.Message):
     INDEX_TAG_FIELD_NUMBER: _ClassVar[int]
     HOLD_FIELD_NUMBER: _ClassVar[int]
     REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    DEDUPLICATE_S_FIELD_NUMBER: _ClassVar[int]
+    DEDUPLICATE_RECORDS_FIELD_NUMBER: _ClassVar[int]
     name: str
     partitions: int
     flush: Flush
@@ -1252,7 +1262,9 @@ class TopicAlter(_message.Message):
     index_tag: bool
     hold: bool
     replication_factor: int
-    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., flush_interval_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., retention_ms: _Optional[int] = ..., cleanup: _Optional[_Union[Cleanup, str]] = ..., compaction_lag_ms: _Optional[int] = ..., tombstone_retention_ms: _Optional[int] = ..., dirty_percent: _Optional[int] = ..., index_key: _Optional[bool] = ..., index_tag: _Optional[bool] = ..., hold: _Optional[bool] = ..., replication_factor: _Optional[int] = ...) -> None: ...
+    deduplicate_s: int
+    deduplicate_records: int
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., flush: _Optional[_Union[Flush, str]] = ..., flush_interval_ms: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., retention_ms: _Optional[int] = ..., cleanup: _Optional[_Union[Cleanup, str]] = ..., compaction_lag_ms: _Optional[int] = ..., tombstone_retention_ms: _Optional[int] = ..., dirty_percent: _Optional[int] = ..., index_key: _Optional[bool] = ..., index_tag: _Optional[bool] = ..., hold: _Optional[bool] = ..., replication_factor: _Optional[int] = ..., deduplicate_s: _Optional[int] = ..., deduplicate_records: _Optional[int] = ...) -> None: ...
 
 class TopicDelete(_message.Message):
     __slots__ = ("name", "topic_id")
@@ -1779,7 +1791,7 @@ class NodeAnnounceReply(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[NodeRecord, _Mapping]]] = ..., meta: _Optional[_Union[TopicRecord, _Mapping]] = ..., bound_directory_id: _Optional[bytes] = ..., last: _Optional[str] = ...) -> None: ...
 
 class TopicRecord(_message.Message):
-    __slots__ = ("name", "topic_id", "config", "revision", "deleted", "first_epoch", "first_epochs", "serial", "creator")
+    __slots__ = ("name", "topic_id", "config", "revision", "deleted", "first_epoch", "first_epochs", "serial", "creator", "content_key")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
@@ -1789,6 +1801,7 @@ class TopicRecord(_message.Message):
     FIRST_EPOCHS_FIELD_NUMBER: _ClassVar[int]
     SERIAL_FIELD_NUMBER: _ClassVar[int]
     CREATOR_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_KEY_FIELD_NUMBER: _ClassVar[int]
     name: str
     topic_id: bytes
     config: TopicConfig
@@ -1798,7 +1811,8 @@ class TopicRecord(_message.Message):
     first_epochs: _containers.RepeatedCompositeFieldContainer[EpochDescriptor]
     serial: int
     creator: str
-    def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ..., revision: _Optional[int] = ..., deleted: _Optional[bool] = ..., first_epoch: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., first_epochs: _Optional[_Iterable[_Union[EpochDescriptor, _Mapping]]] = ..., serial: _Optional[int] = ..., creator: _Optional[str] = ...) -> None: ...
+    content_key: bytes
+    def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ..., revision: _Optional[int] = ..., deleted: _Optional[bool] = ..., first_epoch: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., first_epochs: _Optional[_Iterable[_Union[EpochDescriptor, _Mapping]]] = ..., serial: _Optional[int] = ..., creator: _Optional[str] = ..., content_key: _Optional[bytes] = ...) -> None: ...
 
 class OffsetRecord(_message.Message):
     __slots__ = ("group", "topic_id", "partition", "next_offset", "note", "commit_timestamp_us", "revision", "epoch")
@@ -1995,20 +2009,22 @@ class ProducerEntry(_message.Message):
     def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., window: _Optional[_Iterable[_Union[ProducerWindowEntry, _Mapping]]] = ...) -> None: ...
 
 class ProducerWindowEntry(_message.Message):
-    __slots__ = ("base_sequence", "record_count", "base_offset", "offset_count", "epoch", "append_timestamp_us")
+    __slots__ = ("base_sequence", "record_count", "base_offset", "offset_count", "epoch", "append_timestamp_us", "duplicates")
     BASE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     OFFSET_COUNT_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     APPEND_TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATES_FIELD_NUMBER: _ClassVar[int]
     base_sequence: int
     record_count: int
     base_offset: int
     offset_count: int
     epoch: int
     append_timestamp_us: int
-    def __init__(self, base_sequence: _Optional[int] = ..., record_count: _Optional[int] = ..., base_offset: _Optional[int] = ..., offset_count: _Optional[int] = ..., epoch: _Optional[int] = ..., append_timestamp_us: _Optional[int] = ...) -> None: ...
+    duplicates: int
+    def __init__(self, base_sequence: _Optional[int] = ..., record_count: _Optional[int] = ..., base_offset: _Optional[int] = ..., offset_count: _Optional[int] = ..., epoch: _Optional[int] = ..., append_timestamp_us: _Optional[int] = ..., duplicates: _Optional[int] = ...) -> None: ...
 
 class NodeRecord(_message.Message):
     __slots__ = ("node_id", "host", "port", "gossip_host", "gossip_port", "zone", "weight", "roles", "incarnation", "revision", "removed", "draining", "directory_id")

@@ -22,7 +22,8 @@
 | 80 | 8 | append timestamp (µs since 1970) | owner |
 | 88 | 8 | epoch | owner |
 | 96 | 8 | owner incarnation | owner |
-| 104 | 16 | reserved, zero | |
+| 104 | 4 | sequence span: 0 for the record count, more where the owner dropped duplicates | owner |
+| 108 | 12 | reserved, zero | |
 | 120 | 4 | running digest | owner |
 | 124 | 4 | header CRC32C, over bytes 0..123 | both |
 
@@ -56,18 +57,19 @@ VERSION: Final = 1
 Buffer = bytes | bytearray | memoryview
 """What the codec reads from; a memoryview must be of bytes (format "B") and contiguous."""
 
-_LAYOUT: Final = struct.Struct("<IBBHIIIIIIQQIIqqQqQQ16xII")
+_LAYOUT: Final = struct.Struct("<IBBHIIIIIIQQIIqqQqQQI12xII")
 _MAGIC_AND_LENGTH: Final = struct.Struct("<I4xII")
-_OWNER_FIELDS: Final = struct.Struct("<QqQQ16x")
+_OWNER_FIELDS: Final = struct.Struct("<QqQQ")
 _U32: Final = struct.Struct("<I")
 _OWNER_AT: Final = 72
 _FLAGS_AT: Final = 8
 _DIGEST_AT: Final = 120
 _CRC_AT: Final = 124
-_RESERVED: Final = bytes(16)
+_RESERVED_AT: Final = 108
+_RESERVED: Final = bytes(12)
 
 assert _LAYOUT.size == HEADER_BYTES
-assert _OWNER_AT + _OWNER_FIELDS.size == _DIGEST_AT
+assert _RESERVED_AT + len(_RESERVED) == _DIGEST_AT
 
 
 OFFSET_MAX: Final = 2**63 - 1
@@ -139,6 +141,7 @@ class BatchHeader(NamedTuple):
     append_timestamp_us: int = 0
     epoch: int = 0
     owner_incarnation: int = 0
+    sequence_span: int = 0
     digest: int = 0
     body_kind: BodyKind = BodyKind.ARROW
 
@@ -153,6 +156,11 @@ class BatchHeader(NamedTuple):
         return HEADER_BYTES + self.body_length
 
     @property
+    def sequences(self) -> int:
+        """How many of its producer's numbers the batch takes: those of records that were dropped are among them."""
+        return self.sequence_span or self.record_count
+
+    @property
     def end_offset(self) -> int:
         """The offset behind the batch's last record."""
         return self.base_offset + self.last_offset_delta + 1
@@ -161,7 +169,7 @@ class BatchHeader(NamedTuple):
         self, base_offset: int, append_timestamp_us: int, epoch: int, owner_incarnation: int, digest: int
     ) -> BatchHeader:
         """Return the header with the owner's fields: `_replace` at a third of its cost."""
-        owned = (base_offset, append_timestamp_us, epoch, owner_incarnation, digest, self.body_kind)
+        owned = (base_offset, append_timestamp_us, epoch, owner_incarnation, self[_SPAN_INDEX], digest, self.body_kind)
         return _made(BatchHeader, (*self[:_OWNER_INDEX], *owned))
 
     def pack(self) -> bytes:
@@ -188,6 +196,7 @@ class BatchHeader(NamedTuple):
                 self.append_timestamp_us,
                 self.epoch,
                 self.owner_incarnation,
+                self.sequence_span,
                 self.digest,
                 0,
             )
@@ -200,6 +209,7 @@ _made: Final = tuple.__new__
 """Makes a header of all its values: a named tuple's own ways come down to this after three more calls."""
 
 _OWNER_INDEX: Final = BatchHeader._fields.index("base_offset")
+_SPAN_INDEX: Final = BatchHeader._fields.index("sequence_span")
 
 
 def flags_with_codec(flags: int, codec: Codec) -> int:
@@ -257,9 +267,9 @@ def unpack_header(buffer: Buffer, at: int = 0) -> BatchHeader:
         raise ProtocolError(pb.UNSUPPORTED_BATCH, f"batch version {version}; this build reads {VERSION}")
     if body_kind != BodyKind.ARROW:
         raise ProtocolError(pb.UNSUPPORTED_BATCH, f"body kind {body_kind} is unknown")
-    if reserved or view[104:120] != _RESERVED:
+    if reserved or view[_RESERVED_AT:_DIGEST_AT] != _RESERVED:
         raise _corrupt("reserved header bytes are not zero")
-    header = _made(BatchHeader, (*fields[4:21], BodyKind.ARROW))
+    header = _made(BatchHeader, (*fields[4:22], BodyKind.ARROW))
     _check(header)
     return header
 
@@ -286,8 +296,17 @@ def _check(header: BatchHeader) -> None:
         raise _corrupt(f"{header.record_count} records; a batch has 1 to {BATCH_RECORDS_MAX}")
     elif header.last_offset_delta != header.record_count - 1:
         raise _corrupt(f"last offset delta {header.last_offset_delta} for {header.record_count} records")
+    if header.sequence_span:
+        _check_span(header)
     if header.base_timestamp_us > header.max_timestamp_us:
         raise _corrupt("the base timestamp is after the max timestamp")
+
+
+def _check_span(header: BatchHeader) -> None:
+    """Refuse a span that no owner writes: it is there where records were dropped, and there only."""
+    kept = 0 if header.flags & Flags.CONTROL else header.record_count
+    if header.flags & Flags.DERIVED or not kept < header.sequence_span <= BATCH_RECORDS_MAX:
+        raise _corrupt(f"a span of {header.sequence_span} sequences for {header.record_count} records")
 
 
 def _check_derived(header: BatchHeader) -> None:
@@ -324,7 +343,7 @@ def stamp_owner(
 ) -> int:
     """Write the owner's fields into the header at the start of `buffer`, in place; return the new digest.
 
-    The body is not touched: this is all that an owner ever changes of a producer's bytes.
+    The body is not touched: this is all that an owner changes of a producer's bytes, unless it drops duplicates.
     """
     _OWNER_FIELDS.pack_into(buffer, _OWNER_AT, base_offset, append_timestamp_us, epoch, owner_incarnation)
     view = memoryview(buffer)

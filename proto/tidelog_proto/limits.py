@@ -99,6 +99,11 @@ RETENTION_MS_MAX: Final = 36_525 * 86_400_000
 """A hundred years: the longest time that a topic may be set to keep something."""
 TOMBSTONE_RETENTION_MS_DEFAULT: Final = 86_400_000
 DIRTY_PERCENT_DEFAULT: Final = 50
+DEDUPLICATE_RECORDS_MAX: Final = 1_000_000
+"""In how many of a partition's newest records contents are looked for, whatever a topic is set to."""
+DEDUPLICATE_S_MAX: Final = RETENTION_MS_MAX // 1000
+DEDUPLICATED_BATCH_RECORDS_MAX: Final = 65_536
+"""Of a batch for a topic that drops duplicates: a longer one would take the node's time in one piece."""
 
 # Producers ---------------------------------------------------------------------------------------------
 

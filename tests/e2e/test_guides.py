@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-GUIDES = ("groups.md", "guarantees.md", "from-kafka.md")
+GUIDES = ("groups.md", "guarantees.md", "from-kafka.md", "deduplication.md")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 pytestmark = pytest.mark.e2e

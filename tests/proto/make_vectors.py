@@ -20,6 +20,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, encode_batch
 from tidelog_proto.frames import encode_frame
 from tidelog_proto.header import Codec, stamp_owner
+from tidelog_proto.thinned import without_dropped
 
 FOLDER = Path(__file__).parent / "vectors"
 
@@ -54,8 +55,10 @@ def record_fields(batch: RecordBatch) -> list[dict[str, Any]]:
     ]
 
 
-def batch_vector(name: str, records: Given, codec: Codec, *, control: bool = False) -> dict[str, Any]:
-    """Return one batch as an owner stored it: hex in, fields out."""
+def batch_vector(
+    name: str, records: Given, codec: Codec, *, control: bool = False, keep: list[bool] | None = None
+) -> dict[str, Any]:
+    """Return one batch as an owner stored it, perhaps without the records that it has dropped: hex in, fields out."""
     encoded = encode_batch(
         records.columns(),
         now_us=1_700_000_000_000_000,
@@ -66,6 +69,8 @@ def batch_vector(name: str, records: Given, codec: Codec, *, control: bool = Fal
         control=control,
     )
     raw = bytearray(encoded.to_bytes())
+    if keep is not None:
+        raw = without_dropped(RecordBatch.parse(raw), np.array(keep, np.bool_))
     stamp_owner(
         raw,
         base_offset=1000,
@@ -88,7 +93,9 @@ def batch_vectors() -> list[dict[str, Any]]:
     """Return every batch uncompressed, and the fullest one in every codec and as a control batch."""
     vectors = [batch_vector(name, records, Codec.NONE) for name, records in BATCHES.items()]
     vectors += [batch_vector(f"all columns, {codec.name}", EVERYTHING, codec) for codec in Codec if codec]
-    return [*vectors, batch_vector("control", BATCHES["one value"], Codec.NONE, control=True)]
+    vectors.append(batch_vector("control", BATCHES["one value"], Codec.NONE, control=True))
+    vectors.append(batch_vector("thinned", EVERYTHING, Codec.LZ4, keep=[True, False, True]))
+    return [*vectors, batch_vector("duplicates alone", EVERYTHING, Codec.NONE, keep=[False] * 3)]
 
 
 DERIVATIONS: dict[str, tuple[list[tuple[Given, Codec]], list[list[bool]]]] = {

@@ -96,6 +96,7 @@ def test_every_field_is_where_the_table_says() -> None:
         append_timestamp_us=-1,
         epoch=0x34353637,
         owner_incarnation=0x38393A3B,
+        sequence_span=0x4041,
         digest=0x3C3D3E3F,
     )
     raw = header.pack()
@@ -120,7 +121,8 @@ def test_every_field_is_where_the_table_says() -> None:
         (80, 8): 2**64 - 1,
         (88, 8): header.epoch,
         (96, 8): header.owner_incarnation,
-        (104, 16): 0,
+        (104, 4): header.sequence_span,
+        (108, 12): 0,
         (120, 4): header.digest,
         (124, 4): crc32c(raw[:124]),
     }
@@ -136,7 +138,7 @@ def test_the_documentation_has_the_same_table() -> None:
         return [[row[0], row[1], row[3]] for row in cells if len(row) == 4 and row[0].isdigit()]
 
     described = rows(header_module.__doc__ or "")
-    assert len(described) == 23
+    assert len(described) == 24
     documented = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
     assert rows(documented) == described
 
@@ -161,7 +163,7 @@ def test_short_headers() -> None:
         (4, VERSION + 1, pb.UNSUPPORTED_BATCH),
         (5, 2, pb.UNSUPPORTED_BATCH),
         (6, 1, pb.CORRUPT_BATCH),
-        (104, 1, pb.CORRUPT_BATCH),
+        (108, 1, pb.CORRUPT_BATCH),
         (119, 1, pb.CORRUPT_BATCH),
     ],
 )

@@ -319,6 +319,7 @@ class Process:
             compactor=self.compactor,
             passes=LastMove(self.loop.time),
             clock=self.clock,
+            contents=Budget(self.settings.deduplication_bytes),
             rings=self.rings,
             metrics=self.metrics,
             neighbours=self.cluster,

@@ -20,6 +20,12 @@ class NodeMetrics:
         self.bytes_out = counter("tidelog_bytes_out", "Bytes of batches sent to readers")
         self.batches_refused = counter("tidelog_batches_refused", "Batches refused as corrupt or out of sequence")
         self.duplicates = counter("tidelog_duplicates", "Retried batches answered with their first offset")
+        self.deduplicated = TallyCounter(
+            "tidelog_deduplicated_records", "Records dropped because of their content", self.registry, label="topic"
+        )
+        self.deduplication_bytes = self._gauge(
+            "tidelog_deduplication_bytes", "Bytes of memory that the contents of newest records take"
+        )
         self.requests = TallyCounter("tidelog_requests", "Requests by kind", self.registry, label="kind")
         self.connection_errors = counter("tidelog_connection_errors", "Connections closed for broken frames")
         self.access_refused = counter("tidelog_access_refused", "Requests refused because no permission allows them")

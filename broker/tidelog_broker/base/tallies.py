@@ -82,6 +82,7 @@ class PartitionFigures(NamedTuple):
     high_watermark: int
     log_start: int
     size_bytes: int
+    window_records: int | None = None
 
 
 class PartitionGauges(Collector):
@@ -101,9 +102,14 @@ class PartitionGauges(Collector):
         watermark = GaugeMetricFamily("tidelog_high_watermark_offset", "End of what is committed", labels=labels)
         start = GaugeMetricFamily("tidelog_log_start_offset", "First readable offset", labels=labels)
         size = GaugeMetricFamily("tidelog_partition_bytes", "Bytes of segments", labels=labels)
+        window = GaugeMetricFamily(
+            "tidelog_deduplication_window_records", "Records among which contents are looked for", labels=labels
+        )
         for each in self._figures():
             place = [each.topic, str(each.partition)]
+            if each.window_records is not None:
+                window.add_metric(place, each.window_records)
             watermark.add_metric(place, each.high_watermark)
             start.add_metric(place, each.log_start)
             size.add_metric(place, each.size_bytes)
-        yield from (watermark, start, size)
+        yield from (watermark, start, size, window)

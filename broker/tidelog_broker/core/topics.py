@@ -14,6 +14,8 @@ from typing import Final
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import (
+    DEDUPLICATE_RECORDS_MAX,
+    DEDUPLICATE_S_MAX,
     DIRTY_PERCENT_DEFAULT,
     PARTITIONS_MAX,
     RETENTION_MS_MAX,
@@ -219,6 +221,11 @@ def _with_cleanup(record: pb.TopicRecord) -> pb.TopicRecord:
     return completed
 
 
+def deduplicates(config: pb.TopicConfig) -> bool:
+    """Whether records are dropped whose content the partition has already."""
+    return bool(config.deduplicate_s or config.deduplicate_records)
+
+
 def check_config(config: pb.TopicConfig, *, copies_max: int = 1) -> None:
     """Refuse a configuration that cannot be served.
 
@@ -244,6 +251,14 @@ def check_config(config: pb.TopicConfig, *, copies_max: int = 1) -> None:
     _within("compaction_lag_ms", config.compaction_lag_ms, 0, RETENTION_MS_MAX)
     _within("tombstone_retention_ms", config.tombstone_retention_ms, 1, RETENTION_MS_MAX)
     _within("dirty_percent", config.dirty_percent, 1, 100)
+    _within("deduplicate_s", config.deduplicate_s, 0, DEDUPLICATE_S_MAX)
+    _within("deduplicate_records", config.deduplicate_records, 0, DEDUPLICATE_RECORDS_MAX)
+    if deduplicates(config) and config.cleanup != pb.DELETE:
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            "a compacted topic cannot drop duplicates: a key that goes back to an earlier value would keep the later "
+            "one; set deduplicate_s and deduplicate_records to 0, or cleanup to delete",
+        )
     if config.engine not in ENGINES:
         raise ProtocolError(pb.INVALID_REQUEST, f"engine {config.engine!r} is unknown; there is {', '.join(ENGINES)}")
 

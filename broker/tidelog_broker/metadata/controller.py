@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import uuid
 from typing import Final
 
@@ -17,10 +18,18 @@ from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.cluster.routes import Routes
 from tidelog_broker.core.placement.placement import NoPersistenceError
 from tidelog_broker.core.placement.registry import NodeRegistry, identity_fault
-from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID, TopicRegistry, altered, complete_config
+from tidelog_broker.core.topics import (
+    META_TOPIC_ID,
+    OFFSETS_TOPIC_ID,
+    TopicRegistry,
+    altered,
+    complete_config,
+    deduplicates,
+)
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_broker.metadata.topic_quotas import TopicQuotas
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.content_hash import CONTENT_KEY_BYTES
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import BATCH_BYTES_MAX
 from tidelog_proto.names import OFFSETS_TOPIC, check_topic_name
@@ -107,6 +116,7 @@ class Controller:
             self._refuse_too_many(record.config.partitions - first)
             self._quotas.check(record.creator, caller, topics=0, partitions=record.config.partitions - first)
             record.first_epochs.extend(await self._first_epochs(record.topic_id, record.config, first))
+            _with_content_key(record)
             _refuse_too_large(record)
             await self._meta_log.write_topic(record)
         return record
@@ -181,6 +191,7 @@ class Controller:
             serial=self._topics.newest_serial + 1,
             creator=creator,
         )
+        _with_content_key(record)
         _refuse_too_large(record)
         await self._meta_log.write_topic(record)
         return record
@@ -309,6 +320,12 @@ class Controller:
                         f"without {node_id!r} only {left} of {len(route.placement)} replicas of {record.name}/{index} "
                         f"would be there, {needed} are needed to write; let another node join first",
                     )
+
+
+def _with_content_key(record: pb.TopicRecord) -> None:
+    """Give a topic that drops duplicates the key of its hashes, once: it stays what it is."""
+    if deduplicates(record.config) and not record.content_key:
+        record.content_key = secrets.token_bytes(CONTENT_KEY_BYTES)
 
 
 def _refuse_too_large(record: pb.TopicRecord) -> None:

@@ -253,6 +253,7 @@ class Node:
             broker.metrics.outgoing_bytes.set(broker.bounds.outgoing.total_bytes)
             broker.metrics.clock_held.set(broker.clock.is_held)
             broker.metrics.ring_bytes.set(broker.rings.size_bytes)
+            broker.metrics.deduplication_bytes.set(broker.contents.in_flight_bytes)
             broker.metrics.index_bytes.set(broker.disk.hash_memory.size_bytes)
             share_out(broker.replication.pushing(), self.settings.push_windows_bytes)
             await asyncio.sleep(_HEARTBEAT_S)

@@ -8,6 +8,7 @@ pipeline    what producers send, until it is committed
 changes     who waits for something new
 retention   what is deleted
 compaction  what is compacted
+deduplication  which records are dropped because of their content
 snapshots   what is known of its producers, written beside the log
 """
 
@@ -24,6 +25,7 @@ from tidelog_broker.core.ring import HotRing, RingEntry
 from tidelog_broker.partition.access import Access
 from tidelog_broker.partition.changes import Changes
 from tidelog_broker.partition.compaction import Compaction
+from tidelog_broker.partition.deduplication import Deduplication
 from tidelog_broker.partition.deleting import RecordDeletion
 from tidelog_broker.partition.filtered_reader import FilteredReader, indexed_columns
 from tidelog_broker.partition.pipeline import Pipeline
@@ -74,6 +76,10 @@ class Partition:
         )
         self.snapshots = SnapshotWriter(self.state, driver.view, tools.io, io_key)
         self.pipeline = Pipeline(self.state, driver, tools=tools, io_key=io_key, failed=self.failed)
+        self.deduplication = Deduplication(
+            self.state, driver, tools=tools, io_key=io_key, check_offset=self.reader.check_offset
+        )
+        self._screen()
         self.deletion = RecordDeletion(self.state, self.changes, driver, self.access)
         self.retention = Retention(
             self.state,
@@ -179,6 +185,7 @@ class Partition:
             if news.successor == self.replica.state.node_id
             else self.state.not_owner()
         )
+        self.deduplication.forget()
         self.pipeline.decided(news.end_offset, not_written, held_by_all=news.held_by_all)
         self.tools.route_news.changed(self.driver.key[0])
         self.access.not_confirmed()
@@ -245,13 +252,23 @@ class Partition:
         self.state.topic = record
         self.log.segment_bytes = record.config.segment_bytes
         self.log.indexes.switch(indexed_columns(record.config))
+        self.deduplication.configure()
+        self._screen()
+
+    def _screen(self) -> None:
+        self.pipeline.screen_by(self.deduplication if self.deduplication.is_on else None)
 
     @property
     def figures(self) -> PartitionFigures:
         """What Prometheus is told. May be called by any thread."""
         state = self.state
         return PartitionFigures(
-            state.topic.name, state.index, state.high_watermark, state.log_start, self.log.size_bytes
+            state.topic.name,
+            state.index,
+            state.high_watermark,
+            state.log_start,
+            self.log.size_bytes,
+            self.deduplication.window_records,
         )
 
     # --- timed syncs -----------------------------------------------------------------------------------
@@ -291,6 +308,7 @@ class Partition:
     def _end(self, error: ProtocolError) -> None:
         self._cancel_sync()
         self.driver.stop()
+        self.deduplication.forget()
         self.pipeline.abandon(error)
         self.changes.changed()
         self.changes.wake()
@@ -307,6 +325,7 @@ class Partition:
         self.retention.close()
         await self.compaction.close()
         self.driver.stop()
+        self.deduplication.forget()
         if self.state.refusal is None:
             self.snapshots.save()
         await self.tools.io.call(self.io_key, self.log.close)

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from tidelog_broker.core.replication.epoch_writer import Group, Owner
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.partition.deduplication import INLINE_BYTES, Deduplication
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.partition.waiting import Settle, Waiting
@@ -33,6 +34,7 @@ from tidelog_broker.storage.segment.layout import padded
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader
+from tidelog_proto.thinned import THINNED_EXTRA_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +83,8 @@ class Pipeline:
         self._io_key = io_key
         self._disk_failed = failed
         self._bytes_max = tools.settings.partition_in_flight_bytes
-        self._group_bytes = tools.settings.group_bytes
+        self._group_bytes_max = self._group_bytes = tools.settings.group_bytes
+        self._screen: Deduplication | None = None
         self._queue: deque[PendingPublish] = deque()
         self._waiting = Waiting()
         self._uncommitted: deque[tuple[int, int]] = deque()
@@ -96,6 +99,11 @@ class Pipeline:
         self.queued_bytes = 0
         self.full_since_s: float | None = None
         """Since when there has been no space for what was to be appended, on the monotonic clock."""
+
+    def screen_by(self, screen: Deduplication | None) -> None:
+        """Have duplicates dropped from now on, or no more. Groups are short then: a batch is judged behind another."""
+        self._screen = screen
+        self._group_bytes = self._group_bytes_max if screen is None else min(INLINE_BYTES, self._group_bytes_max)
 
     @property
     def waits_for_all(self) -> bool:
@@ -173,6 +181,10 @@ class Pipeline:
         if owner is None:
             self._driver.want_owner()
             return
+        if self._screen is not None and not self._screen.is_ready_for(owner):
+            self._busy = True
+            self._screen.build(owner, self._screen_built)
+            return
         picked = self._drain()
         if not picked:
             if self._waiting_for_idle:
@@ -182,6 +194,8 @@ class Pipeline:
         needed_bytes = 0
         for pending in picked:
             needed_bytes += padded(len(pending.data))
+        if self._screen is not None:
+            needed_bytes += len(picked) * THINNED_EXTRA_BYTES
         if self._log.has_space(owner.epoch, needed_bytes):
             self._append(owner, picked)
             return
@@ -222,9 +236,8 @@ class Pipeline:
         elif error is not None and not isinstance(error, DiskFullError):
             self._fail(picked, error)
         elif owner is not self._state.writer:
-            # The epoch has ended meanwhile: back to the head of the queue, as if nothing had been.
-            self._queue.extendleft(reversed(picked))
-            self.queued_bytes += sum(len(pending.data) for pending in picked)
+            # The epoch has ended meanwhile: as if nothing had been.
+            self._put_back(picked)
             self._busy = False
             self.go_on()
         elif error is not None:
@@ -233,6 +246,20 @@ class Pipeline:
         else:
             self.full_since_s = None
             self._append(owner, picked)
+
+    def _put_back(self, picked: list[PendingPublish]) -> None:
+        """Put batches back to the head of the queue."""
+        self._queue.extendleft(reversed(picked))
+        self.queued_bytes += sum(len(pending.data) for pending in picked)
+
+    def _screen_built(self, error: ProtocolError | None) -> None:
+        """What duplicates are looked for in is there, or why it is not."""
+        if self._refusal is not None:
+            return
+        self._busy = False
+        if error is not None:
+            self.flush(error)
+        self.go_on()
 
     def roll(self) -> None:
         """Have the log begin another segment, if nothing is being written or waits to be; else nothing is done."""
@@ -264,7 +291,13 @@ class Pipeline:
         """Give offsets to a group and let it be written; `owner` may still append."""
         batches = [Batch(pending.header, pending.data) for pending in picked if pending.header is not None]
         assert len(batches) == len(picked), "only verified batches are drained"
-        group = self._driver.assign(batches)
+        if self._screen is None:
+            group = self._driver.assign(batches)
+        else:
+            screened = self._screened(self._screen, owner, picked, batches)
+            if screened is None:
+                return
+            group = screened
         for pending, outcome, duplicate in zip(picked, group.outcomes, group.duplicates, strict=True):
             if isinstance(outcome, StoredBatch):
                 self._waiting.add(pending.acks, outcome, duplicate, pending.settle, epoch=owner.epoch)
@@ -279,6 +312,26 @@ class Pipeline:
         self._uncommitted.append((group.end_offset, size_bytes))
         self._uncommitted_bytes += size_bytes
         self._driver.go()
+
+    def _screened(
+        self, screen: Deduplication, owner: Owner, picked: list[PendingPublish], batches: list[Batch]
+    ) -> Group | None:
+        """Give offsets to what is left of a group without duplicates; None when that has to wait.
+
+        What is not decided about yet goes back to the head of the queue.
+        """
+        if not screen.is_ready_for(owner):  # the topic was altered while space was made, or a batch was prepared
+            self._put_back(picked)
+            self._busy = False
+            self.go_on()
+            return None
+        if screen.is_long(owner, batches[0]):
+            screen.prepare(owner, batches[0], lambda: self._made_space(owner, picked, None, rolled=False))
+            return None
+        group = screen.assign(owner, batches)
+        self._put_back(picked[len(group.outcomes) :])
+        del picked[len(group.outcomes) :]
+        return group
 
     def _fail(self, picked: list[PendingPublish], error: BaseException) -> None:
         """The disk has failed: what was being written has an unknown outcome, and nothing more is accepted."""

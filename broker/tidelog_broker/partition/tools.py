@@ -16,6 +16,7 @@ from tidelog_broker.partition.pass_watch import LastMove
 from tidelog_broker.replication.driver_ports import Neighbours
 from tidelog_broker.replication.takeover_log import TakenOver
 from tidelog_broker.storage.segment.disk import Disk
+from tidelog_broker.wire.budget import Budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class PartitionTools:
     """When any of them last moved."""
     clock: SteadyClock
     """Tells how old records are."""
+    contents: Budget
+    """The memory for contents among which duplicates are looked for."""
     rings: RingBudget
     """The memory for newest batches."""
     metrics: NodeMetrics

@@ -25,14 +25,17 @@ from typing import Final, NamedTuple
 from tidelog_broker.core.replication.silent_producers import SilentProducers
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import BatchHeader
+from tidelog_proto.header import BatchHeader, Flags
 from tidelog_proto.limits import SEQUENCE_WINDOW_BATCHES
 
 PRODUCERS_MAX: Final = 10_000
 
 
 class StoredBatch(NamedTuple):
-    """Where a batch of a producer went."""
+    """Where a batch of a producer went; `duplicates` of its records were dropped, as the log had them already.
+
+    `dropped` tells who published it which, a bit a record; empty where all were, or it is not known any more.
+    """
 
     base_sequence: int
     end_sequence: int
@@ -40,6 +43,8 @@ class StoredBatch(NamedTuple):
     end_offset: int
     epoch: int
     append_timestamp_us: int
+    duplicates: int = 0
+    dropped: bytes = b""
 
 
 @dataclass(slots=True)
@@ -120,11 +125,12 @@ class ProducerTable:
         sequence, base_offset = header.base_sequence, header.base_offset
         stored = StoredBatch(
             sequence,
-            sequence + header.record_count,
+            sequence + (header.sequence_span or header.record_count),
             base_offset,
             base_offset + header.last_offset_delta + 1,
             header.epoch,
             header.append_timestamp_us,
+            duplicates_in(header) if header.sequence_span else 0,
         )
         self.last_append_timestamp_us = header.append_timestamp_us  # they never go back along a log
         if producer_id == 0:
@@ -156,6 +162,7 @@ class ProducerTable:
                     offset_count=stored.end_offset - stored.base_offset,
                     epoch=stored.epoch,
                     append_timestamp_us=stored.append_timestamp_us,
+                    duplicates=stored.duplicates,
                 )
         return message.SerializeToString()
 
@@ -181,6 +188,7 @@ class ProducerTable:
                         end_offset=stored.base_offset + stored.offset_count,
                         epoch=stored.epoch,
                         append_timestamp_us=stored.append_timestamp_us,
+                        duplicates=stored.duplicates,
                     )
                 )
             table._states[entry.producer_id] = state
@@ -188,6 +196,12 @@ class ProducerTable:
             # A snapshot of before there was the field still tells the time of its producers.
             table.last_append_timestamp_us = max(table.last_append_timestamp_us, newest_us)
         return table
+
+
+def duplicates_in(header: BatchHeader) -> int:
+    """Return how many records an owner has dropped of a stored batch: all, of one that is a control batch now."""
+    kept = 0 if header.flags & Flags.CONTROL else header.record_count
+    return header.sequence_span - kept if header.sequence_span else 0
 
 
 def known_from(snapshot: bytes) -> int:
@@ -203,7 +217,7 @@ def _find(window: Iterable[StoredBatch], header: BatchHeader) -> StoredBatch:
     """Find the first attempt of a retried batch; refuse what only overlaps one."""
     for stored in window:
         if stored.base_sequence == header.base_sequence:
-            if stored.end_sequence == header.base_sequence + header.record_count:
+            if stored.end_sequence == header.base_sequence + header.sequences:
                 return stored
             raise ProtocolError(
                 pb.INVALID_REQUEST,

@@ -26,7 +26,7 @@ from tidelog_proto.batch import RecordBatch
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import split_attachment
 from tidelog_proto.header import BatchHeader, Flags, claims_plain
-from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX, PUBLISH_TIMEOUT_MS_DEFAULT
+from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX, KIB, PUBLISH_TIMEOUT_MS_DEFAULT
 from tidelog_proto.names import INTERNAL_PREFIX
 from tidelog_proto.verify import verify_batch
 
@@ -34,10 +34,14 @@ VERIFY_INLINE_BYTES: Final = 4 * 1024 * 1024
 """Up to this size a batch that claims to be uncompressed is verified on the loop: about 60 µs and 50 µs a MB."""
 
 
+DROPPED_BYTES_MAX: Final = 256 * KIB
+"""So much of an answer says which records were dropped: an envelope is bounded. A batch takes 8 KiB at most."""
+
+
 class PublishInProgress:
     """A PUBLISH whose batches are on their way."""
 
-    __slots__ = ("_answer_envelope", "_left", "_metrics", "_request", "_results", "_timer")
+    __slots__ = ("_answer_envelope", "_dropped_bytes", "_left", "_metrics", "_request", "_results", "_timer")
 
     def __init__(self, broker: Broker, request: Request, entries: int) -> None:
         self._request: Request | None = request
@@ -47,6 +51,7 @@ class PublishInProgress:
         for _ in range(entries):
             self._results.add()
         self._left = entries
+        self._dropped_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def start_clock(self, loop: asyncio.AbstractEventLoop, timeout_ms: int) -> None:
@@ -69,7 +74,16 @@ class PublishInProgress:
             if duplicate:
                 self._metrics.duplicates.inc()
                 result.duplicate = True
+            if outcome.duplicates:
+                self._tell_dropped(result, outcome)
         self._settled()
+
+    def _tell_dropped(self, result: pb.PublishResult, outcome: StoredBatch) -> None:
+        """Tell how many records were dropped, and which while there is room for that."""
+        result.duplicates = outcome.duplicates
+        self._dropped_bytes += len(outcome.dropped)
+        if self._dropped_bytes <= DROPPED_BYTES_MAX:
+            result.dropped = outcome.dropped
 
     def settle_forwarded(self, index: int, told: pb.PublishResult) -> None:
         """Note what the owner of one batch has made of it."""
@@ -229,6 +243,10 @@ def _verified(data: memoryview, *, keyed: bool) -> BatchHeader:
     header = verify_batch(data)
     if header.flags & (Flags.CONTROL | Flags.DERIVED | Flags.TRANSACTIONAL):
         raise ProtocolError(pb.UNSUPPORTED_BATCH, "control, derived and transactional batches are not for producers")
+    if header.sequence_span:
+        raise ProtocolError(
+            pb.UNSUPPORTED_BATCH, "a sequence span is set by the node that drops records, and by no producer"
+        )
     if keyed and (not header.flags & Flags.KEY or RecordBatch.parse(data).columns().column("key").null_count):
         raise ProtocolError(
             pb.UNSUPPORTED_BATCH, "the topic keeps the latest record of each key: give every record a key"

@@ -1,0 +1,113 @@
+"""Reads the contents of a log's newest records back: what a new owner, or a changed setting, makes a window of.
+
+Back from the end, a stretch of the log after the other, until there are as many records as the window has, one is too
+old, or the log begins. Within a stretch it is read forwards, about a megabyte a step, so that each step is short work
+for a reader's thread and memory is bounded.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tidelog_broker.core.content_window import ContentWindow
+from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import RecordBatch, iter_batches
+from tidelog_proto.content_hash import ContentHasher, Contents
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.exact import Int64s
+from tidelog_proto.limits import MIB
+
+READ_BYTES: Final = MIB
+STRETCH_RECORDS: Final = 16_384
+
+
+class _Part(NamedTuple):
+    """The records of one batch."""
+
+    contents: Contents
+    offsets: Int64s
+    append_us: int
+
+
+class ContentHistory:
+    """See the module. `step` and `fill` are for another thread than the event loop's; one at a time.
+
+    Args:
+        log: what is read.
+        hasher: of the topic.
+        log_start: nothing below is read.
+        end: where the log ends, or a batch.
+        records_max: how many records are wanted.
+        oldest_us: records that were appended at this time or earlier are not; None: whenever.
+    """
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        hasher: ContentHasher,
+        *,
+        log_start: int,
+        end: int,
+        records_max: int,
+        oldest_us: int | None,
+    ) -> None:
+        self._log = log
+        self._hasher = hasher
+        self._log_start = log_start
+        self._records_max = records_max
+        self._oldest_us = oldest_us
+        self._end = end
+        """Where the stretch ends that is read."""
+        self._begin = self.next_offset = max(log_start, end - STRETCH_RECORDS)
+        self._stretch: list[_Part] = []
+        self._stretches: list[list[_Part]] = []
+        self.count = 0
+        self.is_whole = end <= log_start
+        """Whether all is read."""
+
+    def step(self) -> None:
+        """Read on.
+
+        Raises:
+            ProtocolError: the log does not have it, or is damaged.
+            StorageError: the disk failed.
+        """
+        found = self._log.reader.read(self.next_offset, READ_BYTES, limit_offset=self._end)
+        batches = [RecordBatch.parse(view) for view in chain.from_iterable(map(iter_batches, found.batches))]
+        if not batches:
+            raise ProtocolError(
+                pb.EPOCH_CHANGING, f"the log does not reach from {self.next_offset} to {self._end} any more; send again"
+            )
+        if self.next_offset == self._begin:
+            self._begin = min(self._begin, batches[0].base_offset)  # the stretch began inside of a batch
+        for batch in batches:
+            if not batch.control and len(batch):
+                stamp_us = batch.header.append_timestamp_us
+                part = _Part(self._hasher.hashes(batch), batch.offsets().to_numpy(), stamp_us)
+                self._stretch.append(part)
+                self.count += len(part.offsets)
+        self.next_offset = batches[-1].end_offset
+        if self.next_offset >= self._end:
+            self._go_back()
+
+    def _go_back(self) -> None:
+        stretch, self._stretch = self._stretch, []
+        self._stretches.append(stretch)
+        is_old = self._oldest_us is not None and any(part.append_us <= self._oldest_us for part in stretch)
+        self._end = self._begin
+        self.is_whole = self._end <= self._log_start or self.count >= self._records_max or is_old
+        self._begin = self.next_offset = max(self._log_start, self._end - STRETCH_RECORDS)
+
+    def fill(self, window: ContentWindow) -> None:
+        """Add what was read to a new window, which has the memory for it: the newest records that it can have."""
+        parts = list(chain.from_iterable(reversed(self._stretches)))
+        over = self.count - self._records_max
+        for contents, offsets, append_us in parts:
+            skipped = min(max(over, 0), len(offsets))
+            over -= skipped
+            if skipped < len(offsets):
+                window.add(contents[skipped:], offsets[skipped:], np.full(len(offsets) - skipped, append_us))

@@ -1,0 +1,360 @@
+"""Drops the records of a topic whose content its partition has already, before they get offsets (ADR 0087).
+
+The owner keeps a window of the contents of its newest records, those included that are not committed yet. What is in
+the window a batch loses, and so does what stands twice in it; what is left is appended as one batch, or, when nothing
+is, a control batch. Either lies behind all records for whose sake anything was dropped. So once it is committed, which
+its publisher waits for, those are, too, and if an epoch ends in front of one of them, neither is acknowledged.
+
+The window is a function of the log and the topic's settings: a new owner reads it back before it takes anything. A
+batch is judged by its producer's numbers first: one that is a retry, or refused, leaves nothing in the window.
+
+Short batches are screened on the event loop, long ones by a reader's thread, alone, while the pipeline waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tidelog_broker.core.content_window import ContentWindow
+from tidelog_broker.core.replication.epoch_writer import Group, Owner
+from tidelog_broker.core.replication.ports import Batch
+from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.core.topics import deduplicates
+from tidelog_broker.partition.content_history import ContentHistory
+from tidelog_broker.partition.state import PartitionState
+from tidelog_broker.partition.tools import PartitionTools
+from tidelog_broker.replication.driver import ReplicaDriver
+from tidelog_broker.storage.segment.layout import padded
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import RecordBatch
+from tidelog_proto.content_hash import ContentHasher, Contents, first_of_each
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import BatchHeader, Flags, unpack_header
+from tidelog_proto.limits import (
+    DEDUPLICATE_RECORDS_MAX,
+    DEDUPLICATED_BATCH_RECORDS_MAX,
+    HEADER_BYTES,
+    KIB,
+)
+from tidelog_proto.thinned import THINNED_EXTRA_BYTES, without_dropped
+
+INLINE_BYTES: Final = 64 * KIB
+"""A batch of more bytes, compressed or not, is screened by another thread ..."""
+INLINE_RECORDS: Final = 2048
+"""... and so is one of more records: half a millisecond."""
+READ_AGAIN_MS: Final = 100
+NO_MEMORY_RETRY_MS: Final = 1000
+
+Built = Callable[[ProtocolError | None], None]
+"""Called when a window is there, or why it is not."""
+
+
+class _Screened(NamedTuple):
+    """A batch without what the log has already: `contents` are those of its records, `dropped` as in `StoredBatch`."""
+
+    batch: Batch
+    contents: Contents
+    dropped: bytes
+
+
+class _Rebuild(NamedTuple):
+    """A window that is being made, and for what."""
+
+    history: ContentHistory
+    window: ContentWindow
+    owner: Owner
+    settings: tuple[int, int]
+    built: Built
+
+
+class Deduplication:
+    """See the module. All methods are for the event loop's thread.
+
+    Args:
+        state: what is known of the partition.
+        driver: what gives out offsets.
+        tools, io_key: the node's, and the partition's thread for reads.
+        check_offset: raises where the log here lacks a record that it should have.
+    """
+
+    def __init__(
+        self,
+        state: PartitionState,
+        driver: ReplicaDriver,
+        *,
+        tools: PartitionTools,
+        io_key: int,
+        check_offset: Callable[[int], None],
+    ) -> None:
+        self._state = state
+        self._driver = driver
+        self._tools = tools
+        self._io_key = io_key
+        self._check_offset = check_offset
+        self._window: ContentWindow | None = None
+        self._owner: Owner | None = None
+        """Whose window it is."""
+        self._prepared: tuple[Batch, _Screened | ProtocolError] | None = None
+        self._settings: tuple[int, int] = (0, 0)
+        self._hasher: ContentHasher | None = None
+        self.configure()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is dropped."""
+        return self._hasher is not None
+
+    @property
+    def window_records(self) -> int | None:
+        """How many records the window has; None where there is none. May be called by any thread."""
+        window = self._window
+        return len(window) if window is not None else None
+
+    def configure(self) -> None:
+        """Go by the topic's settings as they are now: where they have changed the window is read anew."""
+        config = self._state.topic.config
+        settings = (config.deduplicate_s, config.deduplicate_records)
+        if settings != self._settings:
+            self.forget()
+            self._settings = settings
+            wanted = deduplicates(config) and not self._state.is_internal
+            self._hasher = ContentHasher(self._state.topic.content_key) if wanted else None
+
+    def forget(self) -> None:
+        """Give up the window: the epoch has ended, or the partition is closed."""
+        window, self._window, self._owner, self._prepared = self._window, None, None, None
+        if window is not None:
+            window.close()
+
+    # --- the window ------------------------------------------------------------------------------------
+
+    def is_ready_for(self, owner: Owner) -> bool:
+        """Whether the window is that of an owner's log."""
+        return self._owner is owner
+
+    def build(self, owner: Owner, built: Built) -> None:
+        """Read the window back, as an owner that has written all to which it has given offsets."""
+        self.forget()
+        seconds, records = self._settings
+        records_max, age_us = records or DEDUPLICATE_RECORDS_MAX, seconds * 1_000_000
+        hasher, budget = self._hasher, self._tools.contents
+        if hasher is None:
+            built(None)
+            return
+        window = ContentWindow(records_max=records_max, age_us=age_us, take=budget.admit, give_back=budget.give_back)
+        history = ContentHistory(
+            self._state.log,
+            hasher,
+            log_start=self._state.log_start,
+            end=owner.next_offset,
+            records_max=records_max,
+            oldest_us=self._now_us(owner) - age_us if age_us else None,
+        )
+        self._read_on(_Rebuild(history, window, owner, self._settings, built))
+
+    def _read_on(self, rebuild: _Rebuild) -> None:
+        history, built = rebuild.history, rebuild.built
+        if history.is_whole:
+            self._fill(rebuild)
+            return
+        try:
+            self._check_offset(history.next_offset)
+        except ProtocolError as error:
+            built(self._not_yet(error))
+            return
+
+        def read(_: None, error: BaseException | None) -> None:
+            if error is not None:
+                built(self._not_yet(error))
+            elif self._is_wanted(rebuild):
+                self._read_on(rebuild)
+            else:
+                built(None)
+
+        self._tools.readers.start(self._io_key, history.step, read)
+
+    def _fill(self, rebuild: _Rebuild) -> None:
+        history, window, built = rebuild.history, rebuild.window, rebuild.built
+        if not window.reserve(history.count):
+            built(self._no_memory())
+            return
+
+        def filled(_: None, error: BaseException | None) -> None:
+            if error is None and self._is_wanted(rebuild):
+                self._window, self._owner = window, rebuild.owner
+            else:
+                window.close()
+            built(self._not_yet(error) if error is not None else None)
+
+        self._tools.readers.start(self._io_key, partial(history.fill, window), filled)
+
+    def _is_wanted(self, rebuild: _Rebuild) -> bool:
+        """Whether the epoch is still the one, and the topic set as it was, for which a window is being made."""
+        return self._state.writer is rebuild.owner and self._settings is rebuild.settings
+
+    def _not_yet(self, error: BaseException) -> ProtocolError:
+        if isinstance(error, ProtocolError) and error.code not in {pb.OFFSET_OUT_OF_RANGE, pb.NOT_OWNER}:
+            return error
+        return ProtocolError(
+            pb.EPOCH_CHANGING,
+            f"{self._state.name}: its newest records cannot be read to find duplicates ({error}); send again",
+            retry_after_ms=READ_AGAIN_MS,
+        )
+
+    def _no_memory(self) -> ProtocolError:
+        return ProtocolError(
+            pb.OVERLOADED,
+            f"{self._state.name}: no memory for the contents of its newest records; set deduplication_bytes of the "
+            "node higher, or deduplicate_records of topics lower",
+            retry_after_ms=NO_MEMORY_RETRY_MS,
+        )
+
+    def _now_us(self, owner: Owner) -> int:
+        """Return when a batch would be appended now; not later than when it is."""
+        return max(self._tools.clock.now_us(), owner.producers.last_append_timestamp_us)
+
+    # --- batches ---------------------------------------------------------------------------------------
+
+    def is_long(self, owner: Owner, batch: Batch) -> bool:
+        """Whether a batch has to be screened by another thread first: `prepare`."""
+        if not _is_heavy(batch.header) or self._prepared_of(batch) is not None:
+            return False
+        return self._judge(owner, batch.header) is None
+
+    def _prepared_of(self, batch: Batch) -> _Screened | ProtocolError | None:
+        prepared = self._prepared
+        return prepared[1] if prepared is not None and prepared[0].data is batch.data else None
+
+    def prepare(self, owner: Owner, batch: Batch, done: Callable[[], None]) -> None:
+        """Screen a long batch; `done` is called when `assign` may follow, if nothing else has happened meanwhile."""
+        window = self._window
+        assert window is not None
+
+        def screened(result: _Screened | None, error: BaseException | None) -> None:
+            self._prepared = (batch, result if result is not None else _refusal(error))
+            done()
+
+        work = partial(self._screen, window, batch, now_us=self._now_us(owner), log_start=self._state.log_start)
+        self._tools.readers.start(self._io_key, work, screened)
+
+    def assign(self, owner: Owner, batches: Sequence[Batch]) -> Group:
+        """Give offsets to batches, in order, up to one that has to be prepared first; `driver.go` must follow.
+
+        Returns:
+            What was decided about the first of them, as many as there are outcomes.
+        """
+        group = Group(owner.next_offset, owner.next_offset, owner.digest)
+        for batch in batches:
+            if self.is_long(owner, batch):
+                break
+            judged = self._judge(owner, batch.header)
+            if judged is None:
+                self._append(owner, batch, group)
+            elif isinstance(judged, StoredBatch):
+                _note(group, self._with_dropped(judged, batch), is_retry=True)
+            else:
+                self._take(self._driver.assign([batch]), group)
+        self._prepared = None
+        group.end_offset = owner.next_offset
+        return group
+
+    def _judge(self, owner: Owner, header: BatchHeader) -> StoredBatch | ProtocolError | bool | None:
+        """Return None for a batch that is to be screened, where its first attempt went, or False for all others."""
+        if header.flags & Flags.CONTROL:
+            return False
+        try:
+            return owner.producers.check(header)
+        except ProtocolError:
+            return False  # whoever gives out offsets says the same
+
+    def _append(self, owner: Owner, batch: Batch, group: Group) -> None:
+        window = self._window
+        assert window is not None
+        try:
+            screened = self._prepared_of(batch)
+            if screened is None:
+                screened = self._screen(window, batch, now_us=self._now_us(owner), log_start=self._state.log_start)
+            if isinstance(screened, ProtocolError):
+                raise screened
+            if not window.reserve(len(screened.contents)):
+                raise self._no_memory()
+        except ProtocolError as error:
+            _note(group, error, is_retry=False)
+            return
+        appended = self._driver.assign([screened.batch])
+        (outcome,) = appended.outcomes
+        if isinstance(outcome, StoredBatch):
+            first, count = outcome.base_offset, len(screened.contents)
+            window.add(screened.contents, np.arange(first, first + count), np.full(count, outcome.append_timestamp_us))
+            if outcome.duplicates:
+                self._tools.metrics.deduplicated.tally(self._state.topic.name).inc(outcome.duplicates)
+                appended.outcomes[0] = outcome._replace(dropped=screened.dropped)
+        self._take(appended, group)
+
+    def _take(self, appended: Group, group: Group) -> None:
+        group.batches += appended.batches
+        group.headers += appended.headers
+        group.outcomes += appended.outcomes
+        group.duplicates += appended.duplicates
+
+    def _screen(self, window: ContentWindow, batch: Batch, *, now_us: int, log_start: int) -> _Screened:
+        """Return a batch without what is in the window, or twice in it. For any thread.
+
+        Raises:
+            ProtocolError: BATCH_TOO_LARGE.
+        """
+        assert self._hasher is not None
+        header, data = batch
+        if header.record_count > DEDUPLICATED_BATCH_RECORDS_MAX:
+            raise ProtocolError(
+                pb.BATCH_TOO_LARGE,
+                f"{header.record_count} records; a topic that drops duplicates takes batches of at most "
+                f"{DEDUPLICATED_BATCH_RECORDS_MAX}: send smaller ones",
+            )
+        records = RecordBatch(header, data[HEADER_BYTES:])
+        contents = self._hasher.hashes(records)
+        keep = (window.find(contents, now_us=now_us, log_start=log_start) < 0) & first_of_each(contents)
+        if keep.all():
+            return _Screened(batch, contents, b"")
+        thinned = memoryview(without_dropped(records, keep))
+        if padded(len(thinned)) > padded(len(data)) + THINNED_EXTRA_BYTES:
+            raise ProtocolError(
+                pb.BATCH_TOO_LARGE,
+                f"without its duplicates the batch is longer ({len(thinned)} bytes, not {len(data)}), as it was "
+                "compressed better than is done here: send it uncompressed, or with the usual level",
+            )
+        return _Screened(Batch(unpack_header(thinned), thinned), contents[keep], _bits(~keep))
+
+    def _with_dropped(self, stored: StoredBatch, batch: Batch) -> StoredBatch:
+        """Return where a retried batch went, with which of its records were dropped, if the window tells that still."""
+        kept = batch.header.record_count - stored.duplicates
+        if not stored.duplicates or not kept or self._window is None or self._hasher is None:
+            return stored
+        contents = self._hasher.hashes(RecordBatch(batch.header, batch.data[HEADER_BYTES:]))
+        found = self._window.find(contents, now_us=stored.append_timestamp_us, log_start=self._state.log_start)
+        keep = (found >= stored.base_offset) & (found < stored.end_offset) & first_of_each(contents)
+        return stored._replace(dropped=_bits(~keep)) if int(keep.sum()) == kept else stored
+
+
+def _note(group: Group, outcome: StoredBatch | ProtocolError, *, is_retry: bool) -> None:
+    group.outcomes.append(outcome)
+    group.duplicates.append(is_retry)
+
+
+def _is_heavy(header: BatchHeader) -> bool:
+    size_bytes = max(header.body_length, header.uncompressed_length)
+    return size_bytes > INLINE_BYTES or header.record_count > INLINE_RECORDS
+
+
+def _bits(dropped: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> bytes:
+    return b"" if dropped.all() else np.packbits(dropped, bitorder="little").tobytes()
+
+
+def _refusal(error: BaseException | None) -> ProtocolError:
+    if isinstance(error, ProtocolError):
+        return error
+    return ProtocolError(pb.INTERNAL, f"looking for duplicates failed: {error!r}")

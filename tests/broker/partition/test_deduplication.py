@@ -1,0 +1,274 @@
+"""Duplicates by content, at real nodes: what is dropped, what is told of it, and what a crash or takeover leaves."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.broker.founded import Founded
+from tests.broker.peer import Peer, batch
+from tests.broker.stand import Stand
+
+from tidelog_broker.node.node import Node
+from tidelog_broker.partition import content_history
+from tidelog_broker.partition.partition import Partition
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
+from tidelog_proto.columns import Headers
+from tidelog_proto.header import Codec
+
+
+def of(node: Node, topic: pb.TopicInfo) -> Partition:
+    return node.broker.partitions.get(topic.topic_id, 0)
+
+
+async def values_of(peer: Peer, topic: pb.TopicInfo) -> list[bytes | None]:
+    """Return what a consumer would see, and that the batches of the log follow each other."""
+    values: list[bytes | None] = []
+    at = 0
+    while found := await peer.fetch(topic.topic_id, at):
+        for one in found:
+            assert one.base_offset == at
+            at = one.end_offset
+            values += [] if one.control else one.values()
+    return values
+
+
+async def one(peer: Peer, topic: pb.TopicInfo, data: bytes) -> pb.PublishResult:
+    (result,) = await peer.publish(topic.topic_id, data)
+    assert not result.HasField("error"), result
+    return result
+
+
+async def test_what_the_window_has_is_dropped_and_told(peer: Peer) -> None:
+    topic = await peer.create(deduplicate_records=100)
+    first = await one(peer, topic, batch(b"a", b"b", b"a"))
+    assert (first.base_offset, first.duplicates, first.dropped) == (0, 1, b"\x04")
+    again = await one(peer, topic, batch(b"c", b"a", b"d", b"b"))
+    assert (again.base_offset, again.duplicates, again.dropped) == (2, 2, b"\x0a")
+    none = await one(peer, topic, batch(b"c", b"d"))
+    assert (none.duplicates, none.dropped) == (2, b"")
+    fresh = await one(peer, topic, batch(b"e"))
+    assert (fresh.base_offset, fresh.duplicates) == (5, 0)  # a control batch lies in front of it
+    assert await values_of(peer, topic) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+async def test_a_topic_that_wants_none_of_it_keeps_everything(node: Node, peer: Peer) -> None:
+    topic = await peer.create()
+    for _ in range(2):
+        assert (await one(peer, topic, batch(b"a", b"a"))).duplicates == 0
+    assert await values_of(peer, topic) == [b"a"] * 4
+    assert of(node, topic).deduplication.window_records is None
+
+
+async def test_content_is_key_value_tag_and_headers_and_not_the_time(peer: Peer) -> None:
+    topic = await peer.create(deduplicate_records=100)
+
+    def record(
+        value: bytes | None, key: bytes | None = None, tag: str | None = None, headers: Headers = (), at_us: int = 1
+    ) -> bytes:
+        columns = columns_of([value], keys=[key], tags=[tag], headers=[headers], timestamps_us=[at_us])
+        return encode_batch(columns, now_us=1).to_bytes()
+
+    different = [
+        record(None),
+        record(b""),
+        record(b"a"),
+        record(b"a", b""),
+        record(b"a", b"a"),
+        record(b"", b"aa"),
+        record(b"a", tag=""),
+        record(b"a", tag="a"),
+        record(b"a", headers=(("a", None),)),
+        record(b"a", headers=(("a", b""),)),
+        record(b"a", headers=(("", b"a"),)),
+        record(b"a", headers=(("a", b""), ("b", b""))),
+        record(b"a", headers=(("b", b""), ("a", b""))),
+        record(bytes(256)),
+        record(bytes(257)),
+        record(bytes(300)),
+    ]
+    for data in different:
+        assert (await one(peer, topic, data)).duplicates == 0
+    for data in different:
+        assert (await one(peer, topic, data)).duplicates == 1
+    assert (await one(peer, topic, record(b"a", b"a", at_us=2))).duplicates == 1
+    assert (await one(peer, topic, batch(b"a"))).duplicates == 1  # without columns for what it does not have
+
+
+async def test_numbers_of_dropped_records_are_used_up_and_a_retry_is_told_the_same(stand: Stand) -> None:
+    node = await stand.start()
+    peer = await stand.peer()
+    topic = await peer.create(deduplicate_records=100)
+    await one(peer, topic, batch(b"a", b"b", producer_id=1))
+    thinned = batch(b"a", b"c", b"b", producer_id=2)
+    dropped = batch(b"a", b"b", producer_id=2, sequence=3)
+    told = [await one(peer, topic, data) for data in (thinned, dropped)]
+    assert [result.duplicates for result in told] == [2, 2]
+    assert [result.dropped for result in told] == [b"\x05", b""]
+
+    async def check(peer: Peer) -> None:
+        for data, before in zip((thinned, dropped), told, strict=True):
+            again = await one(peer, topic, data)
+            assert again.duplicate
+            assert (again.base_offset, again.duplicates, again.dropped) == (
+                before.base_offset,
+                before.duplicates,
+                before.dropped,
+            )
+
+    await check(peer)
+    assert of(node, topic).state.high_watermark == 4
+    await stand.crash()
+    node = await stand.start()
+    peer = await stand.peer()
+    await check(peer)
+    (gap,) = await peer.publish(topic.topic_id, batch(b"z", producer_id=2, sequence=6))
+    assert gap.error.code == pb.SEQUENCE_GAP
+    assert (await one(peer, topic, batch(b"d", b"a", producer_id=2, sequence=5))).duplicates == 1
+    assert await values_of(peer, topic) == [b"a", b"b", b"c", b"d"]
+
+
+async def test_what_is_refused_leaves_nothing_in_the_window(peer: Peer) -> None:
+    topic = await peer.create(deduplicate_records=100)
+    (refused,) = await peer.publish(topic.topic_id, batch(b"a", producer_id=1, sequence=7))
+    assert refused.error.code == pb.UNKNOWN_PRODUCER
+    stored = await one(peer, topic, batch(b"a", producer_id=1))
+    assert (stored.duplicates, stored.base_offset) == (0, 0)
+
+
+async def test_only_a_node_sets_a_span(peer: Peer) -> None:
+    topic = await peer.create(deduplicate_records=100)
+    header = RecordBatch.parse(batch(b"a")).header._replace(sequence_span=2)
+    (refused,) = await peer.publish(topic.topic_id, header.pack() + batch(b"a")[128:])
+    assert refused.error.code == pb.UNSUPPORTED_BATCH
+
+
+async def test_the_window_is_the_same_after_a_restart(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content_history, "STRETCH_RECORDS", 7)
+    monkeypatch.setattr(content_history, "READ_BYTES", 600)
+    drawn = random.Random(1)
+    node = await stand.start()
+    peer = await stand.peer()
+    topic = await peer.create(deduplicate_records=20)
+    log: list[bytes] = []
+    for number in range(60):
+        if number % 20 == 19:
+            await stand.crash()
+            node = await stand.start()
+            peer = await stand.peer()
+        contents = [b"%d" % drawn.randrange(60) for _ in range(drawn.randrange(1, 6))]
+        before, added = log[-20:], list[bytes]()
+        for content in contents:
+            if content not in before and content not in added:
+                added.append(content)
+        result = await one(peer, topic, batch(*contents))
+        assert result.duplicates == len(contents) - len(added)
+        log += added
+    assert await values_of(peer, topic) == log
+    assert of(node, topic).deduplication.window_records == 20
+
+
+async def test_settings_may_change_and_the_window_is_read_anew(node: Node, peer: Peer) -> None:
+    topic = await peer.create("t")
+    await one(peer, topic, batch(b"a", b"b", b"c"))
+
+    async def alter(**settings: int) -> None:
+        reply = await peer.ask(topic_alter=pb.TopicAlter(name="t", **settings))  # type: ignore[arg-type]  # of ints
+        assert reply.envelope.WhichOneof("kind") == "topic_reply", reply.envelope
+
+    await alter(deduplicate_records=2)
+    assert [(await one(peer, topic, batch(value))).duplicates for value in (b"b", b"c")] == [1, 1]
+    await alter(deduplicate_records=3)
+    assert (await one(peer, topic, batch(b"a"))).duplicates == 1
+    await alter(deduplicate_records=0, deduplicate_s=3600)
+    assert (await one(peer, topic, batch(b"a"))).duplicates == 1
+    assert node.broker.contents.in_flight_bytes > 0
+    await alter(deduplicate_s=0)
+    assert (await one(peer, topic, batch(b"a"))).duplicates == 0
+    assert node.broker.contents.in_flight_bytes == 0
+    refused = await peer.refused(topic_alter=pb.TopicAlter(name="t", deduplicate_s=1, cleanup=pb.COMPACT))
+    assert refused.code == pb.INVALID_REQUEST
+
+
+async def test_time_bounds_the_window(node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = await peer.create(deduplicate_s=10)
+    await one(peer, topic, batch(b"a"))
+    assert (await one(peer, topic, batch(b"a"))).duplicates == 1
+    now_us = node.broker.clock.now_us
+    monkeypatch.setattr(node.broker.clock, "now_us", lambda: now_us() + 9_000_000)
+    assert (await one(peer, topic, batch(b"a"))).duplicates == 1
+    monkeypatch.setattr(node.broker.clock, "now_us", lambda: now_us() + 12_000_000)
+    assert (await one(peer, topic, batch(b"a"))).duplicates == 0
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+async def test_long_batches_of_any_codec(node: Node, peer: Peer, codec: Codec) -> None:
+    topic = await peer.create(f"t-{codec.name.lower()}", deduplicate_records=50_000, flush=pb.NEVER)
+    drawn = random.Random(2)
+    values = [drawn.randbytes(drawn.choice([5, 60, 300])) for _ in range(9_000)]
+    assert (await one(peer, topic, batch(*values[:6_000], codec=codec))).duplicates == 0
+    numbers = [peer.post_publish(topic.topic_id, batch(*part, codec=codec)) for part in (values[3_000:], values[-10:])]
+    results = [(await peer.published(number))[0] for number in numbers]
+    assert [result.duplicates for result in results] == [3_000, 10]
+    assert await values_of(peer, topic) == values
+    assert of(node, topic).deduplication.window_records == 9_000
+
+
+async def test_batches_of_too_many_records_are_refused(peer: Peer) -> None:
+    topic = await peer.create(deduplicate_records=10)
+    columns = columns_of([b""] * 65_537)
+    (refused,) = await peer.publish(topic.topic_id, encode_batch(columns, now_us=1).to_bytes())
+    assert refused.error.code == pb.BATCH_TOO_LARGE
+
+
+async def test_without_memory_nothing_is_taken(stand: Stand) -> None:
+    node = await stand.start(deduplication_bytes=1024 * 1024)
+    peer = await stand.peer()
+    topics = [await peer.create(f"t{number}", deduplicate_records=20_000) for number in range(8)]
+    refused = 0
+    for number, topic in enumerate(topics):
+        (result,) = await peer.publish(topic.topic_id, batch(b"%d" % number))
+        if result.HasField("error"):
+            assert result.error.code == pb.OVERLOADED
+            refused += 1
+    assert refused == 2
+    await peer.delete("t0")
+    (result,) = await peer.publish(topics[-1].topic_id, batch(b"7"))
+    assert not result.HasField("error")
+    assert node.broker.contents.in_flight_bytes <= 1024 * 1024
+
+
+async def test_deleted_records_may_be_published_anew(peer: Peer) -> None:
+    topic = await peer.create(deduplicate_records=100)
+    await one(peer, topic, batch(b"a", b"b"))
+    entry = pb.DeleteRecordsEntry(topic_id=topic.topic_id, partition=0, offset=1)
+    await peer.ask(delete_records=pb.DeleteRecords(entries=[entry]))
+    assert (await one(peer, topic, batch(b"a", b"b"))).duplicates == 1
+
+
+async def test_a_duplicate_waits_for_what_it_duplicates(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    peer = await founded.peer("a")
+    topic = await peer.create(replication_factor=3, deduplicate_records=100)
+    await founded.publish(peer, topic.topic_id, b"first")
+    copies = await founded.copies((topic.topic_id, 0), end_offset=1)
+    owner = copies[0].state.owner_id
+    others = [name for name in founded.nodes if name != owner]
+    peer = await founded.peer(owner)
+    for name in others:  # the owner is alone: what it takes is not committed
+        await founded.crash(name)
+    numbers = [peer.post_publish(topic.topic_id, batch(b"lost"), timeout_ms=20_000) for _ in range(2)]
+    partition = founded.nodes[owner].broker.partitions.get(topic.topic_id, 0)
+    await founded.until(lambda: partition.log.end_offset == 3 or all(map(peer.answered, numbers)), "nothing happened")
+    for number in filter(peer.answered, numbers):  # it has noticed already that nobody is there
+        assert (await peer.published(number))[0].HasField("error")
+    await founded.crash(owner)
+    for name in others:
+        await founded.start(name)
+    await founded.until(lambda: founded.owner((topic.topic_id, 0), others[0]) in others, "nobody has taken over")
+    peer = await founded.peer(others[0])
+    result = await founded.publish(peer, topic.topic_id, b"lost")
+    assert result.duplicates == 0
+    assert (await founded.publish(peer, topic.topic_id, b"first")).duplicates == 1
