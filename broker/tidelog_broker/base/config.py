@@ -220,7 +220,7 @@ class NodeSettings(BaseModel):
         256 * MIB,
         ge=MIB,
         description="What the contents of newest records may take in memory, of all partitions whose topics drop "
-        "duplicates, 40 bytes a record; past it, records for one more are refused and may be sent again.",
+        "duplicates, 48 bytes a record; past it, records for one more are refused and may be sent again.",
     )
     group_bytes: int = Field(8 * MIB, ge=1, description="The most that is appended and synced in one go.")
     write_stall_ms: int = Field(

@@ -20,13 +20,15 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tidelog_proto.content_hash import Contents
 from tidelog_proto.exact import Int64s
 
-ROW_BYTES: Final = 40
-"""Two numbers of the hash, offset and time of 8 bytes each, and two places of 4 in the table."""
+ROW_BYTES: Final = 48
+"""Two numbers of the hash, offset and time of 8 bytes each, and two places of 8 in the table."""
 
+_Tags = npt.NDArray[np.uint32]
 _ROWS_MIN: Final = 4096
 """Of a generation, unless the window is smaller."""
 
@@ -74,13 +76,12 @@ class ContentWindow:
         """
         self._expire(now_us, log_start)
         found = np.full(len(contents), -1, np.int64)
+        tags = _tags(contents)
         for generation in reversed(self._generations):
-            left = np.flatnonzero(found < 0)
-            if not len(left):
-                break
-            rows = generation.find(contents[left])
-            counts = rows >= max(self._start - generation.first, 0)
-            found[left[counts]] = generation.offsets[rows[counts]]
+            wanted, rows = generation.find(contents, tags)
+            if len(wanted):
+                counts = (rows >= self._start - generation.first) & (found[wanted] < 0)
+                found[wanted[counts]] = generation.offsets[rows[counts]]
         return found
 
     def reserve(self, count: int) -> bool:
@@ -162,28 +163,36 @@ class _Generation:
         self.offsets: Int64s = np.zeros(rows, np.int64)
         self.append_us: Int64s = np.zeros(rows, np.int64)
         self._contents: Contents = np.zeros((rows, 2), np.uint64)
-        self._table = np.zeros(2 * rows, np.int32)
-        """The number of a row and 1 more; 0: free."""
-        self._mask = 2 * rows - 1
+        self._tags = np.zeros(2 * rows, np.uint32)
+        """In each place of the table a part of the hash that is there; 0: free."""
+        self._rows = np.zeros(2 * rows, np.int32)
+        """And the row that it is of."""
+        self._mask = np.uint64(2 * rows - 1)
 
     @property
     def room(self) -> int:
         """How many rows it has left."""
         return len(self.offsets) - self.count
 
-    def find(self, contents: Contents) -> Int64s:
-        """Return the newest row of each content, -1 without one."""
-        found = np.full(len(contents), -1, np.int64)
-        wanted = np.arange(len(contents))
+    def find(self, contents: Contents, tags: _Tags) -> tuple[Int64s, Int64s]:
+        """Return the numbers of those contents that are here, and of each its newest row."""
         places = self._places(contents)
+        wanted = np.arange(len(contents))
+        numbers: list[Int64s] = []
+        rows: list[Int64s] = []
         while len(wanted):
-            rows = self._table[places].astype(np.int64) - 1
-            there = rows >= 0
-            wanted, places, rows = wanted[there], places[there], rows[there]
-            same = (self._contents[rows] == contents[wanted]).all(axis=1)
-            found[wanted[same]] = rows[same]
-            wanted, places = wanted[~same], (places[~same] + 1) & self._mask
-        return found
+            there = self._tags[places]
+            taken = np.flatnonzero(there)
+            alike = taken[there[taken] == tags[wanted[taken]]]
+            if len(alike):  # nearly always the same content
+                found = self._rows[places[alike]].astype(np.int64)
+                same = (self._contents[found] == contents[wanted[alike]]).all(axis=1)
+                numbers.append(wanted[alike[same]])
+                rows.append(found[same])
+                taken = np.setdiff1d(taken, alike[same], assume_unique=True)
+            wanted, places = wanted[taken], self._next(places[taken])
+        none = np.empty(0, np.int64)
+        return np.concatenate([none, *numbers]), np.concatenate([none, *rows])
 
     def add(self, contents: Contents, offsets: Int64s, append_us: Int64s) -> None:
         """Add rows, for which there is room. Of equal contents the newest row is found from then on."""
@@ -191,20 +200,30 @@ class _Generation:
         self._contents[part], self.offsets[part], self.append_us[part] = contents, offsets, append_us
         rows = np.arange(part.start, part.stop)
         self.count = part.stop
-        places = self._places(contents)
+        places, tags = self._places(contents), _tags(contents)
         while len(rows):
-            others = self._table[places].astype(np.int64) - 1
-            free = others < 0
-            same = ~free & (self._contents[others] == self._contents[rows]).all(axis=1)
+            free = self._tags[places] == 0
+            others = self._rows[places].astype(np.int64)
+            same = ~free & (self._tags[places] == tags)
+            alike = np.flatnonzero(same)
+            same[alike] = (self._contents[others[alike]] == self._contents[rows[alike]]).all(axis=1)
             ours = free | (same & (others < rows))
-            self._table[places[ours]] = rows[ours] + 1
-            settled = (self._table[places] == rows + 1) | (same & ~ours)
+            self._tags[places[ours]], self._rows[places[ours]] = tags[ours], rows[ours]
+            settled = (ours & (self._rows[places] == rows)) | (same & ~ours)
             # Who finds another content there goes on; who was overwritten in this step looks at the place again.
-            places = np.where(free | same, places, (places + 1) & self._mask)[~settled]
-            rows = rows[~settled]
+            places = np.where(free | same, places, self._next(places))[~settled]
+            rows, tags = rows[~settled], tags[~settled]
 
     def _places(self, contents: Contents) -> Int64s:
-        return (contents[:, 0] & np.uint64(self._mask)).astype(np.int64)
+        return (contents[:, 0] & self._mask).astype(np.int64)
+
+    def _next(self, places: Int64s) -> Int64s:
+        return (places + 1) & np.int64(self._mask)
+
+
+def _tags(contents: Contents) -> _Tags:
+    """Return of each hash a part, which is not 0."""
+    return (contents[:, 1] >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
 
 
 def _power(count: int) -> int:

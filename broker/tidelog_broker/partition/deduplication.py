@@ -42,7 +42,7 @@ from tidelog_proto.limits import (
 )
 from tidelog_proto.thinned import THINNED_EXTRA_BYTES, without_dropped
 
-INLINE_BYTES: Final = 64 * KIB
+INLINE_BYTES: Final = 128 * KIB
 """A batch of more bytes, compressed or not, is screened by another thread ..."""
 INLINE_RECORDS: Final = 2048
 """... and so is one of more records: half a millisecond."""
