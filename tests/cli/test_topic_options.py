@@ -21,9 +21,21 @@ def test_what_a_topic_keeps(cli: Cli) -> None:
     assert {name: told[name] for name in wanted} == wanted | {"compaction_lag_ms": 0}
 
 
+def test_what_a_topic_drops(cli: Cli) -> None:
+    assert cli("topic", "create", "drops", "--deduplicate", "10m", "--deduplicate-records", "5000").code == 0
+    told = json.loads(cli("topic", "describe", "drops", "--json").out)
+    assert (told["deduplicate_s"], told["deduplicate_records"]) == (600, 5000)
+    assert "deduplicate 10 min, 5,000 records" in cli("topic", "describe", "drops").out
+    assert cli("topic", "alter", "drops", "--deduplicate", "0").code == 0
+    told = json.loads(cli("topic", "describe", "drops", "--json").out)
+    assert (told["deduplicate_s"], told["deduplicate_records"]) == (0, 5000)
+
+
 @pytest.mark.parametrize(
     "options",
     [
+        ("--deduplicate", "10ms"),
+        ("--deduplicate-records", "-1"),
         ("--retention-time", "-1d"),
         ("--retention-time", "7 moons"),
         ("--cleanup", "burn"),

@@ -52,6 +52,26 @@ async def test_topics(http: httpx.AsyncClient, topic: str) -> None:
     assert (await http.get(f"/v1/topics/{topic}")).status_code == 404
 
 
+async def test_duplicates_are_dropped_and_told(http: httpx.AsyncClient) -> None:
+    name = f"t-{secrets.token_hex(4)}"
+    made = await http.post("/v1/topics", json={"name": name, "deduplicate_s": 600, "deduplicate_records": 1000})
+    assert (made.json()["deduplicate_s"], made.json()["deduplicate_records"]) == (600, 1000)
+    path = f"/v1/topics/{name}/records"
+    first = await http.post(path, json={"records": [{"value": "a"}, {"value": "b"}, {"value": "a"}]})
+    stored = [{"partition": 0, "offset": 0}, {"partition": 0, "offset": 1}, {"partition": 0}]
+    assert first.json() == {"results": stored, "duplicates": 1}
+    records = [{"value": f"{number % 150}"} for number in range(200)]
+    many = await http.post(path, json={"records": records})
+    assert many.status_code == 200
+    assert many.json()["duplicates"] == 50
+    assert [each.get("offset") for each in many.json()["results"]] == [*range(2, 152), *[None] * 50]
+    altered = await http.patch(f"/v1/topics/{name}", json={"deduplicate_s": 0, "deduplicate_records": 0})
+    assert altered.json()["deduplicate_s"] == 0
+    assert (await http.post(path, json={"records": [{"value": "a"}]})).json() == {
+        "results": [{"partition": 0, "offset": 152}]
+    }
+
+
 async def test_every_kind_of_record_comes_back_as_it_went(http: httpx.AsyncClient, topic: str) -> None:
     records: list[dict[str, Any]] = [
         {

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tests.simulation import forks
+from tests.simulation.contents import LoggedContents
 from tests.simulation.deletions import Deletions, log_start_of, tells_of_producers
 from tests.simulation.final import compare_compacted, compare_logs, compare_with_history, unequal
 from tests.simulation.forks import Fork
@@ -57,7 +58,14 @@ class Checks:
         """Which losses nodes have come to know in this step."""
         self._told: set[tuple[Process, str]] = set()
         self.deletions = {key: Deletions(truth, world.scenario, world.clock) for key, truth in self.truths.items()}
+        config = world.topic.config
         for key, truth in self.truths.items():
+            if world.scenario.deduplicates:
+                truth.contents = LoggedContents(
+                    records_max=config.deduplicate_records,
+                    age_us=config.deduplicate_s * 1_000_000,
+                    require=self.require,
+                )
             truth.lacked_by = partial(self._lacked_by, key)
 
     def _bad(self, node_id: str) -> bool:

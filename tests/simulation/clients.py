@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation import forks
 from tests.simulation.history import Delivered, Publish, PublishReply, Seen
-from tests.simulation.payload import KeyedRecord, is_sound, keyed_records, make_batch, payload_of
+from tests.simulation.payload import KeyedRecord, batch_of, is_sound, keyed_records, make_batch, payload_of
 
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
@@ -75,6 +75,8 @@ class Producer:
         payload = self._number << 32 | self._count << 4
         acks = pb.QUORUM if self._world.calm else self._acks
         publish = Publish(self._key, self._producer_id, self._sequence, records, payload, acks)
+        if self._world.scenario.deduplicates:
+            publish.contents = self._world.drawn[self._key].contents(records)
         self._count += 1
         if self._producer_id:
             self._sequence += records
@@ -98,14 +100,19 @@ class Producer:
         self._world.clock.after(self._timeout_us, lambda: self._timed_out(publish, attempt))
 
     def _arrive(self, process: Process, publish: Publish, attempt: int) -> None:
-        header, data = make_batch(
-            publish.payload,
-            publish.records,
-            producer_id=publish.producer_id,
-            base_sequence=publish.base_sequence,
-            keyed=self._world.scenario.is_keyed,
-            tombstones=self._world.scenario.compacts,
-        )
+        if publish.contents:
+            header, data = batch_of(
+                publish.contents, producer_id=publish.producer_id, base_sequence=publish.base_sequence
+            )
+        else:
+            header, data = make_batch(
+                publish.payload,
+                publish.records,
+                producer_id=publish.producer_id,
+                base_sequence=publish.base_sequence,
+                keyed=self._world.scenario.is_keyed,
+                tombstones=self._world.scenario.compacts,
+            )
         copy = process.partitions.get(self._key)
         if copy is None:
             return  # it is being opened

@@ -80,7 +80,9 @@ class Copy:
                 error=outcome.code,
                 owner_hint=self.replica.state.active.owner,
             )
-        return PublishReply("stored", outcome.base_offset, outcome.end_offset, outcome.epoch)
+        return PublishReply(
+            "stored", outcome.base_offset, outcome.end_offset, outcome.epoch, duplicates=outcome.duplicates
+        )
 
     async def read(self, offset: int) -> Sequence[memoryview]:
         """Read for a consumer, as `server.handlers.fetch` does.

@@ -20,6 +20,7 @@ class PublishReply(NamedTuple):
     epoch: int = -1
     error: int = 0
     owner_hint: str = ""
+    duplicates: int = 0
 
 
 @dataclass(slots=True)
@@ -36,6 +37,8 @@ class Publish:
     outcome: Outcome = "pending"
     base_offset: int = -1
     epoch: int = -1
+    contents: tuple[int, ...] = ()
+    """What its records say, where that decides."""
 
 
 class Seen(NamedTuple):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from unittest.mock import patch
 
 from tests.simulation import mutations_compaction as compaction
+from tests.simulation import mutations_content as content
 from tests.simulation import mutations_deletion as deletion
 from tests.simulation import mutations_disk as disk
 from tests.simulation import mutations_driver as driver
@@ -26,6 +27,7 @@ from tests.simulation import mutations_vote as vote
 from tests.simulation.scenario import (
     AGES,
     COMPACTED_AND_DELETED,
+    DEDUPLICATED,
     DELETED_AND_LOST,
     INDEXED,
     RETENTION,
@@ -53,7 +55,7 @@ class Mutant:
     @property
     def is_in_core(self) -> bool:
         """Whether the small cluster has it, too; its log and its driver are not those of the simulated world."""
-        shells = {one.__name__ for one in (driver, shell, disk, recovery, retention, index, compaction, scrub)}
+        shells = {one.__name__ for one in (driver, shell, disk, recovery, retention, index, compaction, scrub, content)}
         return self.replacements.__module__ not in shells
 
 
@@ -219,9 +221,18 @@ SCRUBBING = [
 ]
 """Of what has rotted under a node that runs."""
 
+DUPLICATES = [
+    Mutant("a window that begins empty", content.window_begins_empty, mixture=DEDUPLICATED),
+    Mutant("a window that outlives its epoch", content.window_outlives_its_epoch, mixture=DEDUPLICATED, first_seed=146),
+    Mutant("duplicates answered at once", content.answered_at_once, mixture=DEDUPLICATED),
+    Mutant("numbers of dropped records left over", content.numbers_of_dropped_records_left_over, mixture=DEDUPLICATED),
+    Mutant("refused batches in the window", content.refused_batches_stay_in_the_window, mixture=DEDUPLICATED),
+]
+"""Of records that are dropped because of their content."""
+
 MUTANTS = {
     mutant.name: mutant
-    for part in (LISTED, FURTHER, SHELL, RECOVERY, DELETING, INDEXES, DELETED, COMPACTION, SCRUBBING)
+    for part in (LISTED, FURTHER, SHELL, RECOVERY, DELETING, INDEXES, DELETED, COMPACTION, SCRUBBING, DUPLICATES)
     for mutant in part
 }
 

@@ -87,9 +87,21 @@ def make_batch(
     return header, bytearray(header.pack() + body)
 
 
+def batch_of(contents: tuple[int, ...], *, producer_id: int, base_sequence: int) -> tuple[BatchHeader, bytearray]:
+    """Return a batch whose records have these values, as a producer sends it."""
+    template = _template(len(contents), keyed=False)
+    body = bytearray(template.body)
+    values = b"".join(map(_VALUE.pack, contents))
+    body[template.values_at : template.values_at + len(values)] = values
+    header = template.header._replace(body_crc=crc32c(body), producer_id=producer_id, base_sequence=base_sequence)
+    return header, bytearray(header.pack() + body)
+
+
 def payload_of(data: bytes | bytearray | memoryview, records: int) -> int:
     """Return the payload of a batch that `make_batch` made."""
     header = unpack_header(data)
+    if header.flags & Flags.CONTROL:
+        return 0
     if header.flags & Flags.KEY:
         return header.base_timestamp_us
     return int(_VALUE.unpack_from(data, HEADER_BYTES + _template(records, keyed=False).values_at)[0])

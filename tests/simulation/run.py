@@ -37,6 +37,7 @@ JOURNAL_RESERVE_BYTES = 4096
 COMPACT_AFTER_BYTES = 700
 SNAPSHOT_BATCHES = 5
 SILENT = (
+    "partition.deduplication",
     "partition.pipeline",
     "partition.producer_snapshots",
     "partition.retention",

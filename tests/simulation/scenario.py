@@ -88,6 +88,9 @@ INDEXED: Final = "indexed"
 SEARCHES: Final = 0.2
 """In how many of the worlds with some of everything that is so."""
 
+DEDUPLICATED: Final = "deduplicated"
+"""A mixture of some of everything in which the topic drops duplicates, and half of what is published is some."""
+
 AGES: Final = "ages"
 """A mixture of some of everything in which records are deleted when they are old, and when somebody asks, the topic is
 held now and then, and clocks jump."""
@@ -145,6 +148,8 @@ class Scenario:
     """What is wanted of the topic changes on the way: copies, ack quorum, flush. Then no machine loses anything."""
     compacts: bool = False
     """The topic is compacted."""
+    deduplicates: bool = False
+    """The topic drops duplicates."""
     scrubs: bool = False
     """Nodes read again what is sealed, and it rots under them."""
 
@@ -219,6 +224,7 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         retention_ms=aged.choice([300, 800, 1500]) if ages else 0,
         changes=changes,
         compacts=mixture in {COMPACTION, COMPACTED_AND_DELETED},
+        deduplicates=mixture == DEDUPLICATED,
         scrubs=mixture == SCRUBBED or (not mixture and Random(f"scrubbed {seed}").random() < SCRUBS),
         indexed=mixture == INDEXED or (not mixture and Random(f"indexed {seed}").random() < SEARCHES),
     )

@@ -8,6 +8,7 @@ from tests.simulation.scenario import (
     AGES,
     COMPACTED_AND_DELETED,
     COMPACTION,
+    DEDUPLICATED,
     DELETED_AND_LOST,
     INDEXED,
     RETENTION,
@@ -19,6 +20,7 @@ SEEDS = 160
 AT_A_TIME = 20
 RETENTION_SEEDS = 40
 RECOVERY_SEEDS = 30
+DEDUPLICATED_SEEDS = 40
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, AT_A_TIME))
@@ -41,6 +43,15 @@ def test_every_invariant_holds_where_logs_lose_records_and_are_searched(mixture:
     for seed in range(RETENTION_SEEDS):
         result = run_seed(seed, mixture=mixture)
         assert not result.invariant, report(result)
+
+
+def test_every_invariant_holds_where_duplicates_are_dropped() -> None:
+    acked = 0
+    for seed in range(DEDUPLICATED_SEEDS):
+        result = run_seed(seed, mixture=DEDUPLICATED)
+        assert not result.invariant, report(result)
+        acked += result.acked
+    assert acked > DEDUPLICATED_SEEDS
 
 
 @pytest.mark.parametrize("first", range(0, RECOVERY_SEEDS, 10))

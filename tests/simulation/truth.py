@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from tests.simulation.contents import LoggedContents
 from tests.simulation.forks import Fork, part
 from tests.simulation.history import Publish, PublishReply
 from tests.simulation.payload import keyed_records, payload_of
@@ -74,6 +75,8 @@ class Truth:
         """What became of the partition where an operator had it decided, by that decision; see `forks`."""
         self.fork: Fork | None = None
         """Where this truth begins, if it comes of one."""
+        self.contents: LoggedContents | None = None
+        """What records say, where the topic drops duplicates."""
         self.deleted: dict[int, int] = {}
         """Below which offset records are deleted for readers, as some node of an epoch has had it."""
         self.lacked_by: Callable[[str], int] = lambda node: 0
@@ -172,6 +175,8 @@ class Truth:
         for batch in batches:
             header = unpack_header(batch)
             self.by_digest[header.epoch, header.base_offset] = payload_of(batch, header.record_count)
+            if self.contents is not None:
+                self.contents.wrote(header, batch)
 
     def made_durable(self, node: str, epoch: int, end_offset: int) -> None:
         """A node holds an epoch durably up to `end_offset`."""
@@ -425,6 +430,8 @@ class Truth:
         self.position = (epoch, offset)
 
     def _committed(self, header: BatchHeader) -> None:
+        if self.contents is not None:
+            self.contents.committed(header)
         producer = header.producer_id
         if producer == 0:
             return
@@ -436,7 +443,7 @@ class Truth:
             "I12",
             f"producer {producer} has {header.base_sequence} at {header.base_offset} where {expected} is next",
         )
-        self._sequences[producer] = expected + header.record_count
+        self._sequences[producer] = expected + header.sequences
         self._ends[producer] = header.end_offset
         self.places[producer, header.base_sequence] = (header.epoch, header.base_offset)
 
@@ -451,8 +458,11 @@ class Truth:
 
     def acknowledged(self, publish: Publish, said: PublishReply) -> None:
         """A publish is said to be stored somewhere: it is, and nowhere else (I12)."""
-        payload = self.by_digest.get((said.epoch, said.base_offset))
-        self.require(payload == publish.payload, "I12", f"{publish} is said to be at {said}, there is {payload}")
+        if self.contents is not None:
+            self.contents.acknowledged(publish, said, self.batches[said.epoch][said.base_offset])
+        else:
+            payload = self.by_digest.get((said.epoch, said.base_offset))
+            self.require(payload == publish.payload, "I12", f"{publish} is said to be at {said}, there is {payload}")
         self.acks.add((publish.payload, said.epoch, said.base_offset))
         if publish.producer_id:
             place = self.places.get((publish.producer_id, publish.base_sequence))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.checks import Checks
 from tests.simulation.clients import Asker, Consumer, Producer
 from tests.simulation.clock import Clock
+from tests.simulation.contents import Drawn
 from tests.simulation.deleting import Deleter, Holder
 from tests.simulation.faults import Faults
 from tests.simulation.history import History
@@ -38,6 +39,7 @@ FLUSH_INTERVAL_MS = 60
 SEGMENT_BYTES = 4096
 TOMBSTONE_RETENTION_MS = 15_000
 """Consumers are never so long behind."""
+DEDUPLICATE_RECORDS = (5, 20, 1000)
 SEGMENT_BYTES_SMALL = 512
 """Where retention is to have something to delete, and indexes something to be made of."""
 
@@ -83,6 +85,7 @@ class World:
         self.topic = pb.TopicRecord(
             name="simulated",
             topic_id=TOPIC_ID,
+            content_key=TOPIC_ID if scenario.deduplicates else b"",
             config=pb.TopicConfig(
                 partitions=scenario.partitions,
                 segment_bytes=SEGMENT_BYTES_SMALL
@@ -94,6 +97,8 @@ class World:
                 flush=scenario.flush,
                 flush_interval_ms=FLUSH_INTERVAL_MS,
                 cleanup=scenario.cleanup,
+                deduplicate_records=DEDUPLICATE_RECORDS[scenario.seed % 3] if scenario.deduplicates else 0,
+                deduplicate_s=scenario.seed % 2 if scenario.deduplicates else 0,
                 tombstone_retention_ms=TOMBSTONE_RETENTION_MS,
                 dirty_percent=scenario.seed % 3 * 30 + 1 if scenario.compacts else 50,
             ),
@@ -101,6 +106,8 @@ class World:
         self.machines = [Machine(self, f"n{number}") for number in range(scenario.machines)]
         self.registered = [machine.node_id for machine in self.machines]
         self.genesis = {self._key(number): self._genesis(number) for number in range(scenario.partitions)}
+        self.drawn = {key: Drawn(random, key[1]) for key in self.genesis}
+        """What is published, where the topic drops duplicates."""
         self.wishes = Wishes(scenario.replication_factor, scenario.ack_quorum, scenario.flush)
         self.copies: dict[ReplicaLog, Copy] = {}
         """Of all processes that there ever were."""

@@ -68,6 +68,8 @@ class ContentHistory:
         self.count = 0
         self.is_whole = end <= log_start
         """Whether all is read."""
+        self.looked_at = self.next_offset
+        """What was looked at when a step failed."""
 
     def step(self) -> None:
         """Read on.
@@ -76,8 +78,12 @@ class ContentHistory:
             ProtocolError: the log does not have it, or is damaged.
             StorageError: the disk failed.
         """
+        self.looked_at = self.next_offset
         found = self._log.reader.read(self.next_offset, READ_BYTES, limit_offset=self._end)
-        batches = [RecordBatch.parse(view) for view in chain.from_iterable(map(iter_batches, found.batches))]
+        batches: list[RecordBatch] = []
+        for view in chain.from_iterable(map(iter_batches, found.batches)):
+            batches.append(RecordBatch.parse(view))
+            self.looked_at = batches[-1].end_offset
         if not batches:
             raise ProtocolError(
                 pb.EPOCH_CHANGING, f"the log does not reach from {self.next_offset} to {self._end} any more; send again"

@@ -13,6 +13,7 @@ Short batches are screened on the event loop, long ones by a reader's thread, al
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
@@ -41,6 +42,8 @@ from tidelog_proto.limits import (
     KIB,
 )
 from tidelog_proto.thinned import THINNED_EXTRA_BYTES, without_dropped
+
+log = logging.getLogger(__name__)
 
 INLINE_BYTES: Final = 128 * KIB
 """A batch of more bytes, compressed or not, is screened by another thread ..."""
@@ -100,6 +103,8 @@ class Deduplication:
         """Whose window it is."""
         self._prepared: tuple[Batch, _Screened | ProtocolError] | None = None
         self._settings: tuple[int, int] = (0, 0)
+        self._told = ""
+        """Which damage was logged."""
         self._hasher: ContentHasher | None = None
         self.configure()
 
@@ -169,6 +174,7 @@ class Deduplication:
 
         def read(_: None, error: BaseException | None) -> None:
             if error is not None:
+                self._mend(history, error)
                 built(self._not_yet(error))
             elif self._is_wanted(rebuild):
                 self._read_on(rebuild)
@@ -176,6 +182,18 @@ class Deduplication:
                 built(None)
 
         self._tools.readers.start(self._io_key, history.step, read)
+
+    def _mend(self, history: ContentHistory, error: BaseException) -> None:
+        """Have what has rotted fetched from another node, if there is one: until then nothing is taken."""
+        if not isinstance(error, ProtocolError) or error.code not in {pb.LIMBO, pb.CORRUPT_BATCH}:
+            return
+        epochs = (held.epoch for held in self._state.log.epochs if held.end_offset > history.looked_at)
+        rotten = next(epochs, None)
+        if rotten is not None:
+            if error.message != self._told:  # publishes come again and again
+                self._told = error.message
+                log.error("%s: %s, where duplicates are looked for", self._state.name, error.message)
+            self._driver.damaged(rotten, error.message)
 
     def _fill(self, rebuild: _Rebuild) -> None:
         history, window, built = rebuild.history, rebuild.window, rebuild.built
@@ -197,11 +215,12 @@ class Deduplication:
         return self._state.writer is rebuild.owner and self._settings is rebuild.settings
 
     def _not_yet(self, error: BaseException) -> ProtocolError:
-        if isinstance(error, ProtocolError) and error.code not in {pb.OFFSET_OUT_OF_RANGE, pb.NOT_OWNER}:
+        if isinstance(error, ProtocolError) and error.code in {pb.EPOCH_CHANGING, pb.OVERLOADED}:
             return error
         return ProtocolError(
             pb.EPOCH_CHANGING,
-            f"{self._state.name}: its newest records cannot be read to find duplicates ({error}); send again",
+            f"{self._state.name}: its newest records cannot be read to find duplicates ({error}); send again, or set "
+            "deduplicate_s and deduplicate_records of the topic to 0",
             retry_after_ms=READ_AGAIN_MS,
         )
 

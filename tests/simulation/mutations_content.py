@@ -1,0 +1,95 @@
+"""Mutations of what drops duplicates: what the window has, when a duplicate is answered, and what numbers it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tidelog_broker.core.replication.epoch_writer import Group, Owner
+from tidelog_broker.core.replication.ports import Batch
+from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.partition import deduplication
+from tidelog_broker.partition.content_history import ContentHistory
+from tidelog_broker.partition.deduplication import Deduplication
+from tidelog_proto.batch import RecordBatch
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import stamp_owner, unpack_header
+from tidelog_proto.limits import HEADER_BYTES
+from tidelog_proto.thinned import without_dropped
+
+Replacements = Sequence[tuple[object, str, object]]
+
+
+def window_begins_empty() -> Replacements:
+    """A new owner does not read its window back."""
+    init = ContentHistory.__init__
+
+    def begin_empty(self: ContentHistory, *arguments: Any, **named: Any) -> None:
+        init(self, *arguments, **named)
+        self.is_whole = True
+
+    return [(ContentHistory, "__init__", begin_empty)]
+
+
+def window_outlives_its_epoch() -> Replacements:
+    """A window goes on in a later epoch of the same owner, with what was cut off in between."""
+
+    def is_ready_for(self: Deduplication, owner: Owner) -> bool:
+        if self._window is not None:
+            self._owner = owner
+        return self._window is not None
+
+    return [(Deduplication, "is_ready_for", is_ready_for), (Deduplication, "forget", lambda _: None)]
+
+
+def answered_at_once() -> Replacements:
+    """A batch of duplicates is not appended, and answered whether or not what it duplicates is committed."""
+    append = Deduplication._append
+
+    def answer(self: Deduplication, owner: Owner, batch: Batch, group: Group) -> None:
+        assert self._window is not None
+        now_us, log_start = self._now_us(owner), self._state.log_start
+        screened = self._screen(self._window, batch, now_us=now_us, log_start=log_start)
+        if screened.batch is batch or len(screened.contents):
+            append(self, owner, batch, group)
+            return
+        header = batch.header
+        end_sequence = header.base_sequence + header.record_count
+        group.outcomes.append(
+            StoredBatch(header.base_sequence, end_sequence, 0, 0, owner.epoch, now_us, header.record_count)
+        )
+        group.duplicates.append(False)
+
+    return [(Deduplication, "_append", answer)]
+
+
+def numbers_of_dropped_records_left_over() -> Replacements:
+    """A thinned batch takes as many sequence numbers as it has records."""
+
+    def without_span(batch: RecordBatch, keep: Any) -> bytearray:
+        thinned = without_dropped(batch, keep)
+        header = unpack_header(thinned)._replace(sequence_span=0)
+        thinned[:HEADER_BYTES] = header.pack()
+        stamp_owner(thinned, base_offset=0, append_timestamp_us=0, epoch=0, owner_incarnation=0, previous_digest=0)
+        return thinned
+
+    return [(deduplication, "without_dropped", without_span)]
+
+
+def refused_batches_stay_in_the_window() -> Replacements:
+    """What a batch says is in the window before the batch is judged by its numbers."""
+    assign = Deduplication.assign
+
+    def add_first(self: Deduplication, owner: Owner, batches: Sequence[Batch]) -> Group:
+        group = assign(self, owner, batches)
+        for batch, outcome in zip(batches, group.outcomes, strict=False):
+            if isinstance(outcome, ProtocolError) and self._window is not None and self._hasher is not None:
+                contents = self._hasher.hashes(RecordBatch(batch.header, batch.data[HEADER_BYTES:]))
+                offsets = np.full(len(contents), owner.next_offset)
+                if self._window.reserve(len(contents)):
+                    self._window.add(contents, offsets, np.full(len(contents), self._now_us(owner)))
+        return group
+
+    return [(Deduplication, "assign", add_first)]
