@@ -41,6 +41,7 @@ from tidelog.model import (
     Recovery,
     Topic,
 )
+from tidelog.named_producer import Work
 from tidelog.partitioners import Partitioner
 from tidelog.pool import ConnectionPool, identity_of, parse_addresses
 from tidelog.producer import Producer
@@ -455,7 +456,7 @@ class Client:
         self,
         topic: str,
         *,
-        name: str | None = None,
+        name: str | Work | None = None,
         acks: Acks = "quorum",
         compression: Compression | None = None,
         buffer_bytes: int = BUFFER_BYTES_DEFAULT,
@@ -471,7 +472,7 @@ class Client:
         Args:
             topic: its name.
             name: of this producer, for one that is to be the only one of its name: when it begins, all older ones with
-                the name are fenced in this topic, and get `ProducerFencedError` for what they send.
+                the name are fenced in this topic, and get `ProducerFencedError`. A `Work` may be done once more.
             acks: "quorum": durable on the ack quorum; "1": on the owner, lost with it; "all": on every replica, or
                 `StoredOnQuorumError` where that cannot be said because the partition has moved.
             compression: of whole batches: "gzip", "snappy", "lz4", "zstd" or None.

@@ -27,6 +27,26 @@ from tidelog_proto.limits import EPOCHS_PER_INSTANCE, PRODUCER_EPOCH_MAX, PRODUC
 
 TRIES: Final = 16
 """How often other instances may begin while this one does."""
+TRIES_PER_PIECE: Final = 256
+"""Instances that are kept for one piece of a work."""
+_INSTANCES_MAX: Final = PRODUCER_EPOCH_MAX // EPOCHS_PER_INSTANCE
+_PIECES: Final = (_INSTANCES_MAX - 1) // TRIES_PER_PIECE
+"""Pieces of one producer id; what comes behind them has another id."""
+
+
+class Work(NamedTuple):
+    """The name of a producer that does one piece of a longer work, such as a micro-batch, and may have to do it again.
+
+    Whoever does a later piece fences those of earlier ones, and who does one once more fences who tried before. What
+    those have stored of it `Producer.earlier` tells.
+
+    Attributes:
+        name: of the work.
+        piece: 0 or more; pieces are done one after the other.
+    """
+
+    name: str
+    piece: int
 
 
 def check_name(name: object) -> None:
@@ -35,6 +55,10 @@ def check_name(name: object) -> None:
     Raises:
         InvalidRequestError: it is none.
     """
+    if isinstance(name, Work):
+        if name.piece < 0:
+            raise InvalidRequestError(f"the pieces of a work are numbered from 0, not {name.piece!r}")
+        name = name.name
     if not isinstance(name, str) or not 0 < len(name.encode()) <= PRODUCER_NAME_BYTES_MAX:
         raise InvalidRequestError(f"a producer's name is a text of 1 to {PRODUCER_NAME_BYTES_MAX} bytes, not {name!r}")
 
@@ -63,13 +87,24 @@ class Instance:
         topic_id: of the topic in which this one has begun.
         epoch: of this one; 0 before `begin` is done.
         entered: the partitions in which all older instances are fenced.
+        first_epoch: of the first instance that does the same; all from this one on did.
+        is_first: whether no other has begun that.
     """
 
-    def __init__(self, router: Router, topic: str, name: str) -> None:
+    def __init__(self, router: Router, topic: str, name: str | Work) -> None:
+        first, last = 1, _INSTANCES_MAX
+        if isinstance(name, Work):
+            round_, piece = divmod(name.piece, _PIECES)
+            first += piece * TRIES_PER_PIECE
+            last = first + TRIES_PER_PIECE - 1
+            name = f"{name.name}\0{round_}"  # which no name of anybody's program is likely to be
         self.producer_id = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 1 | 1
         self.topic_id = b""
         self.epoch = 0
+        self.first_epoch = first * EPOCHS_PER_INSTANCE
+        self.is_first = False
         self.entered: set[int] = set()
+        self._last_epoch = last * EPOCHS_PER_INSTANCE
         self._router = router
         self._topic = topic
         self._name = name
@@ -98,7 +133,7 @@ class Instance:
         self.entered.add(partition)
 
     async def _begin(self) -> None:
-        epoch = EPOCHS_PER_INSTANCE
+        epoch = self.first_epoch
         for _ in range(TRIES):
             route = await self._router.topic_with(self._topic, ())
             topic_id = route.topic_id
@@ -112,9 +147,13 @@ class Instance:
                 written = await self._write(topic_id, partitions[1:], epoch)
                 if written.is_new_at(epoch):
                     self.topic_id, self.epoch, self.entered = topic_id, epoch, set(partitions)
+                    self.is_first = epoch == self.first_epoch
                     return
-            epoch = (written.newest // EPOCHS_PER_INSTANCE + 1) * EPOCHS_PER_INSTANCE
-            if epoch > PRODUCER_EPOCH_MAX:
+            newest = written.newest // EPOCHS_PER_INSTANCE * EPOCHS_PER_INSTANCE
+            if newest > self._last_epoch:
+                raise self._fenced()
+            epoch = newest + EPOCHS_PER_INSTANCE
+            if epoch > self._last_epoch:
                 raise InvalidRequestError(f"{self._name!r} has had all instances that there are for it: name it anew")
         raise self._fenced()
 

@@ -19,6 +19,7 @@ from tidelog.batches import RECORD_OVERHEAD_BYTES, ColumnsLoad, Delivery, Load
 from tidelog.column_pieces import ColumnPieces
 from tidelog.crossing import Inside, buffer_full, unknown_partition
 from tidelog.delivery_callbacks import DeliveryCallbacks
+from tidelog.earlier_tries import EarlierTries
 from tidelog.errors import ClosedError, NotBegunError, UnknownPartitionError
 from tidelog.gatherer import Gatherer
 from tidelog.gathering import OnDelivery
@@ -66,6 +67,8 @@ class Producer:
         self._options = options
         self._check_usable = check
         self._instance = Instance(router, topic, options.name) if options.name is not None else None
+        self.earlier = None if self._instance is None else EarlierTries(router, topic, self._instance)
+        """What earlier instances have stored of the same piece of `Work`; of a named producer that has begun."""
         self._lane_options = LaneOptions(
             producer_id=secrets.randbits(63) | 1 if self._instance is None else self._instance.producer_id,
             codec=CODECS[options.compression],

@@ -9,7 +9,7 @@ from typing import Final
 from tidelog.errors import InvalidRequestError
 from tidelog.lane import BATCH_BYTES_TARGET
 from tidelog.model import Acks, Compression
-from tidelog.named_producer import check_name
+from tidelog.named_producer import Work, check_name
 from tidelog.partitioners import Partitioner, chooser_of
 from tidelog.serializers import Serializer, serializer_of
 from tidelog_proto import broker_pb2 as pb
@@ -45,7 +45,7 @@ class ProducerOptions:
     partitioner: Partitioner | None = None
     key_serializer: Serializer | None = None
     value_serializer: Serializer | None = None
-    name: str | None = None
+    name: str | Work | None = None
 
     def __post_init__(self) -> None:
         if self.acks not in ACKS:

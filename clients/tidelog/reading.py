@@ -41,8 +41,12 @@ async def fetch(
     min_bytes: int,
     wait_ms: int,
     wanted: RecordFilter | None = None,
+    control: bool = False,
 ) -> Fetched:
-    """Read whole batches from `offset` on, or what is wanted of them. See `Client.fetch`."""
+    """Read whole batches from `offset` on, or what is wanted of them; `control`: also those of the broker's own.
+
+    See `Client.fetch`.
+    """
     if offset < 0 or not 0 < max_bytes <= FETCH_BYTES_MAX or not 0 <= wait_ms <= FETCH_WAIT_MS_MAX:
         raise InvalidRequestError(
             f"offset {offset}, max_bytes {max_bytes} (1 to {FETCH_BYTES_MAX}), wait_ms {wait_ms} "
@@ -67,7 +71,7 @@ async def fetch(
         if not result.length and not got_on and offset < max(end_offset, result.high_watermark):
             raise _lags(reached.connection, topic, partition, offset)
         return Fetched(
-            batches=parse_batches(frame.attachment, offset),
+            batches=parse_batches(frame.attachment, offset, control=control),
             next_offset=result.next_offset,
             log_start_offset=result.log_start_offset,
             high_watermark=result.high_watermark,
@@ -83,8 +87,8 @@ def _lags(connection: Connection, topic: str, partition: int, offset: int) -> Ti
     return EpochChangingError(f"{host}:{port} cannot read {topic!r}/{partition} up to offset {offset} yet; try again")
 
 
-def parse_batches(attachment: memoryview, offset: int) -> list[RecordBatch]:
-    """Cut an attachment into batches, without what lies before `offset` and without the broker's own.
+def parse_batches(attachment: memoryview, offset: int, *, control: bool = False) -> list[RecordBatch]:
+    """Cut an attachment into batches, without what lies before `offset`; the broker's own with `control` only.
 
     Raises:
         CorruptBatchError, UnsupportedBatchError: the bytes are damaged, or of a newer version.
@@ -93,7 +97,7 @@ def parse_batches(attachment: memoryview, offset: int) -> list[RecordBatch]:
         parsed = [RecordBatch.parse(view).slice_from(offset) for view in iter_batches(attachment)]
     except ProtocolError as error:
         raise error_of_local(error) from error
-    return [batch for batch in parsed if len(batch) and not batch.control]
+    return [batch for batch in parsed if len(batch) and (control or not batch.control)]
 
 
 class OffsetSearch:

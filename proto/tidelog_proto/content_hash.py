@@ -27,10 +27,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog_proto.batch import RecordBatch
-from tidelog_proto.header import Flags
 from tidelog_proto.key_hash import LONG_BYTES, Slices, slices_of
 
 Contents = npt.NDArray[np.uint64]
@@ -70,12 +70,16 @@ class ContentHasher:
         Raises:
             ProtocolError: CORRUPT_BATCH when the body does not decode.
         """
-        columns, flags = batch.columns(), batch.header.flags
-        sums = self._begin(len(batch))
-        for flag, name in ((Flags.KEY, "key"), (Flags.VALUE, "value"), (Flags.TAG, "tag")):
-            if flags & flag and len(batch):
+        return self.hashes_of(batch.columns())
+
+    def hashes_of(self, columns: pa.RecordBatch) -> Contents:
+        """Return the hash of each record of canonical columns."""
+        names, count = columns.schema.names, columns.num_rows
+        sums = self._begin(count)
+        for name in ("key", "value", "tag"):
+            if name in names and count:
                 self._add(sums, name, columns.column(name))
-        if flags & Flags.HEADERS and len(batch):
+        if "headers" in names and count:
             self._add_headers(sums, columns.column("headers"))
         return _ends(sums)
 

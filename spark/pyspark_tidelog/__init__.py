@@ -17,12 +17,13 @@ session on a machine that may have no Java:
 
 from __future__ import annotations
 
-from pyspark_tidelog.errors import DataLossError, OptionError, TidelogSourceError
+from pyspark_tidelog.errors import ChangedRowsError, DataLossError, OptionError, TidelogSourceError
 from pyspark_tidelog.java import JavaError
 from pyspark_tidelog.local import local_spark
 from pyspark_tidelog.source import DefaultSource
 
 __all__ = [
+    "ChangedRowsError",
     "DataLossError",
     "DefaultSource",
     "JavaError",

@@ -2,7 +2,8 @@
 
     TidelogSourceError
     ├── OptionError      the reader was asked for something that cannot be; also a ValueError
-    └── DataLossError    records of the planned range are no longer (or not) in the log
+    ├── DataLossError    records of the planned range are no longer (or not) in the log
+    └── ChangedRowsError a batch that is written once more is not the one that it was
 
 Spark carries an exception out of its Python workers as text, so the message alone must say what to do next.
 Faults of the connection are raised by the client and pass through as they are.
@@ -21,3 +22,7 @@ class OptionError(TidelogSourceError, ValueError):
 
 class DataLossError(TidelogSourceError):
     """Records that were asked for are not there, and `failOnDataLoss` is on."""
+
+
+class ChangedRowsError(TidelogSourceError):
+    """A batch that is written once more lacks rows that an earlier try has written."""

@@ -11,7 +11,7 @@ Rejected: pydantic (a dependency of the broker, not of whoever reads from Spark)
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -82,7 +82,6 @@ OPTION_NAMES: Final = (
 )
 STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-_KNOWN: Final = {name.lower(): name for name in OPTION_NAMES}
 
 _FOREIGN: Final = {
     "kafka.bootstrap.servers": "bootstrap",
@@ -197,9 +196,9 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
     Raises:
         OptionError: an option is unknown, missing, contradictory or malformed.
     """
-    options = _known_only(given)
+    options = known_only(given, OPTION_NAMES, _FOREIGN)
     _refuse_other_kind(options, streaming=streaming)
-    bootstrap, api_key, tls = _where(options)
+    bootstrap, api_key, tls = where(options)
     max_offsets = count(options, "maxOffsetsPerTrigger", NUMBER_MAX)
     min_offsets = count(options, "minOffsetsPerTrigger", NUMBER_MAX)
     if max_offsets and min_offsets and min_offsets > max_offsets:
@@ -254,16 +253,26 @@ def _refuse_other_kind(options: Mapping[str, str], *, streaming: bool) -> None:
             raise OptionError(f"option {name!r} is for streams (spark.readStream): a batch read has no triggers.")
 
 
-def _known_only(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options under their own spelling; refuse any that is not ours."""
+def known_only(given: Mapping[str, str], names: Sequence[str], foreign: Mapping[str, str]) -> dict[str, str]:
+    """Return the options under their own spelling.
+
+    Args:
+        given: as Spark hands them over, in any case.
+        names: those that there are.
+        foreign: what people call some of them elsewhere, in lower case.
+
+    Raises:
+        OptionError: one is not ours; says which is meant perhaps.
+    """
+    known = {name.lower(): name for name in names}
     options: dict[str, str] = {}
     for name, value in _without_table(given).items():
         lower = name.lower()
-        if lower not in _KNOWN:
-            foreign = _FOREIGN.get(lower)
-            hint = f" Did you mean {foreign!r}?" if foreign else did_you_mean(name, _KNOWN)
-            raise OptionError(f"unknown option {name!r}.{hint} The options are: {', '.join(OPTION_NAMES)}.")
-        options[_KNOWN[lower]] = value.strip()
+        if lower not in known:
+            meant = foreign.get(lower)
+            hint = f" Did you mean {meant!r}?" if meant else did_you_mean(name, known)
+            raise OptionError(f"unknown option {name!r}.{hint} The options are: {', '.join(names)}.")
+        options[known[lower]] = value.strip()
     return options
 
 
@@ -275,10 +284,13 @@ def _without_table(given: Mapping[str, str]) -> Mapping[str, str]:
     return {name[len(prefix) :]: value for name, value in given.items() if name.startswith(prefix)}
 
 
-def _where(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, Tls | None]:
+def where(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, Tls | None]:
     """Return addresses, the API key, and how nodes are reached.
 
     The key and the CA are read here: tasks run where neither file nor environment may be.
+
+    Raises:
+        OptionError: they say neither or both of where the cluster is, or the context is not to be had.
     """
     addresses, context = comma_list(options.get("bootstrap", "")), options.get("context")
     if addresses and context:

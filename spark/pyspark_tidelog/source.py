@@ -21,9 +21,12 @@ from pyspark.sql.types import StructType
 
 from pyspark_tidelog.columns import arrow_schema, ddl_of
 from pyspark_tidelog.options import ReadOptions, parse_columns, parse_options
+from pyspark_tidelog.outgoing import check_columns
 from pyspark_tidelog.plan import make_plan
+from pyspark_tidelog.sink import TidelogStreamWriter, TidelogWriter, refuse_overwriting
 from pyspark_tidelog.stream import TidelogStreamReader
 from pyspark_tidelog.task import RangePartition, RangeReader
+from pyspark_tidelog.write_options import WriteOptions, parse_write_options
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -59,6 +62,28 @@ class DefaultSource(DataSource):
             OptionError: an option or the schema is wrong.
         """
         return TidelogStreamReader(parse_options(self.options, streaming=True), arrow_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> TidelogWriter:
+        """Return a writer of a frame with these columns.
+
+        Raises:
+            OptionError: an option or a column is wrong, or what there is would have to go.
+        """
+        return TidelogWriter(self._write_options(schema, overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TidelogStreamWriter:  # noqa: N802 - Spark's name
+        """Return a writer of a stream with these columns, as `writer`.
+
+        Raises:
+            OptionError: as `writer`; `overwrite` is the output mode "complete".
+        """
+        return TidelogStreamWriter(self._write_options(schema, overwrite=overwrite))
+
+    def _write_options(self, schema: StructType, *, overwrite: bool) -> WriteOptions:
+        refuse_overwriting(overwrite=overwrite)
+        options = parse_write_options(self.options)
+        check_columns(schema, topic=options.topic)
+        return options
 
 
 class TidelogReader(DataSourceReader):

@@ -8,6 +8,7 @@ from tests.spark.conftest import Node
 from tests.test_docs import FENCE, ROOT
 
 from pyspark_tidelog.options import OPTION_NAMES
+from pyspark_tidelog.write_options import WRITE_OPTION_NAMES
 
 pytestmark = pytest.mark.spark
 
@@ -27,7 +28,10 @@ def test_the_examples_do_what_is_shown(spark: SparkSession, node: Node, capsys: 
 
 
 def test_every_option_is_on_the_page() -> None:
-    rows = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
-    assert sorted(name for row in rows for name in row.replace("`", "").replace(" ", "").split(",")) == sorted(
-        OPTION_NAMES
-    )
+    _, _, page = PAGE.read_text().partition("## Writing")
+    writing, _, reading = page.partition("## Options for reading")
+    for part, names in ((writing, WRITE_OPTION_NAMES), (reading, OPTION_NAMES)):
+        rows = [line.split("|")[1] for line in part.splitlines() if line.startswith("| `")]
+        assert sorted(name for row in rows for name in row.replace("`", "").replace(" ", "").split(",")) == sorted(
+            names
+        )

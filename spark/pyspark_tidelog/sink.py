@@ -1,0 +1,91 @@
+"""`df.write.format("tidelog")` and `df.writeStream`: what Spark asks of a writer, handed to `write_task.py`.
+
+A writer is made on the driver for each job, and travels to its tasks pickled. What a task does is named after the query
+and the micro-batch, which a restarted query finds in its checkpoint; after a random number in a job that is no stream,
+which all tries of its tasks share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from pyspark_tidelog.errors import OptionError, TidelogSourceError
+from pyspark_tidelog.write_options import WriteOptions
+from pyspark_tidelog.write_task import write_rows
+from tidelog.named_producer import Work
+
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+"""Where Spark tells its tasks which query and micro-batch they belong to."""
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task has written, for the driver."""
+
+    rows: int
+    stored_before: int
+
+
+def refuse_overwriting(*, overwrite: bool) -> None:
+    """Refuse what a log cannot do.
+
+    Raises:
+        OptionError: with `overwrite`.
+    """
+    if overwrite:
+        raise OptionError("a topic is a log, to which rows are appended: write with mode('append').")
+
+
+class TidelogWriter(DataSourceArrowWriter):
+    """Writes a frame, once. See the module."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        self._job = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """Write the rows of one partition, Arrow batches, in a task."""
+        return _write(iterator, self._options, Work(f"spark/{self._job}/{_task().partitionId()}", 0))
+
+
+class TidelogStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a stream, each row once. See the module."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """Write the rows of one partition of a micro-batch, Arrow batches, in a task."""
+        task = _task()
+        query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
+        if not query or not batch:
+            raise TidelogSourceError(
+                "Spark does not tell which query and micro-batch this is, so rows could be doubled."
+            )
+        return _write(iterator, self._options, Work(f"spark/{query}/{task.partitionId()}", int(batch)))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """All is committed when a task returns: nothing is left to be done."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """What was written of a batch stays, and is found when it is done once more."""
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    assert task is not None, "writing is done in a task"
+    return task
+
+
+def _write(iterator: Iterator[pa.RecordBatch], options: WriteOptions, work: Work) -> Written:
+    wrote = asyncio.run(write_rows(iterator, options, work))
+    return Written(wrote.rows, wrote.stored_before)

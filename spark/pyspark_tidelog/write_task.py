@@ -1,0 +1,134 @@
+"""A task that writes: the rows of one partition of a query, into topics, each row once however often it is tried.
+
+A task's producer is named after the work (query, batch, partition of the query). Who does the work once more fences
+whoever tried before, looks at what they have stored of it, and writes what is missing (ADR 0093). That costs something
+only when it happens; the first who does a work asks nobody.
+
+Spark's rows come from a blocking iterator. It is asked on a thread, so that sending goes on meanwhile; what is accepted
+and not yet acknowledged is bounded by the producer's buffer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pyspark_tidelog.errors import ChangedRowsError
+from pyspark_tidelog.outgoing import Rows, rows_by_place
+from pyspark_tidelog.stored_rows import StoredRows
+from pyspark_tidelog.write_options import WriteOptions
+from tidelog import Client
+from tidelog.named_producer import Work
+from tidelog.producer import Producer
+from tidelog_proto.columns import canonical
+
+
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """What a task has done.
+
+    Attributes:
+        rows: of its part.
+        stored_before: of those, by earlier tries.
+    """
+
+    rows: int = 0
+    stored_before: int = 0
+
+
+async def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, work: Work) -> Wrote:
+    """Write all rows, and return when they are committed.
+
+    Raises:
+        ChangedRowsError: what an earlier try has stored is not among the rows.
+        OptionError: a row names no topic.
+        TidelogError: not all could be written; says of which topic.
+    """
+    writers: dict[str, TopicWriter] = {}
+    async with Client(options.bootstrap, client_id="spark", api_key=options.api_key, tls=options.tls) as client:
+        try:
+            while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+                for rows in rows_by_place(batch, options.topic):
+                    if rows.topic not in writers:
+                        writers[rows.topic] = await TopicWriter.begin(client, rows, options, work)
+                    await writers[rows.topic].take(rows)
+            for writer in writers.values():
+                await writer.finish()
+        finally:
+            for writer in writers.values():
+                await writer.producer.abort()
+    wrote = [writer.wrote for writer in writers.values()]
+    return Wrote(sum(one.rows for one in wrote), sum(one.stored_before for one in wrote))
+
+
+class TopicWriter:
+    """Writes the rows of one topic. `begin` makes one.
+
+    Attributes:
+        producer: of this try.
+    """
+
+    def __init__(self, producer: Producer, *, fail_on_changed_rows: bool) -> None:
+        self.producer = producer
+        self._fail_on_changed_rows = fail_on_changed_rows
+        self._stored: StoredRows | None = None
+        self._rows = 0
+        self._stored_before = 0
+
+    @classmethod
+    async def begin(cls, client: Client, first: Rows, options: WriteOptions, work: Work) -> TopicWriter:
+        """Fence earlier tries of the work, and look at what they have stored.
+
+        Args:
+            client: for the topic.
+            first: rows, which tell what the query says of each.
+            options: how to write.
+            work: that is done, perhaps once more.
+        """
+        producer = client.producer(first.topic, name=work, acks=options.acks, compression=options.compression)
+        await producer.begin()
+        writer = cls(producer, fail_on_changed_rows=options.fail_on_changed_rows)
+        earlier = producer.earlier
+        assert earlier is not None, "it has a name"
+        if earlier.exist:
+            names_partition = first.partition is not None
+            stored = StoredRows(with_time="timestamp" in first.columns.schema.names)
+            async for partition, batch in earlier.batches():
+                stored.add(batch.columns(), partition if names_partition else None)
+            writer._stored = stored
+        return writer
+
+    @property
+    def wrote(self) -> Wrote:
+        """What was done so far."""
+        return Wrote(self._rows, self._stored_before)
+
+    async def take(self, rows: Rows) -> None:
+        """Send rows that are not stored; wait for room, not for acknowledgements."""
+        columns = canonical(rows.columns)
+        self._rows += columns.num_rows
+        if self._stored is not None:
+            missing = self._stored.without_stored(columns, rows.partition)
+            self._stored_before += columns.num_rows - missing.num_rows
+            columns = missing
+        if columns.num_rows:
+            await self.producer.enqueue_arrow(columns, partition=rows.partition)
+
+    async def finish(self) -> None:
+        """Wait until all is committed.
+
+        Raises:
+            ChangedRowsError, TidelogError: as `write_rows`.
+        """
+        await self.producer.flush()
+        left = 0 if self._stored is None else self._stored.left
+        if left and self._fail_on_changed_rows:
+            raise ChangedRowsError(
+                f"topic {self.producer.topic!r}: an earlier try of this batch has written {left} rows that the query "
+                "no longer makes, so it is not the same each time: rand(), uuid() and functions of your own that "
+                "depend on more than their arguments are the usual reasons. The rows of this try were written, too. "
+                "Set 'failOnChangedRows' to 'false' to go on with both."
+            )

@@ -1,0 +1,116 @@
+"""A writing task at a real node, without Spark: tries that end in the middle, and two at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from tests.spark.conftest import Node
+
+from pyspark_tidelog.errors import ChangedRowsError
+from pyspark_tidelog.write_options import WriteOptions, parse_write_options
+from pyspark_tidelog.write_task import Wrote, write_rows
+from tidelog import Client
+from tidelog.errors import ProducerFencedError, UnknownTopicError
+from tidelog.named_producer import Work
+
+
+class Task:
+    """One work on a topic of its own."""
+
+    def __init__(self, node: Node, **options: str) -> None:
+        self.node = node
+        self.topic = f"task-{uuid.uuid4().hex}"
+        given = {"bootstrap": node.address, "topic": self.topic}
+        self.options: WriteOptions = parse_write_options({**given, **options})
+
+    async def write(self, batches: Iterator[pa.RecordBatch], piece: int = 0) -> Wrote:
+        return await write_rows(batches, self.options, Work("job", piece))
+
+    async def stored(self) -> Counter[bytes | None]:
+        async with Client(self.node.address) as client:
+            found: Counter[bytes | None] = Counter()
+            for partition, at in (await client.list_offsets(self.topic, "latest")).items():
+                offset = 0
+                while offset < at.high_watermark:
+                    fetched = await client.fetch(self.topic, partition, offset)
+                    offset = fetched.next_offset
+                    found.update(value for batch in fetched.batches for value in batch.columns()["value"].to_pylist())
+            return found
+
+
+@pytest.fixture
+async def task(node: Node) -> Task:
+    task = Task(node)
+    async with Client(node.address) as client:
+        await client.create_topic(task.topic, partitions=3, flush="never")
+    return task
+
+
+def rows(*numbers: int) -> pa.RecordBatch:
+    return pa.record_batch({"value": [b"%d" % n for n in numbers], "key": [b"k%d" % n for n in numbers]})
+
+
+def dies_behind(*batches: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    yield from batches
+    raise RuntimeError("it dies")
+
+
+def once(*numbers: int) -> Counter[bytes | None]:
+    return Counter(b"%d" % n for n in numbers)
+
+
+async def test_what_is_done_once_more_is_stored_once_in_any_order(task: Task) -> None:
+    for attempt in (dies_behind(rows(*range(50))), dies_behind(rows(*range(40, 99)), rows(*range(40)))):
+        with pytest.raises(RuntimeError, match="it dies"):
+            await task.write(attempt)
+    wrote = await task.write(iter([rows(*range(99, 49, -1)), rows(*range(50))]))
+    assert await task.stored() == once(*range(100))
+    assert wrote.rows == 100
+    assert await task.write(iter([rows(*range(100))])) == Wrote(100, 100), "all is there"
+    assert await task.write(iter([rows(*range(100))]), piece=1) == Wrote(100, 0), "another piece has its own rows"
+    assert set((await task.stored()).values()) == {2}
+
+
+async def test_of_two_at_the_same_time_the_later_one_writes(task: Task) -> None:
+    async def late() -> Wrote:
+        return await task.write(iter([rows(1, 2, 3)]))
+
+    def overtaken() -> Iterator[pa.RecordBatch]:
+        yield rows(1, 2)
+        finished.append(asyncio.run(late()))
+        yield rows(3)
+
+    finished: list[Wrote] = []
+    with pytest.raises(ProducerFencedError):
+        await task.write(overtaken())
+    assert finished[0].rows == 3
+    assert await task.stored() == once(1, 2, 3)
+    await task.write(iter([rows(4)]), piece=1)
+    with pytest.raises(ProducerFencedError):
+        await task.write(iter([rows(1, 2, 3)]), piece=0)
+    assert await task.stored() == once(1, 2, 3, 4)
+
+
+async def test_rows_that_do_not_come_again_are_told(task: Task) -> None:
+    with pytest.raises(RuntimeError, match="it dies"):
+        await task.write(dies_behind(rows(1, 2), rows(3)))
+    stored = await task.stored()
+    with pytest.raises(ChangedRowsError, match=f"has written {stored.total()} rows that the query no longer makes"):
+        await task.write(iter([rows(7)]))
+    task.options = parse_write_options(
+        {"bootstrap": task.node.address, "topic": task.topic, "failOnChangedRows": "false"}
+    )
+    assert (await task.write(iter([rows(7)]))).stored_before == 1
+
+
+async def test_no_topic_and_no_rows(node: Node, task: Task) -> None:
+    missing = Task(node)
+    with pytest.raises(UnknownTopicError):
+        await missing.write(iter([rows(1)]))
+    assert await missing.write(iter([])) == Wrote()
+    assert await task.write(iter([rows()])) == Wrote()
