@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
 GUIDES = ("groups.md", "guarantees.md", "from-kafka.md", "deduplication.md")
 SPARK_PAGE = ROOT / "docs" / "spark.md"
-RUN_PAGES = {ROOT / "README.md", SPARK_PAGE, *(ROOT / "docs" / name for name in ("client.md", "testing.md", *GUIDES))}
+EXAMPLES = ("analytics.md", "client.md", "testing.md")
+RUN_PAGES = {ROOT / "README.md", SPARK_PAGE, *(ROOT / "docs" / name for name in (*EXAMPLES, *GUIDES))}
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

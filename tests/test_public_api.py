@@ -41,6 +41,7 @@ PUBLIC = {
     "Topic",
     "TopicPartition",
     "errors",
+    "read_arrow",
 }
 
 MODULES = [tidelog, tidelog.sync, tidelog.testing]

@@ -37,6 +37,7 @@ from tidelog.model import (
 )
 from tidelog.producer import Producer
 from tidelog.receipts import PendingReceipt, PendingReceipts, ReceiptRange, Receipts
+from tidelog.tables import read_arrow
 from tidelog_proto.batch import RecordBatch
 
 __all__ = [
@@ -69,4 +70,5 @@ __all__ = [
     "Topic",
     "TopicPartition",
     "errors",
+    "read_arrow",
 ]

@@ -70,6 +70,7 @@ from tidelog.sync_groups import Groups, told_in_threads
 from tidelog.sync_receipts import PendingReceipt, PendingReceipts
 from tidelog.sync_security import Security
 from tidelog.tls import Tls
+from tidelog.tables import read_arrow
 from tidelog.topic_settings import TopicSettings
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.columns import Headers
@@ -82,6 +83,7 @@ __all__ = [
     "Producer", "Receipt", "ReceiptRange", "Receipts", "Record", "RecordBatch", "Recovery", "Replica", "TidelogError",
     "Topic", "TopicPartition",
     "errors",
+    "read_arrow",
 ]
 # fmt: on
 

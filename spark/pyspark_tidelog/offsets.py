@@ -30,6 +30,7 @@ from pyspark_tidelog.options import (
     Selection,
     Subscribe,
 )
+from tidelog.ranges import OffsetRange
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,19 +58,6 @@ class Lookup:
 
     offset: int
     found: bool
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class OffsetRange:
-    """The records start <= offset < end of one partition: the work of one Spark task."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-
-    def __len__(self) -> int:
-        return self.end - self.start
 
 
 def select(selection: Selection, topics: Mapping[str, int]) -> list[TopicPartition]:

@@ -14,7 +14,6 @@ from typing import Literal, Protocol
 from pyspark_tidelog.offsets import (
     Bounds,
     Lookup,
-    OffsetRange,
     TopicPartition,
     resolve,
     resolve_starts,
@@ -26,6 +25,7 @@ from pyspark_tidelog.offsets import (
 from pyspark_tidelog.options import Position, ReadOptions
 from pyspark_tidelog.stream_offsets import Losses, Standing, StreamPosition
 from tidelog.model import Fetched, Offset, Topic
+from tidelog.ranges import OffsetRange
 
 
 class LogClient(Protocol):

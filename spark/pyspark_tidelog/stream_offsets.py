@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark_tidelog.errors import DataLossError, TidelogSourceError
-from pyspark_tidelog.offsets import Bounds, OffsetRange, TopicPartition
+from pyspark_tidelog.offsets import Bounds, TopicPartition
+from tidelog.ranges import OffsetRange
 
 _ID: Final = "id"
 _IS_ID: Final = re.compile(r"([0-9a-f]{2})+", re.ASCII).fullmatch

@@ -13,12 +13,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_tidelog.errors import DataLossError
-from pyspark_tidelog.offsets import OffsetRange
 from pyspark_tidelog.options import ReadOptions
 from pyspark_tidelog.plan import LogClient
 from pyspark_tidelog.reader import read_batches
 from tidelog.errors import UnknownTopicError
 from tidelog.model import Fetched
+from tidelog.ranges import OffsetRange
 from tidelog.sync import Client
 
 FETCH_BYTES: Final = 8 * 1024 * 1024

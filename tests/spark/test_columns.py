@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -18,12 +15,12 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
-from tests.spark.logs import NOW_US, numbered, stored
+from tests.clients.logs import NOW_US, stored
 
-from pyspark_tidelog import columns
-from pyspark_tidelog.columns import Joiner, WireBatch, arrow_schema, ddl_of, wire_batch
+from pyspark_tidelog.columns import arrow_schema, constants, ddl_of
 from pyspark_tidelog.errors import OptionError
 from pyspark_tidelog.options import COLUMN_NAMES
+from tidelog.joined_batches import Joiner, WireBatch, wire_batch
 from tidelog_proto.header import Codec
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -43,7 +40,7 @@ FULL = StructType(
 
 
 def joined(batches: list[WireBatch], schema: pa.Schema, *, max_records: int = 1000) -> list[pa.RecordBatch]:
-    joiner = Joiner(schema, topic="t", partition=3, max_records=max_records)
+    joiner = Joiner(schema, constants("t", 3), max_records=max_records)
     return [*(out for batch in batches for out in joiner.add(batch)), *joiner.finish()]
 
 
@@ -110,58 +107,3 @@ def test_all_columns(codec: Codec) -> None:
         "timestampType": [0] * 4,
         "tag": [None, None, "x", None],
     }
-
-
-@given(st.lists(st.lists(st.sampled_from(["a", "b"]), max_size=3), min_size=1, max_size=8), st.data())
-def test_no_headers_are_null_wherever_a_batch_is_cut(names: list[list[str]], data: st.DataObject) -> None:
-    schema = arrow_schema(StructType([StructField("headers", HEADERS)]))
-    batch = stored([b"v"] * len(names), headers=[[(name, name.encode()) for name in each] for each in names])
-    start = data.draw(st.integers(0, len(names) - 1))
-    end = data.draw(st.integers(start + 1, len(names)))
-    (out,) = joined([wire_batch(batch, schema).cut(start, end)], schema)
-    out.validate(full=True)
-    assert out.column("headers").to_pylist() == [
-        [{"key": name, "value": name.encode()} for name in each] or None for each in names[start:end]
-    ]
-
-
-def test_nothing_is_decoded_for_columns_that_are_not_in_the_body(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: object) -> None:
-        raise AssertionError("decoded")
-
-    batch = numbered(4, 10)
-    monkeypatch.setattr(type(batch), "columns", refuse)
-    schema = arrow_schema(StructType([StructField("offset", LongType()), StructField("timestamp", TimestampType())]))
-    (out,) = joined([wire_batch(batch, schema)], schema)
-    assert out.column("offset").to_pylist() == [10, 11, 12, 13]
-
-
-@given(st.integers(0, 12), st.integers(0, 12))
-def test_a_cut_holds_exactly_the_offsets_asked_for(start: int, end: int) -> None:
-    schema = arrow_schema(StructType([StructField("value", BinaryType())]))
-    piece = wire_batch(numbered(5, 4), schema).cut(start, end)
-    expected = [offset for offset in range(4, 9) if start <= offset < end]
-    assert piece.rows == len(expected)
-    assert piece.arrays["value"].to_pylist() == [b"%d" % offset for offset in expected]
-    assert piece.offsets.tolist() == expected
-
-
-@given(st.lists(st.integers(1, 40), max_size=12), st.integers(1, 50))
-def test_joining_loses_and_repeats_nothing(counts: list[int], max_records: int) -> None:
-    schema = arrow_schema(StructType([StructField("offset", LongType()), StructField("value", BinaryType())]))
-    ends = [0]
-    for count in counts:
-        ends.append(ends[-1] + count)
-    batches = [wire_batch(numbered(end - start, start), schema) for start, end in pairwise(ends)]
-    out = joined(batches, schema, max_records=max_records)
-    assert [offset for batch in out for offset in batch.column("offset").to_pylist()] == list(range(ends[-1]))
-    assert [v for batch in out for v in batch.column("value").to_pylist()] == [b"%d" % i for i in range(ends[-1])]
-    assert all(batch.num_rows == max_records for batch in out[:-1])
-    assert all(0 < batch.num_rows <= max_records for batch in out[-1:])
-
-
-def test_large_values_leave_before_the_rows_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "JOINED_BYTES", 1000)
-    schema = arrow_schema(StructType([StructField("value", BinaryType())]))
-    batches = [wire_batch(stored([b"x" * 600], offset), schema) for offset in range(5)]
-    assert [out.num_rows for out in joined(batches, schema)] == [2, 2, 1]

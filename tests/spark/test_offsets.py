@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_tidelog.errors import DataLossError, OptionError
-from pyspark_tidelog.offsets import Bounds, Lookup, OffsetRange, TopicPartition, resolve, select, split, times_of
+from pyspark_tidelog.offsets import Bounds, Lookup, TopicPartition, resolve, select, split, times_of
 from pyspark_tidelog.options import (
     Assign,
     AtTimestamp,
@@ -18,6 +18,7 @@ from pyspark_tidelog.options import (
     SubscribePattern,
     parse_options,
 )
+from tidelog.ranges import OffsetRange
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 BOUNDS = {P0: Bounds(10, 100), P1: Bounds(0, 50)}

@@ -3,12 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.spark.logs import FakeClient, FakeLog, stored
+from tests.clients.logs import FakeClient, FakeLog, stored
 
 from pyspark_tidelog.errors import DataLossError, OptionError
-from pyspark_tidelog.offsets import OffsetRange
 from pyspark_tidelog.options import parse_options
 from pyspark_tidelog.plan import Plan, make_plan
+from tidelog.ranges import OffsetRange
 
 
 def topic_with(*counts: int) -> list[FakeLog]:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
-from tests.spark.logs import FakeClient, FakeLog, numbered
+from tests.clients.logs import FakeClient, FakeLog, numbered
 
 from pyspark_tidelog import DefaultSource, OptionError, task
 from pyspark_tidelog.source import TidelogReader

@@ -5,7 +5,7 @@ import pickle
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from tests.spark.logs import FakeClient, FakeLog, numbered
+from tests.clients.logs import FakeClient, FakeLog, numbered
 
 from pyspark_tidelog import DataLossError, OptionError, task
 from pyspark_tidelog.options import parse_options

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_tidelog.errors import DataLossError, TidelogSourceError
-from pyspark_tidelog.offsets import Bounds, OffsetRange, TopicPartition
+from pyspark_tidelog.offsets import Bounds, TopicPartition
 from pyspark_tidelog.stream_offsets import (
     Losses,
     Standing,
@@ -18,6 +18,7 @@ from pyspark_tidelog.stream_offsets import (
     ranges_between,
     shares,
 )
+from tidelog.ranges import OffsetRange
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 IDS = {"a": "0a", "b": "0b"}

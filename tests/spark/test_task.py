@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
-from tests.spark.logs import FakeClient, FakeLog, numbered
+from tests.clients.logs import FakeClient, FakeLog, numbered
 
 from pyspark_tidelog import DataLossError, task
-from pyspark_tidelog.offsets import OffsetRange
 from pyspark_tidelog.options import parse_options
 from pyspark_tidelog.task import RangePartition, RangeReader
+from tidelog.ranges import OffsetRange
 
 SCHEMA = pa.schema([pa.field("offset", pa.int64())])
 WANTED = OffsetRange("t", 0, 10, 50)

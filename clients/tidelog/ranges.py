@@ -1,0 +1,69 @@
+"""Ranges of a partition's records, fetched in large reads, the next one on its way meanwhile.
+
+While a caller takes what was fetched, one further fetch is in flight on a thread: memory is bounded by two answers.
+`fetch` is passed in, so that everything that can go wrong between planning and reading (retention, a log that turned
+out shorter) is tested without a node.
+
+Rejected: subscribing (push is for the live end; a range is pulled best in large reads) and several fetches in flight
+(partitions may be read in parallel).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from tidelog.errors import OffsetOutOfRangeError
+from tidelog.model import Fetched
+from tidelog_proto.batch import RecordBatch
+
+Fetch = Callable[[int], Fetched]
+"""Fetches from an offset on; waits a moment when nothing is there yet."""
+Lost = Callable[["OffsetRange", int, int], None]
+"""Is told of a range and of the offsets, from and up to, that are gone; raises if that may not be."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """The records start <= offset < end of one partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+def fetch_range(wanted: OffsetRange, fetch: Fetch, lost: Lost) -> Iterator[RecordBatch]:
+    """Yield the record batches that hold `wanted`, the last perhaps reaching beyond it.
+
+    Raises:
+        TidelogError: as `fetch` and `lost`.
+    """
+    offset = wanted.start
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="tidelog-prefetch") as pool:
+        pending = pool.submit(fetch, offset)
+        while offset < wanted.end:
+            batches, next_offset = _answer(pending, wanted, offset, lost)
+            if next_offset < wanted.end:
+                pending = pool.submit(fetch, next_offset)
+            yield from (batch for batch in batches if batch.base_offset < wanted.end)
+            offset = next_offset
+
+
+def _answer(pending: Future[Fetched], wanted: OffsetRange, offset: int, lost: Lost) -> tuple[list[RecordBatch], int]:
+    """Wait for a fetch at `offset`; return its batches and where to go on, behind what is lost."""
+    try:
+        fetched = pending.result()
+    except OffsetOutOfRangeError as error:
+        # Deleted records are skipped up to the new start; behind the log's end there is nothing to go on with.
+        next_offset = min(error.log_start_offset, wanted.end) if error.log_start_offset > offset else wanted.end
+    else:
+        if fetched.next_offset > offset:
+            return fetched.batches, fetched.next_offset
+        next_offset = wanted.end
+    lost(wanted, offset, next_offset)
+    return [], next_offset
