@@ -88,11 +88,11 @@ class Joiner:
     Args:
         schema: what is wanted: columns of the wire, `offset`, and those of `constants`. Headers that may be null are
             null where a record has none, others are empty lists.
-        constants: the columns that are the same in all rows, by name.
+        constants: the columns that are the same in all rows, by name, as Arrow's scalars.
         max_records: of a joined batch, which is let go early at `JOINED_BYTES`.
     """
 
-    def __init__(self, schema: pa.Schema, constants: Mapping[str, pa.Scalar[Any]], *, max_records: int) -> None:
+    def __init__(self, schema: pa.Schema, constants: Mapping[str, Any], *, max_records: int) -> None:
         assert max_records > 0
         self._schema = schema
         self._constants = constants
@@ -127,7 +127,8 @@ class Joiner:
     def _column(self, field: pa.Field[pa.DataType]) -> pa.Array[Any]:
         constant = self._constants.get(field.name)
         if constant is not None:
-            return pa.repeat(constant, self._rows)
+            repeated: pa.Array[Any] = pa.repeat(constant, self._rows)
+            return repeated
         if field.name == "offset":
             return _one([pa.array(piece.offsets) for piece in self._pieces])
         return _one([_column(piece, field) for piece in self._pieces])

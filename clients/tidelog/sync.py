@@ -69,8 +69,8 @@ from tidelog.sync_consumer import Consumer
 from tidelog.sync_groups import Groups, told_in_threads
 from tidelog.sync_receipts import PendingReceipt, PendingReceipts
 from tidelog.sync_security import Security
-from tidelog.tls import Tls
 from tidelog.tables import read_arrow
+from tidelog.tls import Tls
 from tidelog.topic_settings import TopicSettings
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.columns import Headers

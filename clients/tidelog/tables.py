@@ -134,7 +134,7 @@ def _batches(
                     wanted.topic, wanted.partition, offset, max_bytes=FETCH_BYTES, min_bytes=1, wait_ms=_WAIT_MS
                 )
 
-            constants = {
+            constants: dict[str, Any] = {
                 "topic": pa.scalar(wanted.topic, pa.string()),
                 "partition": pa.scalar(wanted.partition, pa.int32()),
             }

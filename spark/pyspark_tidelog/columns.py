@@ -39,7 +39,7 @@ _MAY_BE_NULL: Final = {"key", "value", "headers", "tag"}
 assert tuple(_TYPES) == COLUMN_NAMES
 
 
-def constants(topic: str, partition: int) -> dict[str, pa.Scalar[Any]]:
+def constants(topic: str, partition: int) -> dict[str, Any]:
     """Return the columns that are the same in all rows of a partition."""
     return {
         "topic": pa.scalar(topic, pa.string()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ async def begun(client: Client, topic: str, piece: int) -> Producer:
     return producer
 
 
-async def stored_before(producer: Producer) -> list[bytes]:
+async def stored_before(producer: Producer) -> list[Any]:
     assert producer.earlier is not None
     return sorted(
         [value async for _, batch in producer.earlier.batches() for value in batch.columns()["value"].to_pylist()]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,10 +13,10 @@ from tidelog import joined_batches
 from tidelog.joined_batches import Joiner, WireBatch, wire_batch
 from tidelog_proto.columns import HEADERS_TYPE, TIMESTAMP_TYPE
 
-OFFSET = pa.field("offset", pa.int64())
-VALUE = pa.field("value", pa.binary())
-TIMESTAMP = pa.field("timestamp", TIMESTAMP_TYPE)
-HEADERS_OR_NULL = pa.field("headers", HEADERS_TYPE)
+OFFSET: Any = pa.field("offset", pa.int64())
+VALUE: Any = pa.field("value", pa.binary())
+TIMESTAMP: Any = pa.field("timestamp", TIMESTAMP_TYPE)
+HEADERS_OR_NULL: Any = pa.field("headers", HEADERS_TYPE)
 
 
 def joined(batches: list[WireBatch], schema: pa.Schema, *, max_records: int = 1000) -> list[pa.RecordBatch]:
@@ -24,7 +25,7 @@ def joined(batches: list[WireBatch], schema: pa.Schema, *, max_records: int = 10
 
 
 def test_columns_are_filled_in() -> None:
-    fields = [pa.field("partition", pa.int32()), VALUE, pa.field("headers", HEADERS_TYPE, nullable=False)]
+    fields: list[Any] = [pa.field("partition", pa.int32()), VALUE, pa.field("headers", HEADERS_TYPE, nullable=False)]
     schema = pa.schema([*fields, pa.field("tag", pa.string())])
     bare, headed = stored([b"a", None], 5), stored([b"b"], 7, headers=[[("h", b"1")]])
     (batch,) = joined([wire_batch(bare, schema), wire_batch(headed, schema)], schema)

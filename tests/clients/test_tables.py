@@ -57,7 +57,7 @@ def test_all_columns(node: testing.LocalNode, topic: str) -> None:
     assert table["headers"].null_count == 0
 
 
-def read(node: testing.LocalNode, topic: str, **more: Any) -> list[tuple[int, int]]:
+def read(node: testing.LocalNode, topic: str, **more: Any) -> list[Any]:
     table = tidelog.read_arrow(topic, bootstrap=node.bootstrap, columns=["partition", "offset"], **more).read_all()
     return list(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
 
@@ -88,7 +88,7 @@ def test_what_is_wrong_is_said_at_once(node: testing.LocalNode, topic: str) -> N
         ({"context": "prod"}, "give one of them"),
     ):
         with pytest.raises(InvalidRequestError, match=said):
-            tidelog.read_arrow(topic, bootstrap=node.bootstrap, **more)  # type: ignore[arg-type]
+            tidelog.read_arrow(topic, bootstrap=node.bootstrap, **more)
     with pytest.raises(UnknownTopicError):
         tidelog.read_arrow("nowhere", bootstrap=node.bootstrap)
     with pytest.raises(TidelogError):

@@ -31,7 +31,7 @@ def test_columns_are_those_of_records() -> None:
     assert "drop one of them" in refused("t", value=StringType(), topic=StringType())
 
 
-def places(columns: dict[str, Any], topic: str | None = None) -> list[tuple[str, int | None, list[str]]]:
+def places(columns: dict[str, Any], topic: str | None = None) -> list[tuple[str, int | None, list[Any]]]:
     return [
         (rows.topic, rows.partition, rows.columns.column("value").to_pylist())
         for rows in rows_by_place(pa.record_batch(columns), topic)

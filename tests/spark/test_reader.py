@@ -12,10 +12,10 @@ from tests.proto.derived_batches import END_OFFSET, STARTS, compacted_log, survi
 
 from pyspark_tidelog.columns import arrow_schema
 from pyspark_tidelog.errors import DataLossError
-from pyspark_tidelog.reader import Fetch, fetch_range, read_batches
+from pyspark_tidelog.reader import read_batches
 from tidelog.errors import NodeUnreachableError
 from tidelog.model import Fetched
-from tidelog.ranges import OffsetRange
+from tidelog.ranges import Fetch, OffsetRange, fetch_range
 from tidelog_proto.batch import RecordBatch
 
 SCHEMA = arrow_schema(StructType([StructField("offset", LongType()), StructField("value", BinaryType())]))
