@@ -21,6 +21,7 @@ CALLED_BY_OTHERS = {
     "WebSocketUser": "locust finds its users",
     "render": "rich, of a column",
     "streamReader": "Spark, of a source",
+    "streamWriter": "Spark, of a source",
     "initialOffset": "Spark, of a stream",
     "latestOffset": "Spark, of a stream",
     "getDefaultReadLimit": "Spark, of a stream",

@@ -14,13 +14,13 @@ from typing import Final
 
 from tidelog import reading
 from tidelog.named_producer import Instance
+from tidelog.ranges import FETCH_BYTES
 from tidelog.routing import Router
 from tidelog_proto.batch import RecordBatch
 
 STRETCH_MIN: Final = 65_536
 """Offsets that are looked through first."""
 _GROWTH: Final = 4
-_FETCH_BYTES: Final = 8 * 1024 * 1024
 _WAIT_MS: Final = 5_000
 
 
@@ -68,7 +68,7 @@ class EarlierTries:
                     self._topic,
                     partition,
                     offset,
-                    max_bytes=_FETCH_BYTES,
+                    max_bytes=FETCH_BYTES,
                     min_bytes=1,
                     wait_ms=_WAIT_MS,
                     control=True,

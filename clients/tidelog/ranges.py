@@ -13,10 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Final
 
 from tidelog.errors import OffsetOutOfRangeError
 from tidelog.model import Fetched
 from tidelog_proto.batch import RecordBatch
+
+FETCH_BYTES: Final = 8 * 1024 * 1024
+"""What one fetch of a range asks for; two of them are held at most."""
 
 Fetch = Callable[[int], Fetched]
 """Fetches from an offset on; waits a moment when nothing is there yet."""

@@ -69,7 +69,6 @@ from tidelog.sync_consumer import Consumer
 from tidelog.sync_groups import Groups, told_in_threads
 from tidelog.sync_receipts import PendingReceipt, PendingReceipts
 from tidelog.sync_security import Security
-from tidelog.tables import read_arrow
 from tidelog.tls import Tls
 from tidelog.topic_settings import TopicSettings
 from tidelog_proto.batch import RecordBatch
@@ -83,7 +82,6 @@ __all__ = [
     "Producer", "Receipt", "ReceiptRange", "Receipts", "Record", "RecordBatch", "Recovery", "Replica", "TidelogError",
     "Topic", "TopicPartition",
     "errors",
-    "read_arrow",
 ]
 # fmt: on
 

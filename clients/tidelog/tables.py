@@ -20,7 +20,7 @@ from tidelog.client_options import ClientOptions
 from tidelog.errors import InvalidRequestError, OffsetOutOfRangeError
 from tidelog.joined_batches import Joiner, wire_batch
 from tidelog.model import Fetched
-from tidelog.ranges import OffsetRange, fetch_range
+from tidelog.ranges import FETCH_BYTES, OffsetRange, fetch_range
 from tidelog_proto.columns import HEADERS_TYPE, TIMESTAMP_TYPE
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 Point = Literal["earliest", "latest"] | datetime | int | Mapping[int, int]
 """A point of a topic: an end of it, a time (a `datetime`, or µs since 1970), or an offset of each partition."""
 
-FETCH_BYTES: Final = 8 * 1024 * 1024
 _WAIT_MS: Final = 5_000
 
 _FIELDS: Final[list[pa.Field[Any]]] = [

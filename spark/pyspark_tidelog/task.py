@@ -18,11 +18,8 @@ from pyspark_tidelog.plan import LogClient
 from pyspark_tidelog.reader import read_batches
 from tidelog.errors import UnknownTopicError
 from tidelog.model import Fetched
-from tidelog.ranges import OffsetRange
+from tidelog.ranges import FETCH_BYTES, OffsetRange
 from tidelog.sync import Client
-
-FETCH_BYTES: Final = 8 * 1024 * 1024
-"""One fetch's answer; a task holds two of them at most."""
 
 _WAIT_MS: Final = 5_000
 """How long a fetch waits for planned records that a node does not have yet, before they count as lost."""
