@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tidelog_broker.core.content_window import ContentWindow
+from tidelog_broker.core.content_window import ROW_BYTES, ContentWindow
 from tidelog_broker.core.replication.epoch_writer import Group, Owner
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.replication.producers import StoredBatch
@@ -49,6 +49,8 @@ INLINE_BYTES: Final = 128 * KIB
 """A batch of more bytes, compressed or not, is screened by another thread ..."""
 INLINE_RECORDS: Final = 2048
 """... and so is one of more records: half a millisecond."""
+GROUP_WORK_MAX: Final = 2.0
+"""So much more than that is done for a group of batches, however well they are compressed."""
 READ_AGAIN_MS: Final = 100
 NO_MEMORY_RETRY_MS: Final = 1000
 
@@ -176,6 +178,8 @@ class Deduplication:
             if error is not None:
                 self._mend(history, error)
                 built(self._not_yet(error))
+            elif not self._tools.contents.has_room(min(history.count, DEDUPLICATE_RECORDS_MAX) * ROW_BYTES):
+                built(self._no_memory())  # before all is read in vain, and again with the next publish
             elif self._is_wanted(rebuild):
                 self._read_on(rebuild)
             else:
@@ -212,7 +216,8 @@ class Deduplication:
 
     def _is_wanted(self, rebuild: _Rebuild) -> bool:
         """Whether the epoch is still the one, and the topic set as it was, for which a window is being made."""
-        return self._state.writer is rebuild.owner and self._settings is rebuild.settings
+        is_open = self._state.writer is rebuild.owner and not self._driver.stopped
+        return is_open and self._settings is rebuild.settings
 
     def _not_yet(self, error: BaseException) -> ProtocolError:
         if isinstance(error, ProtocolError) and error.code in {pb.EPOCH_CHANGING, pb.OVERLOADED}:
@@ -240,7 +245,7 @@ class Deduplication:
 
     def is_long(self, owner: Owner, batch: Batch) -> bool:
         """Whether a batch has to be screened by another thread first: `prepare`."""
-        if not _is_heavy(batch.header) or self._prepared_of(batch) is not None:
+        if _work(batch.header) <= 1 or self._prepared_of(batch) is not None:
             return False
         return self._judge(owner, batch.header) is None
 
@@ -254,7 +259,8 @@ class Deduplication:
         assert window is not None
 
         def screened(result: _Screened | None, error: BaseException | None) -> None:
-            self._prepared = (batch, result if result is not None else _refusal(error))
+            if self._window is window:  # else the batch is screened anew, by another one
+                self._prepared = (batch, result if result is not None else _refusal(error))
             done()
 
         work = partial(self._screen, window, batch, now_us=self._now_us(owner), log_start=self._state.log_start)
@@ -267,8 +273,10 @@ class Deduplication:
             What was decided about the first of them, as many as there are outcomes.
         """
         group = Group(owner.next_offset, owner.next_offset, owner.digest)
+        work = 0.0
         for batch in batches:
-            if self.is_long(owner, batch):
+            work += _work(batch.header)
+            if self.is_long(owner, batch) or (group.outcomes and work > GROUP_WORK_MAX):
                 break
             judged = self._judge(owner, batch.header)
             if judged is None:
@@ -364,9 +372,10 @@ def _note(group: Group, outcome: StoredBatch | ProtocolError, *, is_retry: bool)
     group.duplicates.append(is_retry)
 
 
-def _is_heavy(header: BatchHeader) -> bool:
+def _work(header: BatchHeader) -> float:
+    """Return how long it takes to screen a batch, in terms of the most that is done on the event loop for one."""
     size_bytes = max(header.body_length, header.uncompressed_length)
-    return size_bytes > INLINE_BYTES or header.record_count > INLINE_RECORDS
+    return max(size_bytes / INLINE_BYTES, header.record_count / INLINE_RECORDS)
 
 
 def _bits(dropped: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> bytes:

@@ -232,7 +232,7 @@ async def test_without_memory_nothing_is_taken(stand: Stand) -> None:
         if result.HasField("error"):
             assert result.error.code == pb.OVERLOADED
             refused += 1
-    assert refused == 2
+    assert refused == 3
     await peer.delete("t0")
     (result,) = await peer.publish(topics[-1].topic_id, batch(b"7"))
     assert not result.HasField("error")
