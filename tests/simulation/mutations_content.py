@@ -13,6 +13,8 @@ from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.partition import deduplication
 from tidelog_broker.partition.content_history import ContentHistory
 from tidelog_broker.partition.deduplication import Deduplication
+from tidelog_broker.partition.waiting import Settle, Waiting
+from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import stamp_owner, unpack_header
@@ -45,24 +47,18 @@ def window_outlives_its_epoch() -> Replacements:
 
 
 def answered_at_once() -> Replacements:
-    """A batch of duplicates is not appended, and answered whether or not what it duplicates is committed."""
-    append = Deduplication._append
+    """A batch of duplicates is answered whether or not what it duplicates is committed."""
+    add = Waiting.add
 
-    def answer(self: Deduplication, owner: Owner, batch: Batch, group: Group) -> None:
-        assert self._window is not None
-        now_us, log_start = self._now_us(owner), self._state.log_start
-        screened = self._screen(self._window, batch, now_us=now_us, log_start=log_start)
-        if screened.batch is batch or len(screened.contents):
-            append(self, owner, batch, group)
-            return
-        header = batch.header
-        end_sequence = header.base_sequence + header.record_count
-        group.outcomes.append(
-            StoredBatch(header.base_sequence, end_sequence, 0, 0, owner.epoch, now_us, header.record_count)
-        )
-        group.duplicates.append(False)
+    def answer(
+        self: Waiting, acks: pb.Acks, stored: StoredBatch, duplicate: bool, settle: Settle, *, epoch: int
+    ) -> None:
+        if stored.duplicates and stored.duplicates == stored.end_sequence - stored.base_sequence:
+            settle(stored, duplicate)
+        else:
+            add(self, acks, stored, duplicate, settle, epoch=epoch)
 
-    return [(Deduplication, "_append", answer)]
+    return [(Waiting, "add", answer)]
 
 
 def numbers_of_dropped_records_left_over() -> Replacements:
