@@ -239,6 +239,46 @@ async def test_without_memory_nothing_is_taken(stand: Stand) -> None:
     assert node.broker.contents.in_flight_bytes <= 1024 * 1024
 
 
+async def test_changes_meet_batches_on_their_way(node: Node, peer: Peer) -> None:
+    topic = await peer.create("t", deduplicate_records=50_000, flush=pb.NEVER)
+    drawn = random.Random(3)
+    short = [[drawn.randbytes(20) for _ in range(5)] for _ in range(4)]
+    long = [[drawn.randbytes(20) for _ in range(5_000)] for _ in range(3)]
+    numbers: list[int] = []
+    settings = ({"deduplicate_records": 30_000}, {"deduplicate_s": 600}, {"deduplicate_records": 40_000})
+    for change in settings:
+        parts = (*long, *short, *long)
+        numbers += [peer.post_publish(topic.topic_id, batch(*values), timeout_ms=20_000) for values in parts]
+        peer.post(topic_alter=pb.TopicAlter(name="t", **change))  # type: ignore[arg-type]  # of ints
+    for number in numbers:
+        (result,) = await peer.published(number)
+        assert not result.HasField("error"), result
+    stored = await values_of(peer, topic)
+    assert len(stored) == len(set(stored)) == 15_020
+    for values in long:
+        peer.post_publish(topic.topic_id, batch(*values), timeout_ms=20_000)
+    await peer.delete("t")
+    assert node.broker.contents.in_flight_bytes == 0
+
+
+async def test_a_window_that_has_rotted_is_told_of(stand: Stand) -> None:
+    await stand.start()
+    peer = await stand.peer()
+    topic = await peer.create("t", deduplicate_records=100)
+    await one(peer, topic, batch(b"rotten" * 100))
+    await stand.stop()
+    (segment,) = stand.path.glob("partitions/t.*/epoch-*/*.seg")
+    data = bytearray(segment.read_bytes())
+    at = data.index(b"rotten")
+    data[at] ^= 1
+    segment.write_bytes(data)
+    await stand.start()
+    peer = await stand.peer()
+    (refused,) = await peer.publish(topic.topic_id, batch(b"a"))
+    assert refused.error.retriable, refused
+    assert refused.error.definite
+
+
 async def test_deleted_records_may_be_published_anew(peer: Peer) -> None:
     topic = await peer.create(deduplicate_records=100)
     await one(peer, topic, batch(b"a", b"b"))
