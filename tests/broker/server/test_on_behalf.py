@@ -18,7 +18,7 @@ from tests.broker.stand import Stand, settled
 
 from tidelog import Client
 from tidelog.security import AccessRule
-from tidelog_broker.core.security.tickets import SKEW_MS, TICKET_MS
+from tidelog_broker.core.security.tickets import SKEW_MS, TICKET_MS, Tickets
 from tidelog_broker.node.node import Node
 from tidelog_broker.server import on_behalf
 from tidelog_proto import broker_pb2 as pb
@@ -244,3 +244,30 @@ async def test_tickets_count_at_every_node_and_requests_are_handed_on_for_the_ca
         for peer in peers.values():
             assert code_of(await peer.ask(topic_list=pb.TopicList(), on_behalf=ticket)) == pb.TICKET_REFUSED
             await peer.close()
+
+
+async def test_tickets_outlive_a_change_of_the_clusters_secret(founded: Founded, key_file: Path) -> None:
+    founded.settings |= {"auth": "required", "admin_key_file": key_file}
+    await founded.found()
+    secret = founded.path / "secret"
+    async with client(founded.ports["a"], ADMIN) as admin:
+        own, _, _ = await keyed(admin, "gate", AccessRule("gate", ("impersonate",), "cluster"))
+        peers = [await greeted(node.port, own) for node in founded.nodes.values()]
+        ticket = (await peers[0].ask(identify=identify(ADMIN))).envelope.identify_reply.ticket
+        before = secret.read_text()
+        await asyncio.to_thread(secret.write_text, f"another secret for tests\n{before}\n")
+        for node, peer in zip(founded.nodes.values(), peers, strict=True):
+            tickets = node.broker.security.tickets
+            await settled(partial(_signs_anew, tickets, ticket), "a node never read the new secret")
+            assert code_of(await peer.ask(topic_list=pb.TopicList(), on_behalf=ticket)) == 0
+        newer = (await peers[0].ask(identify=identify(ADMIN))).envelope.identify_reply.ticket
+        assert code_of(await peers[1].ask(topic_list=pb.TopicList(), on_behalf=newer)) == 0
+        for peer in peers:
+            await peer.close()
+
+
+def _signs_anew(tickets: Tickets, ticket: bytes) -> bool:
+    """Whether a node would sign what this ticket says otherwise by now."""
+    said = pb.Ticket.FromString(ticket[32:])
+    signed = tickets.signed(said.caller, holder=said.holder, now_us=said.ends_us - TICKET_MS * 1000)
+    return signed != ticket
