@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
 from tidelog_gateway.credentials import TOKEN_CHARS_MAX, credentials_in, refuse_secrets_in
@@ -79,3 +83,18 @@ def test_a_query_of_very_many_fields_is_not_looked_through() -> None:
     with pytest.raises(Problem) as refused:
         refuse_secrets_in(b"&".join([b"a=1"] * 2000))
     assert refused.value.status == 400
+
+
+def status_of(tried: Callable[[], object]) -> int:
+    try:
+        tried()
+    except Problem as problem:
+        return problem.status
+    return 0
+
+
+@given(shown=st.lists(st.binary(max_size=60), max_size=3), query=st.binary(max_size=200))
+def test_whatever_comes_is_credentials_or_refused(shown: list[bytes], query: bytes) -> None:
+    raw = [(b"authorization", b"Bearer " + value if len(value) % 2 else value) for value in shown]
+    assert status_of(lambda: credentials_in(Headers(raw=raw))) in {0, 401}
+    assert status_of(lambda: refuse_secrets_in(query)) in {0, 400}
