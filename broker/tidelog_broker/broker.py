@@ -147,7 +147,7 @@ class Broker:
             self.disk = self._open_disk(fs)
             self.replication = self._open_replication()
             self.security = NodeSecurity(settings, self.threads.secrets)
-            self.accounts = Accounts(self.security.registry.quotas, time.monotonic)
+            self.accounts = Accounts(self.security.registry.quotas, time.monotonic, self.metrics.throttled)
             opening.pop_all()
         # What a worker is at is waited for asleep: it needs the interpreter itself.
         io, journals = self.threads.io, self.threads.journals

@@ -32,6 +32,30 @@ class Quota:
     partitions: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class QuotaUsage:
+    """What a caller that a quota is about uses of one node.
+
+    Attributes:
+        node: the node's id.
+        caller: a principal, or "address:CIDR".
+        connections: that it has.
+        waiting: how many of them are held back.
+        in_flight_bytes: of its requests that the node works on; 0 where nothing of a request is bounded.
+        throttled_s: for how long its connections and fetches were held back, all together.
+        produce_debt_s, consume_debt_s: for how long it has had enough.
+    """
+
+    node: str
+    caller: str
+    connections: int
+    waiting: int
+    in_flight_bytes: int
+    throttled_s: float
+    produce_debt_s: float
+    consume_debt_s: float
+
+
 FIELDS: Final = tuple(field.name for field in fields(Quota))
 
 
@@ -56,3 +80,17 @@ def quota_of(message: pb.Quota) -> Quota:
     """Return a quota as it is shown."""
     named = {name: getattr(message, name) for name in FIELDS if message.HasField(name)}
     return Quota(**{name: math.inf if value == UNLIMITED else value for name, value in named.items()})
+
+
+def usage_of(message: pb.QuotaUsage) -> QuotaUsage:
+    """Return what a node has told of a caller."""
+    return QuotaUsage(
+        message.node_id,
+        message.caller,
+        message.connections,
+        message.waiting,
+        message.in_flight_bytes,
+        message.throttled_ms / 1000,
+        message.produce_debt_ms / 1000,
+        message.consume_debt_ms / 1000,
+    )

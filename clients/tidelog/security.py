@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from tidelog.callers import Caller, Identified, identified
 from tidelog.errors import InvalidRequestError
-from tidelog.quota import Quota, quota_of, quota_to
+from tidelog.quota import Quota, QuotaUsage, quota_of, quota_to, usage_of
 from tidelog.routing import Router, repeated
 from tidelog_proto import broker_pb2 as pb
 
@@ -181,6 +181,13 @@ class Security:
         async for reply in self._pages(pb.SecurityList.QUOTAS):
             found |= {quota.subject: quota_of(quota) for quota in reply.quotas}
         return found
+
+    async def quota_usage(self) -> list[QuotaUsage]:
+        """Return what callers with quotas use of each node that answers; at most 1,000 of a node."""
+        self._check_usable()
+        envelope = pb.Envelope(security_list=pb.SecurityList(what=pb.SecurityList.QUOTA_USAGE))
+        frame = await self._router.call_any(partial(repeated, envelope), repeatable=True)
+        return [usage_of(usage) for usage in frame.envelope.security_list_reply.usages]
 
     async def test(
         self,

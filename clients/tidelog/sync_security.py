@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tidelog import security as asynchronous
 from tidelog.loop_thread import LoopThread
-from tidelog.quota import Quota
+from tidelog.quota import Quota, QuotaUsage
 from tidelog.security import AccessRule, KeyInfo, NewKey, Operation, Resource, Verdict
 
 
@@ -56,6 +56,10 @@ class Security:
     def quotas(self) -> dict[str, Quota]:
         """See `tidelog.security.Security.quotas`."""
         return self._thread.run(self._security.quotas)
+
+    def quota_usage(self) -> list[QuotaUsage]:
+        """See `tidelog.security.Security.quota_usage`."""
+        return self._thread.run(self._security.quota_usage)
 
     def test(
         self,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from tidelog import Client
-from tidelog.quota import FIELDS, Quota
+from tidelog.quota import FIELDS, Quota, QuotaUsage
 from tidelog_cli.output import ABSENT, DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, print_json, print_table
 from tidelog_cli.quantities import size_bytes
 from tidelog_cli.session import with_client
@@ -95,8 +96,16 @@ def remove(subject: SubjectArgument, *, bootstrap: BootstrapOption = DEFAULT_BOO
     typer.echo(f"removed the quota of {subject}")
 
 
-def list_quotas(*, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
-    """List the quotas."""
+def list_quotas(
+    *,
+    usage: Annotated[bool, typer.Option("--usage", help="Show what callers with quotas use of each node.")] = False,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """List the quotas, or what is used of them."""
+    if usage:
+        _list_usage(bootstrap, as_json=as_json)
+        return
 
     async def work(client: Client) -> dict[str, Quota]:
         return await client.security.quotas()
@@ -108,6 +117,32 @@ def list_quotas(*, as_json: JsonOption = False, bootstrap: BootstrapOption = DEF
     print_table(
         ("subject", *(name.replace("_", " ") for name in FIELDS)),
         [(subject, *(_text(getattr(quota, name)) for name in FIELDS)) for subject, quota in quotas.items()],
+    )
+
+
+def _list_usage(bootstrap: str, *, as_json: bool) -> None:
+    async def work(client: Client) -> list[QuotaUsage]:
+        return await client.security.quota_usage()
+
+    usages = with_client(bootstrap, work)
+    if as_json:
+        print_json([asdict(usage) for usage in usages])
+        return
+    print_table(
+        ("node", "caller", "connections", "waiting", "in flight", "throttled", "owes in", "owes out"),
+        [
+            (
+                usage.node,
+                usage.caller,
+                str(usage.connections),
+                str(usage.waiting),
+                f"{usage.in_flight_bytes:,}",
+                f"{usage.throttled_s:.1f} s",
+                f"{usage.produce_debt_s:.1f} s",
+                f"{usage.consume_debt_s:.1f} s",
+            )
+            for usage in usages
+        ],
     )
 
 

@@ -19,6 +19,7 @@ from tidelog_loadtest import bench, cluster_commands, scan
 from tidelog_loadtest.client_bench import ClientPlan, measure_client
 from tidelog_loadtest.cluster_commands import DataOption
 from tidelog_loadtest.environment import environment_of
+from tidelog_loadtest.fairness import STAGES, FairnessPlan, fairness
 from tidelog_loadtest.keyed import MOMENTS as KEYED_MOMENTS
 from tidelog_loadtest.keyed import KeyedPlan, keyed
 from tidelog_loadtest.many_partitions import MOMENTS, ManyPlan, many_partitions
@@ -67,6 +68,7 @@ def register(app: typer.Typer) -> None:
     group.command("partitions")(partitions)
     group.command("keys")(keys)
     group.command("client")(client)
+    group.command("fairness")(fair)
     cluster_commands.register(group)
     app.add_typer(group, name="bench")
 
@@ -219,6 +221,36 @@ def client(
     plan = ClientPlan(records, size, partitions, rounds, flush.value, kafka, data)
     with shown(plan.steps) as tell:
         result = uvloop.run(measure_client(plan, tell))
+    cluster_commands.show(result, data, as_json=as_json)
+
+
+def fair(
+    *,
+    connections: Annotated[int, typer.Option("--connections", min=1, help="Of the flood.")] = 4,
+    batch_bytes: Annotated[int, typer.Option("--batch-bytes", min=1_000, max=16 << 20, help="Of the flood.")] = 2 << 20,
+    in_flight: Annotated[int, typer.Option("--in-flight", min=1, max=1_000, help="Requests a connection.")] = 16,
+    quota_mib: Annotated[int, typer.Option("--quota-mib", min=1, help="MiB a second that the flood may write.")] = 10,
+    rounds: RoundsOption = 3,
+    seconds: SecondsOption = 10.0,
+    flush: Annotated[cluster_commands.OneFlushChoice, typer.Option("--flush", help="The topics' flush.")] = (
+        cluster_commands.OneFlushChoice.NEVER
+    ),
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish little and wait for it: alone, beside a principal that floods the node, and beside it with a quota."""
+    plan = FairnessPlan(
+        connections=connections,
+        batch_bytes=batch_bytes,
+        in_flight=in_flight,
+        quota_bytes=quota_mib << 20,
+        rounds=rounds,
+        seconds=seconds,
+        flush=flush.value,
+        data=data,
+    )
+    with shown(len(STAGES) * rounds) as tell:
+        result = uvloop.run(fairness(plan, tell))
     cluster_commands.show(result, data, as_json=as_json)
 
 

@@ -2186,10 +2186,12 @@ class SecurityList(_message.Message):
         KEYS: _ClassVar[SecurityList.What]
         RULES: _ClassVar[SecurityList.What]
         QUOTAS: _ClassVar[SecurityList.What]
+        QUOTA_USAGE: _ClassVar[SecurityList.What]
     WHAT_UNSPECIFIED: SecurityList.What
     KEYS: SecurityList.What
     RULES: SecurityList.What
     QUOTAS: SecurityList.What
+    QUOTA_USAGE: SecurityList.What
     WHAT_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     what: SecurityList.What
@@ -2197,16 +2199,38 @@ class SecurityList(_message.Message):
     def __init__(self, what: _Optional[_Union[SecurityList.What, str]] = ..., after: _Optional[str] = ...) -> None: ...
 
 class SecurityListReply(_message.Message):
-    __slots__ = ("keys", "rules", "last", "quotas")
+    __slots__ = ("keys", "rules", "last", "quotas", "usages")
     KEYS_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    USAGES_FIELD_NUMBER: _ClassVar[int]
     keys: _containers.RepeatedCompositeFieldContainer[ApiKey]
     rules: _containers.RepeatedCompositeFieldContainer[AccessRule]
     last: str
     quotas: _containers.RepeatedCompositeFieldContainer[Quota]
-    def __init__(self, keys: _Optional[_Iterable[_Union[ApiKey, _Mapping]]] = ..., rules: _Optional[_Iterable[_Union[AccessRule, _Mapping]]] = ..., last: _Optional[str] = ..., quotas: _Optional[_Iterable[_Union[Quota, _Mapping]]] = ...) -> None: ...
+    usages: _containers.RepeatedCompositeFieldContainer[QuotaUsage]
+    def __init__(self, keys: _Optional[_Iterable[_Union[ApiKey, _Mapping]]] = ..., rules: _Optional[_Iterable[_Union[AccessRule, _Mapping]]] = ..., last: _Optional[str] = ..., quotas: _Optional[_Iterable[_Union[Quota, _Mapping]]] = ..., usages: _Optional[_Iterable[_Union[QuotaUsage, _Mapping]]] = ...) -> None: ...
+
+class QuotaUsage(_message.Message):
+    __slots__ = ("node_id", "caller", "connections", "in_flight_bytes", "waiting", "throttled_ms", "produce_debt_ms", "consume_debt_ms")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    THROTTLED_MS_FIELD_NUMBER: _ClassVar[int]
+    PRODUCE_DEBT_MS_FIELD_NUMBER: _ClassVar[int]
+    CONSUME_DEBT_MS_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    caller: str
+    connections: int
+    in_flight_bytes: int
+    waiting: int
+    throttled_ms: int
+    produce_debt_ms: int
+    consume_debt_ms: int
+    def __init__(self, node_id: _Optional[str] = ..., caller: _Optional[str] = ..., connections: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., waiting: _Optional[int] = ..., throttled_ms: _Optional[int] = ..., produce_debt_ms: _Optional[int] = ..., consume_debt_ms: _Optional[int] = ...) -> None: ...
 
 class AccessTest(_message.Message):
     __slots__ = ("principal", "roles", "operation", "resource", "name")

@@ -37,6 +37,7 @@ async def test_quotas_come_and_go(shared_node: str) -> None:
         await client.security.set_quota("ann", Quota(partitions=1))
         await client.security.set_quota("ann", quota)
         assert (await client.security.quotas())["ann"] == quota
+        assert await client.security.quota_usage() == [], "nobody here has a name"
         await client.security.remove_quota("ann")
         assert "ann" not in await client.security.quotas()
         with pytest.raises(InvalidRequestError, match="no quota"):
@@ -59,4 +60,5 @@ def test_the_client_that_blocks_does_the_same(shared_node: str) -> None:
         client.security.revoke_key(made.info.key_id)
         client.security.set_quota("ben", Quota(partitions=2))
         assert client.security.quotas()["ben"] == Quota(partitions=2)
+        assert client.security.quota_usage() == []
         client.security.remove_quota("ben")

@@ -229,6 +229,12 @@ class NodeSettings(BaseModel):
         description="A client that reads nothing for this long, with replies waiting, is cut off; sooner where another "
         "one finds no room.",
     )
+    strangers_max: int = Field(
+        1024,
+        ge=1,
+        description="Connections that have not said who they are yet; past it the oldest of the address that has most "
+        "of them is closed.",
+    )
     hello_timeout_ms: int = Field(10_000, ge=10, description="A new connection says HELLO within this time.")
     retention_interval_ms: int = Field(5_000, ge=10, description="How often old segments are looked for.")
     clock_settle_s: int = Field(

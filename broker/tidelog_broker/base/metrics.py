@@ -31,6 +31,15 @@ class NodeMetrics:
         self.access_refused = counter("tidelog_access_refused", "Requests refused because no permission allows them")
         self.unauthenticated = counter("tidelog_unauthenticated", "Greetings with no credentials, or wrong ones")
         self.tls_failed = counter("tidelog_tls_failed", "Connections in TLS that did not come about")
+        self.strangers_closed = counter(
+            "tidelog_strangers_closed", "Connections closed before they said who they are, as there were too many"
+        )
+        self.throttled_seconds = Counter(
+            "tidelog_throttled_seconds",
+            "Time for which connections and fetches were held back by their caller's quota",
+            ["caller"],
+            registry=self.registry,
+        )
         self.declined = counter("tidelog_declined", "Requests declined because the node was full")
         self.stalled = counter("tidelog_stalled_clients", "Clients cut off because they did not read, or go on sending")
         self.peer_bytes_in = self._peer_counter("tidelog_peer_batch_bytes_in", "Bytes of batches received from a node")
@@ -75,6 +84,10 @@ class NodeMetrics:
             "tidelog_group_generations", "Times that the partitions of a group were shared out anew"
         )
         self.partitions = PartitionGauges(self.registry)
+
+    def throttled(self, caller: str, waited_s: float) -> None:
+        """Count for how long a caller was held back by its quota."""
+        self.throttled_seconds.labels(caller).inc(waited_s)
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, registry=self.registry)

@@ -18,6 +18,7 @@ from typing import Any, Final
 from tidelog_broker.base.seldom import SeldomLog
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
+from tidelog_broker.core.security.quotas import counted_address
 from tidelog_broker.server.access import AccessChecks, why_over
 from tidelog_broker.server.handlers import (
     cluster,
@@ -37,6 +38,7 @@ from tidelog_broker.server.handlers import (
     topics,
 )
 from tidelog_broker.wire.connection import Connection, Request
+from tidelog_broker.wire.strangers import Strangers
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import encode_frame
@@ -108,6 +110,7 @@ class Server:
         self.outgoing = broker.bounds.outgoing
         self.idle_poll = broker.idle_poll
         self.connections: set[Connection] = set()
+        self._strangers = Strangers(self.settings.strangers_max)
         self._listener: asyncio.Server | None = None
         self._working: set[asyncio.Task[None]] = set()
         self._deserted = asyncio.Event()
@@ -186,15 +189,24 @@ class Server:
         self.metrics.connections.set(len(self.connections))
 
     def opened(self, connection: Connection) -> None:
-        """A connection was accepted; one too many is told so and closed."""
+        """A connection was accepted; where it is one too many, one that has not said who it is gives way to it."""
         self.connections.add(connection)
         self._count()
-        if len(self.connections) > self.settings.connections_max + RESERVED_CONNECTIONS:
-            connection.abort(hello.too_many(self.broker))
+        gave_way = self._strangers.came(connection, counted_address(connection.host))
+        if not gave_way and len(self.connections) > self.settings.connections_max + RESERVED_CONNECTIONS:
+            gave_way = self._strangers.make_way()
+            if not gave_way:
+                connection.abort(hello.too_many(self.broker))
+        self.metrics.strangers_closed.inc(gave_way)
+
+    def greeted(self, connection: Connection) -> None:
+        """A connection has said who it is."""
+        self._strangers.left(connection)
 
     def closed(self, connection: Connection) -> None:
         """A connection is gone."""
         self.connections.discard(connection)
+        self._strangers.left(connection)
         self.broker.accounts.leave(connection)
         if connection.greeted and connection.peer_id is None:
             self.broker.bounds.open_clients -= 1

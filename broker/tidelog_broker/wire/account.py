@@ -65,9 +65,16 @@ class Account:
         name: `ann`, or `address:10.0.0.1/32`.
         limits_of: returns what quotas allow it by now.
         now_s: a clock that only runs forwards, in seconds.
+        count: told for how many seconds something has waited.
     """
 
-    def __init__(self, name: str, limits_of: Callable[[], Limits], now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        name: str,
+        limits_of: Callable[[], Limits],
+        now_s: Callable[[], float],
+        count: Callable[[float], None] = lambda _: None,
+    ) -> None:
         self.name = name
         self.limits = Limits()
         self.clients: dict[Client, bool] = {}
@@ -79,6 +86,7 @@ class Account:
         """Held by the one fetch of this account that reads."""
         self._limits_of = limits_of
         self._now_s = now_s
+        self._count = count
         self._produce: TokenBucket | None = None
         self._consume: TokenBucket | None = None
         self._requests: TokenBucket | None = None
@@ -103,6 +111,11 @@ class Account:
                 gate.look()
             else:
                 gate.open()
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether any quota bounds it."""
+        return self.limits != Limits()
 
     @property
     def owes(self) -> bool:
@@ -174,10 +187,9 @@ class Account:
 
     def gave_back(self, size_bytes: int) -> None:
         """Count it out again."""
-        was_full = self._is_full()
         self.in_flight_bytes -= size_bytes
-        if was_full and not self._is_full():
-            self._incoming.look()
+        if size_bytes and len(self._incoming) and self.limits.in_flight_bytes is not None and not self._is_full():
+            self._incoming.look()  # each that is answered lets one come
 
     def _is_full(self) -> bool:
         return self.limits.in_flight_bytes is not None and self.in_flight_bytes >= self.limits.in_flight_bytes
@@ -188,8 +200,12 @@ class Account:
         now_s = self._now_s()
         return max(_debt_s(self._produce, now_s), _debt_s(self._requests, now_s))
 
-    def _read_on(self, client: Client, waited_s: float) -> None:
+    def _waited(self, waited_s: float) -> None:
         self.throttled_s += waited_s
+        self._count(waited_s)
+
+    def _read_on(self, client: Client, waited_s: float) -> None:
+        self._waited(waited_s)
         client.read_on()
 
     # --- what goes out -----------------------------------------------------------------------------------
@@ -225,7 +241,7 @@ class Account:
                     has_turn = await self.reading.acquire()
                     while (debt_s := self._consume_debt_s()) > 0 and client.is_open:  # noqa: ASYNC110 - it is a clock
                         await asyncio.sleep(min(debt_s, _READ_LOOK_S))
-            self.throttled_s += self._now_s() - began_s
+            self._waited(self._now_s() - began_s)
             yield has_turn and self._consume_debt_s() <= 0
         finally:
             if has_turn:
@@ -235,7 +251,7 @@ class Account:
         return _debt_s(self._consume, self._now_s())
 
     def _send_on(self, client: Client, waited_s: float) -> None:
-        self.throttled_s += waited_s
+        self._waited(waited_s)
         client.has_room_again()
 
     # --- what is told ------------------------------------------------------------------------------------

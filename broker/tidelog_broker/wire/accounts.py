@@ -19,6 +19,9 @@ from tidelog_broker.wire.account import Account, Client
 IDLE_MAX: Final = 4_096
 """Accounts without connections that still owe something; the oldest are forgotten beyond so many."""
 
+COUNTED_MAX: Final = 100
+"""Callers that are counted by name, those that waited first; all others are counted together."""
+OTHERS: Final = "(others)"
 LOOKED_AT: Final = 4
 """So many of them are looked at with each that becomes one, the oldest first."""
 
@@ -31,11 +34,16 @@ class Accounts:
     Args:
         quotas: those of the cluster.
         now_s: a clock that only runs forwards, in seconds.
+        count: told who has waited, and for how many seconds; of very many callers they are `OTHERS`.
     """
 
-    def __init__(self, quotas: Quotas, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self, quotas: Quotas, now_s: Callable[[], float], count: Callable[[str, float], None] = lambda *_: None
+    ) -> None:
         self._quotas = quotas
         self._now_s = now_s
+        self._count = count
+        self._counted: set[str] = set()
         self._by_key: dict[_Key, Account] = {}
         self._of_client: dict[Client, list[_Key]] = {}
         self._idle: dict[_Key, None] = {}
@@ -106,9 +114,15 @@ class Accounts:
     def _account(self, key: _Key, name: str, limits_of: Callable[[], Limits]) -> Account:
         account = self._by_key.get(key)
         if account is None:
-            account = self._by_key[key] = Account(name, limits_of, self._now_s)
+            account = self._by_key[key] = Account(name, limits_of, self._now_s, partial(self._waited, name))
         self._idle.pop(key, None)
         return account
+
+    def _waited(self, name: str, waited_s: float) -> None:
+        if name not in self._counted and len(self._counted) >= COUNTED_MAX:
+            name = OTHERS
+        self._counted.add(name)
+        self._count(name, waited_s)
 
     def _leave(self, client: Client, keys: list[_Key]) -> None:
         for key in keys:

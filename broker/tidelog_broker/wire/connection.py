@@ -103,6 +103,9 @@ class ConnectionHost(Protocol):
     def opened(self, connection: Connection) -> None:
         """A connection was accepted."""
 
+    def greeted(self, connection: Connection) -> None:
+        """A connection has said who it is."""
+
     def closed(self, connection: Connection) -> None:
         """A connection is gone."""
 
@@ -421,6 +424,7 @@ class Connection(asyncio.BufferedProtocol):
     def greet(self, client_id: str, *, frame_bytes_max: int) -> None:
         """HELLO has been said: lift the small limit."""
         self.greeted = True
+        self.server.greeted(self)
         self.client_id = client_id
         self._receiver.frame_bytes_max = frame_bytes_max
         if self._hello_timer is not None:
@@ -488,6 +492,12 @@ class Connection(asyncio.BufferedProtocol):
         self.server.metrics.connection_errors.inc()
         log.info("closing the connection of %r: %s", self.client_id, error)
         self.send(pb.Envelope(error=error.to_message()))
+        self.close()
+
+    def give_way(self) -> None:
+        """Close: there are too many connections that have not said who they are."""
+        why = "too many connections wait for their HELLO: greet sooner"
+        self.send(pb.Envelope(error=ProtocolError(pb.OVERLOADED, why, retry_after_ms=1000).to_message()))
         self.close()
 
     def close(self) -> None:

@@ -179,9 +179,22 @@ async def test_connections_that_do_not_say_who_they_are_are_bounded_too(
     for _ in range(3):
         await stand.peer(greet=False)
     await settled(lambda: len(node.server.connections) == 3, "a connection was not taken")
-    fourth = await stand.peer(greet=False)
-    assert (await fourth.event()).envelope.error.code == pb.OVERLOADED
-    await fourth.closed()
+    oldest = stand.peers[0]
+    fourth = await stand.peer()
+    assert (await oldest.event()).envelope.error.code == pb.OVERLOADED
+    await oldest.closed()
+    assert (await fourth.create()).name == "t"
+    assert counted(node.broker.metrics.strangers_closed) == 1
+
+
+async def test_thousands_that_never_say_hello_keep_nobody_out(stand: Stand) -> None:
+    node = await stand.start(strangers_max=50)
+    silent = [await stand.peer(greet=False) for _ in range(200)]
+    for _ in range(20):
+        peer = await stand.peer()
+        assert (await peer.ask(metadata=pb.Metadata())).envelope.WhichOneof("kind") == "metadata_reply"
+    await settled(lambda: sum(peer.ended.is_set() for peer in silent) >= 150, "not as many gave way as had to")
+    await settled(lambda: len(node.server.connections) <= 70, "who gave way is kept")
 
 
 async def test_another_node_gets_through_when_clients_have_every_connection(stand: Stand) -> None:

@@ -70,6 +70,8 @@ async def test_what_is_too_much_passes_once_and_then_its_connection_waits(stand:
     await peer.reply(behind)
     assert (await peer.reply(peer.post_publish(topic, large))).envelope.throttle_ms == 0
     assert account.throttled_s > 0
+    counted = node.broker.metrics.registry.get_sample_value("tidelog_throttled_seconds_total", {"caller": HERE})
+    assert counted == pytest.approx(account.throttled_s)
 
 
 async def test_a_debt_is_paid_in_time_and_a_new_connection_does_not_pay_it(stand: Stand, node: Node) -> None:
@@ -249,6 +251,9 @@ async def test_a_principal_is_counted_where_its_client_is_connected_and_nodes_ne
         for partition in range(3):
             (result,) = await peer.publish(topic.topic_id, batch(bytes(8 * KIB)), partition=partition)
             assert not result.HasField("error"), result.error
+        usages = [usage for usage in await admin.security.quota_usage() if usage.caller == "ann"]
+        assert [(usage.node, usage.connections) for usage in usages] == [("c", 1)]
+        assert usages[0].produce_debt_s > 0
         owing = [node.node_id for node in nodes if (at := node.broker.accounts.of("principal", "ann")) and at.owes]
         assert owing == ["c"]
         await peer.close()

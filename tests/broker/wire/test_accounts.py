@@ -110,6 +110,21 @@ async def test_roles_add_up_over_the_connections_of_a_principal() -> None:
     assert account.limits.requests == 7
 
 
+async def test_of_very_many_callers_those_that_came_late_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounts_module, "COUNTED_MAX", 2)
+    counted: list[str] = []
+    quotas = Quotas()
+    accounts = Accounts(quotas, lambda: 0.0, lambda name, _: counted.append(name))
+    quotas.put(pb.Quota(quota_id="q", subject="*", requests=1))
+    for name in ("ann", "ben", "cleo"):
+        client = FakeClient()
+        account = accounts.join(client, "10.0.0.1", session(name))
+        for _ in range(3):
+            account.came(client, 0)
+        account.refresh(Limits())
+    assert counted == ["ann", "ben", "(others)"]
+
+
 async def test_nothing_is_bounded_on_a_node_that_stops() -> None:
     world = World()
     world.bound("*", requests=1)

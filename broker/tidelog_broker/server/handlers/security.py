@@ -11,6 +11,7 @@ from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.security_changes import without_secrets
 from tidelog_broker.server.access import judged
 from tidelog_broker.server.forwarding import at_owner
+from tidelog_broker.server.handlers.quota_usage import usage
 from tidelog_broker.server.hearing import heard
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
@@ -57,6 +58,9 @@ async def list_some(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: INVALID_REQUEST.
     """
+    if request.envelope.security_list.what == pb.SecurityList.QUOTA_USAGE:
+        request.reply(pb.Envelope(security_list_reply=await usage(broker, request)))
+        return
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         await broker.meta_log.ready(confirmed=True)
