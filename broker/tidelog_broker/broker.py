@@ -147,7 +147,7 @@ class Broker:
             self.disk = self._open_disk(fs)
             self.replication = self._open_replication()
             self.security = NodeSecurity(settings, self.threads.secrets)
-            self.accounts = Accounts(self.security.registry.quotas, time.monotonic, self.metrics.throttled)
+            self.accounts = self._make_accounts()
             opening.pop_all()
         # What a worker is at is waited for asleep: it needs the interpreter itself.
         io, journals = self.threads.io, self.threads.journals
@@ -215,6 +215,14 @@ class Broker:
             group_bytes=self.settings.group_bytes,
         )
         return Replication(self.node_id, self.incarnation, tools=tools, rebooted=directory.machine_rebooted)
+
+    def _make_accounts(self) -> Accounts:
+        return Accounts(
+            self.security.registry.quotas,
+            time.monotonic,
+            in_flight_bytes=self.settings.caller_in_flight_bytes,
+            count=self.metrics.throttled,
+        )
 
     def _partition_tools(self) -> PartitionTools:
         return PartitionTools(

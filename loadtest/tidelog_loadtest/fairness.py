@@ -82,7 +82,8 @@ class FairnessResult:
 
     def median(self, stage: str, what: str) -> float:
         """Return the median of a figure of a stage over the rounds."""
-        return statistics.median(getattr(stretch, what) for stretch in self.stretches[stage])
+        figures: list[float] = [getattr(stretch, what) for stretch in self.stretches[stage]]
+        return statistics.median(figures)
 
     def ratio(self, stage: str) -> float:
         """Return a stage's p99 as a multiple of a quiet node's."""

@@ -147,6 +147,12 @@ class NodeSettings(BaseModel):
         ge=FRAME_BYTES_MAX,
         description="The same for one connection; past it the node stops reading from it.",
     )
+    caller_in_flight_bytes: int = Field(
+        32 * MIB,
+        ge=MIB,
+        description="The same for all connections of one caller, a principal or an address, where no quota says; past "
+        "it who sent last is not read from for a moment.",
+    )
     node_outgoing_bytes: int = Field(
         256 * MIB,
         ge=FRAME_BYTES_MAX,

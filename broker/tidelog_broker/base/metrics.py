@@ -36,7 +36,7 @@ class NodeMetrics:
         )
         self.throttled_seconds = Counter(
             "tidelog_throttled_seconds",
-            "Time for which connections and fetches were held back by their caller's quota",
+            "Time for which connections and fetches waited for what their caller may have",
             ["caller"],
             registry=self.registry,
         )

@@ -7,9 +7,10 @@ is a debt. Nothing is refused for it:
 - Who sends while there is a debt, or connects, is not read from until it is paid. A client that keeps to what answers
   tell it (`Envelope.throttle_ms`) does not, so whatever else it asks on that connection is not held up.
 - Subscriptions are sent nothing more, and fetches read nothing, until what was sent before is paid for.
-- With more bytes of requests being worked on than is allowed, who sent last is not read from until there are less.
+- With more bytes of requests being worked on than is allowed, who sent last is not read from until there are less. That
+  is bounded for everybody (`caller_in_flight_bytes`), so it is two additions on the connection's own way.
 
-An account without a bound of these kinds is never asked: its connections have no meter.
+An account without rates is never asked about them: its connections have no meter.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ CONNECTIONS_RETRY_MS: Final = 1_000
 class Client(Waiter, Protocol):
     """A connection, as it is seen from here."""
 
+    account: Account | None
+    """Where its bytes in flight are counted; None before HELLO, and when it is gone."""
     meter: Account | None
-    """Where it is counted; None where nothing is bounded."""
+    """The same, of what is bounded by time; None where nothing is."""
 
     @property
     def in_flight_bytes(self) -> int:
@@ -65,6 +68,7 @@ class Account:
         name: `ann`, or `address:10.0.0.1/32`.
         limits_of: returns what quotas allow it by now.
         now_s: a clock that only runs forwards, in seconds.
+        in_flight_bytes: what may be worked on at once where no quota says.
         count: told for how many seconds something has waited.
     """
 
@@ -73,6 +77,8 @@ class Account:
         name: str,
         limits_of: Callable[[], Limits],
         now_s: Callable[[], float],
+        *,
+        in_flight_bytes: float = math.inf,
         count: Callable[[float], None] = lambda _: None,
     ) -> None:
         self.name = name
@@ -80,6 +86,10 @@ class Account:
         self.clients: dict[Client, bool] = {}
         """Its connections, and whether their requests count here."""
         self.in_flight_bytes = 0
+        """Of requests that came and are not answered; its connections count it."""
+        self.in_flight_bytes_max = in_flight_bytes
+        self.holds = False
+        """Whether any of its connections waits to be read from."""
         self.throttled_s = 0.0
         """For how long its connections and fetches have waited, all together."""
         self.reading = asyncio.Lock()
@@ -87,6 +97,7 @@ class Account:
         self._limits_of = limits_of
         self._now_s = now_s
         self._count = count
+        self._default_bytes = in_flight_bytes
         self._produce: TokenBucket | None = None
         self._consume: TokenBucket | None = None
         self._requests: TokenBucket | None = None
@@ -102,15 +113,21 @@ class Account:
         self._produce = _changed(self._produce, self.limits.produce_bytes, now_s)
         self._consume = _changed(self._consume, self.limits.consume_bytes, now_s)
         self._requests = _changed(self._requests, self.limits.requests, now_s)
-        metered = [client for client, meters in self.clients.items() if meters]
-        self.in_flight_bytes = sum(client.in_flight_bytes for client in metered)
-        for client in metered:
-            client.meter = self if self.limits.meters else None
+        named, default_bytes = self.limits.in_flight_bytes, self._default_bytes
+        self.in_flight_bytes_max = default_bytes if named is None else named
+        for client, meters in self.clients.items():
+            if meters:
+                client.meter = self if self.limits.has_rates else None
         for gate in (self._incoming, self._outgoing):
-            if self.limits.meters:
+            if self.limits.has_rates or self._is_full():
                 gate.look()
             else:
                 gate.open()
+
+    def release(self) -> None:
+        """Bound nothing any more."""
+        self._default_bytes = math.inf
+        self.refresh(Limits())
 
     @property
     def is_bound(self) -> bool:
@@ -145,20 +162,21 @@ class Account:
                 retry_after_ms=CONNECTIONS_RETRY_MS,
             )
         self.clients[client] = meters
-        if meters and self.limits.meters:
-            client.meter = self
+        if meters:
+            client.account = self
+            client.meter = self if self.limits.has_rates else None
             self.in_flight_bytes += client.in_flight_bytes
             if self._incoming_wait_s() > 0:
-                self._hold(client)
+                self.hold(client)
 
     def leave(self, client: Client) -> None:
         """Take away a connection that is gone; what it had in flight counts no more."""
-        if self.clients.pop(client) and client.meter is not None:
+        if self.clients.pop(client):
             self.in_flight_bytes -= client.in_flight_bytes
-            client.meter = None
+            client.account = client.meter = None
         self._incoming.leave(client)
         self._outgoing.leave(client)
-        self._incoming.look()
+        self.made_room()
 
     # --- what comes in -----------------------------------------------------------------------------------
 
@@ -173,26 +191,31 @@ class Account:
             is_early = is_early or self._produce.debt_s(now_s) > 0
             self._produce.take(size_bytes, now_s)
         if is_early:
-            self._hold(client)
+            self.hold(client)
 
-    def took(self, client: Client, size_bytes: int) -> None:
-        """Count what a request has in memory."""
-        self.in_flight_bytes += size_bytes
-        if size_bytes and self._is_full():
-            self._hold(client)
-
-    def _hold(self, client: Client) -> None:
+    def hold(self, client: Client) -> None:
+        """Have a connection wait until there is neither a debt nor too much in flight."""
         client.hold()
         self._incoming.wait(client)
+        self.holds = True
 
-    def gave_back(self, size_bytes: int) -> None:
-        """Count it out again."""
-        self.in_flight_bytes -= size_bytes
-        if size_bytes and len(self._incoming) and self.limits.in_flight_bytes is not None and not self._is_full():
-            self._incoming.look()  # each that is answered lets one come
+    def filled_up(self, client: Client, size_bytes: int) -> None:
+        """A request came with which too much is in flight.
+
+        Where no quota says so, one of a connection that has nothing else in flight is no reason to wait: programs at
+        one address may not know each other.
+        """
+        if self.limits.in_flight_bytes is not None or client.in_flight_bytes > size_bytes:
+            self.hold(client)
+
+    def made_room(self) -> None:
+        """Let one of those that wait come: a request of this caller was answered."""
+        self.holds = len(self._incoming) > 0
+        if self.holds and not self._is_full():
+            self._incoming.look()
 
     def _is_full(self) -> bool:
-        return self.limits.in_flight_bytes is not None and self.in_flight_bytes >= self.limits.in_flight_bytes
+        return self.in_flight_bytes >= self.in_flight_bytes_max
 
     def _incoming_wait_s(self) -> float:
         if self._is_full():
@@ -205,6 +228,7 @@ class Account:
         self._count(waited_s)
 
     def _read_on(self, client: Client, waited_s: float) -> None:
+        self.holds = len(self._incoming) > 0
         self._waited(waited_s)
         client.read_on()
 

@@ -7,6 +7,7 @@ its connections, so that who connects anew has not paid by that.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -15,6 +16,7 @@ from typing import Final
 from tidelog_broker.core.security.quotas import ADDRESS_PREFIX, Limits, Quotas, counted_address
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.wire.account import Account, Client
+from tidelog_proto.errors import ProtocolError
 
 IDLE_MAX: Final = 4_096
 """Accounts without connections that still owe something; the oldest are forgotten beyond so many."""
@@ -34,14 +36,21 @@ class Accounts:
     Args:
         quotas: those of the cluster.
         now_s: a clock that only runs forwards, in seconds.
+        in_flight_bytes: of requests of one caller that are worked on at once, where no quota says.
         count: told who has waited, and for how many seconds; of very many callers they are `OTHERS`.
     """
 
     def __init__(
-        self, quotas: Quotas, now_s: Callable[[], float], count: Callable[[str, float], None] = lambda *_: None
+        self,
+        quotas: Quotas,
+        now_s: Callable[[], float],
+        *,
+        in_flight_bytes: float = math.inf,
+        count: Callable[[str, float], None] = lambda *_: None,
     ) -> None:
         self._quotas = quotas
         self._now_s = now_s
+        self._in_flight_bytes = in_flight_bytes
         self._count = count
         self._counted: set[str] = set()
         self._by_key: dict[_Key, Account] = {}
@@ -67,32 +76,40 @@ class Accounts:
         Raises:
             ProtocolError: QUOTA_EXCEEDED, its principal or its address has as many connections as it may.
         """
-        address = counted_address(host)
+        *others, (key, account) = self._accounts_of(counted_address(host), session)
         joined: list[_Key] = []
-        account: Account | None = None
+        try:
+            for key_of_other, other in others:
+                other.join(client, meters=False)
+                joined.append(key_of_other)
+            account.join(client, meters=True)
+        except ProtocolError:
+            self._leave(client, joined)
+            for unused, found in (*others, (key, account)):
+                if unused in self._by_key and not found.clients:
+                    self._rest(unused, found)
+            raise
+        self._of_client[client] = [*joined, key]
+        return account
+
+    def _accounts_of(self, address: str, session: Session | None) -> list[tuple[_Key, Account]]:
+        """Return the accounts that a connection counts in; the last one is that of its requests."""
+        found: list[tuple[_Key, Account]] = []
         if session is None or not self._quotas.is_admin(session.principal):
-            key = ("address", address)
-            account = self._account(key, ADDRESS_PREFIX + address, partial(self._quotas.of_address, address))
-            account.join(client, meters=session is None)
-            joined.append(key)
+            limits_of = partial(self._quotas.of_address, address)
+            found.append(
+                (("address", address), self._account(("address", address), ADDRESS_PREFIX + address, limits_of))
+            )
         if session is not None:
             key = ("principal", session.principal)
             roles = self._roles.setdefault(session.principal, set())
-            account = self._account(
-                key, session.principal, partial(self._quotas.of_principal, session.principal, roles)
-            )
+            limits_of = partial(self._quotas.of_principal, session.principal, roles)
+            account = self._account(key, session.principal, limits_of)
             if not session.roles <= roles:
                 roles |= session.roles
                 account.refresh()
-            try:
-                account.join(client, meters=True)
-            except BaseException:
-                self._leave(client, joined)
-                raise
-            joined.append(key)
-        self._of_client[client] = joined
-        assert account is not None, "who has no name is no administrator"
-        return account
+            found.append((key, account))
+        return found
 
     def leave(self, client: Client) -> None:
         """A connection is gone."""
@@ -109,12 +126,18 @@ class Accounts:
         """Bound nobody any more: the node stops, and nobody is to wait for what will not come."""
         self._is_released = True
         for account in self:
-            account.refresh(Limits())
+            account.release()
 
     def _account(self, key: _Key, name: str, limits_of: Callable[[], Limits]) -> Account:
         account = self._by_key.get(key)
         if account is None:
-            account = self._by_key[key] = Account(name, limits_of, self._now_s, partial(self._waited, name))
+            account = self._by_key[key] = Account(
+                name,
+                limits_of,
+                self._now_s,
+                in_flight_bytes=self._in_flight_bytes,
+                count=partial(self._waited, name),
+            )
         self._idle.pop(key, None)
         return account
 

@@ -144,8 +144,10 @@ class Connection(asyncio.BufferedProtocol):
         self.client_id = ""
         self.session: Session | None = None
         """Who the client is, where it has to say so."""
+        self.account: Account | None = None
+        """Who the client is to quotas, once it has said HELLO; it sets this, and what follows."""
         self.meter: Account | None = None
-        """Counts what a client asks for that a quota bounds; set by its account."""
+        """The same, if a quota bounds anything by time."""
         self._held = False
         """Whether its account has it wait."""
         self._received: Iterator[Frame] | None = None
@@ -536,16 +538,22 @@ class Connection(asyncio.BufferedProtocol):
         self._requests += 1
         self._in_flight_bytes += size_bytes
         self._arriving_bytes = size_bytes
-        if self.meter is not None:
-            self.meter.took(self, size_bytes)
+        account = self.account
+        if account is not None:
+            account.in_flight_bytes += size_bytes
+            if size_bytes and account.in_flight_bytes >= account.in_flight_bytes_max:
+                account.filled_up(self, size_bytes)
         return True
 
     def _give_back(self, size_bytes: int) -> None:
         self._requests -= 1
         self._in_flight_bytes -= size_bytes
         self.server.budget.give_back(size_bytes)
-        if self.meter is not None:
-            self.meter.gave_back(size_bytes)
+        account = self.account
+        if account is not None:
+            account.in_flight_bytes -= size_bytes
+            if account.holds and size_bytes:
+                account.made_room()
 
     def _balance_reading(self) -> None:
         """Read from the client only while there is room for what it may send.

@@ -44,6 +44,8 @@ class Gate(Generic[C]):
         """The one that came first is first."""
         self._timer: asyncio.TimerHandle | None = None
         self._look_at_s = 0.0
+        self._room_for = 0
+        """How many may pass in one go."""
 
     def __len__(self) -> int:
         """Return how many wait."""
@@ -60,33 +62,37 @@ class Gate(Generic[C]):
         self._since_s.pop(one, None)
 
     def look(self) -> None:
-        """Look again at once: there may be no reason to wait any more."""
+        """Look again soon: there may be no reason to wait any more; what came to an end makes room for one.
+
+        Not at once: who is let through works, that may come to an end, and so on, as deep as there are connections.
+        """
         if self._since_s:
-            self._pass_on()
+            self._room_for += 1
+            if self._room_for == 1:
+                self._look_later(0.0, at_once=True)
 
     def open(self) -> None:
         """Let everybody through: nothing is bounded any more."""
         while self._since_s:
             self._pass_first()
 
-    def _look_later(self, least_s: float) -> None:
+    def _look_later(self, least_s: float, *, at_once: bool = False) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        delay_s = max(least_s, min(self._wait_s(), STILL_THERE_S))
+        delay_s = 0.0 if at_once else max(least_s, min(self._wait_s(), STILL_THERE_S))
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._pass_on)
 
     def _pass_on(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if not self._since_s:
-            return
-        if self._wait_s() <= 0:
-            self._pass_first()
-        else:
+        self._timer = None
+        room_for, self._room_for = max(1, self._room_for), 0
+        try:
+            while self._since_s and room_for and self._wait_s() <= 0:
+                room_for -= 1
+                self._pass_first()
             self._look_who_is_gone()
-        if self._since_s:
-            self._look_later(NEXT_S)
+        finally:  # whatever one of them does: the others are not to wait for ever
+            if self._since_s and not self._room_for:
+                self._look_later(NEXT_S)
 
     def _look_who_is_gone(self) -> None:
         now_s = asyncio.get_running_loop().time()

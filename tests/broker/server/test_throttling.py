@@ -301,3 +301,26 @@ async def test_whoever_is_wrong_about_the_quota_of_nobody_changes_nothing(node: 
     with suppress(ProtocolError):
         await bound(node, produce_bytes=0)
     assert node.broker.security.registry.quotas.of_subject(HERE) is None
+
+
+async def test_a_flood_without_a_quota_waits_and_another_program_at_its_address_does_not(stand: Stand) -> None:
+    node = await stand.start(caller_in_flight_bytes=256 * KIB)
+    peer, other = await stand.peer(), await stand.peer()
+    topic = (await peer.create()).topic_id
+    stand.disk.hold("pwritev")
+    try:
+        sent = [peer.post_publish(topic, batch(bytes(64 * KIB))) for _ in range(40)]
+        await settled(lambda: _waiting(node) == 1, "nobody was held back")
+        behind = other.post(metadata=pb.Metadata())
+        single = other.post_publish(topic, batch(b"single"))
+        await other.reply(behind)
+        assert (await other.ask(metadata=pb.Metadata())).envelope.WhichOneof("kind") == "metadata_reply"
+        account = node.broker.accounts.of("address", "127.0.0.1/32")
+        assert account is not None
+        assert account.in_flight_bytes < 8 * 70 * KIB
+    finally:
+        stand.disk.heal()
+    for number in sent:
+        await peer.reply(number)
+    await other.reply(single)
+    assert (account.in_flight_bytes, account.holds) == (0, False)

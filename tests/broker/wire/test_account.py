@@ -14,6 +14,7 @@ class FakeClient:
     """A connection that notes what it is told."""
 
     def __init__(self) -> None:
+        self.account: Account | None = None
         self.meter: Account | None = None
         self.in_flight_bytes = 0
         self.is_open = True
@@ -30,6 +31,16 @@ class FakeClient:
 
     def end_if_gone(self) -> None:
         self.told.append("are you there")
+
+
+def take(client: FakeClient, size_bytes: int) -> None:
+    """Do as a connection does with a request that comes."""
+    account = client.account
+    assert account is not None
+    client.in_flight_bytes += size_bytes
+    account.in_flight_bytes += size_bytes
+    if account.in_flight_bytes >= account.in_flight_bytes_max:
+        account.filled_up(client, size_bytes)
 
 
 class World:
@@ -104,19 +115,26 @@ async def test_what_is_being_worked_on_is_bounded_and_goes_with_its_connection()
     world = World(in_flight_bytes=100)
     account = world.account
     busy, other = world.client(), world.client()
-    account.took(busy, 60)
-    busy.in_flight_bytes = 60
+    take(busy, 60)
     assert busy.told == []
-    account.took(other, 60)
-    other.in_flight_bytes = 60
+    take(other, 60)
     assert other.told == ["hold"], "a request always passes, and then no more does"
-    account.took(busy, 0)
-    assert busy.told == []
+    assert account.holds
     account.leave(busy)
     await settled(lambda: other.told[-1] == "read on", "there was room and nobody was told")
-    assert (account.in_flight_bytes, busy.meter) == (60, None)
-    account.gave_back(60)
-    assert account.in_flight_bytes == 0
+    assert (account.in_flight_bytes, busy.account, account.holds) == (60, None, False)
+
+
+async def test_where_no_quota_says_the_nodes_own_bound_holds_until_it_stops() -> None:
+    account = Account("ann", Limits, lambda: 0.0, in_flight_bytes=100)
+    client = FakeClient()
+    account.join(client, meters=True)
+    take(client, 200)
+    assert client.told == [], "it has nothing else in flight"
+    take(client, 1)
+    assert (client.told, client.meter) == (["hold"], None)
+    account.release()
+    assert client.told == ["hold", "read on"]
 
 
 async def test_other_limits_forgive_no_debt_but_none_does() -> None:
@@ -133,7 +151,7 @@ async def test_other_limits_forgive_no_debt_but_none_does() -> None:
     world.limits = Limits(requests=1)
     world.account.refresh()
     assert world.account.may_send(client)
-    await settled(lambda: client.told[-1] == "send on", "it was never told to go on")
+    await settled(lambda: client.told[-1:] == ["send on"], "it was never told to go on")
 
 
 async def test_a_fetch_waits_for_its_turn_and_lets_go_of_it() -> None:

@@ -75,6 +75,12 @@ async def test_connections_count_by_address_and_by_principal_and_none_is_left_ha
     world.accounts.leave(first)
     world.accounts.join(FakeClient(), "10.0.0.1", session("ann"))
     world.accounts.leave(FakeClient())  # that never joined
+    world.bound("address:192.0.2.0/24", connections=0)
+    world.bound("dora", connections=0)
+    for host, name in (("192.0.2.1", "ann"), ("192.0.2.2", "eve"), ("10.0.0.2", "dora")):
+        with pytest.raises(ProtocolError):
+            world.accounts.join(FakeClient(), host, session(name))
+    assert world.names() == ["address:10.0.0.1/32", "ann", "ben"], "who is refused leaves nothing behind"
 
 
 async def test_what_is_owed_outlives_connections_until_it_is_paid_and_within_bounds(
@@ -114,7 +120,7 @@ async def test_of_very_many_callers_those_that_came_late_are_counted_together(mo
     monkeypatch.setattr(accounts_module, "COUNTED_MAX", 2)
     counted: list[str] = []
     quotas = Quotas()
-    accounts = Accounts(quotas, lambda: 0.0, lambda name, _: counted.append(name))
+    accounts = Accounts(quotas, lambda: 0.0, count=lambda name, _: counted.append(name))
     quotas.put(pb.Quota(quota_id="q", subject="*", requests=1))
     for name in ("ann", "ben", "cleo"):
         client = FakeClient()

@@ -143,7 +143,7 @@ def padded_frame(envelope: pb.Envelope, padding_bytes: int) -> bytes:
 
 async def test_large_envelopes_that_wait_are_counted_and_declined(stand: Stand) -> None:
     """Long polls, each with nearly a megabyte that the node does not know and keeps with the request."""
-    node = await stand.start(node_in_flight_bytes=FRAME_BYTES_MAX)
+    node = await stand.start(node_in_flight_bytes=FRAME_BYTES_MAX, caller_in_flight_bytes=2 * FRAME_BYTES_MAX)
     peer, hog = await stand.peer(), await stand.peer()
     topic = await peer.create()
     fetch = pb.Fetch(entries=[pb.FetchEntry(topic_id=topic.topic_id)], min_bytes=1, wait_ms=60_000)

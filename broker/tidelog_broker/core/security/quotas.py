@@ -39,9 +39,9 @@ class Limits(NamedTuple):
     partitions: int | None = None
 
     @property
-    def meters(self) -> bool:
-        """Whether each request has to be counted."""
-        return any(bound is not None for bound in (*self[:3], self.in_flight_bytes))
+    def has_rates(self) -> bool:
+        """Whether anything is bounded by time."""
+        return any(bound is not None for bound in self[:3])
 
 
 FIELDS: Final = Limits._fields
@@ -127,13 +127,19 @@ class Quotas:
             return
         self._is_stale = False
         self._by_subject = {quota.subject: quota for quota in self._by_id.values()}
-        networks = (
-            ipaddress.ip_network(subject.removeprefix(ADDRESS_PREFIX))
-            for subject in self._by_subject
-            if subject.startswith(ADDRESS_PREFIX)
-        )
-        sizes = {(network.version, network.prefixlen) for network in networks}
+        networks = map(_network_of, self._by_subject)
+        sizes = {(network.version, network.prefixlen) for network in networks if network is not None}
         self._prefix_bits = sorted(sizes, key=lambda size: -size[1])
+
+
+def _network_of(subject: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    """Return the network that a quota is about; None for other subjects, and for what only a newer release knows."""
+    try:
+        return (
+            ipaddress.ip_network(subject.removeprefix(ADDRESS_PREFIX)) if subject.startswith(ADDRESS_PREFIX) else None
+        )
+    except ValueError:
+        return None
 
 
 def _first(field: str, tiers: Iterable[list[pb.Quota] | list[pb.Quota | None]]) -> int | None:

@@ -24,7 +24,7 @@ def quotas_of(by_subject: dict[str, pb.Quota]) -> Quotas:
 
 def test_nobody_is_bound_where_nothing_is_said() -> None:
     assert Quotas().of_principal("ann", ["etl"]) == Quotas().of_address("10.0.0.1/32") == Limits()
-    assert not Limits().meters
+    assert not Limits().has_rates
 
 
 def test_each_limit_is_that_of_the_narrowest_subject_that_names_it() -> None:
@@ -41,7 +41,7 @@ def test_each_limit_is_that_of_the_narrowest_subject_that_names_it() -> None:
     assert quotas.of_principal("ben", ["etl", "batch"]).requests == 9, "of several roles the largest"
     assert quotas.of_principal("cleo").requests == 2
     assert quotas.of_address("10.0.0.1/32").requests == 1
-    assert quotas.of_principal("ann").meters
+    assert quotas.of_principal("ann").has_rates
 
 
 def test_a_narrow_quota_can_lift_a_broad_one() -> None:
@@ -74,6 +74,12 @@ def test_an_administrator_is_bound_by_its_own_name_alone() -> None:
     assert quotas.of_principal("admin", ["etl"]) == Limits()
     quotas.put(pb.Quota(quota_id="own", subject="admin", requests=7))
     assert quotas.of_principal("admin", ["etl"]).requests == 7
+
+
+def test_what_only_a_newer_release_knows_harms_nobody() -> None:
+    quotas = holding(**{"address:the moon": 1, "address:10.0.0.0/8": 2, "of another kind": 3})
+    assert quotas.of_address("10.0.0.1/32").requests == 2
+    assert quotas.of_address("") == Limits()
 
 
 def test_a_quota_ends_when_it_is_dropped() -> None:
