@@ -33,6 +33,7 @@ from tidelog.model import PartitionRoute
 from tidelog.named_producer import Instance
 from tidelog.owner_moves import Expectation
 from tidelog.routing import TELL_AFTER_S, Router
+from tidelog.throttle import Throttle
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame
 from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX
@@ -298,7 +299,8 @@ class Sender:
                 answered=partial(self._answered, connection, shipments, envelope),
             )
         except TidelogError as error:
-            _came_back(connection, shipments)
+            if connection.throttle is not None:
+                _came_back(connection.throttle, shipments)
             self._failed(shipments, error)
             return
         if self._meter is not None:
@@ -308,7 +310,8 @@ class Sender:
     def _answered(
         self, connection: Connection, shipments: list[Shipment], asked: pb.Envelope, answer: Frame | TidelogError
     ) -> None:
-        _came_back(connection, shipments)
+        if connection.throttle is not None:
+            _came_back(connection.throttle, shipments)
         if isinstance(answer, TidelogError):
             self._router.naming.learn_from(asked, answer)
             self._failed(shipments, answer)
@@ -391,7 +394,6 @@ class Sender:
             self._told = False
 
 
-def _came_back(connection: Connection, shipments: Sequence[Shipment]) -> None:
+def _came_back(throttle: Throttle, shipments: Sequence[Shipment]) -> None:
     """Count as on their way no more what a node bounds."""
-    if connection.throttle is not None:
-        connection.throttle.answered(sum(shipment.batch.encoded.length for shipment in shipments))
+    throttle.answered(sum(shipment.batch.encoded.length for shipment in shipments))

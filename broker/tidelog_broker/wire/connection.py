@@ -225,19 +225,16 @@ class Connection(asyncio.BufferedProtocol):
         return self._receiver.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take received bytes and dispatch the requests that are whole."""
-        if self._receiver.goes_on(nbytes):
-            return
-        self._idle_poll.came()
-        self._take(self._receiver.received(nbytes))
-        self._idle_poll.waits(nbytes)
-        if self._arriving_bytes is not None and self.inbox is None:
-            self._watch()
-        if self._held or self._requests >= self._requests_max or self._in_flight_bytes >= self._in_flight_bytes_max:
-            self._balance_reading()
+        """Take received bytes and dispatch the requests that are whole, until the connection is held.
 
-    def _take(self, frames: Iterator[Frame]) -> None:
-        """Dispatch requests that are whole, until the connection is held: those behind are taken when it goes on."""
+        Those behind are taken when it goes on: then there are 0 bytes more.
+        """
+        frames, self._received = self._received, None
+        if frames is None:
+            if self._receiver.goes_on(nbytes):
+                return
+            frames = self._receiver.received(nbytes)
+        self._idle_poll.came()
         try:
             for frame in frames:
                 if self.inbox is not None and frame.envelope.correlation_id == 0:
@@ -247,13 +244,19 @@ class Connection(asyncio.BufferedProtocol):
                 self._unwatch()
                 assert size_bytes is not None, "admitted before it is whole"
                 self.server.dispatch(Request(self, frame, size_bytes))
-                if self._held:
-                    self._received = frames
-                    return
                 if self._transport is None:
                     return
+                if self._held:
+                    self._received = frames
+                    break
         except ProtocolError as error:
             self.abort(error)
+            return
+        self._idle_poll.waits(nbytes)
+        if self._arriving_bytes is not None and self.inbox is None:
+            self._watch()
+        if self._held or self._requests >= self._requests_max or self._in_flight_bytes >= self._in_flight_bytes_max:
+            self._balance_reading()
 
     def pause_writing(self) -> None:
         """The client does not keep up with its answers. Not each release of asyncio tells of that: see `outgoing`."""
@@ -293,11 +296,8 @@ class Connection(asyncio.BufferedProtocol):
     def read_on(self) -> None:
         """Go on: the account has no debt any more."""
         self._held = False
-        frames, self._received = self._received, None
-        if frames is not None:
-            self._take(frames)
-            if self._arriving_bytes is not None:
-                self._watch()
+        if self._received is not None:
+            self.buffer_updated(0)
         self._balance_reading()
 
     def end_if_gone(self) -> None:
