@@ -2,7 +2,8 @@
 
 Whoever is let through sends, or is sent, something that may make the next debt, so the next one is let through a moment
 later, and only if there is none. A client that is gone while nothing is read from it is noticed all the same: its
-kernel has said that it sends no more.
+kernel has said that it sends no more. (It says so behind what it has sent: while that does not fit the socket's buffer,
+who is gone cannot be told from who waits.)
 """
 
 from __future__ import annotations
