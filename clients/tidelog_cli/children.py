@@ -13,7 +13,7 @@ import contextlib
 import json
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Final
 
@@ -51,7 +51,12 @@ class Child:
 
 @contextlib.asynccontextmanager
 async def running(
-    name: str, arguments: Sequence[str], *, module: str = "tidelog_cli", log: IO[bytes] | None = None
+    name: str,
+    arguments: Sequence[str],
+    *,
+    module: str = "tidelog_cli",
+    log: IO[bytes] | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Child]:
     """Run `tidelog *arguments`, enter once it is ready, and stop it on the way out.
 
@@ -60,6 +65,7 @@ async def running(
         arguments: the command and its arguments.
         module: what `python -m` runs; the `tidelog` command unless told.
         log: an open file that takes its stderr; this process's stderr unless told.
+        environ: its environment; this process's unless told.
 
     Raises:
         CommandFailed: it ended, or took longer than READY_TIMEOUT_S, before it was ready.
@@ -70,6 +76,7 @@ async def running(
         stdout=PIPE,
         stderr=log,
         start_new_session=True,
+        env=environ,
     )
     log_name = "what it says above" if log is None else log.name
     try:

@@ -19,7 +19,7 @@ from tidelog.free_ports import HOST, free_ports
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.founding_files import BOOTSTRAP, SECRET, bootstrap_document, write_bootstrap, write_secret
 
-__all__ = ["HOST", "PORT_STEP", "LocalNode", "free_ports", "nodes_in", "prepare"]
+__all__ = ["HOST", "PORT_STEP", "LocalNode", "free_ports", "is_of_one_node", "nodes_in", "prepare"]
 
 PORT_STEP: Final = 10
 """Between the ports of one node and the next; a node's management port stands beside its native one."""
@@ -44,6 +44,11 @@ def nodes_in(data: Path) -> int | None:
     return len(_read(path)["nodes"]) if path.exists() else None
 
 
+def is_of_one_node(data: Path) -> bool:
+    """Whether a directory is the data directory of a single node."""
+    return (data / _OF_ONE_NODE).exists()
+
+
 def prepare(
     data: Path, *, nodes: int, port: int | None, first_port: int, management_ports: Sequence[int]
 ) -> list[LocalNode]:
@@ -60,7 +65,7 @@ def prepare(
         CommandFailed: the directory is a single node's, or holds a cluster of another size or with other ports.
         OSError: there are not so many free ports.
     """
-    if (data / _OF_ONE_NODE).exists():
+    if is_of_one_node(data):
         raise CommandFailed(
             f"{data} is the directory of a single node, which stays one; give another --data for a cluster", EXIT_USAGE
         )

@@ -15,6 +15,7 @@ from pathlib import Path
 from tidelog_cli.children import Child, running
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.local_cluster import HOST, LocalNode
+from tidelog_cli.local_security import LocalSecurity
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,12 @@ class LocalStack:
 
     nodes: tuple[Child, ...]
     gateway: Child
+    security: LocalSecurity | None = None
+    """Its certificates and keys, if it has any."""
+
+    @property
+    def _s(self) -> str:
+        return "" if self.security is None else "s"
 
     @property
     def bootstrap(self) -> str:
@@ -32,28 +39,37 @@ class LocalStack:
     @property
     def http_url(self) -> str:
         """The gateway, without a slash at its end."""
-        return f"http://{HOST}:{self.gateway.ready['http_port']}"
+        return f"http{self._s}://{HOST}:{self.gateway.ready['http_port']}"
 
     @property
     def websocket_url(self) -> str:
         """Where a WebSocket connects."""
-        return self.http_url.replace("http://", "ws://", 1) + "/v1/ws"
+        return self.http_url.replace("http", "ws", 1) + "/v1/ws"
 
     @property
     def management_url(self) -> str:
         """The first node's health and metrics, without a slash at its end."""
-        return f"http://{HOST}:{self.nodes[0].ready['management_port']}"
+        return self.management_url_of(self.nodes[0])
+
+    def management_url_of(self, node: Child) -> str:
+        """Return the same of another node."""
+        return f"http{self._s}://{HOST}:{node.ready['management_port']}"
 
 
 @contextlib.asynccontextmanager
 async def running_stack(
-    wanted: Sequence[LocalNode], *, http_port: int, gateway_log: Path | None = None
+    wanted: Sequence[LocalNode],
+    *,
+    http_port: int,
+    gateway_log: Path | None = None,
+    security: LocalSecurity | None = None,
 ) -> AsyncIterator[LocalStack]:
     """Run nodes and a gateway; enter when all are ready.
 
     Args:
         wanted: the nodes, as `local_cluster.prepare` describes them; each says where its log goes.
         http_port: the gateway's port; 0 picks one.
+        security: its certificates and keys; None: it has none.
         gateway_log: the file that takes what the gateway says, begun anew; this process's stderr unless told.
 
     Raises:
@@ -61,10 +77,13 @@ async def running_stack(
     """
     async with contextlib.AsyncExitStack() as stack:
         nodes = await _start(stack, wanted)
-        command = ("gateway", "--bootstrap", _bootstrap(nodes), "--http-port", str(http_port))
+        command = ["gateway", "--bootstrap", _bootstrap(nodes), "--http-port", str(http_port)]
+        environ = None
+        if security is not None:
+            command, environ = [*command, *security.config()], security.gateway_environ()
         log = None if gateway_log is None else stack.enter_context(gateway_log.open("wb"))
-        gateway = await stack.enter_async_context(running("gateway", command, log=log))
-        yield LocalStack(nodes, gateway)
+        gateway = await stack.enter_async_context(running("gateway", command, log=log, environ=environ))
+        yield LocalStack(nodes, gateway, security)
 
 
 async def _start(stack: contextlib.AsyncExitStack, wanted: Sequence[LocalNode]) -> tuple[Child, ...]:

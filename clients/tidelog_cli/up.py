@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -22,12 +23,14 @@ from rich.live import Live
 from rich.table import Table
 
 from tidelog import Client, ClusterStatus
+from tidelog.client_options import ClientOptions
 from tidelog.errors import TidelogError
 from tidelog_cli.children import Child
 from tidelog_cli.cluster import nodes_table
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.kept_ports import chosen, keep, kept_ports
-from tidelog_cli.local_cluster import LocalNode, nodes_in, prepare
+from tidelog_cli.local_cluster import LocalNode, is_of_one_node, nodes_in, prepare
+from tidelog_cli.local_security import LocalSecurity, secure, secured
 from tidelog_cli.local_stack import LocalStack, running_stack
 from tidelog_cli.output import LOCAL_BOOTSTRAP, JsonOption, bytes_text
 from tidelog_proto.names import INTERNAL_PREFIX
@@ -55,26 +58,38 @@ def up(
     http_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="The gateway's port, 8080 at first; 0 picks one.")
     ] = None,
+    secure_it: Annotated[
+        bool, typer.Option("--secure", help="With TLS, a key for the administrator and a context that has it.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run a node, or with --nodes a cluster, and a gateway on this machine until Ctrl-C.
 
     The nodes of a cluster have ports 10 apart. Started again, it is what it was: a cluster's size and all ports stand
-    in the directory. With --json, the addresses are printed as one JSON object as soon as all are ready.
+    in the directory, and so do certificates and keys: what was secure stays so. With --json, the addresses are printed
+    as one JSON object as soon as all are ready.
     """
     present = nodes_in(data)
     count = nodes or present or 1
     ports = chosen(kept_ports(data), native=port, management=management_port, http=http_port)
-    if count == 1 and present is None:
+    secure_it = secure_it or secured(data) is not None
+    # The directory of a node alone holds nothing else at first; one with certificates is a cluster of one.
+    if count == 1 and present is None and (not secure_it or is_of_one_node(data)):
         words = {"--data": data, "--port": ports.native, "--management-port": ports.management[0]}
         command = ("node", *(str(word) for pair in words.items() for word in pair))
         wanted = [LocalNode("node", ports.native, command, None)]
     else:
         wanted = prepare(data, nodes=count, port=port, first_port=ports.native, management_ports=ports.management)
-    asyncio.run(_until_told(data, wanted, ports.http, as_json=as_json))
+    security = None
+    if secure_it:
+        security = secure(data, [one.node_id for one in wanted])
+        wanted = [replace(one, command=(*one.command, *security.config(one.node_id))) for one in wanted]
+    asyncio.run(_until_told(data, wanted, ports.http, security, as_json=as_json))
 
 
-async def _until_told(data: Path, wanted: Sequence[LocalNode], http_port: int, *, as_json: bool) -> None:
+async def _until_told(
+    data: Path, wanted: Sequence[LocalNode], http_port: int, security: LocalSecurity | None, *, as_json: bool
+) -> None:
     """Run the stack; a stop signal at any moment, start-up included, ends it in order."""
     task = asyncio.current_task()
     assert task is not None, "runs inside a task"
@@ -90,14 +105,16 @@ async def _until_told(data: Path, wanted: Sequence[LocalNode], http_port: int, *
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop)
     try:
-        await _run(data, wanted, http_port, as_json=as_json)
+        await _run(data, wanted, http_port, security, as_json=as_json)
     except asyncio.CancelledError:
         if not told:
             raise
 
 
-async def _run(data: Path, wanted: Sequence[LocalNode], http_port: int, *, as_json: bool) -> None:
-    async with running_stack(wanted, http_port=http_port) as stack:
+async def _run(
+    data: Path, wanted: Sequence[LocalNode], http_port: int, security: LocalSecurity | None, *, as_json: bool
+) -> None:
+    async with running_stack(wanted, http_port=http_port, security=security) as stack:
         _keep_ports(data, stack)
         _announce(stack, as_json=as_json)
         showing = asyncio.create_task(_show_status(stack)) if sys.stdout.isatty() and not as_json else None
@@ -142,17 +159,19 @@ async def _first_to_end(*children: Child) -> CommandFailed:
 
 
 def _announce(stack: LocalStack, *, as_json: bool) -> None:
+    context = None if stack.security is None else stack.security.keep_context(stack.bootstrap)
     if as_json:
         document = {
             "event": "ready",
             "bootstrap": stack.bootstrap,
             "management_url": stack.management_url,
             "http_url": stack.http_url,
+            "context": context,
             "nodes": [
                 {
                     "node_id": node.ready["node_id"],
                     "address": f"127.0.0.1:{node.ready['port']}",
-                    "management_url": f"http://127.0.0.1:{node.ready['management_port']}",
+                    "management_url": stack.management_url_of(node),
                     "pid": node.process.pid,
                 }
                 for node in stack.nodes
@@ -166,14 +185,22 @@ def _announce(stack: LocalStack, *, as_json: bool) -> None:
             f"  HTTP, WebSocket  {stack.http_url}/v1  (documentation: {stack.http_url}/docs)\n"
             f"  health, metrics  {stack.management_url}/metrics\n"
         )
-        if stack.bootstrap != LOCAL_BOOTSTRAP:
+        if context is not None and stack.security is not None:
+            sys.stdout.write(
+                f"It is encrypted, and asks who you are; the CA is {stack.security.certs / 'ca.pem'}\n"
+                f"For commands of the administrator in another terminal:\n  export TIDELOG_CONTEXT={context}\n"
+                "The gateway is the principal `gateway`, without rights: tidelog acl grant gateway describe cluster\n"
+            )
+        elif stack.bootstrap != LOCAL_BOOTSTRAP:
             sys.stdout.write(f"For commands in another terminal:\n  export TIDELOG_BOOTSTRAP={stack.bootstrap}\n")
     sys.stdout.flush()
 
 
 async def _show_status(stack: LocalStack) -> None:
     with Live(console=Console(), auto_refresh=False, transient=True) as live:
-        async with Client(stack.bootstrap, client_id="tidelog-up") as client:
+        options: ClientOptions = {} if stack.security is None else stack.security.client_options(stack.bootstrap)
+        options["client_id"] = "tidelog-up"
+        async with Client(stack.bootstrap, **options) as client:
             while True:
                 try:
                     live.update(status_view(await client.cluster_status()), refresh=True)

@@ -234,6 +234,9 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             self._flush()
             self._error = TlsError(why(error))
             self._end()
+        except BaseException:
+            self.abort()  # of the protocol above: as on any transport, its connection ends
+            raise
 
     def _may_hand_up(self) -> bool:
         return self._is_open and not self._is_paused and not self.is_closing()
@@ -401,7 +404,10 @@ async def open_stream(
         if not ready.done():
             ready.set_result(error)
 
-    stream = TlsStream(context, above, timeout_s=timeout_s, shaken=shaken, server_name=host)
+    try:
+        stream = TlsStream(context, above, timeout_s=timeout_s, shaken=shaken, server_name=host)
+    except ValueError as error:  # UnicodeError is one, too
+        raise TlsError(f"{host!r} is no name that a certificate can have") from error
     try:
         await connect(stream)
         error = await ready

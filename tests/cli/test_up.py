@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import ssl
 import subprocess
 import sys
 import urllib.request
@@ -48,6 +49,26 @@ def test_started_again_it_has_the_same_ports_or_those_that_are_asked_for(tmp_pat
     first = ports("--nodes", "2", "--port", "0", "--management-port", "0", "--http-port", "0")
     assert ports() == first
     assert ports("--http-port", "0")[:2] == first[:2]
+
+
+def test_secure_in_one_go_and_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDELOG_CONTEXTS", str(tmp_path / "contexts.json"))
+    command = [sys.executable, "-m", "tidelog_cli", "up", "--data", str(tmp_path / "safe"), "--json"]
+    secure = ["--secure", "--nodes", "3", "--port", "0", "--management-port", "0", "--http-port", "0"]
+    for options in (secure, []):
+        with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            ready = json.loads(process.stdout.readline())
+            trusted = ssl.create_default_context(cafile=tmp_path / "safe" / "certs" / "ca.pem")
+            for url in (f"{ready['http_url']}/livez", *(f"{node['management_url']}/livez" for node in ready["nodes"])):
+                assert url.startswith("https://")
+                with urllib.request.urlopen(url, context=trusted) as reply:
+                    assert reply.status == 200
+            assert main(["topic", "list", "--bootstrap", ready["bootstrap"]]) != failures.EXIT_OK
+            name = "first" if options else "second"
+            assert main(["--context", ready["context"], "topic", "create", name]) == failures.EXIT_OK
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == failures.EXIT_OK
 
 
 def test_the_ports_of_a_cluster_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

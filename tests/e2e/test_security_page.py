@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -57,6 +58,49 @@ def blocks(heading: str) -> list[str]:
     """Return the commands under a heading of the page."""
     (section,) = (part for part in PAGE.read_text().split("\n## ") if part.startswith(f"{heading}\n"))
     return re.findall(r"```text\n(.*?)```", section, re.DOTALL)
+
+
+def test_from_nothing_to_a_secured_cluster(tmp_path: Path) -> None:
+    founding, starting, looking = blocks("From nothing to a secured cluster")
+    lines = [line for line in (founding + starting + looking).splitlines() if line]
+    assert len(lines) == 10
+    natives = free_ports(3)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDELOG")} | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "TIDELOG_CONTEXTS": str(tmp_path / "contexts.json"),
+    }
+
+    def here(text: str) -> str:
+        """All three machines are this one."""
+        for number, port in enumerate(natives, 1):
+            text = text.replace(f"log{number}=log{number}.example.org", f"log{number}=127.0.0.1:{port}")
+        return text.replace("log1.example.org", f"127.0.0.1:{natives[0]}").replace("log$n.example.org", "127.0.0.1")
+
+    founded = run("set -e\n" + "\n".join(here(line) for line in lines[:5]), tmp_path, environment)
+    assert founded.returncode == 0, founded.stderr
+    with contextlib.ExitStack() as running:
+        nodes: list[subprocess.Popen[bytes]] = []
+        for number in (1, 2, 3):
+            export, node = starting.strip().replace("logN", f"log{number}").splitlines()
+            script = f"{export}\nexec {node}-{number} --management-port 0"
+            command = ["bash", "-c", script]
+            process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
+            nodes.append(running.enter_context(process))
+            running.callback(nodes[-1].terminate)
+        for each in nodes:
+            assert each.stdout is not None
+            assert b"ready" in each.stdout.readline()
+        told = run(here(looking), tmp_path, environment)
+        assert told.returncode == 0, told.stderr
+        assert all(f"log{number}" in told.stdout for number in (1, 2, 3))
+        plain = run(f"tidelog topic list --bootstrap 127.0.0.1:{natives[1]}", tmp_path, environment)
+        assert "speaks TLS" in plain.stderr
+        anonymous = run(
+            f"tidelog topic list --bootstrap 127.0.0.1:{natives[1]}",
+            tmp_path,
+            environment | {"TIDELOG_CA_FILE": str(tmp_path / "orders" / "ca.pem")},
+        )
+        assert "asks who you are" in anonymous.stderr
 
 
 def test_a_node_and_a_command_in_tls(tmp_path: Path) -> None:

@@ -67,7 +67,8 @@ class End(asyncio.BufferedProtocol):
 class Pair:
     """A server in TLS, and whoever calls it."""
 
-    def __init__(self, server: TlsFiles, **entrance: Any) -> None:
+    def __init__(self, server: TlsFiles, make: Callable[[], End] = End, **entrance: Any) -> None:
+        self.make = make
         self.failed: list[TlsError] = []
         self.ends: list[End] = []
         self.context = server_context(server)
@@ -85,7 +86,7 @@ class Pair:
         self.listener.close()
 
     def _admit(self) -> TlsStream:
-        self.ends.append(End())
+        self.ends.append(self.make())
         return self.entrance.admit(self.ends[-1])
 
     @property
@@ -303,6 +304,42 @@ def test_a_connection_that_is_given_up_early_is_closed(files: TlsFiles) -> None:
         return int(listeners[0].sockets[0].getsockname()[1])
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("host", ["", ".example", "a" * 70 + ".example"])
+def test_a_host_that_no_certificate_can_have_is_said(files: TlsFiles, host: str) -> None:
+    async def scenario() -> None:
+        async with Pair(files) as pair:
+            with pytest.raises(TlsError, match="no name that a certificate can have"):
+                await pair.call(believing(files), host)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("run", RUNNERS)
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_protocol_that_fails_ends_its_connection(run: Runner, paused: bool, files: TlsFiles) -> None:
+    class Failing(End):
+        def buffer_updated(self, nbytes: int) -> None:
+            raise ZeroDivisionError(nbytes)
+
+    async def scenario() -> None:
+        told: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(str(context)))
+        async with Pair(files, make=Failing) as pair:
+            end = await pair.call(believing(files))
+            failing = await pair.ends[0].made
+            if paused:
+                failing.pause_reading()
+            (await end.made).write(b"x")
+            if paused:
+                await asyncio.sleep(0.05)
+                failing.resume_reading()
+            await asyncio.wait_for(end.lost, 10)
+            await asyncio.wait_for(pair.ends[0].lost, 10)
+            assert any("ZeroDivisionError" in each for each in told)
+
+    run(scenario())
 
 
 def test_the_first_bytes_tell_tls_from_a_frame() -> None:

@@ -1,0 +1,137 @@
+"""What `tidelog up --secure` keeps in its directory: certificates, the administrator's key, settings that name them.
+
+    DIR/admin.key          the key of the administrator
+    DIR/certs/ca.pem …     a CA, and what it has issued to the nodes, to the gateway's port, and to the gateway
+    DIR/certs/NAME.toml    the settings of a node or the gateway that name them
+
+A directory in which they are is secure for good. All but the CA and the key are made anew at each start: none ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidelog.client_options import ClientOptions
+from tidelog.contexts import Context, change_contexts, with_context
+from tidelog.credentials import API_KEY_FILE_VARIABLE, API_KEY_VARIABLE
+from tidelog.free_ports import HOST
+from tidelog.tls import CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE, TLS_VARIABLE
+from tidelog_cli.certs import CA, CA_DAYS, DAYS, new_ca, new_certificate, paths
+from tidelog_cli.failures import CommandFailed
+from tidelog_proto.api_key import new_key
+
+HOSTS: Final = (HOST, "localhost", "::1")
+_GATEWAY: Final = "gateway"
+_HTTPS: Final = "https"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSecurity:
+    """The files of one directory; see the module."""
+
+    data: Path
+
+    @property
+    def certs(self) -> Path:
+        """Where the certificates are."""
+        return self.data.absolute() / "certs"
+
+    @property
+    def admin_key(self) -> Path:
+        """The file of the administrator's key."""
+        return self.data.absolute() / "admin.key"
+
+    def config(self, name: str = _GATEWAY) -> tuple[str, str]:
+        """Return the option that has a node, or the gateway, read its settings."""
+        return ("--config", str(self.certs / f"{name}.toml"))
+
+    def gateway_environ(self) -> Mapping[str, str]:
+        """Return the environment of the gateway: to nodes it is the principal `gateway`, which may nothing at first."""
+        cert, key = paths(self.certs, _GATEWAY)
+        kept = {name: value for name, value in os.environ.items() if name not in _ABOUT_NODES}
+        ca, _ = paths(self.certs, CA)
+        return kept | {CA_FILE_VARIABLE: str(ca), CERT_FILE_VARIABLE: str(cert), KEY_FILE_VARIABLE: str(key)}
+
+    def context(self, bootstrap: str) -> Context:
+        """Return the administrator's way into the cluster at these addresses."""
+        ca, _ = paths(self.certs, CA)
+        return Context(tuple(bootstrap.split(",")), api_key_file=str(self.admin_key), ca_file=str(ca))
+
+    def client_options(self, bootstrap: str) -> ClientOptions:
+        """Return the arguments of a client of the administrator."""
+        return self.context(bootstrap).with_options({})
+
+    def keep_context(self, bootstrap: str) -> str:
+        """Keep that context under the name of the directory, and return the name.
+
+        Raises:
+            InvalidRequestError: contexts cannot be kept.
+        """
+        name = re.sub(r"[^A-Za-z0-9._-]|^[._-]+", "", self.data.resolve().name)[:60] or "local"
+        change_contexts(lambda contexts: with_context(contexts, name, self.context(bootstrap), instead=True, use=False))
+        return name
+
+
+_ABOUT_NODES: Final = {
+    *(API_KEY_VARIABLE, API_KEY_FILE_VARIABLE),
+    *(TLS_VARIABLE, CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE),
+}
+
+
+def secured(data: Path) -> LocalSecurity | None:
+    """Return what a directory has of it; None: nothing."""
+    found = LocalSecurity(data)
+    return found if paths(found.certs, CA)[0].exists() else None
+
+
+def secure(data: Path, node_ids: Sequence[str]) -> LocalSecurity:
+    """Make what is not there yet, and all that may end anew.
+
+    Args:
+        data: the directory.
+        node_ids: the nodes that will run.
+
+    Raises:
+        CommandFailed: something cannot be written, or certificates cannot be made here.
+    """
+    made = LocalSecurity(data)
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        made.certs.mkdir(mode=0o700, exist_ok=True)
+        if not made.admin_key.exists():
+            descriptor = os.open(made.admin_key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(new_key().text + "\n")
+        if not paths(made.certs, CA)[0].exists():
+            new_ca(made.certs, name="Tidelog on this machine", days=CA_DAYS)
+        for node_id in node_ids:
+            new_certificate(made.certs, "node", node_id, HOSTS, days=DAYS, replace=True)
+            told = _tls(made.certs, node_id) | {
+                "tls_ca_file": str(paths(made.certs, CA)[0]),
+                "peer_auth": "certificate",
+                "auth": "required",
+                "admin_key_file": str(made.admin_key),
+            }
+            _write_settings(made.certs / f"{node_id}.toml", "node", told)
+        new_certificate(made.certs, "server", _HTTPS, HOSTS, days=DAYS, replace=True)
+        new_certificate(made.certs, "client", _GATEWAY, (), days=DAYS, replace=True)
+        _write_settings(made.certs / f"{_GATEWAY}.toml", _GATEWAY, _tls(made.certs, _HTTPS))
+    except OSError as error:
+        raise CommandFailed(f"{error.filename or data} cannot be written: {error.strerror}") from error
+    return made
+
+
+def _tls(certs: Path, name: str) -> dict[str, str]:
+    cert, key = paths(certs, name)
+    return {"tls_cert_file": str(cert), "tls_key_file": str(key)}
+
+
+def _write_settings(path: Path, table: str, settings: Mapping[str, str]) -> None:
+    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
+    path.write_text("\n".join([f"[{table}]", *lines]) + "\n", "utf-8")
