@@ -13,14 +13,16 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from tidelog import Client
 from tidelog.client_options import ClientOptions
 from tidelog.contexts import Context, change_contexts, with_context
 from tidelog.credentials import API_KEY_FILE_VARIABLE, API_KEY_VARIABLE
 from tidelog.free_ports import HOST
+from tidelog.security import AccessRule
 from tidelog.tls import CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE, TLS_VARIABLE
 from tidelog_cli.certs import CA, CA_DAYS, DAYS, new_ca, new_certificate, paths
 from tidelog_cli.failures import CommandFailed
@@ -52,7 +54,7 @@ class LocalSecurity:
         return ("--config", str(self.certs / f"{name}.toml"))
 
     def gateway_environ(self) -> Mapping[str, str]:
-        """Return the environment of the gateway: to nodes it is the principal `gateway`, which may nothing at first."""
+        """Return the environment of the gateway: to nodes it is the principal `gateway`; see `let_gateway_ask`."""
         cert, key = paths(self.certs, _GATEWAY)
         kept = {name: value for name, value in os.environ.items() if name not in _ABOUT_NODES}
         ca, _ = paths(self.certs, CA)
@@ -66,6 +68,17 @@ class LocalSecurity:
     def client_options(self, bootstrap: str) -> ClientOptions:
         """Return the arguments of a client of the administrator."""
         return self.context(bootstrap).with_options({})
+
+    async def let_gateway_ask(self, bootstrap: str) -> None:
+        """Let the gateway ask on behalf of its callers, who show it credentials of their own.
+
+        Raises:
+            TidelogError: the cluster does not take the rule.
+        """
+        wanted = AccessRule(_GATEWAY, ("impersonate",), "cluster", "")
+        async with Client(bootstrap.split(","), **self.client_options(bootstrap)) as client:
+            if not any(replace(rule, rule_id="") == wanted for rule in await client.security.rules()):
+                await client.security.grant(wanted)
 
     def keep_context(self, bootstrap: str) -> str:
         """Keep that context under the name of the directory, and return the name.
@@ -121,7 +134,7 @@ def secure(data: Path, node_ids: Sequence[str]) -> LocalSecurity:
             _write_settings(made.certs / f"{node_id}.toml", "node", told)
         new_certificate(made.certs, "server", _HTTPS, HOSTS, days=DAYS, replace=True)
         new_certificate(made.certs, "client", _GATEWAY, (), days=DAYS, replace=True)
-        _write_settings(made.certs / f"{_GATEWAY}.toml", _GATEWAY, _tls(made.certs, _HTTPS))
+        _write_settings(made.certs / f"{_GATEWAY}.toml", _GATEWAY, _tls(made.certs, _HTTPS) | {"auth": "callers"})
     except OSError as error:
         raise CommandFailed(f"{error.filename or data} cannot be written: {error.strerror}") from error
     return made

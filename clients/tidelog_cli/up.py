@@ -116,6 +116,8 @@ async def _run(
 ) -> None:
     async with running_stack(wanted, http_port=http_port, security=security) as stack:
         _keep_ports(data, stack)
+        if security is not None:
+            await security.let_gateway_ask(stack.bootstrap)
         _announce(stack, as_json=as_json)
         showing = asyncio.create_task(_show_status(stack)) if sys.stdout.isatty() and not as_json else None
         try:
@@ -189,7 +191,7 @@ def _announce(stack: LocalStack, *, as_json: bool) -> None:
             sys.stdout.write(
                 f"It is encrypted, and asks who you are; the CA is {stack.security.certs / 'ca.pem'}\n"
                 f"For commands of the administrator in another terminal:\n  export TIDELOG_CONTEXT={context}\n"
-                "The gateway is the principal `gateway`, without rights: tidelog acl grant gateway describe cluster\n"
+                f'HTTP shows a key, too: -H "Authorization: Bearer $(cat {stack.security.admin_key})"\n'
             )
         elif stack.bootstrap != LOCAL_BOOTSTRAP:
             sys.stdout.write(f"For commands in another terminal:\n  export TIDELOG_BOOTSTRAP={stack.bootstrap}\n")

@@ -71,14 +71,20 @@ def _check_exposure(settings: GatewaySettings) -> None:
     """Refuse to let strangers in.
 
     Raises:
-        SettingsError: others could reach the gateway without TLS, and nobody has said `insecure`.
+        SettingsError: others could reach the gateway without TLS or unasked, and nobody has said `insecure`.
     """
-    if settings.insecure or settings.tls_cert_file is not None or is_loopback(settings.host):
+    lacks: list[str] = []
+    if settings.tls_cert_file is None:
+        lacks.append("without encryption")
+    if settings.auth == "none":
+        lacks.append("without asking who comes")
+    if settings.insecure or not lacks or is_loopback(settings.host):
         return
     raise SettingsError(
-        f"others reach this gateway at {settings.host}, without encryption, so it does not start. Mend it with these "
-        "lines (docs/security.md), or listen on 127.0.0.1, or say --insecure where strangers reach nothing:\n"
-        "  tidelog certs init certs\n"
-        "  tidelog certs issue certs server gateway --host HOST\n"
-        "  export TIDELOG_GATEWAY_TLS_CERT_FILE=certs/gateway.pem TIDELOG_GATEWAY_TLS_KEY_FILE=certs/gateway.key"
+        f"others reach this gateway at {settings.host}, {' and '.join(lacks)}, so it does not start. Mend it with "
+        "these lines (docs/security.md), or listen on 127.0.0.1, or say --insecure where strangers reach nothing:\n"
+        "  tidelog certs init certs && tidelog certs issue certs server gateway --host HOST\n"
+        "  tidelog key create gateway > gateway.key && tidelog acl grant gateway impersonate cluster\n"
+        "  export TIDELOG_GATEWAY_TLS_CERT_FILE=certs/gateway.pem TIDELOG_GATEWAY_TLS_KEY_FILE=certs/gateway.key "
+        "TIDELOG_GATEWAY_AUTH=callers TIDELOG_API_KEY_FILE=gateway.key"
     )

@@ -28,7 +28,7 @@ class GatewaySettings(BaseModel):
     http_port: int = Field(default=8080, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
     insecure: bool = Field(
         default=False,
-        description="Listen elsewhere than on loopback without TLS: only where strangers reach nothing.",
+        description="Listen elsewhere than on loopback without TLS or `auth`: only where strangers reach nothing.",
     )
     tls_cert_file: Path | None = Field(
         default=None,

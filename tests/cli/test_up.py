@@ -6,6 +6,7 @@ import signal
 import ssl
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -65,6 +66,12 @@ def test_secure_in_one_go_and_for_good(tmp_path: Path, monkeypatch: pytest.Monke
                 with urllib.request.urlopen(url, context=trusted) as reply:
                     assert reply.status == 200
             assert main(["topic", "list", "--bootstrap", ready["bootstrap"]]) != failures.EXIT_OK
+            key = (tmp_path / "safe" / "admin.key").read_text().strip()
+            asked = urllib.request.Request(f"{ready['http_url']}/v1/topics", headers={"Authorization": f"Bearer {key}"})
+            with urllib.request.urlopen(asked, context=trusted) as reply:
+                assert ("first" in reply.read().decode()) is not bool(options)
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                urllib.request.urlopen(f"{ready['http_url']}/v1/topics", context=trusted)
             name = "first" if options else "second"
             assert main(["--context", ready["context"], "topic", "create", name]) == failures.EXIT_OK
             process.send_signal(signal.SIGINT)

@@ -48,10 +48,12 @@ def test_others_are_let_in_with_tls_or_on_purpose(app: typer.Typer, monkeypatch:
     monkeypatch.setattr(server, "serve", served.append)
     refused = CliRunner().invoke(app, ["gateway", "--host", "0.0.0.0"])
     assert refused.exit_code == 2
-    assert "without encryption" in refused.output
+    assert "without encryption and without asking who comes" in refused.output
     assert len(refused.output.strip().splitlines()) == 4
     assert CliRunner().invoke(app, ["gateway", "--host", "0.0.0.0", "--insecure"]).exit_code == 0
     monkeypatch.setenv("TIDELOG_GATEWAY_TLS_CERT_FILE", "gateway.pem")
+    assert "at 0.0.0.0, without asking who comes" in CliRunner().invoke(app, ["gateway", "--host", "0.0.0.0"]).output
+    monkeypatch.setenv("TIDELOG_GATEWAY_AUTH", "callers")
     assert CliRunner().invoke(app, ["gateway", "--host", "0.0.0.0"]).exit_code == 0
     assert len(served) == 2
 
