@@ -118,15 +118,15 @@ def secure(data: Path, node_ids: Sequence[str]) -> LocalSecurity:
         data.mkdir(parents=True, exist_ok=True)
         made.certs.mkdir(mode=0o700, exist_ok=True)
         if not made.admin_key.exists():
-            descriptor = os.open(made.admin_key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(new_key().text + "\n")
-        if not paths(made.certs, CA)[0].exists():
+            _write_key(made.admin_key)
+        ca, ca_key = paths(made.certs, CA)
+        if not ca.exists():
+            ca_key.unlink(missing_ok=True)  # of a start that ended between the two: it has issued nothing
             new_ca(made.certs, name="Tidelog on this machine", days=CA_DAYS)
         for node_id in node_ids:
             new_certificate(made.certs, "node", node_id, HOSTS, days=DAYS, replace=True)
             told = _tls(made.certs, node_id) | {
-                "tls_ca_file": str(paths(made.certs, CA)[0]),
+                "tls_ca_file": str(ca),
                 "peer_auth": "certificate",
                 "auth": "required",
                 "admin_key_file": str(made.admin_key),
@@ -138,6 +138,17 @@ def secure(data: Path, node_ids: Sequence[str]) -> LocalSecurity:
     except OSError as error:
         raise CommandFailed(f"{error.filename or data} cannot be written: {error.strerror}") from error
     return made
+
+
+def _write_key(path: Path) -> None:
+    """Write a new key, whole or not at all."""
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(new_key().text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
 
 
 def _tls(certs: Path, name: str) -> dict[str, str]:

@@ -36,6 +36,9 @@ def test_nodes_read_what_is_made_and_it_is_made_once(tmp_path: Path) -> None:
     changed = {name for name in before if before[name] != after[name]}
     assert not changed & {"admin.key", "ca.pem", "ca.key"}
     assert {"node1.pem", "node1.key"} <= changed
+    (made.certs / "ca.pem").unlink()  # as if the very first start had ended before it was written
+    secure(data, ["node1"])
+    assert NodeTls.of(settings).is_on
     name = made.keep_context("127.0.0.1:1,127.0.0.1:2")
     assert name == "mydata"
     assert find_context(name) == made.context("127.0.0.1:1,127.0.0.1:2")
