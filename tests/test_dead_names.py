@@ -19,6 +19,7 @@ CALLED_BY_OTHERS = {
     "_should_upgrade": "uvicorn, of a protocol",
     "RestUser": "locust finds its users",
     "WebSocketUser": "locust finds its users",
+    "makefile": "http.client, of a socket",
     "render": "rich, of a column",
     "streamReader": "Spark, of a source",
     "streamWriter": "Spark, of a source",

@@ -38,6 +38,7 @@ from tidelog_broker.core.topics import (
     TopicRegistry,
 )
 from tidelog_broker.groups.shards import GroupShards
+from tidelog_broker.metadata.audit_log import AuditLog
 from tidelog_broker.metadata.controller import Controller
 from tidelog_broker.metadata.description import Description
 from tidelog_broker.metadata.internal_topics import internal_config
@@ -116,6 +117,7 @@ class Broker:
         self.node_id, self.cluster_id, self.incarnation = directory.node_id, directory.cluster_id, directory.incarnation
         self.life = life
         self.metrics = NodeMetrics()
+        self.audit = AuditLog()
         self.tasks = Tasks()
         self.loop = self.tasks.loop
         self.now_ms = clock_ms(self.loop)
@@ -146,7 +148,7 @@ class Broker:
             self._resources.callback(self.threads.close)
             self.disk = self._open_disk(fs)
             self.replication = self._open_replication()
-            self.security = NodeSecurity(settings, self.threads.secrets)
+            self.security = NodeSecurity(settings, self.threads.secrets, self.metrics)
             self.accounts = self._make_accounts()
             opening.pop_all()
         # What a worker is at is waited for asleep: it needs the interpreter itself.

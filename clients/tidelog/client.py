@@ -18,7 +18,7 @@ from tidelog.client_options import ClientOptions
 from tidelog.consumer import Consumer, ConsumerOptions, OnOutOfRange, Start
 from tidelog.consumer_options import Partitions
 from tidelog.contexts import the_context
-from tidelog.credentials import ApiKey
+from tidelog.credentials import ApiKey, Credentials, showing
 from tidelog.deserializers import Decoding, Deserializer, OnUndecodable
 from tidelog.errors import ClosedError, InvalidRequestError
 from tidelog.filters import record_filter
@@ -73,7 +73,8 @@ class Client:
             up. "": at owners.
         metrics: told of what is published, consumed and lost; see `tidelog.metrics`. None: nobody counts.
         api_key: shows nodes that ask for it who this client is: a key, or what gives one for each connection, such as
-            `tidelog.credentials.ApiKeyFile(path)`. None: that of TIDELOG_API_KEY_FILE or TIDELOG_API_KEY.
+            `tidelog.credentials.ApiKeyFile(path)`. None: what the environment names.
+        credentials: instead, any of `tidelog.credentials`: a token or a password.
         tls: connect in TLS, as a `tidelog.tls.Tls` says; True: as the environment says. None: only if that says so, by
             TIDELOG_CA_FILE, TIDELOG_CERT_FILE or TIDELOG_TLS=1. False: not at all.
         router: instead, one of another client that asks for a caller; see `tidelog.callers`. Close this one first.
@@ -93,10 +94,11 @@ class Client:
         zone: str = "",
         metrics: ClientMetrics | None = None,
         api_key: ApiKey | None = None,
+        credentials: Credentials | None = None,
         tls: Tls | bool | None = None,
         router: Router | None = None,
     ) -> None:
-        identity = identity_of(client_id, request_timeout_s, idle_poll_us, api_key, tls)
+        identity = identity_of(client_id, request_timeout_s, idle_poll_us, showing(api_key, credentials), tls)
         self._teller = None if metrics is None else Teller(metrics)
         self._router = router or Router(
             parse_addresses(bootstrap),

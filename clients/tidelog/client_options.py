@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from tidelog.credentials import ApiKey
+from tidelog.credentials import ApiKey, Credentials
 from tidelog.metrics import ClientMetrics
 from tidelog.tls import Tls
 
@@ -19,4 +19,5 @@ class ClientOptions(TypedDict, total=False):
     zone: str
     metrics: ClientMetrics | None
     api_key: ApiKey | None
+    credentials: Credentials | None
     tls: Tls | bool | None

@@ -22,7 +22,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar, cast
 
+from tidelog.credentials import NOTHING_SHOWN
 from tidelog.errors import (
+    AccessError,
     BadReplyError,
     ClosedError,
     ConnectionLostError,
@@ -33,6 +35,7 @@ from tidelog.errors import (
     error_of,
     error_of_local,
 )
+from tidelog.showing import Showing, Shown
 from tidelog.throttle import Throttle
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -352,7 +355,7 @@ class Connection(asyncio.BufferedProtocol):
     def _push(self, frame: Frame) -> None:
         kind = frame.envelope.WhichOneof("kind")
         if kind == "error":  # the node says why it is about to close
-            self.close(error_of(frame.envelope.error, self.name))
+            self.close(self._ended_by(error_of(frame.envelope.error, self.name)))
             return
         if kind == "message_event":
             subscriber = self._subscribers.get(frame.envelope.message_event.subscription_id)
@@ -362,6 +365,16 @@ class Connection(asyncio.BufferedProtocol):
             raise ProtocolError(pb.UNKNOWN_KIND, f"a push of kind {kind}")
         if subscriber is not None:
             subscriber.pushed(frame)
+
+    def _ended_by(self, error: TidelogError) -> TidelogError:
+        """Return what pending requests end with.
+
+        That a session ended says nothing of what was under way: it may have been done. Who is still welcome connects
+        anew with what it has to show by now; who is not hears that there.
+        """
+        if isinstance(error, AccessError):
+            return ConnectionLostError(f"{self.name} ended the session: {error}")
+        return error
 
     def _late(self, timeout_s: float) -> TidelogError:
         return RequestTimeoutError(f"no answer from {_name(self.address)} within {timeout_s:g} s")
@@ -396,7 +409,7 @@ async def connect(
     software: str,
     timeout_s: float,
     idle_poll_us: int = 0,
-    api_key: str = "",
+    showing: Showing = NOTHING_SHOWN,
     tls: ssl.SSLContext | None = None,
 ) -> Connection:
     """Connect to a node and exchange greetings; see `IdlePoll` for `idle_poll_us`.
@@ -407,7 +420,7 @@ async def connect(
         software: the same, of what it runs.
         timeout_s: for all of it.
         idle_poll_us: see `IdlePoll`.
-        api_key: shown to the node; empty: none.
+        showing: how the client shows who it is.
         tls: how the connection is encrypted; None: it is not.
 
     Raises:
@@ -415,6 +428,9 @@ async def connect(
         InvalidRequestError, AccessError: the node does not want this client.
     """
     loop = asyncio.get_running_loop()
+    hello = pb.Hello(version=PROTOCOL_VERSION, client_id=client_id, software=software)
+    shown = await _shown(showing, timeout_s)
+    hello.credentials.CopyFrom(shown.credentials)
     connection = Connection(loop, address, idle_poll_us=idle_poll_us)
     try:
         async with asyncio.timeout(timeout_s):
@@ -425,10 +441,12 @@ async def connect(
                 timeout_s=timeout_s,
                 connect=lambda protocol: loop.create_connection(lambda: protocol, *address),
             )
-            hello = pb.Hello(version=PROTOCOL_VERSION, client_id=client_id, software=software)
-            if api_key:
-                hello.credentials.api_key = api_key
             frame = await connection.request(pb.Envelope(hello=hello), timeout_s=timeout_s)
+            if frame.envelope.WhichOneof("kind") == "hello_challenge":
+                hello.credentials.CopyFrom(await shown.answer(frame.envelope.hello_challenge))
+                frame = await connection.request(pb.Envelope(hello=hello), timeout_s=timeout_s)
+            if frame.envelope.WhichOneof("kind") == "hello_reply":
+                shown.check(frame.envelope.hello_reply)
     except TlsError as error:
         why = f"no encrypted connection to {_name(address)}: {error}"
         if isinstance(error, NotTlsError):
@@ -455,6 +473,15 @@ async def connect(
         raise bad
     connection.greeted(frame.envelope.hello_reply)
     return connection
+
+
+async def _shown(showing: Showing, timeout_s: float) -> Shown:
+    """Return what is to be shown. It is got before a connection is made, which would have to wait for it."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await showing.shown()
+    except TimeoutError:
+        raise NodeUnreachableError(f"no credentials to connect with were given within {timeout_s:g} s") from None
 
 
 def check_answer(kind: str, frame: Frame, connection: Connection) -> Frame:

@@ -24,7 +24,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any, Final
 
 from tidelog.client_options import ClientOptions
-from tidelog.credentials import ApiKey, ApiKeyFile
+from tidelog.credentials import ApiKeyFile, Credentials, Password, TokenFile
 from tidelog.errors import InvalidRequestError
 from tidelog.pool import parse_addresses
 from tidelog.tls import Tls
@@ -46,6 +46,9 @@ class Context:
         bootstrap: addresses of nodes, HOST:PORT, at least one.
         api_key: shown to nodes that ask who one is; "": none, or the one in the file.
         api_key_file: absolute path of a file with nothing but the key in it; read again for each connection.
+        token_file: the same of a token (JWT).
+        user: the name of a user with a password...
+        password_file: ...and the same of that.
         tls: connect in TLS; implied by the files. False: the environment says.
         ca_file, cert_file, key_file: absolute paths, as of `tidelog.tls.Tls`.
     """
@@ -53,6 +56,9 @@ class Context:
     bootstrap: tuple[str, ...]
     api_key: str = field(default="", repr=False)
     api_key_file: str = ""
+    token_file: str = ""
+    user: str = ""
+    password_file: str = ""
     tls: bool = False
     ca_file: str = ""
     cert_file: str = ""
@@ -66,15 +72,22 @@ class Context:
         """
         if not parse_addresses(self.bootstrap):
             raise InvalidRequestError("a context has the address of at least one node")
-        if self.api_key and self.api_key_file:
-            raise InvalidRequestError("a context has an API key or the file of one, not both")
-        for path in (self.api_key_file, self.ca_file, self.cert_file, self.key_file):
+        if bool(self.user) != bool(self.password_file):
+            raise InvalidRequestError("a context has a user and the file of the password, or neither")
+        if sum(map(bool, (self.api_key, self.api_key_file, self.token_file, self.user))) > 1:
+            raise InvalidRequestError("a context has an API key, the file of one, of a token, or a user: one of them")
+        secrets = (self.api_key_file, self.token_file, self.password_file)
+        for path in (*secrets, self.ca_file, self.cert_file, self.key_file):
             if path and not Path(path).is_absolute():
                 raise InvalidRequestError(f"the path of a file in a context is absolute, not {path!r}")
         self.encryption()
 
-    def credentials(self) -> ApiKey | None:
-        """Return what `Client(api_key=)` takes; None where the context has none: those of the environment count."""
+    def credentials(self) -> Credentials | None:
+        """Return what `Client(credentials=)` takes; None where the context has none: those of the environment count."""
+        if self.token_file:
+            return TokenFile(self.token_file)
+        if self.user:
+            return Password(self.user, Path(self.password_file))
         return ApiKeyFile(self.api_key_file) if self.api_key_file else self.api_key or None
 
     def encryption(self) -> Tls | None:
@@ -88,7 +101,9 @@ class Context:
 
     def with_options(self, options: ClientOptions) -> ClientOptions:
         """Return the arguments of a client: these, and from the context what they leave out."""
-        own: ClientOptions = {"api_key": self.credentials(), "tls": self.encryption()}
+        own: ClientOptions = {"tls": self.encryption()}
+        if options.get("api_key") is None and options.get("credentials") is None:
+            options = {**options, "credentials": self.credentials()}
         return {**own, **options}
 
 

@@ -1,16 +1,31 @@
-"""How a client shows who it is: an API key, given by hand, in a file or in the environment."""
+"""How a client shows who it is: a key, token or password, by hand, in a file, by a function or in the environment.
+
+`Client(credentials=)` takes one of the classes here, or an API key as text. What gives a key or a token is asked for
+each connection: whoever replaces it replaces the file, and a client whose session has ended goes on with the new one.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from tidelog.errors import InvalidRequestError
+from tidelog.errors import InvalidRequestError, NodeUnreachableError, TidelogError
+from tidelog.passwords import Password
+from tidelog.showing import Showing, Shown, ShownAtOnce, text_of
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.limits import TOKEN_BYTES_MAX
+
+__all__ = ["ApiKey", "ApiKeyFile", "Credentials", "Password", "Token", "TokenFile", "asked_each_time", "showing"]
 
 API_KEY_VARIABLE: Final = "TIDELOG_API_KEY"
 API_KEY_FILE_VARIABLE: Final = "TIDELOG_API_KEY_FILE"
+TOKEN_FILE_VARIABLE: Final = "TIDELOG_TOKEN_FILE"  # noqa: S105 - where one is, not one
+USER_VARIABLE: Final = "TIDELOG_USER"
+PASSWORD_FILE_VARIABLE: Final = "TIDELOG_PASSWORD_FILE"  # noqa: S105 - as before
 KEY_CHARS_MAX: Final = 1_024
 
 
@@ -30,15 +45,76 @@ class ApiKeyFile:
         Raises:
             InvalidRequestError: the file cannot be read.
         """
-        try:
-            with self._path.open(encoding="ascii", errors="replace") as file:
-                return file.read(KEY_CHARS_MAX + 1).strip()
-        except OSError as error:
-            raise InvalidRequestError(f"cannot read the API key in {self._path}: {error.strerror}") from error
+        return text_of(self._path, "API key", KEY_CHARS_MAX)
 
 
 ApiKey = str | Callable[[], str]
 """A key, or what gives one each time that a connection is made."""
+
+TokenSource = Callable[[], str | Awaitable[str]]
+"""Gives a fresh token. A plain function is called on a thread, so that it may block; an `async` one on the loop."""
+
+
+class Token:
+    """Shows a token: a JWT that the nodes' issuer has signed.
+
+    Args:
+        token: the token, or what gives one for each connection. What that raises is told as `NodeUnreachableError`, and
+            it is asked again with the next try.
+    """
+
+    def __init__(self, token: str | TokenSource) -> None:
+        self._token = token
+
+    async def shown(self) -> Shown:
+        """See `Showing`."""
+        return ShownAtOnce(pb.Credentials(token=_checked(await self._get())))
+
+    async def _get(self) -> str:
+        if isinstance(self._token, str):
+            return self._token
+        try:
+            if inspect.iscoroutinefunction(self._token):
+                given: str = await self._token()
+                return given
+            made = await asyncio.to_thread(self._token)
+            return made if isinstance(made, str) else await made
+        except TidelogError:
+            raise
+        except Exception as error:
+            raise NodeUnreachableError(f"no token could be got to connect with: {error!r}") from error
+
+
+class TokenFile:
+    """Shows the token in a file, read again for each connection, as those that an orchestrator renews.
+
+    Args:
+        path: of a file with nothing but the token in it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+
+    async def shown(self) -> Shown:
+        """See `Showing`."""
+        return ShownAtOnce(pb.Credentials(token=_checked(text_of(self._path, "token", TOKEN_BYTES_MAX))))
+
+
+Credentials = ApiKey | Token | TokenFile | Password
+"""What `Client(credentials=)` takes."""
+
+
+class _ShownKey:
+    def __init__(self, key: Callable[[], str]) -> None:
+        self._key = key
+
+    async def shown(self) -> Shown:
+        key = self._key()
+        return ShownAtOnce(pb.Credentials(api_key=key) if key else pb.Credentials())
+
+
+NOTHING_SHOWN: Final[Showing] = _ShownKey(str)
+"""For nodes that ask nobody who they are."""
 
 
 def asked_each_time(api_key: ApiKey | None) -> Callable[[], str]:
@@ -51,3 +127,47 @@ def asked_each_time(api_key: ApiKey | None) -> Callable[[], str]:
     if isinstance(api_key, str):
         return lambda: api_key
     return api_key
+
+
+def showing(api_key: ApiKey | None = None, credentials: Credentials | None = None) -> Showing:
+    """Return how a client shows who it is: as it is told, or else as the environment says.
+
+    Of the environment an API key goes before a token, and a token before a password.
+
+    Raises:
+        InvalidRequestError: both are given, or the environment names a user without a password.
+    """
+    if api_key is not None and credentials is not None:
+        raise InvalidRequestError("a client is given api_key or credentials, not both")
+    if credentials is None:
+        found = None if api_key is not None else _of_environment()
+        return found or _ShownKey(asked_each_time(api_key))
+    if isinstance(credentials, Token | TokenFile | Password):
+        return credentials
+    return _ShownKey(asked_each_time(credentials))
+
+
+def _of_environment() -> Showing | None:
+    """Return the token or the password that the environment names; None: neither, or an API key as well."""
+    if os.environ.get(API_KEY_FILE_VARIABLE) or os.environ.get(API_KEY_VARIABLE):
+        return None
+    if token := os.environ.get(TOKEN_FILE_VARIABLE):
+        return TokenFile(token)
+    user = os.environ.get(USER_VARIABLE)
+    if not user:
+        return None
+    path = os.environ.get(PASSWORD_FILE_VARIABLE)
+    if not path:
+        raise InvalidRequestError(f"{USER_VARIABLE} names a user: {PASSWORD_FILE_VARIABLE} names the password's file")
+    return Password(user, Path(path))
+
+
+def _checked(token: str) -> str:
+    """Return a token that may be sent.
+
+    Raises:
+        InvalidRequestError: it is empty or too long; it is not told.
+    """
+    if not token or not token.isascii() or len(token) > TOKEN_BYTES_MAX:
+        raise InvalidRequestError(f"a token has 1 to {TOKEN_BYTES_MAX} bytes of ASCII text, this one {len(token)}")
+    return token

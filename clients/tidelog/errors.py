@@ -46,6 +46,7 @@ from typing import ClassVar, Final
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, ProtocolError, code_name
+from tidelog_proto.printable import printable
 
 
 class TidelogError(Exception):
@@ -461,7 +462,7 @@ def error_of(message: pb.Error, node: str = "") -> TidelogError:
     known = message.code in NATURE
     cls = CLASS_OF_CODE.get(message.code, TidelogError)
     error = cls(
-        message.message or code_name(message.code),
+        printable(message.message) or code_name(message.code),
         code=message.code,
         retriable=None if known else message.retriable,
         definite=None if known else message.definite,

@@ -18,9 +18,10 @@ from typing import Final, Protocol, TypeVar
 
 from tidelog.backoff import Backoff
 from tidelog.connection import Address, Connection, connect
-from tidelog.credentials import ApiKey, asked_each_time
+from tidelog.credentials import NOTHING_SHOWN
 from tidelog.errors import ClosedError, InvalidRequestError, TidelogError
 from tidelog.home import software
+from tidelog.showing import Showing
 from tidelog.tls import Tls, Trust, tls_of
 from tidelog_proto.idle_poll import POLL_US_MAX
 from tidelog_proto.limits import CLIENT_ID_BYTES_MAX
@@ -40,7 +41,7 @@ class Identity:
     software: str
     connect_timeout_s: float
     idle_poll_us: int = 0
-    api_key: Callable[[], str] = lambda: ""
+    showing: Showing = NOTHING_SHOWN
     tls: Callable[[], ssl.SSLContext | None] = lambda: None
 
 
@@ -48,7 +49,7 @@ def identity_of(
     client_id: str,
     request_timeout_s: float,
     idle_poll_us: int,
-    api_key: ApiKey | None,
+    showing: Showing,
     tls: Tls | bool | None,
 ) -> Identity:
     """Return how a client introduces itself; see `Client`.
@@ -63,8 +64,7 @@ def identity_of(
     if not 0 <= idle_poll_us <= POLL_US_MAX:
         raise InvalidRequestError(f"idle_poll_us is 0 to {POLL_US_MAX}, not {idle_poll_us}")
     timeout_s = min(request_timeout_s, CONNECT_TIMEOUT_S_MAX)
-    asked, trust = asked_each_time(api_key), Trust(tls_of(tls))
-    return Identity(client_id, software(), timeout_s, idle_poll_us, asked, trust)
+    return Identity(client_id, software(), timeout_s, idle_poll_us, showing, Trust(tls_of(tls)))
 
 
 class ConnectionTeller(Protocol):
@@ -159,7 +159,7 @@ class ConnectionPool:
                 software=identity.software,
                 timeout_s=identity.connect_timeout_s,
                 idle_poll_us=identity.idle_poll_us,
-                api_key=identity.api_key(),
+                showing=identity.showing,
                 tls=identity.tls(),
             )
         except TidelogError:

@@ -1,4 +1,4 @@
-"""API keys, rules and quotas: who may do what in a cluster, and how much. In the client that is `Client.security`."""
+"""API keys, users, rules and quotas: who may do what, and how much. In the client that is `Client.security`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from tidelog.callers import Caller, Identified, identified
 from tidelog.errors import InvalidRequestError
+from tidelog.passwords import user_of
 from tidelog.quota import Quota, QuotaUsage, quota_of, quota_to, usage_of
 from tidelog.routing import Router, repeated
 from tidelog_proto import broker_pb2 as pb
@@ -53,6 +54,21 @@ class KeyInfo:
     created_us: int
     expires_us: int | None
     note: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserInfo:
+    """A user with a password.
+
+    Attributes:
+        name: the principal.
+        roles: of that principal.
+        changed_us: when the password was set, in microseconds since 1970.
+    """
+
+    name: str
+    roles: tuple[str, ...]
+    changed_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +147,44 @@ class Security:
         async for reply in self._pages(pb.SecurityList.KEYS):
             found += map(_key, reply.keys)
         return found
+
+    async def create_user(self, name: str, password: str, *, roles: Sequence[str] = ()) -> UserInfo:
+        """Make a user with a password. The password is not sent: nodes keep what verifies it.
+
+        Args:
+            name: the principal, in the form that SASLprep gives it.
+            password: 8 to 1,024 characters.
+            roles: of that principal.
+
+        Raises:
+            InvalidRequestError: there is such a user, or an argument is no such thing.
+        """
+        asked = await user_of(name, password, tuple(roles))
+        return _user((await self._change(pb.SecurityChange(create_user=asked))).user)
+
+    async def set_password(self, name: str, password: str) -> UserInfo:
+        """Give a user another password; roles stay. Connections that the old one was proven for end within a second.
+
+        Raises:
+            InvalidRequestError: there is no such user, or the password may not be one.
+        """
+        asked = await user_of(name, password)
+        return _user((await self._change(pb.SecurityChange(set_password=asked))).user)
+
+    async def delete_user(self, name: str) -> None:
+        """Remove a user; its connections end within a second.
+
+        Raises:
+            InvalidRequestError: there is no such user.
+        """
+        await self._change(pb.SecurityChange(delete_user=name))
+
+    async def users(self) -> list[UserInfo]:
+        """Return all users with passwords, by name."""
+        found: list[UserInfo] = []
+        async for reply in self._pages(pb.SecurityList.USERS):
+            found += map(_user, reply.users)
+        return sorted(found, key=lambda user: user.name)
 
     async def grant(self, rule: AccessRule) -> AccessRule:
         """Add a rule, one that denies, too, and return it with its id."""
@@ -254,6 +308,10 @@ class Security:
 
 def _key(key: pb.ApiKey) -> KeyInfo:
     return KeyInfo(key.key_id, key.principal, tuple(key.roles), key.created_us, key.expires_us or None, key.note)
+
+
+def _user(user: pb.ScramUser) -> UserInfo:
+    return UserInfo(user.name, tuple(user.roles), user.created_us)
 
 
 def _rule(rule: pb.AccessRule) -> AccessRule:

@@ -30,7 +30,7 @@ from tidelog.client_options import ClientOptions
 from tidelog.consumer import OnOutOfRange, Start
 from tidelog.consumer_options import Partitions
 from tidelog.contexts import the_context
-from tidelog.credentials import ApiKey
+from tidelog.credentials import ApiKey, Credentials
 from tidelog.crossing import Crossing
 from tidelog.deserializers import Deserializer, OnUndecodable
 from tidelog.errors import TidelogError
@@ -105,6 +105,7 @@ class Client:
         zone: str = "",
         metrics: ClientMetrics | None = None,
         api_key: ApiKey | None = None,
+        credentials: Credentials | None = None,
         tls: Tls | bool | None = None,
     ) -> None:
         self._client = asynchronous.Client(
@@ -116,6 +117,7 @@ class Client:
             zone=zone,
             metrics=metrics,
             api_key=api_key,
+            credentials=credentials,
             tls=tls,
         )
         self._thread = LoopThread(f"tidelog {client_id}")

@@ -1,4 +1,4 @@
-"""API keys, rules and quotas, for programs that block."""
+"""API keys, users, rules and quotas, for programs that block."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tidelog import security as asynchronous
 from tidelog.loop_thread import LoopThread
 from tidelog.quota import Quota, QuotaUsage
-from tidelog.security import AccessRule, KeyInfo, NewKey, Operation, Resource, Verdict
+from tidelog.security import AccessRule, KeyInfo, NewKey, Operation, Resource, UserInfo, Verdict
 
 
 class Security:
@@ -32,6 +32,22 @@ class Security:
     def api_keys(self) -> list[KeyInfo]:
         """See `tidelog.security.Security.api_keys`."""
         return self._thread.run(self._security.api_keys)
+
+    def create_user(self, name: str, password: str, *, roles: Sequence[str] = ()) -> UserInfo:
+        """See `tidelog.security.Security.create_user`."""
+        return self._thread.run(lambda: self._security.create_user(name, password, roles=roles))
+
+    def set_password(self, name: str, password: str) -> UserInfo:
+        """See `tidelog.security.Security.set_password`."""
+        return self._thread.run(lambda: self._security.set_password(name, password))
+
+    def delete_user(self, name: str) -> None:
+        """See `tidelog.security.Security.delete_user`."""
+        self._thread.run(lambda: self._security.delete_user(name))
+
+    def users(self) -> list[UserInfo]:
+        """See `tidelog.security.Security.users`."""
+        return self._thread.run(self._security.users)
 
     def grant(self, rule: AccessRule) -> AccessRule:
         """See `tidelog.security.Security.grant`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from getpass import getpass
 from pathlib import Path
@@ -18,7 +19,7 @@ from tidelog.contexts import (
     with_context,
     without_context,
 )
-from tidelog.credentials import KEY_CHARS_MAX
+from tidelog.credentials import KEY_CHARS_MAX, showing
 from tidelog.errors import InvalidRequestError
 from tidelog.tls import Trust
 from tidelog_cli.output import ABSENT, JsonOption, print_json, print_table
@@ -51,6 +52,13 @@ def add(
             metavar="FILE", help="The file of an API key; with - the key is read here, and kept in the context."
         ),
     ] = "",
+    token_file: Annotated[
+        str, typer.Option(metavar="FILE", help="The file of a token (JWT), read again for each connection.")
+    ] = "",
+    user: Annotated[str, typer.Option(metavar="NAME", help="A user with a password.")] = "",
+    password_file: Annotated[
+        str, typer.Option(metavar="FILE", help="The file of that user's password, read again for each connection.")
+    ] = "",
     tls: Annotated[bool, typer.Option("--tls", help="Connect in TLS; implied by the files.")] = False,
     ca_file: Annotated[str, typer.Option(metavar="FILE", help="The CA of the nodes; the system's unless given.")] = "",
     cert_file: Annotated[str, typer.Option(metavar="FILE", help="The certificate to show to nodes.")] = "",
@@ -64,14 +72,15 @@ def add(
         tuple(address.strip() for address in bootstrap.split(",")),
         api_key=key,
         api_key_file="" if key else _absolute(api_key_file),
+        token_file=_absolute(token_file),
+        user=user,
+        password_file=_absolute(password_file),
         tls=tls,
         ca_file=_absolute(ca_file),
         cert_file=_absolute(cert_file),
         key_file=_absolute(key_file),
     )
-    given = context.credentials()
-    if callable(given):
-        given()  # that a file cannot be read is better heard now
+    asyncio.run(showing(credentials=context.credentials()).shown())  # that a file cannot be read is better heard now
     Trust(context.encryption())()
     changed = change_contexts(lambda contexts: with_context(contexts, name, context, instead=instead, use=use_it))
     typer.echo(f"{name} is {'the current context' if changed.current == name else 'kept'} in {contexts_path()}")
@@ -127,7 +136,10 @@ def _absolute(path: str) -> str:
 
 
 def _shown(context: Context) -> str | None:
-    return context.api_key_file or ("an API key" if context.api_key else None) or context.cert_file or None
+    if context.user:
+        return f"{context.user}, {context.password_file}"
+    key = "an API key" if context.api_key else None
+    return context.api_key_file or context.token_file or key or context.cert_file or None
 
 
 def _read_key() -> str:

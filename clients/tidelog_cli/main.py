@@ -16,7 +16,7 @@ from typing import Annotated, Final
 import typer
 
 from tidelog.contexts import CONTEXT_VARIABLE
-from tidelog_cli import certs, cluster, consume, contexts, groups, plugins, produce, quotas, security, topics, up
+from tidelog_cli import certs, cluster, consume, contexts, groups, plugins, produce, quotas, security, topics, up, users
 from tidelog_cli.failures import EXIT_CODES_HELP, EXIT_FAILED, EXIT_INTERRUPTED, describe, exit_code_of
 from tidelog_cli.loading import interrupts_end_quietly
 from tidelog_cli.session import named_context
@@ -29,6 +29,7 @@ OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "consume": consume.register,
     "group": groups.register,
     "key": security.register_keys,
+    "user": users.register,
     "acl": security.register_rules,
     "quota": quotas.register,
     "cluster": cluster.register,

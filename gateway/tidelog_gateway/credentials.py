@@ -15,6 +15,7 @@ from starlette.datastructures import Headers
 from tidelog.errors import TidelogError
 from tidelog_gateway.problems import Problem, from_error
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.api_key import KEY_PREFIX
 
 TOKEN_CHARS_MAX: Final = 16_384
 CHALLENGE: Final = 'Bearer realm="tidelog"'
@@ -47,7 +48,7 @@ def credentials_in(headers: Headers) -> pb.Credentials | None:
 
 
 def credentials_of(token: str) -> pb.Credentials:
-    """Return the credentials that a token is.
+    """Return the credentials that a token is: an API key by how it begins, else the token of an issuer.
 
     Raises:
         Problem: 401, it is none.
@@ -56,7 +57,7 @@ def credentials_of(token: str) -> pb.Credentials:
         raise unauthenticated(f"the token is longer than {TOKEN_CHARS_MAX} characters")
     if not _TOKEN.fullmatch(token):
         raise unauthenticated(f"what was shown is no token; {_HOW}")
-    return pb.Credentials(api_key=token)
+    return pb.Credentials(api_key=token) if token.startswith(KEY_PREFIX) else pb.Credentials(token=token)
 
 
 def refuse_secrets_in(query: bytes) -> None:

@@ -14,7 +14,7 @@ ID_BYTES: Final = 10
 """Random bytes of an id: 16 characters of base32."""
 SECRET_BYTES: Final = 32
 
-_PREFIX: Final = "tlk_"
+KEY_PREFIX: Final = "tlk_"
 _KEY: Final = re.compile(r"tlk_([a-z2-7]{16})_([A-Za-z0-9_-]{43})", re.ASCII)
 
 
@@ -27,7 +27,7 @@ class Key(NamedTuple):
     @property
     def text(self) -> str:
         """The key as its owner keeps it."""
-        return f"{_PREFIX}{self.key_id}_{self.secret}"
+        return f"{KEY_PREFIX}{self.key_id}_{self.secret}"
 
 
 def new_id() -> str:
@@ -48,5 +48,5 @@ def parse_key(text: str) -> Key:
     """
     found = _KEY.fullmatch(text)
     if found is None:
-        raise ProtocolError(pb.UNAUTHENTICATED, f"this is no API key: one looks like {_PREFIX}ID_SECRET")
+        raise ProtocolError(pb.UNAUTHENTICATED, f"this is no API key: one looks like {KEY_PREFIX}ID_SECRET")
     return Key(found[1], found[2])

@@ -201,7 +201,7 @@ RES_GROUP: Resource
 RES_CLUSTER: Resource
 
 class Envelope(_message.Message):
-    __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply", "cluster_change", "cluster_change_reply", "delete_records", "delete_records_reply", "compact", "compact_reply", "producer_begin", "producer_begin_reply", "peer_hello", "peer_hello_reply", "peer_proof", "peer_welcome", "append_batch", "replication_ack", "pre_vote", "pre_vote_reply", "seal", "seal_reply", "open_epoch", "open_epoch_reply", "metadata_update", "epoch_status", "backfill", "backfill_reply", "chain_digests", "node_announce", "node_announce_reply", "group_heartbeat", "group_heartbeat_reply", "group_describe", "group_describe_reply", "group_list", "group_list_reply", "group_delete", "group_delete_reply", "security_change", "security_change_reply", "security_list", "security_list_reply", "access_test", "access_test_reply", "identify", "identify_reply", "caller", "on_behalf", "throttle_ms")
+    __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply", "cluster_change", "cluster_change_reply", "delete_records", "delete_records_reply", "compact", "compact_reply", "producer_begin", "producer_begin_reply", "peer_hello", "peer_hello_reply", "peer_proof", "peer_welcome", "append_batch", "replication_ack", "pre_vote", "pre_vote_reply", "seal", "seal_reply", "open_epoch", "open_epoch_reply", "metadata_update", "epoch_status", "backfill", "backfill_reply", "chain_digests", "node_announce", "node_announce_reply", "group_heartbeat", "group_heartbeat_reply", "group_describe", "group_describe_reply", "group_list", "group_list_reply", "group_delete", "group_delete_reply", "security_change", "security_change_reply", "security_list", "security_list_reply", "access_test", "access_test_reply", "hello_challenge", "identify", "identify_reply", "caller", "on_behalf", "throttle_ms")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -274,6 +274,7 @@ class Envelope(_message.Message):
     SECURITY_LIST_REPLY_FIELD_NUMBER: _ClassVar[int]
     ACCESS_TEST_FIELD_NUMBER: _ClassVar[int]
     ACCESS_TEST_REPLY_FIELD_NUMBER: _ClassVar[int]
+    HELLO_CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     IDENTIFY_FIELD_NUMBER: _ClassVar[int]
     IDENTIFY_REPLY_FIELD_NUMBER: _ClassVar[int]
     CALLER_FIELD_NUMBER: _ClassVar[int]
@@ -351,12 +352,13 @@ class Envelope(_message.Message):
     security_list_reply: SecurityListReply
     access_test: AccessTest
     access_test_reply: AccessTestReply
+    hello_challenge: HelloChallenge
     identify: Identify
     identify_reply: IdentifyReply
     caller: Caller
     on_behalf: bytes
     throttle_ms: int
-    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., metadata_reply: _Optional[_Union[MetadataReply, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., publish_reply: _Optional[_Union[PublishReply, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_reply: _Optional[_Union[FetchReply, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., list_offsets_reply: _Optional[_Union[ListOffsetsReply, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_reply: _Optional[_Union[SubscribeReply, _Mapping]] = ..., message_event: _Optional[_Union[MessageEvent, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., unsubscribe_reply: _Optional[_Union[UnsubscribeReply, _Mapping]] = ..., subscription_ended: _Optional[_Union[SubscriptionEnded, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., commit_reply: _Optional[_Union[CommitReply, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., committed_reply: _Optional[_Union[CommittedReply, _Mapping]] = ..., topic_create: _Optional[_Union[TopicCreate, _Mapping]] = ..., topic_describe: _Optional[_Union[TopicDescribe, _Mapping]] = ..., topic_list: _Optional[_Union[TopicList, _Mapping]] = ..., topic_alter: _Optional[_Union[TopicAlter, _Mapping]] = ..., topic_delete: _Optional[_Union[TopicDelete, _Mapping]] = ..., topic_reply: _Optional[_Union[TopicReply, _Mapping]] = ..., cluster_status: _Optional[_Union[ClusterStatus, _Mapping]] = ..., cluster_status_reply: _Optional[_Union[ClusterStatusReply, _Mapping]] = ..., cluster_change: _Optional[_Union[ClusterChange, _Mapping]] = ..., cluster_change_reply: _Optional[_Union[ClusterChangeReply, _Mapping]] = ..., delete_records: _Optional[_Union[DeleteRecords, _Mapping]] = ..., delete_records_reply: _Optional[_Union[DeleteRecordsReply, _Mapping]] = ..., compact: _Optional[_Union[Compact, _Mapping]] = ..., compact_reply: _Optional[_Union[CompactReply, _Mapping]] = ..., producer_begin: _Optional[_Union[ProducerBegin, _Mapping]] = ..., producer_begin_reply: _Optional[_Union[ProducerBeginReply, _Mapping]] = ..., peer_hello: _Optional[_Union[PeerHello, _Mapping]] = ..., peer_hello_reply: _Optional[_Union[PeerHelloReply, _Mapping]] = ..., peer_proof: _Optional[_Union[PeerProof, _Mapping]] = ..., peer_welcome: _Optional[_Union[PeerWelcome, _Mapping]] = ..., append_batch: _Optional[_Union[AppendBatches, _Mapping]] = ..., replication_ack: _Optional[_Union[ReplicationAcks, _Mapping]] = ..., pre_vote: _Optional[_Union[PreVotes, _Mapping]] = ..., pre_vote_reply: _Optional[_Union[PreVoteReplies, _Mapping]] = ..., seal: _Optional[_Union[Seals, _Mapping]] = ..., seal_reply: _Optional[_Union[SealReplies, _Mapping]] = ..., open_epoch: _Optional[_Union[OpenEpochs, _Mapping]] = ..., open_epoch_reply: _Optional[_Union[OpenEpochReplies, _Mapping]] = ..., metadata_update: _Optional[_Union[MetadataUpdates, _Mapping]] = ..., epoch_status: _Optional[_Union[EpochStatuses, _Mapping]] = ..., backfill: _Optional[_Union[Backfills, _Mapping]] = ..., backfill_reply: _Optional[_Union[BackfillReply, _Mapping]] = ..., chain_digests: _Optional[_Union[ChainDigests, _Mapping]] = ..., node_announce: _Optional[_Union[NodeAnnounce, _Mapping]] = ..., node_announce_reply: _Optional[_Union[NodeAnnounceReply, _Mapping]] = ..., group_heartbeat: _Optional[_Union[GroupHeartbeat, _Mapping]] = ..., group_heartbeat_reply: _Optional[_Union[GroupHeartbeatReply, _Mapping]] = ..., group_describe: _Optional[_Union[GroupDescribe, _Mapping]] = ..., group_describe_reply: _Optional[_Union[GroupDescribeReply, _Mapping]] = ..., group_list: _Optional[_Union[GroupList, _Mapping]] = ..., group_list_reply: _Optional[_Union[GroupListReply, _Mapping]] = ..., group_delete: _Optional[_Union[GroupDelete, _Mapping]] = ..., group_delete_reply: _Optional[_Union[GroupDeleteReply, _Mapping]] = ..., security_change: _Optional[_Union[SecurityChange, _Mapping]] = ..., security_change_reply: _Optional[_Union[SecurityChangeReply, _Mapping]] = ..., security_list: _Optional[_Union[SecurityList, _Mapping]] = ..., security_list_reply: _Optional[_Union[SecurityListReply, _Mapping]] = ..., access_test: _Optional[_Union[AccessTest, _Mapping]] = ..., access_test_reply: _Optional[_Union[AccessTestReply, _Mapping]] = ..., identify: _Optional[_Union[Identify, _Mapping]] = ..., identify_reply: _Optional[_Union[IdentifyReply, _Mapping]] = ..., caller: _Optional[_Union[Caller, _Mapping]] = ..., on_behalf: _Optional[bytes] = ..., throttle_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., metadata_reply: _Optional[_Union[MetadataReply, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., publish_reply: _Optional[_Union[PublishReply, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_reply: _Optional[_Union[FetchReply, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., list_offsets_reply: _Optional[_Union[ListOffsetsReply, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_reply: _Optional[_Union[SubscribeReply, _Mapping]] = ..., message_event: _Optional[_Union[MessageEvent, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., unsubscribe_reply: _Optional[_Union[UnsubscribeReply, _Mapping]] = ..., subscription_ended: _Optional[_Union[SubscriptionEnded, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., commit_reply: _Optional[_Union[CommitReply, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., committed_reply: _Optional[_Union[CommittedReply, _Mapping]] = ..., topic_create: _Optional[_Union[TopicCreate, _Mapping]] = ..., topic_describe: _Optional[_Union[TopicDescribe, _Mapping]] = ..., topic_list: _Optional[_Union[TopicList, _Mapping]] = ..., topic_alter: _Optional[_Union[TopicAlter, _Mapping]] = ..., topic_delete: _Optional[_Union[TopicDelete, _Mapping]] = ..., topic_reply: _Optional[_Union[TopicReply, _Mapping]] = ..., cluster_status: _Optional[_Union[ClusterStatus, _Mapping]] = ..., cluster_status_reply: _Optional[_Union[ClusterStatusReply, _Mapping]] = ..., cluster_change: _Optional[_Union[ClusterChange, _Mapping]] = ..., cluster_change_reply: _Optional[_Union[ClusterChangeReply, _Mapping]] = ..., delete_records: _Optional[_Union[DeleteRecords, _Mapping]] = ..., delete_records_reply: _Optional[_Union[DeleteRecordsReply, _Mapping]] = ..., compact: _Optional[_Union[Compact, _Mapping]] = ..., compact_reply: _Optional[_Union[CompactReply, _Mapping]] = ..., producer_begin: _Optional[_Union[ProducerBegin, _Mapping]] = ..., producer_begin_reply: _Optional[_Union[ProducerBeginReply, _Mapping]] = ..., peer_hello: _Optional[_Union[PeerHello, _Mapping]] = ..., peer_hello_reply: _Optional[_Union[PeerHelloReply, _Mapping]] = ..., peer_proof: _Optional[_Union[PeerProof, _Mapping]] = ..., peer_welcome: _Optional[_Union[PeerWelcome, _Mapping]] = ..., append_batch: _Optional[_Union[AppendBatches, _Mapping]] = ..., replication_ack: _Optional[_Union[ReplicationAcks, _Mapping]] = ..., pre_vote: _Optional[_Union[PreVotes, _Mapping]] = ..., pre_vote_reply: _Optional[_Union[PreVoteReplies, _Mapping]] = ..., seal: _Optional[_Union[Seals, _Mapping]] = ..., seal_reply: _Optional[_Union[SealReplies, _Mapping]] = ..., open_epoch: _Optional[_Union[OpenEpochs, _Mapping]] = ..., open_epoch_reply: _Optional[_Union[OpenEpochReplies, _Mapping]] = ..., metadata_update: _Optional[_Union[MetadataUpdates, _Mapping]] = ..., epoch_status: _Optional[_Union[EpochStatuses, _Mapping]] = ..., backfill: _Optional[_Union[Backfills, _Mapping]] = ..., backfill_reply: _Optional[_Union[BackfillReply, _Mapping]] = ..., chain_digests: _Optional[_Union[ChainDigests, _Mapping]] = ..., node_announce: _Optional[_Union[NodeAnnounce, _Mapping]] = ..., node_announce_reply: _Optional[_Union[NodeAnnounceReply, _Mapping]] = ..., group_heartbeat: _Optional[_Union[GroupHeartbeat, _Mapping]] = ..., group_heartbeat_reply: _Optional[_Union[GroupHeartbeatReply, _Mapping]] = ..., group_describe: _Optional[_Union[GroupDescribe, _Mapping]] = ..., group_describe_reply: _Optional[_Union[GroupDescribeReply, _Mapping]] = ..., group_list: _Optional[_Union[GroupList, _Mapping]] = ..., group_list_reply: _Optional[_Union[GroupListReply, _Mapping]] = ..., group_delete: _Optional[_Union[GroupDelete, _Mapping]] = ..., group_delete_reply: _Optional[_Union[GroupDeleteReply, _Mapping]] = ..., security_change: _Optional[_Union[SecurityChange, _Mapping]] = ..., security_change_reply: _Optional[_Union[SecurityChangeReply, _Mapping]] = ..., security_list: _Optional[_Union[SecurityList, _Mapping]] = ..., security_list_reply: _Optional[_Union[SecurityListReply, _Mapping]] = ..., access_test: _Optional[_Union[AccessTest, _Mapping]] = ..., access_test_reply: _Optional[_Union[AccessTestReply, _Mapping]] = ..., hello_challenge: _Optional[_Union[HelloChallenge, _Mapping]] = ..., identify: _Optional[_Union[Identify, _Mapping]] = ..., identify_reply: _Optional[_Union[IdentifyReply, _Mapping]] = ..., caller: _Optional[_Union[Caller, _Mapping]] = ..., on_behalf: _Optional[bytes] = ..., throttle_ms: _Optional[int] = ...) -> None: ...
 
 class Caller(_message.Message):
     __slots__ = ("principal", "roles", "identity", "expires_us")
@@ -417,13 +419,17 @@ class Hello(_message.Message):
     def __init__(self, version: _Optional[int] = ..., client_id: _Optional[str] = ..., software: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., credentials: _Optional[_Union[Credentials, _Mapping]] = ...) -> None: ...
 
 class Credentials(_message.Message):
-    __slots__ = ("api_key",)
+    __slots__ = ("api_key", "token", "scram")
     API_KEY_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SCRAM_FIELD_NUMBER: _ClassVar[int]
     api_key: str
-    def __init__(self, api_key: _Optional[str] = ...) -> None: ...
+    token: str
+    scram: str
+    def __init__(self, api_key: _Optional[str] = ..., token: _Optional[str] = ..., scram: _Optional[str] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("version", "node_id", "cluster_id", "incarnation", "software", "features", "frame_bytes_max", "batch_bytes_max", "principal", "expires_us", "produce_bytes")
+    __slots__ = ("version", "node_id", "cluster_id", "incarnation", "software", "features", "frame_bytes_max", "batch_bytes_max", "principal", "expires_us", "scram", "produce_bytes")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -434,6 +440,7 @@ class HelloReply(_message.Message):
     BATCH_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_US_FIELD_NUMBER: _ClassVar[int]
+    SCRAM_FIELD_NUMBER: _ClassVar[int]
     PRODUCE_BYTES_FIELD_NUMBER: _ClassVar[int]
     version: int
     node_id: str
@@ -445,8 +452,15 @@ class HelloReply(_message.Message):
     batch_bytes_max: int
     principal: str
     expires_us: int
+    scram: str
     produce_bytes: int
-    def __init__(self, version: _Optional[int] = ..., node_id: _Optional[str] = ..., cluster_id: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., software: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., frame_bytes_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., principal: _Optional[str] = ..., expires_us: _Optional[int] = ..., produce_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., node_id: _Optional[str] = ..., cluster_id: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., software: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., frame_bytes_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., principal: _Optional[str] = ..., expires_us: _Optional[int] = ..., scram: _Optional[str] = ..., produce_bytes: _Optional[int] = ...) -> None: ...
+
+class HelloChallenge(_message.Message):
+    __slots__ = ("scram",)
+    SCRAM_FIELD_NUMBER: _ClassVar[int]
+    scram: str
+    def __init__(self, scram: _Optional[str] = ...) -> None: ...
 
 class Metadata(_message.Message):
     __slots__ = ("topics", "wait_ms", "known", "cursor", "confirmed")
@@ -2112,21 +2126,45 @@ class ApiKey(_message.Message):
     secret_hash: bytes
     def __init__(self, key_id: _Optional[str] = ..., principal: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., created_us: _Optional[int] = ..., expires_us: _Optional[int] = ..., note: _Optional[str] = ..., salt: _Optional[bytes] = ..., secret_hash: _Optional[bytes] = ...) -> None: ...
 
+class ScramUser(_message.Message):
+    __slots__ = ("user_id", "name", "roles", "created_us", "iterations", "salt", "stored_key", "server_key")
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    CREATED_US_FIELD_NUMBER: _ClassVar[int]
+    ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    SALT_FIELD_NUMBER: _ClassVar[int]
+    STORED_KEY_FIELD_NUMBER: _ClassVar[int]
+    SERVER_KEY_FIELD_NUMBER: _ClassVar[int]
+    user_id: str
+    name: str
+    roles: _containers.RepeatedScalarFieldContainer[str]
+    created_us: int
+    iterations: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    def __init__(self, user_id: _Optional[str] = ..., name: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., created_us: _Optional[int] = ..., iterations: _Optional[int] = ..., salt: _Optional[bytes] = ..., stored_key: _Optional[bytes] = ..., server_key: _Optional[bytes] = ...) -> None: ...
+
 class SecurityRecord(_message.Message):
-    __slots__ = ("id", "revision", "deleted", "api_key", "rule", "quota")
+    __slots__ = ("id", "revision", "deleted", "api_key", "rule", "user", "scram_secret", "quota")
     ID_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     DELETED_FIELD_NUMBER: _ClassVar[int]
     API_KEY_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    SCRAM_SECRET_FIELD_NUMBER: _ClassVar[int]
     QUOTA_FIELD_NUMBER: _ClassVar[int]
     id: str
     revision: int
     deleted: bool
     api_key: ApiKey
     rule: AccessRule
+    user: ScramUser
+    scram_secret: bytes
     quota: Quota
-    def __init__(self, id: _Optional[str] = ..., revision: _Optional[int] = ..., deleted: _Optional[bool] = ..., api_key: _Optional[_Union[ApiKey, _Mapping]] = ..., rule: _Optional[_Union[AccessRule, _Mapping]] = ..., quota: _Optional[_Union[Quota, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., revision: _Optional[int] = ..., deleted: _Optional[bool] = ..., api_key: _Optional[_Union[ApiKey, _Mapping]] = ..., rule: _Optional[_Union[AccessRule, _Mapping]] = ..., user: _Optional[_Union[ScramUser, _Mapping]] = ..., scram_secret: _Optional[bytes] = ..., quota: _Optional[_Union[Quota, _Mapping]] = ...) -> None: ...
 
 class Quota(_message.Message):
     __slots__ = ("quota_id", "subject", "produce_bytes", "consume_bytes", "requests", "connections", "in_flight_bytes", "topics", "partitions")
@@ -2151,32 +2189,40 @@ class Quota(_message.Message):
     def __init__(self, quota_id: _Optional[str] = ..., subject: _Optional[str] = ..., produce_bytes: _Optional[int] = ..., consume_bytes: _Optional[int] = ..., requests: _Optional[int] = ..., connections: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., topics: _Optional[int] = ..., partitions: _Optional[int] = ...) -> None: ...
 
 class SecurityChange(_message.Message):
-    __slots__ = ("create_key", "revoke_key", "grant", "revoke_rule", "set_quota", "remove_quota")
+    __slots__ = ("create_key", "revoke_key", "grant", "revoke_rule", "create_user", "delete_user", "set_password", "set_quota", "remove_quota")
     CREATE_KEY_FIELD_NUMBER: _ClassVar[int]
     REVOKE_KEY_FIELD_NUMBER: _ClassVar[int]
     GRANT_FIELD_NUMBER: _ClassVar[int]
     REVOKE_RULE_FIELD_NUMBER: _ClassVar[int]
+    CREATE_USER_FIELD_NUMBER: _ClassVar[int]
+    DELETE_USER_FIELD_NUMBER: _ClassVar[int]
+    SET_PASSWORD_FIELD_NUMBER: _ClassVar[int]
     SET_QUOTA_FIELD_NUMBER: _ClassVar[int]
     REMOVE_QUOTA_FIELD_NUMBER: _ClassVar[int]
     create_key: ApiKey
     revoke_key: str
     grant: AccessRule
     revoke_rule: str
+    create_user: ScramUser
+    delete_user: str
+    set_password: ScramUser
     set_quota: Quota
     remove_quota: str
-    def __init__(self, create_key: _Optional[_Union[ApiKey, _Mapping]] = ..., revoke_key: _Optional[str] = ..., grant: _Optional[_Union[AccessRule, _Mapping]] = ..., revoke_rule: _Optional[str] = ..., set_quota: _Optional[_Union[Quota, _Mapping]] = ..., remove_quota: _Optional[str] = ...) -> None: ...
+    def __init__(self, create_key: _Optional[_Union[ApiKey, _Mapping]] = ..., revoke_key: _Optional[str] = ..., grant: _Optional[_Union[AccessRule, _Mapping]] = ..., revoke_rule: _Optional[str] = ..., create_user: _Optional[_Union[ScramUser, _Mapping]] = ..., delete_user: _Optional[str] = ..., set_password: _Optional[_Union[ScramUser, _Mapping]] = ..., set_quota: _Optional[_Union[Quota, _Mapping]] = ..., remove_quota: _Optional[str] = ...) -> None: ...
 
 class SecurityChangeReply(_message.Message):
-    __slots__ = ("api_key", "key", "rule", "quota")
+    __slots__ = ("api_key", "key", "rule", "user", "quota")
     API_KEY_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
     QUOTA_FIELD_NUMBER: _ClassVar[int]
     api_key: str
     key: ApiKey
     rule: AccessRule
+    user: ScramUser
     quota: Quota
-    def __init__(self, api_key: _Optional[str] = ..., key: _Optional[_Union[ApiKey, _Mapping]] = ..., rule: _Optional[_Union[AccessRule, _Mapping]] = ..., quota: _Optional[_Union[Quota, _Mapping]] = ...) -> None: ...
+    def __init__(self, api_key: _Optional[str] = ..., key: _Optional[_Union[ApiKey, _Mapping]] = ..., rule: _Optional[_Union[AccessRule, _Mapping]] = ..., user: _Optional[_Union[ScramUser, _Mapping]] = ..., quota: _Optional[_Union[Quota, _Mapping]] = ...) -> None: ...
 
 class SecurityList(_message.Message):
     __slots__ = ("what", "after")
@@ -2185,11 +2231,13 @@ class SecurityList(_message.Message):
         WHAT_UNSPECIFIED: _ClassVar[SecurityList.What]
         KEYS: _ClassVar[SecurityList.What]
         RULES: _ClassVar[SecurityList.What]
+        USERS: _ClassVar[SecurityList.What]
         QUOTAS: _ClassVar[SecurityList.What]
         QUOTA_USAGE: _ClassVar[SecurityList.What]
     WHAT_UNSPECIFIED: SecurityList.What
     KEYS: SecurityList.What
     RULES: SecurityList.What
+    USERS: SecurityList.What
     QUOTAS: SecurityList.What
     QUOTA_USAGE: SecurityList.What
     WHAT_FIELD_NUMBER: _ClassVar[int]
@@ -2199,18 +2247,20 @@ class SecurityList(_message.Message):
     def __init__(self, what: _Optional[_Union[SecurityList.What, str]] = ..., after: _Optional[str] = ...) -> None: ...
 
 class SecurityListReply(_message.Message):
-    __slots__ = ("keys", "rules", "last", "quotas", "usages")
+    __slots__ = ("keys", "rules", "last", "users", "quotas", "usages")
     KEYS_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
+    USERS_FIELD_NUMBER: _ClassVar[int]
     QUOTAS_FIELD_NUMBER: _ClassVar[int]
     USAGES_FIELD_NUMBER: _ClassVar[int]
     keys: _containers.RepeatedCompositeFieldContainer[ApiKey]
     rules: _containers.RepeatedCompositeFieldContainer[AccessRule]
     last: str
+    users: _containers.RepeatedCompositeFieldContainer[ScramUser]
     quotas: _containers.RepeatedCompositeFieldContainer[Quota]
     usages: _containers.RepeatedCompositeFieldContainer[QuotaUsage]
-    def __init__(self, keys: _Optional[_Iterable[_Union[ApiKey, _Mapping]]] = ..., rules: _Optional[_Iterable[_Union[AccessRule, _Mapping]]] = ..., last: _Optional[str] = ..., quotas: _Optional[_Iterable[_Union[Quota, _Mapping]]] = ..., usages: _Optional[_Iterable[_Union[QuotaUsage, _Mapping]]] = ...) -> None: ...
+    def __init__(self, keys: _Optional[_Iterable[_Union[ApiKey, _Mapping]]] = ..., rules: _Optional[_Iterable[_Union[AccessRule, _Mapping]]] = ..., last: _Optional[str] = ..., users: _Optional[_Iterable[_Union[ScramUser, _Mapping]]] = ..., quotas: _Optional[_Iterable[_Union[Quota, _Mapping]]] = ..., usages: _Optional[_Iterable[_Union[QuotaUsage, _Mapping]]] = ...) -> None: ...
 
 class QuotaUsage(_message.Message):
     __slots__ = ("node_id", "caller", "connections", "in_flight_bytes", "waiting", "throttled_ms", "produce_debt_ms", "consume_debt_ms")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.printable import printable
 
 
 class Nature(NamedTuple):
@@ -111,10 +112,10 @@ class ProtocolError(Exception):
         return NATURE[self.code].definite
 
     def to_message(self) -> pb.Error:
-        """Return the error as it travels."""
+        """Return the error as it travels: what a caller has chosen of its message breaks no line."""
         return pb.Error(
             code=self.code,
-            message=self.message,
+            message=printable(self.message),
             retriable=self.retriable,
             definite=self.definite,
             retry_after_ms=self.retry_after_ms,

@@ -58,6 +58,8 @@ QUOTA_BYTES_MIN: Final = 4 * KIB
 UNLIMITED: Final = 2**64 - 1
 """In a quota: no bound."""
 """Of the name of a principal, a user or a role."""
+TOKEN_BYTES_MAX: Final = 16 * KIB
+"""Of a JWT: longer ones are refused unread."""
 INSTANCE_ID_BYTES_MAX: Final = 255
 
 GROUP_SESSION_MS_DEFAULT: Final = 10_000

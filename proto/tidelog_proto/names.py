@@ -11,6 +11,7 @@ from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, TOPIC_NAME_CHARS_MAX
 
 META_TOPIC: Final = "__meta"
 OFFSETS_TOPIC: Final = "__offsets"
+AUDIT_TOPIC: Final = "__audit"
 INTERNAL_PREFIX: Final = "__"
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]+")

@@ -30,7 +30,7 @@ from pyspark_tidelog.option_values import (
     timestamp_us,
 )
 from tidelog.contexts import the_context
-from tidelog.credentials import asked_each_time
+from tidelog.credentials import Password, Token, TokenFile, asked_each_time
 from tidelog.errors import InvalidRequestError
 from tidelog.tls import Tls, tls_of
 
@@ -301,7 +301,12 @@ def where(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, Tls 
         raise OptionError(f"option 'bootstrap' is missing: give the address of a node, such as '127.0.0.1:7400'.{hint}")
     try:
         named = the_context(context) if context else None
-        key = asked_each_time(None if named is None else named.credentials())()
+        credentials = None if named is None else named.credentials()
+        if isinstance(credentials, Token | TokenFile | Password):
+            raise OptionError(
+                "option 'context': Spark shows API keys only, and this context has a token or a password."
+            )
+        key = asked_each_time(credentials)()
         tls = tls_of(None if named is None else named.encryption())
         tls = None if tls is None else tls.carried()
     except InvalidRequestError as error:

@@ -47,6 +47,17 @@ def test_contexts_are_listed_without_their_keys_and_removed(named: Cli, tmp_path
     added = named("context", "add", "filed", "--bootstrap", "a:1,b:2", "--api-key-file", str(file))
     assert added.code == 0
     assert "kept in" in added.out
+    token = tmp_path / "token"
+    token.write_text("a.b.c")
+    named("context", "add", "bearer", "--bootstrap", "a:1", "--token-file", str(token))
+    assert str(token) in named("context", "list").out
+    named("context", "remove", "bearer")
+    assert (
+        "one of them"
+        in named(
+            *("context", "add", "x", "--bootstrap", "a:1", "--token-file", str(token)), *("--api-key-file", str(file))
+        ).err
+    )
     kept = named("context", "add", "kept", "--bootstrap", "a:1", "--api-key-file", "-", stdin=SECRET.encode())
     assert kept.code == 0
     shown = named("context", "list")

@@ -13,7 +13,6 @@ from tidelog.errors import (
     BadReplyError,
     ClosedError,
     ConnectionLostError,
-    ForbiddenError,
     InvalidRequestError,
     NodeUnreachableError,
     RequestTimeoutError,
@@ -130,8 +129,22 @@ async def test_pending_requests_end_with_the_connection(
 
 async def test_what_the_node_says_before_it_closes_is_the_reason(connection: Connection, node: FakeNode) -> None:
     (peer,) = node.connections
-    peer.transport.write(encode_frame(pb.Envelope(error=pb.Error(code=pb.FORBIDDEN, message="go away"))))
-    assert isinstance(await connection.lost, ForbiddenError)
+    peer.transport.write(encode_frame(pb.Envelope(error=pb.Error(code=pb.MALFORMED_FRAME, message="go away"))))
+    assert isinstance(await connection.lost, InvalidRequestError)
+
+
+async def test_a_session_that_ends_says_nothing_of_what_was_under_way(
+    connection: Connection, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silence(monkeypatch, "cluster_status")
+    pending = connection.request(STATUS, timeout_s=5.0)
+    await node.received("cluster_status", 1)
+    (peer,) = node.connections
+    peer.transport.write(encode_frame(pb.Envelope(error=pb.Error(code=pb.CREDENTIALS_EXPIRED, message="too late"))))
+    with pytest.raises(ConnectionLostError, match="too late") as ended:
+        await pending
+    assert ended.value.retriable
+    assert not ended.value.definite
 
 
 async def test_requests_in_flight_are_bounded(

@@ -24,7 +24,7 @@ from tidelog.contexts import (
     with_context,
     without_context,
 )
-from tidelog.credentials import ApiKeyFile
+from tidelog.credentials import ApiKeyFile, TokenFile
 from tidelog.errors import InvalidRequestError, NodeUnreachableError
 from tidelog.tls import Tls
 
@@ -200,7 +200,7 @@ def test_the_place_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_a_client_is_given_goes_before_the_context(tmp_path: Path) -> None:
-    assert PROD.with_options({}) == {"api_key": "tlk_secret", "tls": None}
+    assert PROD.with_options({}) == {"credentials": "tlk_secret", "tls": None}
     assert PROD.with_options({"api_key": "other", "zone": "z"}) == {"api_key": "other", "tls": None, "zone": "z"}
     file = tmp_path / "key"
     file.write_text("tlk_of_file\n")
@@ -208,6 +208,13 @@ def test_what_a_client_is_given_goes_before_the_context(tmp_path: Path) -> None:
     assert isinstance(given, ApiKeyFile)
     assert given() == "tlk_of_file"
     assert Context(("a:1",)).credentials() is None
+    token = Context(("a:1",), token_file="/tokens/lab")
+    assert isinstance(token.credentials(), TokenFile)
+    assert token.with_options({"api_key": "other"}) == {"api_key": "other", "tls": None}
+    with pytest.raises(InvalidRequestError, match="one of them"):
+        Context(("a:1",), api_key="tlk_secret", token_file="/tokens/lab")
+    with pytest.raises(InvalidRequestError, match="absolute"):
+        Context(("a:1",), token_file="tokens/lab")
 
 
 def test_a_context_says_how_its_nodes_are_reached() -> None:

@@ -1,11 +1,24 @@
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
-from tidelog.credentials import ApiKeyFile, asked_each_time
-from tidelog.errors import InvalidRequestError
+from tidelog import Client
+from tidelog import sync as blocking
+from tidelog.credentials import ApiKeyFile, Token, TokenFile, asked_each_time, showing
+from tidelog.errors import InvalidRequestError, NodeUnreachableError
+from tidelog_proto.limits import TOKEN_BYTES_MAX
+
+VARIABLES = ("TIDELOG_API_KEY", "TIDELOG_API_KEY_FILE", "TIDELOG_TOKEN_FILE")
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
 
 
 def test_a_key_in_a_file_is_read_for_each_connection(tmp_path: Path) -> None:
@@ -20,16 +33,78 @@ def test_a_key_in_a_file_is_read_for_each_connection(tmp_path: Path) -> None:
         asked()
 
 
-def test_what_is_given_goes_before_the_environment_and_a_file_before_a_key(
+async def test_what_is_given_goes_before_the_environment_a_file_before_a_key_and_a_key_before_a_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("TIDELOG_API_KEY", raising=False)
-    monkeypatch.delenv("TIDELOG_API_KEY_FILE", raising=False)
-    assert asked_each_time(None)() == ""
+    assert (await showing().shown()).credentials.WhichOneof("kind") is None
+    token = tmp_path / "token"
+    token.write_text("a.b.c\n")
+    monkeypatch.setenv("TIDELOG_TOKEN_FILE", str(token))
+    assert (await showing().shown()).credentials.token == "a.b.c"
     monkeypatch.setenv("TIDELOG_API_KEY", "variable")
-    assert asked_each_time(None)() == "variable"
+    assert (await showing().shown()).credentials.api_key == "variable"
     path = tmp_path / "key"
     path.write_text("file")
     monkeypatch.setenv("TIDELOG_API_KEY_FILE", str(path))
-    assert asked_each_time(None)() == "file"
-    assert asked_each_time("given")() == "given"
+    assert (await showing().shown()).credentials.api_key == "file"
+    assert (await showing("given").shown()).credentials.api_key == "given"
+    assert (await showing(credentials="given").shown()).credentials.api_key == "given"
+    assert (await showing(credentials=Token("d.e.f")).shown()).credentials.token == "d.e.f"
+
+
+def test_a_client_takes_one_of_both() -> None:
+    for kind in (Client, blocking.Client):
+        with pytest.raises(InvalidRequestError, match="not both"):
+            kind("127.0.0.1:1", api_key="tlk", credentials=Token("a.b.c"))
+
+
+async def test_a_token_is_got_anew_each_time(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("a.b.c\n")
+    file = TokenFile(path)
+    assert (await file.shown()).credentials.token == "a.b.c"
+    path.write_text("d.e.f")
+    assert (await file.shown()).credentials.token == "d.e.f"
+    path.unlink()
+    with pytest.raises(InvalidRequestError, match="cannot read the token"):
+        await file.shown()
+    threads: list[threading.Thread] = []
+
+    def plain() -> str:
+        threads.append(threading.current_thread())
+        return f"plain.{len(threads)}"
+
+    async def later() -> str:
+        await asyncio.sleep(0)
+        return "later"
+
+    shows = Token(plain)
+    assert [(await shows.shown()).credentials.token for _ in range(2)] == ["plain.1", "plain.2"]
+    assert threading.current_thread() not in threads, "it may block"
+    assert (await Token(later).shown()).credentials.token == "later"
+    assert (await Token(lambda: later()).shown()).credentials.token == "later"  # noqa: PLW0108 - no coroutine function
+
+
+async def test_what_is_no_token_is_refused_and_not_told() -> None:
+    for text in ("", "a\u00e9b", "secret" + "x" * TOKEN_BYTES_MAX):
+        with pytest.raises(InvalidRequestError, match="ASCII") as refused:
+            await Token(text).shown()
+        assert "secret" not in str(refused.value)
+
+
+async def test_who_has_no_token_just_now_is_asked_again(tmp_path: Path) -> None:
+    def away() -> str:
+        raise ConnectionError("the issuer is away")
+
+    with pytest.raises(NodeUnreachableError, match="the issuer is away") as failed:
+        await Token(away).shown()
+    assert failed.value.retriable
+    assert failed.value.definite
+
+    async def never() -> str:
+        await asyncio.sleep(3600)
+        return ""
+
+    async with Client("127.0.0.1:1", credentials=Token(never), request_timeout_s=0.2) as client:
+        with pytest.raises(NodeUnreachableError, match=r"no credentials .* within 0\.2 s"):
+            await client.connect()

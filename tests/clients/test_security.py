@@ -58,6 +58,30 @@ def test_the_client_that_blocks_does_the_same(shared_node: str) -> None:
         assert not client.security.test("produce", "topic", "t", principal="ben").allowed
         client.security.revoke(rule.rule_id)
         client.security.revoke_key(made.info.key_id)
+
+
+async def test_users_come_and_go(shared_node: str) -> None:
+    async with Client(shared_node) as client:
+        made = await client.security.create_user("of \u00e4 test", "long enough", roles=["b", "a"])
+        assert made in await client.security.users()
+        assert (made.name, made.roles) == ("of \u00e4 test", ("a", "b"))
+        changed = await client.security.set_password("of \u00e4 test", "another one")
+        assert changed.changed_us > made.changed_us
+        assert changed in await client.security.users()
+        for name, password in (("ben", "short"), ("ben", "with\nnewline"), ("", "long enough"), ("ben", "x" * 1025)):
+            with pytest.raises(InvalidRequestError) as refused:
+                await client.security.create_user(name, password)
+            assert password not in str(refused.value)
+        await client.security.delete_user("of \u00e4 test")
+        assert changed not in await client.security.users()
+
+
+def test_users_of_the_client_that_blocks(shared_node: str) -> None:
+    with tidelog.sync.Client(shared_node) as client:
+        client.security.create_user("carl", "long enough")
+        client.security.set_password("carl", "another one")
+        assert [user.name for user in client.security.users() if user.name == "carl"] == ["carl"]
+        client.security.delete_user("carl")
         client.security.set_quota("ben", Quota(partitions=2))
         assert client.security.quotas()["ben"] == Quota(partitions=2)
         assert client.security.quota_usage() == []

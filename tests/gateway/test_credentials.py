@@ -23,6 +23,9 @@ def test_what_is_shown() -> None:
         assert shown is not None
         assert shown.api_key == KEY
     assert credentials_in(headers()) is None
+    of_issuer = credentials_in(headers("Bearer eyJh.eyJz.c2ln"))
+    assert of_issuer is not None
+    assert of_issuer.token == "eyJh.eyJz.c2ln"
 
 
 @pytest.mark.parametrize(

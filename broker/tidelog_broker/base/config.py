@@ -11,6 +11,7 @@ from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from tidelog_broker.base.http_get import checked_url
 from tidelog_broker.base.steady_clock import SETTLE_S_DEFAULT
 from tidelog_broker.core.groups.positions import GROUP_POSITIONS_MAX, GROUPS_MAX, POSITIONS_BYTES
 from tidelog_broker.core.placement.placement import WEIGHT_MAX, WEIGHT_ORDINARY
@@ -84,8 +85,8 @@ class NodeSettings(BaseModel):
     )
     auth: Literal["none", "required"] = Field(
         "none",
-        description="required: every client says who it is, by an API key, and may do what rules allow. none: "
-        "everybody may do everything. The same on all nodes of a cluster.",
+        description="required: every client says who it is, by an API key or a token, and may do what rules allow. "
+        "none: everybody may do everything. The same on all nodes of a cluster.",
     )
     cert_principals: list[str] = Field(
         ["uri:tidelog:client:*=*"],
@@ -104,6 +105,36 @@ class NodeSettings(BaseModel):
         None,
         description="Holds API keys of the principal `admin`, one a line, readable by the node alone: the way in "
         "before there are others, and when they are lost.",
+    )
+    audit_topic: bool = Field(
+        True, description="Whether the lines of the audit log are written to the topic `__audit`, too."
+    )
+    audit_retention_ms: int = Field(
+        30 * 24 * 3600 * 1000,
+        ge=0,
+        le=RETENTION_MS_MAX,
+        description="Older lines of `__audit` are deleted; 0: none. Counts when the topic is made.",
+    )
+    audit_retention_bytes: int = Field(
+        1024 * MIB,
+        ge=0,
+        description="About what `__audit` may take, the oldest lines go first; 0: all. Counts when it is made.",
+    )
+    jwt_jwks: str | None = Field(
+        None,
+        description="Where the public keys of tokens (JWT) come from, a JSON Web Key Set: a file, or an https URL. "
+        "Clients may show tokens then; needs `jwt_issuer` and `jwt_audience`.",
+    )
+    jwt_issuer: str | None = Field(None, min_length=1, description="Who has to have made a token: its claim `iss`.")
+    jwt_audience: str | None = Field(
+        None, min_length=1, description="For whom a token has to be made: one of its claim `aud`."
+    )
+    jwt_leeway_s: int = Field(
+        30, ge=0, le=600, description="How far the clock of the issuer of tokens may be from the node's."
+    )
+    jwt_principal_claim: str = Field("sub", min_length=1, description="The claim of a token that names the caller.")
+    jwt_roles_claim: str = Field(
+        "roles", min_length=1, description="The claim of a token with the caller's roles: a list, or text with spaces."
     )
     gossip_port: int | None = Field(
         None, ge=0, le=65535, description="UDP; the number of the native port unless given, 0 picks a free one."
@@ -316,6 +347,19 @@ class NodeSettings(BaseModel):
             if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
                 raise ValueError(f"{seed!r} is no HOST:PORT, like log1.example.org:7400")
         return value
+
+    @field_validator("jwt_jwks")
+    @classmethod
+    def _key_set_may_be_asked(cls, value: str | None) -> str | None:
+        if value is not None and "://" in value:
+            checked_url(value)
+        return value
+
+    @model_validator(mode="after")
+    def _tokens_are_for_somebody(self) -> Self:
+        if self.jwt_jwks is not None and (self.jwt_issuer is None or self.jwt_audience is None):
+            raise ValueError("jwt_jwks needs jwt_issuer and jwt_audience: else tokens for others would count here")
+        return self
 
     @field_validator("roles")
     @classmethod

@@ -30,6 +30,8 @@ class NodeMetrics:
         self.connection_errors = counter("tidelog_connection_errors", "Connections closed for broken frames")
         self.access_refused = counter("tidelog_access_refused", "Requests refused because no permission allows them")
         self.unauthenticated = counter("tidelog_unauthenticated", "Greetings with no credentials, or wrong ones")
+        self.jwks_failures = counter("tidelog_jwks_failures", "Looks for the keys of tokens that found none")
+        self.audit_dropped = counter("tidelog_audit_dropped", "Lines of the audit log that did not get into __audit")
         self.tls_failed = counter("tidelog_tls_failed", "Connections in TLS that did not come about")
         self.strangers_closed = counter(
             "tidelog_strangers_closed", "Connections closed before they said who they are, as there were too many"

@@ -19,6 +19,7 @@ import uvloop
 from tidelog_broker.base.bootstrap import BootstrapError
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.exposure import check_exposure
+from tidelog_broker.base.log_lines import LineFormatter
 from tidelog_broker.cli.log_commands import EXIT_USAGE, log_app
 from tidelog_broker.node.admitting import IdentityError
 from tidelog_broker.node.join import open_founding
@@ -66,11 +67,9 @@ def node(
     Alone, unless --bootstrap or --seeds name a cluster; that needs --secret-file, too.
     When it serves, it prints one line of JSON with its ports to standard output; its log goes to standard error.
     """
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
     if not __debug__:
         _give_up("python -O removes the assertions that guard the data; start without it", EXIT_USAGE)
     overrides = {

@@ -5,19 +5,17 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Callable
-from typing import Final
 
-from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.security.api_keys import KnownSecrets, slow_hash
 from tidelog_broker.core.security.registry import KEY, SecurityRegistry
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.metadata.admin_keys import IN_FILE, AdminKeys
+from tidelog_broker.metadata.credential_work import CredentialWork
+from tidelog_broker.metadata.jwt_tokens import JwtTokens
+from tidelog_broker.metadata.scram_logins import ScramLogins
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.api_key import Key, parse_key
 from tidelog_proto.errors import ProtocolError
-
-HASHING_MAX: Final = 64
-"""Secrets that wait for the slow hash: about half a second's worth."""
 
 
 class Authenticator:
@@ -27,7 +25,8 @@ class Authenticator:
         registry: the keys in `__meta`.
         admin_keys: those in a file of this node.
         admin: whom they make of who shows one.
-        workers: hash secrets.
+        work: hashes secrets.
+        tokens: judges JWTs; None where the node takes none.
         now_us: the wall clock, in microseconds since 1970.
     """
 
@@ -37,30 +36,45 @@ class Authenticator:
         *,
         admin_keys: AdminKeys,
         admin: str,
-        workers: Offload,
+        work: CredentialWork,
+        tokens: JwtTokens | None,
         now_us: Callable[[], int],
     ) -> None:
         self._registry = registry
         self._admin_keys = admin_keys
         self._admin = admin
-        self._workers = workers
+        self._work = work
+        self._tokens = tokens
         self._now_us = now_us
+        self.logins = ScramLogins(registry)
+        """Users with passwords, who take two messages to come in."""
         self._known = KnownSecrets(secrets.token_bytes(32))
-        self._hashing = 0
 
     async def session_of(self, credentials: pb.Credentials) -> Session:
         """Return the session of who has shown these credentials.
 
         Raises:
-            ProtocolError: UNAUTHENTICATED, CREDENTIALS_EXPIRED, or OVERLOADED when too many ask at a time.
+            ProtocolError: UNAUTHENTICATED, CREDENTIALS_EXPIRED, OVERLOADED when too many ask at a time, or
+                EPOCH_CHANGING while the keys of tokens cannot be had.
         """
-        if credentials.WhichOneof("kind") != "api_key":
-            raise ProtocolError(
-                pb.UNAUTHENTICATED,
-                "this node asks who you are: give an API key (TIDELOG_API_KEY_FILE, or "
-                "api_key=) or a certificate of its CA (TIDELOG_CERT_FILE, TIDELOG_KEY_FILE)",
-            )
-        key = parse_key(credentials.api_key)
+        match credentials.WhichOneof("kind"):
+            case "api_key":
+                return await self._of_api_key(credentials.api_key)
+            case "token" if self._tokens is not None:
+                return await self._tokens.session_of(credentials.token)
+            case "token":
+                raise ProtocolError(
+                    pb.UNAUTHENTICATED, "this node takes no tokens (jwt_jwks is not set): give an API key"
+                )
+            case _:
+                raise ProtocolError(
+                    pb.UNAUTHENTICATED,
+                    "this node asks who you are: give an API key (TIDELOG_API_KEY_FILE), a token, a password, or a "
+                    "certificate of its CA (TIDELOG_CERT_FILE, TIDELOG_KEY_FILE)",
+                )
+
+    async def _of_api_key(self, text: str) -> Session:
+        key = parse_key(text)
         permissions = self._registry.permissions
         of_admin = self._admin_keys.secret_of(key.key_id)
         if of_admin is not None and hmac.compare_digest(of_admin, key.secret):
@@ -83,13 +97,7 @@ class Authenticator:
     async def _is_right(self, key: Key, kept: pb.ApiKey) -> bool:
         if self._known.knows(key, kept.secret_hash):
             return True
-        if self._hashing >= HASHING_MAX:
-            raise ProtocolError(pb.OVERLOADED, "too many callers are being looked at; send again", retry_after_ms=500)
-        self._hashing += 1
-        try:
-            shown = await self._workers.call(0, slow_hash, key.secret, kept.salt)
-        finally:
-            self._hashing -= 1
+        shown = await self._work.call(slow_hash, key.secret, kept.salt)
         if not hmac.compare_digest(shown, kept.secret_hash):
             return False
         self._known.learn(key, kept.secret_hash)

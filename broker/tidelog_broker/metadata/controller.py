@@ -32,7 +32,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.content_hash import CONTENT_KEY_BYTES
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import BATCH_BYTES_MAX
-from tidelog_proto.names import OFFSETS_TOPIC, check_topic_name
+from tidelog_proto.names import AUDIT_TOPIC, OFFSETS_TOPIC, check_topic_name
 
 log = logging.getLogger(__name__)
 
@@ -89,9 +89,7 @@ class Controller:
             ProtocolError: INVALID_TOPIC, TOPIC_EXISTS, INVALID_REQUEST, QUOTA_EXCEEDED, or what stopped the write.
         """
         check_topic_name(asked.name)
-        storing = sum(1 for record in self._nodes.live() if pb.PERSISTENCE in record.roles)
-        copies_default = min(self._copies_default, max(storing, 1))
-        config = complete_config(asked.config, copies_default=copies_default, copies_max=self._copies_max)
+        config = complete_config(asked.config, copies_default=self._usual_copies(), copies_max=self._copies_max)
         async with self._changing:
             await self._meta_log.ready()
             if self._topics.exists(asked.name):
@@ -142,6 +140,23 @@ class Controller:
             record.deleted = True
             record.ClearField("first_epochs")  # deletions are kept for ever, and nobody asks where it was
             await self._meta_log.write_topic(record)
+
+    async def found_audit(self, asked: pb.TopicConfig) -> None:
+        """Make `__audit`, unless it is there.
+
+        Raises:
+            ProtocolError: INVALID_REQUEST, or what stopped the write.
+        """
+        config = complete_config(asked, copies_default=self._usual_copies(), copies_max=self._copies_max)
+        async with self._changing:
+            await self._meta_log.ready()
+            if not self._topics.exists(AUDIT_TOPIC):
+                await self._write_new(AUDIT_TOPIC, uuid.uuid4().bytes, config)
+                log.info("founded %s", AUDIT_TOPIC)
+
+    def _usual_copies(self) -> int:
+        storing = sum(1 for record in self._nodes.live() if pb.PERSISTENCE in record.roles)
+        return min(self._copies_default, max(storing, 1))
 
     async def found_offsets(self, config: pb.TopicConfig) -> None:
         """Make `__offsets`, unless it is there; one of a node that was alone gets the copies that others are to have.

@@ -6,8 +6,10 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
+from typing import Final
 
 from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.base.tls import FILES_LOOK_S
 from tidelog_broker.core.security.registry import SecurityRegistry
@@ -15,8 +17,15 @@ from tidelog_broker.core.security.tickets import Tickets
 from tidelog_broker.metadata.admin_keys import AdminKeys
 from tidelog_broker.metadata.authenticator import Authenticator
 from tidelog_broker.metadata.certificates import Certificates
+from tidelog_broker.metadata.credential_work import CredentialWork
+from tidelog_broker.metadata.jwks import Jwks
+from tidelog_broker.metadata.jwt_tokens import JwtTokens, TokenRules
 from tidelog_broker.metadata.security_changes import SecurityChanges
 from tidelog_broker.metadata.state_log import MetaLog
+
+JWKS_EVERY_S: Final = 300.0
+"""How often the keys of tokens are fetched from a URL, where no token asks sooner; after a failure, `JWKS_AGAIN_S`."""
+JWKS_AGAIN_S: Final = 15.0
 
 
 class NodeSecurity:
@@ -24,15 +33,18 @@ class NodeSecurity:
 
     Args:
         settings: the node's.
-        workers: hash secrets.
+        workers: hash secrets, and judge tokens.
+        metrics: count.
 
     Raises:
-        SettingsError: the file with the administrators' keys, or a rule for certificates, is not as it must be.
+        SettingsError: the file with the administrators' keys, or with those of tokens, or a rule for certificates, is
+            not as it must be.
     """
 
-    def __init__(self, settings: NodeSettings, workers: Offload) -> None:
+    def __init__(self, settings: NodeSettings, workers: Offload, metrics: NodeMetrics) -> None:
         self._settings = settings
         self._workers = workers
+        self._jwks = self._open_jwks(metrics)
         self.admin_keys = AdminKeys(settings.admin_key_file if settings.auth == "required" else None)
         self.registry = SecurityRegistry([settings.admin])
         self.tickets = Tickets(secrets.token_bytes(32))
@@ -47,13 +59,53 @@ class NodeSecurity:
     def _make_authenticator(self) -> Authenticator | None:
         if self._settings.auth == "none":
             return None
+        work = CredentialWork(self._workers)
         return Authenticator(
             self.registry,
             admin_keys=self.admin_keys,
             admin=self._settings.admin,
-            workers=self._workers,
+            work=work,
+            tokens=None if self._jwks is None else self._tokens(self._jwks, work),
             now_us=_now_us,
         )
+
+    def _open_jwks(self, metrics: NodeMetrics) -> Jwks | None:
+        settings = self._settings
+        if settings.auth == "none" or settings.jwt_jwks is None:
+            return None
+        return Jwks(
+            settings.jwt_jwks,
+            workers=self._workers,
+            failed=metrics.jwks_failures.inc,
+            changed=lambda: self.changed(),  # noqa: PLW0108 - it is set later
+        )
+
+    def _tokens(self, jwks: Jwks, work: CredentialWork) -> JwtTokens:
+        settings = self._settings
+        rules = TokenRules(
+            issuer=settings.jwt_issuer or "",
+            audience=settings.jwt_audience or "",
+            leeway_s=settings.jwt_leeway_s,
+            principal_claim=settings.jwt_principal_claim,
+            roles_claim=settings.jwt_roles_claim,
+            admin=settings.admin,
+        )
+        return JwtTokens(jwks, rules, permissions=self.registry.permissions, work=work)
+
+    def ended_because(self, identity: str) -> str:
+        """Return why the identity of a session is none any more, as far as files and issuers say; "" while it is."""
+        if self.admin_keys.has_ended(identity):
+            return "the API key stands in admin_key_file no more"
+        if self._jwks is not None and self._jwks.has_ended(identity):
+            return "the token's issuer does not publish the key any more that it is signed with"
+        return ""
+
+    async def follow_jwks(self) -> None:
+        """Follow the keys of tokens, as long as the node runs."""
+        if self._jwks is not None:
+            is_file = "://" not in (self._settings.jwt_jwks or "")
+            every_s, again_s = (FILES_LOOK_S, FILES_LOOK_S) if is_file else (JWKS_EVERY_S, JWKS_AGAIN_S)
+            await self._jwks.follow(every_s=every_s, again_s=again_s)
 
     async def follow_files(self) -> None:
         """Follow the administrators' file, as long as the node runs."""

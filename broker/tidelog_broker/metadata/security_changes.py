@@ -7,6 +7,7 @@ keys: they come back in with that.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 from collections.abc import Callable
 from typing import Final
@@ -15,14 +16,15 @@ from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.security.api_keys import SALT_BYTES, slow_hash
 from tidelog_broker.core.security.permissions import Permissions, check_principal, check_rule
 from tidelog_broker.core.security.quotas import canonical, check_quota
-from tidelog_broker.core.security.registry import KEY, QUOTA, RULE, SecurityRegistry
+from tidelog_broker.core.security.registry import KEY, QUOTA, RULE, USER, SecurityRegistry
+from tidelog_broker.metadata.security_limits import check_roles
 from tidelog_broker.metadata.state_log import MetaLog
+from tidelog_broker.metadata.user_changes import UserChanges
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.api_key import new_id, new_key
 from tidelog_proto.errors import ProtocolError
 
 NOTE_CHARS_MAX: Final = 200
-ROLES_MAX: Final = 64
 
 
 class SecurityChanges:
@@ -51,6 +53,7 @@ class SecurityChanges:
         self._now_us = now_us
         self._has_key_file = has_key_file
         self._changing = asyncio.Lock()
+        self._users = UserChanges(meta_log, registry, now_us=now_us)
 
     async def change(self, asked: pb.SecurityChange) -> pb.SecurityChangeReply:
         """Carry a change out.
@@ -69,6 +72,13 @@ class SecurityChanges:
                     return await self._put_rule(asked.grant)
                 case "revoke_rule":
                     return await self._remove(RULE + asked.revoke_rule, f"there is no rule {asked.revoke_rule!r}")
+                case "create_user":
+                    return await self._users.create(asked.create_user)
+                case "set_password":
+                    return await self._users.set_password(asked.set_password)
+                case "delete_user":
+                    doomed = await self._users.standing(asked.delete_user)
+                    return await self._remove(USER + doomed.user_id, f"there is no user {asked.delete_user!r}")
                 case "set_quota":
                     return await self._set_quota(asked.set_quota)
                 case "remove_quota":
@@ -78,10 +88,7 @@ class SecurityChanges:
 
     async def _create_key(self, asked: pb.ApiKey) -> pb.SecurityChangeReply:
         check_principal(asked.principal)
-        if len(asked.roles) > ROLES_MAX:
-            raise ProtocolError(pb.INVALID_REQUEST, f"a key has at most {ROLES_MAX} roles")
-        for role in asked.roles:
-            check_principal(role)
+        check_roles(asked.roles)
         if len(asked.note) > NOTE_CHARS_MAX or (asked.note and not asked.note.isprintable()):
             raise ProtocolError(pb.INVALID_REQUEST, f"a note has at most {NOTE_CHARS_MAX} printable characters")
         now_us = self._now_us()
@@ -159,7 +166,10 @@ class SecurityChanges:
         return pb.SecurityChangeReply()
 
     def _refuse_locking_out(self, *, removed: str = "", added: pb.AccessRule | None = None) -> None:
-        """Refuse a change after which no key is left whose principal may change permissions, if there is one now."""
+        """Refuse a change after which nobody is left with a key or a password who may change permissions.
+
+        Where there is nobody now, none is refused: callers of tokens may do it, as far as is known here.
+        """
         if self._has_key_file:
             return
         permissions = self._registry.permissions.copy()
@@ -171,16 +181,21 @@ class SecurityChanges:
         if not self._may_change(permissions, removed=removed):
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                "this would leave no API key whose principal may change permissions: make another one first, or give "
+                "this would leave no API key and no user who may change permissions: make another one first, or give "
                 "the nodes an admin_key_file",
             )
 
     def _may_change(self, permissions: Permissions, *, removed: str) -> bool:
         now_us = self._now_us()
-        return any(
-            permissions.decide(key.principal, key.roles, pb.OP_CLUSTER, pb.RES_CLUSTER, "").allowed
+        keys = (
+            (key.principal, key.roles)
             for key in self._registry.standing_keys()
             if KEY + key.key_id != removed and not 0 < key.expires_us <= now_us
+        )
+        users = ((user.name, user.roles) for user in self._registry.standing_users() if USER + user.user_id != removed)
+        return any(
+            permissions.decide(principal, roles, pb.OP_CLUSTER, pb.RES_CLUSTER, "").allowed
+            for principal, roles in itertools.chain(keys, users)
         )
 
 

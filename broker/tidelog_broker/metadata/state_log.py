@@ -309,14 +309,14 @@ class MetaLog(StateLog):
         self._one_at_a_time()
         await self.write([wrapped(record)])
 
-    async def write_security(self, record: pb.SecurityRecord) -> None:
-        """Make the new revision of an identity or a rule durable and apply it.
+    async def write_security(self, *records: pb.SecurityRecord) -> None:
+        """Make new revisions of identities or rules durable, all at once, and apply them.
 
         Raises:
             ProtocolError: as `write_topic`.
         """
         self._one_at_a_time()
-        await self.write([wrapped_security(record)])
+        await self.write(list(map(wrapped_security, records)))
 
     async def write_topic(self, record: pb.TopicRecord) -> None:
         """Make a topic's new revision durable, apply it, and let the partitions follow.

@@ -30,6 +30,7 @@ from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.scrubber import Scrubber
 from tidelog_broker.replication.anti_entropy import AntiEntropy
 from tidelog_broker.replication.push_windows import share_out
+from tidelog_broker.server.audit_topic import AuditTopic
 from tidelog_broker.server.server import Server
 from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_broker.storage.io.filesystem import FileSystem
@@ -104,6 +105,12 @@ class Node:
         self._is_open = True
         self._start_management()
         self.life.starting = True
+        if self.settings.audit_topic:
+            audit_topic = AuditTopic(broker)
+            broker.audit.also = audit_topic.put
+            broker.tasks.spawn(audit_topic.run(), "writing __audit")
+        broker.tasks.spawn(broker.security.follow_files(), "following the administrators' keys")
+        broker.tasks.spawn(broker.security.follow_jwks(), "following the keys of tokens")
         broker.port = await self.server.listen()
         if self._founding is None:
             await self._recover()
@@ -117,7 +124,6 @@ class Node:
         broker.tasks.spawn(self._compact(), "compaction")
         broker.tasks.spawn(Scrubber(broker.partitions.all, broker.partitions.tools).run(), "scrubbing")
         broker.tasks.spawn(self._expiry().run(), "expiring groups")
-        broker.tasks.spawn(broker.security.follow_files(), "following the administrators' keys")
         broker.tasks.spawn(broker.tls.follow(broker.threads.secrets), "following certificates")
         self.life.running()
 

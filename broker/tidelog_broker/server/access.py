@@ -12,13 +12,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.security.permissions import operation_name, resource_name
+from tidelog_broker.core.security.registry import USER
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.security.tickets import refused
-from tidelog_broker.server import audit
 from tidelog_broker.server.on_behalf import OnBehalf
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
@@ -63,48 +63,75 @@ def check_topic_id(broker: Broker, session: Session, operation: pb.Operation, to
     check_topic(session, operation, name)
 
 
-def _entries(of: Callable[[pb.Envelope], Iterable[_Entry]], operation: pb.Operation) -> Rule:
+class Need(NamedTuple):
+    """What a kind of request needs.
+
+    Attributes:
+        check: refuses who lacks it.
+        words: what that is, for people.
+        operation: the permission that `check` asks for; None where it asks for none, or the handler does.
+        resource: on what.
+    """
+
+    check: Rule
+    words: str
+    operation: pb.Operation | None = None
+    resource: pb.Resource = pb.RESOURCE_UNSPECIFIED
+
+
+def _entries(of: Callable[[pb.Envelope], Iterable[_Entry]], operation: pb.Operation) -> Need:
     def rule(broker: Broker, session: Session, envelope: pb.Envelope) -> None:
         for topic_id in {entry.topic_id for entry in of(envelope)}:
             check_topic_id(broker, session, operation, topic_id)
 
-    return rule
+    return Need(rule, f"`{operation_name(operation)}` on each topic", operation, pb.RES_TOPIC)
 
 
-def _named(of: Callable[[pb.Envelope], str], operation: pb.Operation) -> Rule:
-    return lambda _, session, envelope: check_topic(session, operation, of(envelope))
+def _named(of: Callable[[pb.Envelope], str], operation: pb.Operation) -> Need:
+    return _needs(lambda _, session, envelope: check_topic(session, operation, of(envelope)), operation, pb.RES_TOPIC)
 
 
-def _group(of: Callable[[pb.Envelope], str], operation: pb.Operation) -> Rule:
-    return lambda _, session, envelope: session.check(operation, pb.RES_GROUP, of(envelope))
+def _group(of: Callable[[pb.Envelope], str], operation: pb.Operation) -> Need:
+    return _needs(
+        lambda _, session, envelope: session.check(operation, pb.RES_GROUP, of(envelope)), operation, pb.RES_GROUP
+    )
 
 
-def _cluster(operation: pb.Operation) -> Rule:
-    return lambda _broker, session, _envelope: session.check(operation, pb.RES_CLUSTER, "")
+def _cluster(operation: pb.Operation) -> Need:
+    return _needs(
+        lambda _broker, session, _envelope: session.check(operation, pb.RES_CLUSTER, ""), operation, pb.RES_CLUSTER
+    )
 
 
-def _everybody(broker: Broker, session: Session, envelope: pb.Envelope) -> None:
+def _needs(check: Rule, operation: pb.Operation, resource: pb.Resource) -> Need:
+    return Need(check, f"`{operation_name(operation)}` on the {resource_name(resource)}", operation, resource)
+
+
+def _everybody(words: str) -> Need:
     """Let everybody do what the handler itself checks, or shows only the allowed part of."""
+    return Need(lambda _broker, _session, _envelope: None, words)
 
 
 def _nobody(_broker: Broker, _session: Session, envelope: pb.Envelope) -> None:
     raise ProtocolError(pb.FORBIDDEN, f"nothing says who may send {envelope.WhichOneof('kind')}")
 
 
-RULES: Final[dict[str, Rule]] = {
-    "hello": _everybody,  # it says who the caller is
-    "peer_hello": _everybody,  # these prove that the caller is a node
-    "peer_proof": _everybody,
+_SHOWS_PART: Final = "nothing; it shows what the caller may `describe`"
+
+RULES: Final[dict[str, Need]] = {
+    "hello": _everybody("nothing; it says who the caller is"),
+    "peer_hello": _everybody("the cluster's secret"),
+    "peer_proof": _everybody("the cluster's secret"),
     "node_announce": _cluster(pb.OP_CLUSTER),  # taken from nodes only
-    "metadata": _everybody,  # shows what the caller may see
-    "topic_list": _everybody,
-    "group_list": _everybody,
-    "publish": _everybody,  # each batch is checked by itself
-    "fetch": _everybody,  # each partition is, whenever it is looked at
-    "list_offsets": _everybody,
-    "credit": _everybody,  # of the connection's own subscriptions
-    "unsubscribe": _everybody,
-    "access_test": _everybody,  # about others: checked by the handler
+    "metadata": _everybody(_SHOWS_PART),
+    "topic_list": _everybody(_SHOWS_PART),
+    "group_list": _everybody(_SHOWS_PART),
+    "publish": _everybody("`produce` on the topic of each batch; the others are stored"),
+    "fetch": _everybody("`consume` on each topic, whenever it is looked at; the others are read"),
+    "list_offsets": _everybody("`describe` on each topic; the others are answered"),
+    "credit": _everybody("nothing; it is about the connection's own subscriptions"),
+    "unsubscribe": _everybody("nothing; it is about the connection's own subscriptions"),
+    "access_test": _everybody("nothing about oneself, `cluster` on the cluster about others"),
     "identify": _cluster(pb.OP_IMPERSONATE),
     "producer_begin": _entries(lambda envelope: envelope.producer_begin.entries, pb.OP_PRODUCE),
     "subscribe": _entries(lambda envelope: envelope.subscribe.entries, pb.OP_CONSUME),
@@ -163,15 +190,16 @@ class AccessChecks:
         session = request.session
         if session is None:
             return
-        rule = RULES.get(kind, _nobody)
+        need = RULES.get(kind)
+        check = _nobody if need is None else need.check
         try:
-            rule(self._broker, session, envelope)
+            check(self._broker, session, envelope)
         except ProtocolError as error:
             if error.code == pb.FORBIDDEN:
                 count_refusal(self._broker, kind, request, error)
             raise
         if kind in AUDITED and connection.peer_id is None:
-            audit.asked(kind, session, envelope, through=_gateway_of(request))
+            self._broker.audit.asked(kind, session, envelope, through=_gateway_of(request))
 
     def _show_ticket(self, kind: str, request: Request) -> None:
         """Judge a request as that of the caller of a gateway; the refusal of a ticket is counted and written down."""
@@ -210,9 +238,7 @@ class AccessChecks:
 
 def why_over(broker: Broker, session: Session) -> str:
     """Return why a session that began at this node must end: its identity has; "" while it need not."""
-    if broker.security.admin_keys.has_ended(session.identity):
-        return "the API key stands in admin_key_file no more"
-    return _record_over(broker, session)
+    return broker.security.ended_because(session.identity) or _record_over(broker, session)
 
 
 def _record_over(broker: Broker, session: Session) -> str:
@@ -222,7 +248,8 @@ def _record_over(broker: Broker, session: Session) -> str:
     if session.identity:
         record = broker.security.registry.get(session.identity)
         if record is not None and record.deleted:
-            return "the API key was revoked"
+            is_user = session.identity.startswith(USER)
+            return "the user was deleted, or has another password" if is_user else "the API key was revoked"
     return ""
 
 
@@ -254,7 +281,7 @@ def count_refusal(broker: Broker, kind: str, request: Request, error: ProtocolEr
     """Count, and write down, that a caller may not do something; nothing where callers have no names."""
     if request.session is not None:
         broker.metrics.access_refused.inc()
-        audit.refused(kind, request.session, error)
+        broker.audit.refused(kind, request.session, error)
 
 
 def judged(session: Session | None, asked: pb.AccessTest, broker: Broker) -> pb.AccessTestReply:

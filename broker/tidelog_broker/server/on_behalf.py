@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.security.registry import KEY
+from tidelog_broker.core.security.registry import KEY, USER
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.security.tickets import refused
 from tidelog_broker.wire.connection import Connection
@@ -71,8 +71,8 @@ class OnBehalf:
         return known.session
 
     def _unknown(self, session: Session) -> str:
-        """Say that this node has no record of a key: not yet, or not any more, as snapshots leave out what is gone."""
+        """Say that there is no record of a key or user here: not yet, or not any more, as snapshots leave those out."""
         registry = self._broker.security.registry
-        if not session.identity.startswith(KEY) or registry.vouches_for(session.identity, session.principal):
+        if not session.identity.startswith((KEY, USER)) or registry.vouches_for(session.identity, session.principal):
             return ""
-        return "this node does not know the API key"
+        return "this node does not know the API key, or the user"

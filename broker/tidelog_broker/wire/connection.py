@@ -27,6 +27,7 @@ from typing import Any, Final, Protocol, cast
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.core.peer_auth import Challenge
+from tidelog_broker.core.security.login import Login
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.wire.account import Account
 from tidelog_broker.wire.arriving import Arriving
@@ -41,6 +42,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame, encode_frame
 from tidelog_proto.idle_poll import IdlePoll
 from tidelog_proto.limits import FORWARDED_IN_FLIGHT_MAX, FRAME_BYTES_MAX_BEFORE_HELLO
+from tidelog_proto.printable import printable
 from tidelog_proto.receiver import FrameReceiver
 from tidelog_proto.writing import JOIN_BYTES_MAX, write_parts
 
@@ -67,6 +69,14 @@ class Request:
         self.session: Session | None = None
         """What its caller may do, once that is known; None where everybody may do everything."""
         self.answered = False
+
+    @property
+    def is_of_node(self) -> bool:
+        """Whether another node asks for itself, and not for a caller of its own.
+
+        Where nobody has a name (`auth = none`) it may be for a caller all the same.
+        """
+        return self.connection.peer_id is not None and not self.envelope.HasField("caller")
 
     def reply(self, envelope: pb.Envelope, attachments: list[memoryview] | None = None) -> None:
         """Send the answer, with the request's correlation id."""
@@ -142,6 +152,8 @@ class Connection(asyncio.BufferedProtocol):
         self.greeting = False
         """Whether who the client is is being looked at."""
         self.client_id = ""
+        self.login: Login | None = None
+        """Set while a client is to prove that it knows a password."""
         self.session: Session | None = None
         """Who the client is, where it has to say so."""
         self.account: Account | None = None
@@ -427,7 +439,7 @@ class Connection(asyncio.BufferedProtocol):
         """HELLO has been said: lift the small limit."""
         self.greeted = True
         self.server.greeted(self)
-        self.client_id = client_id
+        self.client_id = printable(client_id)
         self._receiver.frame_bytes_max = frame_bytes_max
         if self._hello_timer is not None:
             self._hello_timer.cancel()

@@ -1,4 +1,4 @@
-"""Identities, rules and quotas: what the records of `__meta` about them add up to.
+"""Identities (API keys, users with passwords), rules and quotas: what the records of `__meta` add up to.
 
 As with topics and nodes the highest revision of an id holds, and a deletion is final: ids of keys, rules and quotas are
 chosen anew each time. What was deleted is remembered for as long as the process lives, because a snapshot that was
@@ -20,13 +20,18 @@ RULES_MAX: Final = 10_000
 QUOTAS_MAX: Final = 10_000
 PAGE_ENTRIES: Final = 1_000
 
+USERS_MAX: Final = 10_000
+
 KEY: Final = "key/"
 RULE: Final = "rule/"
+USER: Final = "user/"
 QUOTA: Final = "quota/"
+MADE_UP: Final = "secret/scram"
+"""The id of the secret of which the salts of users come that there are not."""
 
 
 class SecurityRegistry:
-    """Keys, rules and quotas by id, as far as `__meta` has been applied.
+    """Keys, users, rules and quotas by id, as far as `__meta` has been applied.
 
     Args:
         admins: principals that may do everything.
@@ -36,6 +41,7 @@ class SecurityRegistry:
         self.permissions = Permissions(admins)
         self.quotas = Quotas(admins)
         self._by_id: dict[str, pb.SecurityRecord] = {}
+        self._user_ids: dict[str, str] = {}
 
     @property
     def changes(self) -> int:
@@ -60,6 +66,10 @@ class SecurityRegistry:
             self.quotas.drop(quota_id)
             return True
         self.permissions.changes += 1
+        if standing is not None and standing.HasField("user") and self._user_ids.get(standing.user.name) == record.id:
+            del self._user_ids[standing.user.name]
+        if kept.HasField("user"):
+            self._user_ids[kept.user.name] = record.id
         rule_id = record.id.removeprefix(RULE)
         if kept.HasField("rule"):
             self.permissions.put(kept.rule)
@@ -72,6 +82,20 @@ class SecurityRegistry:
         record = self._by_id.get(KEY + key_id)
         return record.api_key if record is not None and record.HasField("api_key") else None
 
+    def user(self, name: str) -> pb.ScramUser | None:
+        """Return the user of a name; None when there is none."""
+        user_id = self._user_ids.get(name)
+        return None if user_id is None else self._by_id[user_id].user
+
+    def scram_secret(self) -> bytes:
+        """Return what the salts of users come of that there are not; empty before there was any user."""
+        record = self._by_id.get(MADE_UP)
+        return b"" if record is None else record.scram_secret
+
+    def standing_users(self) -> Iterator[pb.ScramUser]:
+        """Yield the users that there are."""
+        yield from (self._by_id[user_id].user for user_id in self._user_ids.values())
+
     def standing_keys(self) -> Iterator[pb.ApiKey]:
         """Yield the keys that were not revoked, expired ones included."""
         yield from (record.api_key for record in self._by_id.values() if record.HasField("api_key"))
@@ -79,7 +103,9 @@ class SecurityRegistry:
     def vouches_for(self, identity: str, principal: str) -> bool:
         """Whether the record with this id still says that somebody is this principal."""
         record = self._by_id.get(identity)
-        return record is not None and record.HasField("api_key") and record.api_key.principal == principal
+        if record is None:
+            return False
+        return principal == (record.user.name if record.HasField("user") else record.api_key.principal)
 
     def get(self, record_id: str) -> pb.SecurityRecord | None:
         """Return a record, also one that says that something was deleted; None when there never was one."""
@@ -105,7 +131,7 @@ class SecurityRegistry:
         Raises:
             ProtocolError: INVALID_REQUEST.
         """
-        most = {KEY: KEYS_MAX, RULE: RULES_MAX, QUOTA: QUOTAS_MAX}[prefix]
+        most = {KEY: KEYS_MAX, RULE: RULES_MAX, USER: USERS_MAX, QUOTA: QUOTAS_MAX}[prefix]
         if self.count(prefix) >= most:
             raise ProtocolError(pb.INVALID_REQUEST, f"there are {most} of these already; remove what nobody uses")
 

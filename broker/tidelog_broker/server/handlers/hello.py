@@ -7,9 +7,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 from tidelog_broker.broker import SOFTWARE, Broker
+from tidelog_broker.core.security.login import Login
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.metadata.authenticator import Authenticator
-from tidelog_broker.server import audit
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -42,19 +42,28 @@ def hello(broker: Broker, request: Request) -> Coroutine[Any, Any, None] | None:
 
 async def _authenticated(broker: Broker, request: Request, authenticator: Authenticator) -> None:
     """Greet a client that shows who it is; one that does not is told why, and the connection ends: one try each."""
-    connection = request.connection
+    connection, credentials = request.connection, request.envelope.hello.credentials
+    proof = ""
     try:
-        session = await _session_of(broker, authenticator, request)
+        if connection.login is not None:
+            session, proof = await _logged_in(broker, authenticator, connection.login, credentials)
+        elif credentials.WhichOneof("kind") == "scram":
+            connection.login = authenticator.logins.begin(credentials.scram)
+            connection.greeting = False
+            request.reply(pb.Envelope(hello_challenge=connection.login.challenge))
+            return
+        else:
+            session = await _session_of(broker, authenticator, request)
     except ProtocolError as error:
         if error.code in {pb.UNAUTHENTICATED, pb.CREDENTIALS_EXPIRED}:
             broker.metrics.unauthenticated.inc()
-            audit.unknown(error.message, request.envelope.hello.client_id)
+            broker.audit.unknown(error.message, request.envelope.hello.client_id)
         request.fail(error)
         connection.close()
         return
     if connection.is_open:
         connection.begin_session(session, time.time_ns() // 1000)
-    _greet(broker, request, connection)
+    _greet(broker, request, connection, proof)
 
 
 async def _session_of(broker: Broker, authenticator: Authenticator, request: Request) -> Session:
@@ -82,15 +91,43 @@ async def session_of(broker: Broker, authenticator: Authenticator, credentials: 
     except ProtocolError as error:
         if error.code != pb.UNAUTHENTICATED or not credentials.api_key:
             raise
-        if not broker.life.starting and broker.cluster.is_alone:
-            raise
-        if broker.life.starting or not await broker.meta_freshness.is_current():
-            what = "this node has yet to hear which API keys there are; try another one, or again"
-            raise ProtocolError(pb.EPOCH_CHANGING, what, retry_after_ms=100) from error
+        if not await _knows_all(broker):
+            raise _yet_to_hear() from error
     return await authenticator.session_of(credentials)
 
 
-def _greet(broker: Broker, request: Request, connection: Connection) -> None:
+async def _logged_in(
+    broker: Broker, authenticator: Authenticator, login: Login, credentials: pb.Credentials
+) -> tuple[Session, str]:
+    """Return the session of who knows a password, and the node's own proof.
+
+    Raises:
+        ProtocolError: as `ScramLogins.finish`; EPOCH_CHANGING where the node has yet to hear of the user, or of the new
+            password.
+    """
+    if credentials.WhichOneof("kind") != "scram":
+        raise ProtocolError(pb.UNAUTHENTICATED, "a HELLO behind HELLO_CHALLENGE goes on with what the first one began")
+    try:
+        return authenticator.logins.finish(login, credentials.scram)
+    except ProtocolError as error:
+        if not await _knows_all(broker) or authenticator.logins.has_changed(login):
+            raise _yet_to_hear() from error
+        raise
+
+
+async def _knows_all(broker: Broker) -> bool:
+    """Whether the node has heard of all identities that there are, if need be by asking."""
+    if broker.life.starting:
+        return False
+    return broker.cluster.is_alone or await broker.meta_freshness.is_current()
+
+
+def _yet_to_hear() -> ProtocolError:
+    what = "this node has yet to hear who there is; try another one, or again"
+    return ProtocolError(pb.EPOCH_CHANGING, what, retry_after_ms=100)
+
+
+def _greet(broker: Broker, request: Request, connection: Connection, proof: str = "") -> None:
     if not connection.greeted and connection.is_open:
         if broker.bounds.open_clients >= broker.settings.connections_max:
             request.fail(too_many(broker))
@@ -119,6 +156,7 @@ def _greet(broker: Broker, request: Request, connection: Connection) -> None:
                 batch_bytes_max=BATCH_BYTES_MAX,
                 principal="" if session is None else session.principal,
                 expires_us=0 if session is None else session.expires_us,
+                scram=proof,
                 produce_bytes=bound or 0,
             )
         )

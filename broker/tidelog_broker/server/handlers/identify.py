@@ -7,7 +7,6 @@ from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.security.tickets import TICKET_MS
-from tidelog_broker.server import audit
 from tidelog_broker.server.handlers.hello import session_of
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
@@ -34,7 +33,7 @@ async def identify(broker: Broker, request: Request) -> None:
         if error.code not in _OF_CREDENTIALS:
             raise
         broker.metrics.unauthenticated.inc()
-        audit.unknown(error.message, f"{request.connection.client_id} of {gateway.principal}")
+        broker.audit.unknown(error.message, f"{request.connection.client_id} of {gateway.principal}")
         request.reply(pb.Envelope(identify_reply=pb.IdentifyReply(error=error.to_message())))
         return
     now_us = time.time_ns() // 1000

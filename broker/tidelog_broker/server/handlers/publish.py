@@ -27,7 +27,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import split_attachment
 from tidelog_proto.header import BatchHeader, Flags, claims_plain
 from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX, KIB, PUBLISH_TIMEOUT_MS_DEFAULT
-from tidelog_proto.names import INTERNAL_PREFIX
+from tidelog_proto.names import AUDIT_TOPIC, INTERNAL_PREFIX
 from tidelog_proto.verify import verify_batch
 
 VERIFY_INLINE_BYTES: Final = 4 * 1024 * 1024
@@ -142,9 +142,10 @@ def publish(broker: Broker, request: Request) -> None:
                 forwarded = forwarded or Forwarded(broker, request, timeout_ms / 1000)
                 forwarded.add(owner, entry, data, partial(progress.settle_forwarded, index))
             elif partition is None and key in broker.partitions.closed:
-                _submit_when_open(broker, key, data, settle, acks)
+                _submit_when_open(broker, key, data, settle, acks, of_node=request.is_of_node)
             else:
-                _submit(broker, partition or broker.partitions.get(*key), data, settle, acks)
+                partition = partition or broker.partitions.get(*key)
+                _submit(broker, partition, data, settle, acks, of_node=request.is_of_node)
         except ProtocolError as error:
             if error.code == pb.FORBIDDEN:
                 count_refusal(broker, "publish", request, error)
@@ -198,14 +199,14 @@ def _other_owner(broker: Broker, entry: pb.PublishEntry) -> str:
 
 
 def _submit_when_open(
-    broker: Broker, key: PartitionKey, data: memoryview, settle: partial[None], acks: pb.Acks
+    broker: Broker, key: PartitionKey, data: memoryview, settle: partial[None], acks: pb.Acks, *, of_node: bool
 ) -> None:
     """Queue a batch as soon as its partition is open: in front of all that comes once others find it."""
 
     def opened(partition: Partition | None, error: ProtocolError | None) -> None:
         try:
             if partition is not None:
-                _submit(broker, partition, data, settle, acks)
+                _submit(broker, partition, data, settle, acks, of_node=of_node)
         except ProtocolError as refusal:
             error = refusal
         if error is not None:
@@ -214,13 +215,22 @@ def _submit_when_open(
     broker.partitions.when_open(key, opened)
 
 
-def _submit(broker: Broker, partition: Partition, data: memoryview, settle: partial[None], acks: pb.Acks) -> None:
+def _submit(
+    broker: Broker,
+    partition: Partition,
+    data: memoryview,
+    settle: partial[None],
+    acks: pb.Acks,
+    *,
+    of_node: bool,
+) -> None:
     """Verify a batch here or on a worker, and queue it in its place either way.
 
     Raises:
         ProtocolError: producers may not write to this partition, or the batch was looked at here and is wrong.
     """
-    if partition.state.is_internal:
+    # Clients' batches for the broker's own topics are refused where they come first, and not handed on.
+    if partition.state.is_internal and not (of_node and partition.state.topic.name == AUDIT_TOPIC):
         raise ProtocolError(pb.FORBIDDEN, f"{partition.state.topic.name} is written by the broker alone")
     keyed = partition.compaction.is_configured
     if claims_plain(data) and len(data) <= VERIFY_INLINE_BYTES:

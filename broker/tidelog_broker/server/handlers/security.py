@@ -6,9 +6,10 @@ from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.security.quotas import canonical
-from tidelog_broker.core.security.registry import KEY, QUOTA, RULE, SecurityRegistry
+from tidelog_broker.core.security.registry import KEY, QUOTA, RULE, USER, SecurityRegistry
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.security_changes import without_secrets
+from tidelog_broker.metadata.user_changes import without_verifier
 from tidelog_broker.server.access import judged
 from tidelog_broker.server.forwarding import at_owner
 from tidelog_broker.server.handlers.quota_usage import usage
@@ -17,7 +18,12 @@ from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
-_PREFIXES: Final = {pb.SecurityList.KEYS: KEY, pb.SecurityList.RULES: RULE, pb.SecurityList.QUOTAS: QUOTA}
+_PREFIXES: Final = {
+    pb.SecurityList.KEYS: KEY,
+    pb.SecurityList.RULES: RULE,
+    pb.SecurityList.USERS: USER,
+    pb.SecurityList.QUOTAS: QUOTA,
+}
 
 
 async def change(broker: Broker, request: Request) -> None:
@@ -32,13 +38,15 @@ async def change(broker: Broker, request: Request) -> None:
 
     reply = await at_owner(broker, META_KEY, request, local)
     asked, made = request.envelope.security_change, reply.security_change_reply
-    standing = [KEY + made.key.key_id] if made.HasField("key") else [RULE + made.rule.rule_id] * made.HasField("rule")
+    standing = [KEY + made.key.key_id] * made.HasField("key") + [RULE + made.rule.rule_id] * made.HasField("rule")
+    standing += [USER + made.user.user_id] * made.HasField("user")
     ended = [prefix + name for prefix, name in ((KEY, asked.revoke_key), (RULE, asked.revoke_rule)) if name]
     registry = broker.security.registry
     await heard(
         lambda: (
             all(registry.stands(one) for one in standing)
             and not any(registry.stands(one) for one in ended)
+            and not (asked.delete_user and registry.user(asked.delete_user))
             and _has_quotas_of(registry, asked, made)
         )
     )
@@ -67,11 +75,12 @@ async def list_some(broker: Broker, request: Request) -> None:
         asked = envelope.security_list
         prefix = _PREFIXES.get(asked.what)
         if prefix is None:
-            raise ProtocolError(pb.INVALID_REQUEST, "keys, rules or quotas are listed")
+            raise ProtocolError(pb.INVALID_REQUEST, "keys, users, rules or quotas are listed")
         records, more = broker.security.registry.page(prefix, asked.after)
         reply = pb.SecurityListReply(
             keys=[without_secrets(record.api_key) for record in records if record.HasField("api_key")],
             rules=[record.rule for record in records if record.HasField("rule")],
+            users=[without_verifier(record.user) for record in records if record.HasField("user")],
             quotas=[record.quota for record in records if record.HasField("quota")],
             last=records[-1].id if more else "",
         )

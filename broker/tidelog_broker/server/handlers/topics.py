@@ -19,7 +19,7 @@ from tidelog_broker.server.pages import ROUTED_ENTRIES, Bounds, Page, all_items,
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.names import INTERNAL_PREFIX
+from tidelog_proto.names import AUDIT_TOPIC, INTERNAL_PREFIX, check_topic_name
 
 
 async def create(broker: Broker, request: Request) -> None:
@@ -28,8 +28,13 @@ async def create(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: INVALID_TOPIC, TOPIC_EXISTS, INVALID_REQUEST, QUOTA_EXCEEDED.
     """
+    if request.connection.peer_id is None:
+        check_topic_name(request.envelope.topic_create.name)
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
+        if envelope.topic_create.name == AUDIT_TOPIC and request.is_of_node:
+            await broker.controller.found_audit(envelope.topic_create.config)
+            return pb.Envelope(topic_reply=pb.TopicReply())
         return _reply(broker, await broker.controller.create_topic(envelope.topic_create, envelope.caller))
 
     reply = await at_owner(broker, META_KEY, request, local)

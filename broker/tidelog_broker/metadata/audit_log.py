@@ -1,0 +1,92 @@
+"""The audit log: lines of JSON about administrative acts and refusals, on the logger `tidelog.audit`.
+
+Nothing secret is written down here: keys are made by the node and told in the answer, and what verifies a password is
+left out. What a caller has chosen is written as JSON, so that no name can break a line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+
+from tidelog_broker.core.security.session import Session
+from tidelog_broker.metadata.user_changes import without_verifier
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+log = logging.getLogger("tidelog.audit")
+
+REFUSALS_PER_S: Final = 20
+"""More refusals in a second are counted and not written: whoever is refused decides how often."""
+ASKED_CHARS_MAX: Final = 4_000
+
+
+class AuditLog:
+    """See the module. A node has one.
+
+    Attributes:
+        also: is given the fields of each line as well; set by who writes them elsewhere.
+    """
+
+    def __init__(self) -> None:
+        self.also: Callable[[dict[str, object]], None] = lambda _: None
+        self._second = 0
+        self._written = 0
+        self._left_out = 0
+
+    def asked(self, kind: str, session: Session, envelope: pb.Envelope, *, through: str = "") -> None:
+        """Write down that somebody does something that is allowed, perhaps through a gateway: its principal."""
+        what = json.dumps(MessageToDict(_told(kind, envelope)))
+        way = {"through": through} if through else {}
+        self._write(event="asked", kind=kind, principal=session.principal, identity=session.identity, asked=what, **way)
+
+    def refused(self, kind: str, session: Session, error: ProtocolError) -> None:
+        """Write down that somebody was refused something; of very many in a second only how many."""
+        if self._has_room():
+            self._write(
+                event="refused", kind=kind, principal=session.principal, identity=session.identity, why=error.message
+            )
+
+    def unknown(self, why: str, client_id: str) -> None:
+        """Write down that somebody did not prove who he is; of very many in a second only how many."""
+        if self._has_room():
+            self._write(event="not authenticated", client_id=client_id, why=why)
+
+    def _has_room(self) -> bool:
+        second = int(time.monotonic())
+        if second != self._second:
+            if self._left_out:
+                self._write(event="more refusals", count=self._left_out)
+            self._second, self._written, self._left_out = second, 0, 0
+        if self._written >= REFUSALS_PER_S:
+            self._left_out += 1
+            return False
+        self._written += 1
+        return True
+
+    def _write(self, **fields: object) -> None:
+        shown = {name: value[:ASKED_CHARS_MAX] if isinstance(value, str) else value for name, value in fields.items()}
+        line = {"time_us": time.time_ns() // 1000} | shown
+        log.info("%s", json.dumps(line))
+        self.also(line)
+
+
+def _told(kind: str, envelope: pb.Envelope) -> Message:
+    """Return a request as it may be written down."""
+    if kind != "security_change":
+        asked: Message = getattr(envelope, kind)
+        return asked
+    told = pb.SecurityChange()
+    told.CopyFrom(envelope.security_change)
+    match told.WhichOneof("change"):
+        case "create_user":
+            told.create_user.CopyFrom(without_verifier(told.create_user))
+        case "set_password":
+            told.set_password.CopyFrom(without_verifier(told.set_password))
+    return told

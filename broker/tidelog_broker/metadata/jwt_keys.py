@@ -1,0 +1,129 @@
+"""The public keys that JWTs are signed for: a JSON Web Key Set (RFC 7517), read with suspicion.
+
+A key verifies the algorithms of its own type and curve and no others, so that no token can have a public key taken for
+the secret of an HMAC, or be judged by a weaker algorithm than its key was made for. Symmetric keys, private keys, keys
+for encryption and short RSA keys do not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from jwt import PyJWTError
+from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
+
+KEY_SET_BYTES_MAX: Final = 256 * 1024
+SET_KEYS_MAX: Final = 100
+KEY_ID_CHARS_MAX: Final = 256
+RSA_BITS_MIN: Final = 2048
+RSA_BITS_MAX: Final = 8192
+
+PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey | Ed448PublicKey
+
+_OF_RSA: Final = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"})
+_OF_CURVE: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+
+
+class SigningKey(NamedTuple):
+    """A key of the set.
+
+    Attributes:
+        public: verifies signatures.
+        algorithms: those that it verifies, by their JWT names.
+        fingerprint: 32 hex digits that this key alone has.
+    """
+
+    public: PublicKey
+    algorithms: frozenset[str]
+    fingerprint: str
+
+
+class KeySet:
+    """Keys by id.
+
+    Args:
+        keys: by the id that tokens name; "" for one without.
+    """
+
+    def __init__(self, keys: Mapping[str, SigningKey]) -> None:
+        self._keys = dict(keys)
+        self._fingerprints = {key.fingerprint for key in keys.values()}
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def find(self, key_id: str | None) -> SigningKey | None:
+        """Return the key of an id; of a token that names none, the only key that there is."""
+        if key_id is None:
+            return next(iter(self._keys.values())) if len(self._keys) == 1 else None
+        return self._keys.get(key_id)
+
+    def has(self, fingerprint: str) -> bool:
+        """Whether a key with this fingerprint stands in the set."""
+        return fingerprint in self._fingerprints
+
+
+def parse_key_set(document: bytes) -> KeySet:
+    """Return the keys of a JWKS that can verify tokens; what else stands in it is left out.
+
+    Raises:
+        ValueError: it is no JWKS, or no key in it counts.
+    """
+    if len(document) > KEY_SET_BYTES_MAX:
+        raise ValueError(f"it is larger than {KEY_SET_BYTES_MAX} bytes")
+    try:
+        parsed = json.loads(document)
+    except (ValueError, RecursionError):
+        raise ValueError("it is no JSON") from None
+    listed = parsed.get("keys") if isinstance(parsed, dict) else None
+    if not isinstance(listed, list) or len(listed) > SET_KEYS_MAX:
+        raise ValueError(f"it is no JSON Web Key Set of at most {SET_KEYS_MAX} keys")
+    found: dict[str, SigningKey] = {}
+    for each in listed:
+        key = _signing_key(each)
+        if key is not None:
+            found.setdefault(each.get("kid", ""), key)
+    if not found:
+        raise ValueError("no key in it is a public one for RS, PS, ES or EdDSA signatures")
+    return KeySet(found)
+
+
+def _signing_key(jwk: Any) -> SigningKey | None:
+    """Return what a member of the list verifies; None where that is nothing."""
+    if not isinstance(jwk, dict) or jwk.get("use", "sig") != "sig" or "verify" not in jwk.get("key_ops", ["verify"]):
+        return None
+    if not isinstance(jwk.get("kid", ""), str) or len(jwk.get("kid", "")) > KEY_ID_CHARS_MAX:
+        return None
+    public = _public_key(jwk)
+    if isinstance(public, RSAPublicKey):
+        algorithms = _OF_RSA if RSA_BITS_MIN <= public.key_size <= RSA_BITS_MAX else frozenset[str]()
+    elif isinstance(public, EllipticCurvePublicKey):
+        algorithms = frozenset({_OF_CURVE[public.curve.name]} if public.curve.name in _OF_CURVE else ())
+    else:
+        algorithms = frozenset({"EdDSA"} if isinstance(public, Ed25519PublicKey | Ed448PublicKey) else ())
+    if "alg" in jwk:
+        algorithms &= {str(jwk["alg"])}
+    if public is None or not algorithms:
+        return None
+    spelled = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return SigningKey(public, algorithms, hashlib.sha256(spelled).hexdigest()[:32])
+
+
+def _public_key(jwk: dict[str, Any]) -> PublicKey | None:
+    reads = {"RSA": RSAAlgorithm.from_jwk, "EC": ECAlgorithm.from_jwk, "OKP": OKPAlgorithm.from_jwk}
+    read = reads.get(str(jwk.get("kty")))
+    if read is None:
+        return None
+    try:
+        key = read(jwk)
+    except (PyJWTError, ValueError, TypeError, KeyError, OverflowError):
+        return None
+    return key if isinstance(key, RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey | Ed448PublicKey) else None

@@ -1,0 +1,92 @@
+"""Passwords: users prove by SCRAM-SHA-256 that they know theirs, and the node that it knows them.
+
+Who asks for a user that there is not gets an answer as good as a real one: a salt that comes of the name and of a
+secret that all nodes share, as many iterations, and the same refusal after the same work.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import secrets
+from typing import Final
+
+from tidelog_broker.core.security.login import Login
+from tidelog_broker.core.security.registry import USER, SecurityRegistry
+from tidelog_broker.core.security.session import Session
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.scram import (
+    ITERATIONS,
+    SCRAM_NONCE_BYTES,
+    SCRAM_SALT_BYTES,
+    ScramError,
+    ServerSide,
+    Verifier,
+    opened,
+)
+
+_REFUSED: Final = "the user or the password is wrong, or the user was deleted"
+
+
+class ScramLogins:
+    """See the module.
+
+    Args:
+        registry: the users.
+    """
+
+    def __init__(self, registry: SecurityRegistry) -> None:
+        self._registry = registry
+        self._own_secret = secrets.token_bytes(32)
+
+    def begin(self, message: str) -> Login:
+        """Begin an exchange with a client's first message.
+
+        Raises:
+            ProtocolError: UNAUTHENTICATED, it is none.
+        """
+        try:
+            opening = opened(message)
+        except ScramError as error:
+            raise _malformed() from error
+        made_up = self._made_up(opening.name)
+        user = self._registry.user(opening.name)
+        verifier = made_up
+        if user is not None:
+            verifier = Verifier(user.iterations, user.salt, user.stored_key, user.server_key)
+        nonce = base64.b64encode(secrets.token_bytes(SCRAM_NONCE_BYTES)).decode()
+        return Login(ServerSide(opening, nonce, verifier), "" if user is None else user.user_id)
+
+    def finish(self, login: Login, message: str) -> tuple[Session, str]:
+        """Return the session of who has proven to be the user, and the node's own proof.
+
+        Raises:
+            ProtocolError: UNAUTHENTICATED.
+        """
+        try:
+            signature = login.side.final(message)
+        except ScramError as error:
+            raise _malformed() from error
+        user = self._registry.user(login.side.opening.name)
+        if signature is None or user is None or user.user_id != login.user_id:
+            raise ProtocolError(pb.UNAUTHENTICATED, _REFUSED)
+        session = Session(self._registry.permissions, user.name, frozenset(user.roles), identity=USER + user.user_id)
+        return session, signature
+
+    def has_changed(self, login: Login) -> bool:
+        """Whether the user is another one than when the exchange began: then it may be begun again."""
+        user = self._registry.user(login.side.opening.name)
+        return user is not None and user.user_id != login.user_id
+
+    def _made_up(self, name: str) -> Verifier:
+        secret = self._registry.scram_secret() or self._own_secret
+
+        def derived(label: bytes) -> bytes:
+            return hmac.digest(secret, label + name.encode(), "sha256")
+
+        return Verifier(ITERATIONS, derived(b"salt")[:SCRAM_SALT_BYTES], derived(b"stored"), derived(b"server"))
+
+
+def _malformed() -> ProtocolError:
+    return ProtocolError(pb.UNAUTHENTICATED, "this is no exchange of SCRAM-SHA-256 without channel binding")

@@ -1,0 +1,114 @@
+"""Users with passwords: made, given another password, and removed, by records of `__meta`.
+
+What verifies a password is made by the client, so that the password itself is told to nobody. A new password is a new
+record beside the deletion of the old one, both durable at once: sessions that the old one has begun end.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable
+
+from tidelog_broker.core.security.permissions import check_principal
+from tidelog_broker.core.security.registry import MADE_UP, USER, SecurityRegistry
+from tidelog_broker.metadata.security_limits import check_roles
+from tidelog_broker.metadata.state_log import MetaLog
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.api_key import new_id
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.scram import Verifier, is_verifier, user_name
+
+
+class UserChanges:
+    """The part of `SecurityChanges` that is about users; that one sees to it that one change is made at a time.
+
+    Args:
+        meta_log: where changes are written.
+        registry: the state that they change.
+        now_us: the wall clock, in microseconds since 1970.
+    """
+
+    def __init__(self, meta_log: MetaLog, registry: SecurityRegistry, *, now_us: Callable[[], int]) -> None:
+        self._meta_log = meta_log
+        self._registry = registry
+        self._now_us = now_us
+
+    async def create(self, asked: pb.ScramUser) -> pb.SecurityChangeReply:
+        """Add a user.
+
+        Raises:
+            ProtocolError: INVALID_REQUEST, or what stopped the write.
+        """
+        _check_user(asked)
+        if self._registry.user(asked.name) is not None:
+            raise ProtocolError(
+                pb.INVALID_REQUEST, f"there is a user {asked.name!r}: give another password, or delete it"
+            )
+        self._registry.refuse_too_many(USER)
+        return await self._put(asked, asked.roles, [])
+
+    async def set_password(self, asked: pb.ScramUser) -> pb.SecurityChangeReply:
+        """Give a user another password; roles stay.
+
+        Raises:
+            ProtocolError: as `create`.
+        """
+        _check_user(asked)
+        standing = await self.standing(asked.name)
+        ended = self._registry.next_of(USER + standing.user_id)
+        ended.deleted = True
+        return await self._put(asked, standing.roles, [ended])
+
+    async def standing(self, name: str) -> pb.ScramUser:
+        """Return a user.
+
+        Raises:
+            ProtocolError: INVALID_REQUEST, there is none.
+        """
+        found = self._registry.user(name)
+        if found is None:
+            await self._meta_log.ready(confirmed=True)
+            found = self._registry.user(name)
+        if found is None:
+            raise ProtocolError(pb.INVALID_REQUEST, f"there is no user {name!r}")
+        return found
+
+    async def _put(
+        self, asked: pb.ScramUser, roles: Iterable[str], records: list[pb.SecurityRecord]
+    ) -> pb.SecurityChangeReply:
+        user = pb.ScramUser(
+            user_id=new_id(),
+            name=asked.name,
+            roles=sorted(set(roles)),
+            created_us=self._now_us(),
+            iterations=asked.iterations,
+            salt=asked.salt,
+            stored_key=asked.stored_key,
+            server_key=asked.server_key,
+        )
+        record = self._registry.next_of(USER + user.user_id)
+        record.user.CopyFrom(user)
+        if not self._registry.scram_secret():
+            secret = self._registry.next_of(MADE_UP)
+            secret.scram_secret = secrets.token_bytes(32)
+            records = [*records, secret]
+        await self._meta_log.write_security(*records, record)
+        return pb.SecurityChangeReply(user=without_verifier(user))
+
+
+def without_verifier(user: pb.ScramUser) -> pb.ScramUser:
+    """Return a user as it may be told of."""
+    return pb.ScramUser(user_id=user.user_id, name=user.name, roles=user.roles, created_us=user.created_us)
+
+
+def _check_user(asked: pb.ScramUser) -> None:
+    check_principal(asked.name)
+    check_roles(asked.roles)
+    try:
+        is_prepared = user_name(asked.name) == asked.name
+    except ValueError:
+        is_prepared = False
+    if not is_prepared:
+        raise ProtocolError(pb.INVALID_REQUEST, "the name of a user is written in the form that SASLprep gives it")
+    if not is_verifier(Verifier(asked.iterations, asked.salt, asked.stored_key, asked.server_key)):
+        raise ProtocolError(pb.INVALID_REQUEST, "this verifies no password by SCRAM-SHA-256 with enough iterations")

@@ -1,0 +1,164 @@
+"""The topic `__audit`: the lines of the audit log, of all nodes of a cluster, where `cluster` permission reads them.
+
+Lines wait in a bounded queue and are written in the background, so that no request waits for them or fails with them.
+What finds no room is dropped and counted; the node's own log has it all the same. The first line makes the topic. A
+write whose outcome is unknown is repeated, so a line may come twice: its node and number tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections import deque
+from typing import Final
+
+from tidelog_broker.broker import Broker
+from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.core.topics import META_KEY, PartitionKey
+from tidelog_broker.metadata.internal_topics import INTERNAL_SEGMENT_BYTES
+from tidelog_broker.partition.pipeline import PendingPublish
+from tidelog_broker.server.forwarding import ask_owner
+from tidelog_broker.server.hearing import heard
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import columns_of, encode_batch
+from tidelog_proto.errors import NATURE, ProtocolError
+from tidelog_proto.header import unpack_header
+from tidelog_proto.names import AUDIT_TOPIC
+
+log = logging.getLogger(__name__)
+
+QUEUE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of lines that wait: some ten thousand."""
+LINES_MAX: Final = 1_000
+"""Of one batch."""
+WRITE_S_MAX: Final = 15.0
+AGAIN_S: Final = 1.0
+"""Between two tries."""
+
+
+class AuditTopic:
+    """See the module.
+
+    Args:
+        broker: of this node.
+        again_s: see `AGAIN_S`.
+    """
+
+    def __init__(self, broker: Broker, *, again_s: float = AGAIN_S) -> None:
+        self._broker = broker
+        self._again_s = again_s
+        self._lines: deque[bytes] = deque()
+        self._bytes = 0
+        self._number = 0
+        self._wanted = asyncio.Event()
+        self._dropping = False
+
+    def put(self, fields: dict[str, object]) -> None:
+        """Have a line written; drop it where too many wait."""
+        self._number += 1
+        line = json.dumps({"node": self._broker.node_id, "number": self._number} | fields).encode()
+        if self._bytes + len(line) > QUEUE_BYTES_MAX:
+            self._drop(1, "more lines wait than there is room for: it has no quorum, or is slow")
+            return
+        self._lines.append(line)
+        self._bytes += len(line)
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Write what comes, as long as the node runs."""
+        while True:
+            await self._wanted.wait()
+            lines = [self._lines.popleft() for _ in range(min(len(self._lines), LINES_MAX))]
+            if not lines:
+                self._wanted.clear()
+                self._dropping = False
+                continue
+            await self._write_surely(lines)
+            self._bytes -= sum(map(len, lines))
+
+    async def _write_surely(self, lines: list[bytes]) -> None:
+        """Try until it is written, or it is certain that it never will be."""
+        encoded = encode_batch(columns_of(list[bytes | None](lines)), now_us=time.time_ns() // 1000).to_bytes()
+        while True:
+            try:
+                await self._write(memoryview(bytearray(encoded)))
+            except ProtocolError as error:
+                nature = NATURE.get(error.code)
+                if nature is not None and not nature.retriable:
+                    self._drop(len(lines), error.message)
+                    return
+            else:
+                return
+            await asyncio.sleep(self._again_s)
+
+    async def _write(self, data: memoryview) -> None:
+        """Write a batch.
+
+        Raises:
+            ProtocolError: it was not written, or that is unknown.
+        """
+        key = await self._topic_key()
+        owner = self._broker.routes.owner(key)
+        if owner in {"", self._broker.node_id}:
+            await self._append(key, data)
+            return
+        entry = pb.PublishEntry(topic_id=key[0], partition=key[1], length=len(data))
+        asked = pb.Envelope(publish=pb.Publish(forwarded=True, entries=[entry]))
+        frame = await self._broker.cluster.request(owner, asked, [data], timeout_s=WRITE_S_MAX)
+        for result in frame.envelope.publish_reply.results:
+            if result.HasField("error"):
+                raise ProtocolError(result.error.code, result.error.message)
+
+    async def _append(self, key: PartitionKey, data: memoryview) -> None:
+        settled: asyncio.Future[None] = self._broker.loop.create_future()
+
+        def settle(outcome: StoredBatch | ProtocolError, _duplicate: bool) -> None:
+            if settled.done():
+                return
+            if isinstance(outcome, ProtocolError):
+                settled.set_exception(outcome)
+            else:
+                settled.set_result(None)
+
+        try:
+            async with asyncio.timeout(WRITE_S_MAX):
+                partition = await self._broker.partitions.opening.opened(key)
+                await partition.access.ensure_active()
+                partition.pipeline.submit(PendingPublish(data, unpack_header(data), settle))
+                await settled
+        except TimeoutError:
+            raise ProtocolError(pb.TIMED_OUT, f"{AUDIT_TOPIC} was not written in time") from None
+
+    async def _topic_key(self) -> PartitionKey:
+        """Return the topic's partition; make the topic if there is none yet.
+
+        Raises:
+            ProtocolError: it was not made.
+        """
+        broker = self._broker
+        if not broker.topics.exists(AUDIT_TOPIC):
+            settings = broker.settings
+            config = pb.TopicConfig(
+                segment_bytes=INTERNAL_SEGMENT_BYTES,
+                retention_ms=settings.audit_retention_ms,
+                retention_bytes=settings.audit_retention_bytes,
+            )
+
+            async def local(envelope: pb.Envelope) -> pb.Envelope:
+                await broker.controller.found_audit(envelope.topic_create.config)
+                return pb.Envelope(topic_reply=pb.TopicReply())
+
+            asked = pb.Envelope(topic_create=pb.TopicCreate(name=AUDIT_TOPIC, config=config))
+            await ask_owner(broker, META_KEY, asked, local)
+            await heard(lambda: broker.topics.exists(AUDIT_TOPIC))
+        if not broker.topics.exists(AUDIT_TOPIC):
+            raise ProtocolError(pb.EPOCH_CHANGING, f"this node has yet to hear of {AUDIT_TOPIC}")
+        return broker.topics.named(AUDIT_TOPIC).topic_id, 0
+
+    def _drop(self, count: int, why: str) -> None:
+        self._broker.metrics.audit_dropped.inc(count)
+        if not self._dropping:
+            self._dropping = True
+            log.error("lines of the audit log are not written to %s, only to this node's log: %s", AUDIT_TOPIC, why)

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from tidelog_broker.core.security.permissions import Permissions
+from tidelog_broker.core.security.session import Session
+from tidelog_broker.metadata.audit_log import REFUSALS_PER_S, AuditLog
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+
+def test_of_very_many_refusals_only_the_number_is_written() -> None:
+    audit, lines = AuditLog(), list[dict[str, object]]()
+    audit.also = lines.append
+    session = Session(Permissions(), "eve")
+    for number in range(1_000):
+        if number % 2:
+            audit.refused("topic_delete", session, ProtocolError(pb.FORBIDDEN, "no"))
+        else:
+            audit.unknown("no key", "client")
+    assert REFUSALS_PER_S <= len(lines) <= 4 * REFUSALS_PER_S
+    told = sum(int(str(line["count"])) for line in lines if line["event"] == "more refusals")
+    assert told <= 1_000 - REFUSALS_PER_S
+
+
+def test_what_verifies_a_password_is_not_written() -> None:
+    audit, lines = AuditLog(), list[dict[str, object]]()
+    audit.also = lines.append
+    user = pb.ScramUser(name="ann", roles=["etl"], iterations=1, salt=b"s", stored_key=b"k", server_key=b"v")
+    for change in (pb.SecurityChange(create_user=user), pb.SecurityChange(set_password=user)):
+        audit.asked("security_change", Session(Permissions(), "admin"), pb.Envelope(security_change=change))
+        assert change.WhichOneof("change") is not None
+    written = str(lines)
+    assert written.count('"name": "ann"') == 2
+    assert "etl" in written
+    assert not any(name in written for name in ("salt", "storedKey", "serverKey"))

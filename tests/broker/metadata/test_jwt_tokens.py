@@ -1,0 +1,147 @@
+"""Who a token makes of its bearer, and which tokens make nobody of him."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from tests.broker.issuer import AUDIENCE, ISSUER, Issuer
+
+from tidelog_broker.base.offload import Offload
+from tidelog_broker.core.security.permissions import Permissions
+from tidelog_broker.metadata.credential_work import WORK_MAX, CredentialWork
+from tidelog_broker.metadata.jwks import Jwks
+from tidelog_broker.metadata.jwt_tokens import EXPIRES_S_MAX, JwtTokens, TokenRules
+from tidelog_broker.storage.io.workers import IoWorkers
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import TOKEN_BYTES_MAX
+
+RULES = TokenRules(ISSUER, AUDIENCE, 30, "sub", "roles", "admin")
+MINE = Issuer()
+OTHER = Issuer()
+
+
+@pytest.fixture
+async def offload() -> AsyncIterator[Offload]:
+    workers = IoWorkers(1, name="secret")
+    yield Offload(workers, asyncio.get_running_loop())
+    workers.close()
+
+
+@pytest.fixture
+async def tokens(tmp_path: Path, offload: Offload) -> AsyncIterator[JwtTokens]:
+    source = str(MINE.save(tmp_path / "jwks.json"))
+    jwks = Jwks(source, workers=offload, failed=lambda: None, changed=lambda: None, apart_s=0.001)
+    following = asyncio.create_task(jwks.follow(every_s=60, again_s=60))
+    yield JwtTokens(jwks, RULES, permissions=Permissions(), work=CredentialWork(offload))
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
+def part(said: object) -> str:
+    return base64.urlsafe_b64encode(said if isinstance(said, bytes) else json.dumps(said).encode()).decode().rstrip("=")
+
+
+async def test_a_token_names_its_bearer_and_ends_with_its_session(tokens: JwtTokens) -> None:
+    exp = int(time.time()) + 100
+    session = await tokens.session_of(MINE.token(exp=exp, roles=["etl", "ops"], aud=["other", AUDIENCE]))
+    assert (session.principal, session.roles) == ("ann", frozenset({"etl", "ops"}))
+    assert session.expires_us == (exp + RULES.leeway_s) * 1_000_000
+    assert session.identity.startswith("jwt/")
+    assert (await tokens.session_of(MINE.token(roles="etl ops"))).roles == {"etl", "ops"}
+    assert (await tokens.session_of(MINE.token(lasts_s=-10))).principal == "ann", "clocks may be apart"
+    assert (await tokens.session_of(MINE.token(exp=10**300))).expires_us == EXPIRES_S_MAX * 1_000_000
+
+
+NOW = int(time.time())
+CLAIMS: dict[str, Any] = {"sub": "ann", "iss": ISSUER, "aud": AUDIENCE, "exp": NOW + 600}
+PUBLIC = MINE.keys["one"].public_key()
+HEADER = {"alg": "EdDSA", "kid": "one"}
+SIGNED = MINE.token()
+
+
+def hmac_of(secret: bytes) -> str:
+    """Return a token that is signed with what everybody knows."""
+    import hashlib  # noqa: PLC0415
+    import hmac  # noqa: PLC0415
+
+    said = f"{part({'alg': 'HS256', 'kid': 'one'})}.{part(CLAIMS)}"
+    return f"{said}.{part(hmac.digest(secret, said.encode(), hashlib.sha256))}"
+
+
+@pytest.mark.parametrize(
+    ("token", "why"),
+    [
+        ("", "no JWT"),
+        ("a.b.c", "no JWT"),
+        ("tlk_abc_def", "no JWT"),
+        ("\u2028.\u202e.x", "no JWT"),
+        (part(b"[" * 9000) + ".e30.e30", "no JWT"),
+        (part(b'{"alg":"EdDSA","kid":' + b"[" * 5000 + b"]" * 5000 + b"}") + ".e30.e30", "no JWT"),
+        (f"{part({'alg': 'none', 'kid': 'one'})}.{part(CLAIMS)}.", "algorithm"),
+        (f"{part({'alg': 'none'})}.{part(CLAIMS)}.", "algorithm"),
+        (hmac_of(PUBLIC.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)), "algorithm"),
+        (hmac_of(PUBLIC.public_bytes(Encoding.Raw, PublicFormat.Raw)), "algorithm"),
+        (f"{part({'alg': 'RS256', 'kid': 'one'})}.{part(CLAIMS)}.{part(b's' * 256)}", "algorithm"),
+        (OTHER.token(), "signature is wrong"),
+        (SIGNED[:-8] + "AAAAAAAA", "signature is wrong"),
+        (SIGNED.split(".")[0] + "." + part(CLAIMS | {"sub": "eve"}) + "." + SIGNED.split(".")[2], "signature is wrong"),
+        (f"{part(HEADER | {'kid': 'two'})}.{part(CLAIMS)}.{part(b'')}", "does not publish"),
+        (f"{part(HEADER | {'kid': 7})}.{part(CLAIMS)}.{part(b'')}", "no JWT"),
+        (f"{part(HEADER | {'kid': 'k' * 300})}.{part(CLAIMS)}.{part(b'')}", "1 to 256"),
+        (f"{part(HEADER | {'jwk': {}, 'jku': 'http://127.0.0.1/', 'kid': 'two'})}.e30.e30", "does not publish"),
+        (MINE.token(iss="https://other"), "issuer"),
+        (MINE.token(aud="other"), "audience"),
+        (MINE.token(aud=[]), "'aud'"),
+        (MINE.token(iss=None), "'iss'"),
+        (MINE.token(aud=None), "'aud'"),
+        (MINE.token(exp=None), "'exp'"),
+        (MINE.token(nbf=NOW + 3600), "for later"),
+        (MINE.token(iat=NOW + 3600), "for later"),
+        (MINE.token(exp="soon"), "no JWT"),
+        (MINE.token(exp=float("inf")), "no JWT"),
+        (MINE.token(None), "names nobody"),
+        (MINE.token(""), "printable"),
+        (MINE.token("*"), "no name"),
+        (MINE.token("role:etl"), "no name"),
+        (MINE.token("ann\n127.0.0.1 admin"), "printable"),
+        (MINE.token("n" * 256), "printable"),
+        (MINE.token("admin"), "administrator"),
+        (MINE.token(roles=[7]), "no list"),
+        (MINE.token(roles={"etl": 1}), "no list"),
+        (MINE.token(roles=["*"]), "no name"),
+        (MINE.token(roles=["r"] * 65), "more than 64"),
+        (jwt.encode(CLAIMS, MINE.keys["one"], "EdDSA", headers={"kid": "one", "crit": ["x"], "x": 1}), "no JWT"),
+        ("x" * (TOKEN_BYTES_MAX + 1), "at most"),
+    ],
+)
+async def test_a_token_that_is_wrong_makes_nobody_and_is_not_told(tokens: JwtTokens, token: str, why: str) -> None:
+    with pytest.raises(ProtocolError, match=why) as refused:
+        await tokens.session_of(token)
+    assert refused.value.code == pb.UNAUTHENTICATED
+    assert refused.value.message.isprintable()
+    assert not token or token not in refused.value.message
+
+
+async def test_an_expired_token_says_so(tokens: JwtTokens) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        await tokens.session_of(MINE.token(lasts_s=-60))
+    assert refused.value.code == pb.CREDENTIALS_EXPIRED
+
+
+async def test_only_so_many_are_looked_at_at_a_time(offload: Offload) -> None:
+    work = CredentialWork(offload)
+    calls = [asyncio.create_task(work.call(time.sleep, 0.001)) for _ in range(WORK_MAX + 2)]
+    done = await asyncio.gather(*calls, return_exceptions=True)
+    refused = [error for error in done if isinstance(error, ProtocolError)]
+    assert [error.code for error in refused] == [pb.OVERLOADED] * 2
+    await work.call(time.sleep, 0)

@@ -1,0 +1,87 @@
+"""Users in `__meta`: which there can be, and what becomes of them over restarts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.broker.stand import Stand
+
+from tidelog_broker.core.security.registry import USER
+from tidelog_broker.node.node import Node
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.scram import ITERATIONS_MIN
+
+
+def asked(name: str = "ann", **other: Any) -> pb.ScramUser:
+    kept: dict[str, Any] = {
+        "iterations": ITERATIONS_MIN,
+        "salt": b"s" * 16,
+        "stored_key": b"k" * 32,
+        "server_key": b"v" * 32,
+    }
+    return pb.ScramUser(**({"name": name} | kept | other))
+
+
+async def changed(node: Node, **change: Any) -> pb.ScramUser:
+    return (await node.broker.security_changes.change(pb.SecurityChange(**change))).user
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        asked(""),
+        asked("*"),
+        asked("role:etl"),
+        asked("a\nb"),
+        asked("n" * 256),
+        asked("a\u00adb"),
+        asked("\u2168"),
+        asked(roles=["\x1b[31m"]),
+        asked(roles=map(str, range(65))),
+        asked(iterations=4096),
+        asked(iterations=2_000_000),
+        asked(salt=b"s"),
+        asked(stored_key=b""),
+        asked(server_key=b"v" * 33),
+    ],
+)
+async def test_what_cannot_be_a_user_is_refused(node: Node, user: pb.ScramUser) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        await changed(node, create_user=user)
+    assert refused.value.code == pb.INVALID_REQUEST
+    with pytest.raises(ProtocolError, match=r"there is no user|name|verifies|roles"):
+        await changed(node, set_password=user)
+
+
+async def test_users_outlive_the_node_and_what_is_told_of_them_verifies_nothing(stand: Stand) -> None:
+    node = await stand.start()
+    made = await changed(node, create_user=asked(roles=["b", "a", "b"], created_us=1, user_id="mine"))
+    assert (made.name, list(made.roles), made.user_id != "mine", made.created_us > 1) == ("ann", ["a", "b"], True, True)
+    assert (made.salt, made.stored_key, made.server_key, made.iterations) == (b"", b"", b"", 0)
+    newer = await changed(node, set_password=asked(stored_key=b"n" * 32, roles=["admin"]))
+    assert list(newer.roles) == ["a", "b"]
+    registry = node.broker.security.registry
+    secret = registry.scram_secret()
+    assert len(secret) == 32
+    assert not registry.vouches_for(USER + made.user_id, "ann")
+    assert registry.vouches_for(USER + newer.user_id, "ann")
+    await changed(node, create_user=asked("ben"))
+    await changed(node, delete_user="ben")
+    for _ in range(2):
+        node = await stand.restart()
+        registry = node.broker.security.registry
+        kept = registry.user("ann")
+        assert kept is not None
+        assert kept.stored_key == b"n" * 32
+        assert registry.user("ben") is None
+        assert registry.scram_secret() == secret
+        await node.broker.meta_log.snapshot()
+
+
+async def test_the_last_user_who_may_change_permissions_stays(node: Node) -> None:
+    await changed(node, create_user=asked("admin"))
+    with pytest.raises(ProtocolError, match="would leave no API key and no user"):
+        await changed(node, delete_user="admin")
+    await changed(node, set_password=asked("admin"))

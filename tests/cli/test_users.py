@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.conftest import Cli
+
+
+def test_a_user_is_made_listed_and_deleted_and_the_password_is_no_argument(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("long enough\n")
+    made = cli("user", "create", "dora", "--role", "etl", "--password-file", str(file))
+    assert (made.code, made.out) == (0, "created user dora\n")
+    (found,) = [user for user in json.loads(cli("user", "list", "--json").out) if user["name"] == "dora"]
+    assert found["roles"] == ["etl"]
+    assert "dora" in cli("user", "list").out
+    changed = cli("user", "password", "dora", "--password-file", "-", stdin=b"another one\n")
+    assert (changed.code, "dora" in changed.out) == (0, True)
+    assert cli("user", "delete", "dora").code == 0
+    assert "dora" not in cli("user", "list").out
+    assert "no user" in cli("user", "delete", "dora").err
+    assert "no terminal" in cli("user", "create", "dora").err
+    assert "no password" in cli("user", "create", "dora", "--password-file", "-", stdin=b"\n").err
+    assert cli("user", "create", "dora", "--password", "x").code == 2
