@@ -17,7 +17,6 @@ from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from jwt import PyJWTError
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 KEY_SET_BYTES_MAX: Final = 256 * 1024
@@ -88,7 +87,10 @@ def parse_key_set(document: bytes) -> KeySet:
         raise ValueError(f"it is no JSON Web Key Set of at most {SET_KEYS_MAX} keys")
     found: dict[str, SigningKey] = {}
     for each in listed:
-        key = _signing_key(each)
+        try:
+            key = _signing_key(each)
+        except Exception:  # noqa: BLE001, S112 - a key that cannot be read, for whatever cause, spoils no other one
+            continue
         if key is not None:
             found.setdefault(each.get("kid", ""), key)
     if not found:
@@ -122,8 +124,5 @@ def _public_key(jwk: dict[str, Any]) -> PublicKey | None:
     read = reads.get(str(jwk.get("kty")))
     if read is None:
         return None
-    try:
-        key = read(jwk)
-    except (PyJWTError, ValueError, TypeError, KeyError, OverflowError):
-        return None
+    key = read(jwk)
     return key if isinstance(key, RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey | Ed448PublicKey) else None
