@@ -406,8 +406,8 @@ async def open_stream(
 
     try:
         stream = TlsStream(context, above, timeout_s=timeout_s, shaken=shaken, server_name=host)
-    except ValueError as error:  # UnicodeError is one, too
-        raise TlsError(f"{host!r} is no name that a certificate can have") from error
+    except ValueError as cause:  # UnicodeError is one, too
+        raise TlsError(f"{host!r} is no name that a certificate can have") from cause
     try:
         await connect(stream)
         error = await ready

@@ -30,7 +30,7 @@ WINDOWS = {"drops nothing": 0, "of 100,000": 100_000, "of 1,000,000": 1_000_000}
 
 def batch_of(records: int, random: np.random.Generator) -> pa.RecordBatch:
     offsets = np.arange(0, (records + 1) * VALUE_BYTES, VALUE_BYTES, dtype=np.int32)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(random.bytes(records * VALUE_BYTES))]
+    buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(random.bytes(records * VALUE_BYTES))]
     return pa.RecordBatch.from_arrays([pa.Array.from_buffers(pa.binary(), records, buffers)], names=["value"])
 
 
