@@ -129,7 +129,9 @@ class Deduplication:
             self.forget()
             self._settings = settings
             wanted = deduplicates(config) and not self._state.is_internal
-            self._hasher = ContentHasher(self._state.topic.content_key) if wanted else None
+            # A `__meta` that an older node owns keeps the settings, of which it knows nothing, and makes no key.
+            key = self._state.topic.content_key or self._state.topic.topic_id
+            self._hasher = ContentHasher(key) if wanted else None
 
     def forget(self) -> None:
         """Give up the window: the epoch has ended, or the partition is closed."""
@@ -289,7 +291,7 @@ class Deduplication:
         group.end_offset = owner.next_offset
         return group
 
-    def _judge(self, owner: Owner, header: BatchHeader) -> StoredBatch | ProtocolError | bool | None:
+    def _judge(self, owner: Owner, header: BatchHeader) -> StoredBatch | bool | None:
         """Return None for a batch that is to be screened, where its first attempt went, or False for all others."""
         if header.flags & Flags.CONTROL:
             return False

@@ -34,6 +34,7 @@ from tidelog_broker.wire.arriving import Arriving
 from tidelog_broker.wire.budget import SMALL_ENVELOPE_BYTES, Budget
 from tidelog_broker.wire.inbox import Inbox
 from tidelog_broker.wire.outgoing import Backlog, Outgoing
+from tidelog_broker.wire.pushing import Pushing
 from tidelog_broker.wire.sockets import sends_no_more, tune
 from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
 from tidelog_proto import broker_pb2 as pb
@@ -121,26 +122,6 @@ class ConnectionHost(Protocol):
 
     def dispatch(self, request: Request) -> None:
         """Start work on a request."""
-
-
-class Pushing(Protocol):
-    """A subscription of this connection."""
-
-    def pump(self) -> None:
-        """Send what may be sent."""
-
-    def grant(self, *, records: int, size_bytes: int) -> None:
-        """Take credit from the client and send what may be sent with it."""
-
-    def stop(self) -> None:
-        """Send nothing more."""
-
-    def check(self, session: Session) -> None:
-        """Look whether it may go on: of `session`, the connection's, or of the caller of a gateway, which ends it here.
-
-        Raises:
-            ProtocolError: it may not, and the connection has to end.
-        """
 
 
 class Connection(asyncio.BufferedProtocol):
