@@ -151,11 +151,7 @@ class Broker:
             self.security = NodeSecurity(settings, self.threads.secrets, self.metrics)
             self.accounts = self._make_accounts()
             opening.pop_all()
-        # What a worker is at is waited for asleep: it needs the interpreter itself.
-        io, journals = self.threads.io, self.threads.journals
-        self.idle_poll = IdlePoll(
-            self.loop, settings.idle_poll_us, may_poll=lambda: not (io.pending or journals.pending)
-        )
+        self.idle_poll = self._make_idle_poll()
         self.partitions = self._make_partitions()
         self.waking = self._make_waking()
         self.routes = Routes(self.topics, self._local_route, self.route_news.changed)
@@ -217,6 +213,11 @@ class Broker:
             group_bytes=self.settings.group_bytes,
         )
         return Replication(self.node_id, self.incarnation, tools=tools, rebooted=directory.machine_rebooted)
+
+    def _make_idle_poll(self) -> IdlePoll:
+        # What a worker is at is waited for asleep: it needs the interpreter itself.
+        io, journals = self.threads.io, self.threads.journals
+        return IdlePoll(self.loop, self.settings.idle_poll_us, may_poll=lambda: not (io.pending or journals.pending))
 
     def _make_accounts(self) -> Accounts:
         return Accounts(
