@@ -135,8 +135,11 @@ class Peer:
 
     # what most tests ask for ----------------------------------------------------------------------------
 
-    async def greet(self, client_id: str = "peer") -> pb.HelloReply:
-        return (await self.ask(hello=pb.Hello(version=PROTOCOL_VERSION, client_id=client_id))).envelope.hello_reply
+    async def greet(self, client_id: str = "peer", *, api_key: str = "") -> pb.HelloReply:
+        hello = pb.Hello(version=PROTOCOL_VERSION, client_id=client_id)
+        if api_key:
+            hello.credentials.api_key = api_key
+        return (await self.ask(hello=hello)).envelope.hello_reply
 
     async def create(self, name: str = "t", **config: Any) -> pb.TopicInfo:
         envelope = (await self.ask(topic_create=pb.TopicCreate(name=name, config=pb.TopicConfig(**config)))).envelope

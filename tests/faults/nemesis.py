@@ -37,6 +37,7 @@ from tests.faults.harms import (
     squeeze_then_kill_owner,
 )
 from tests.faults.operations import drain, grow_topic, lose_disk, make_topic_again, rebalance, replace_node
+from tests.faults.protection import renew_certificates, replace_secret
 from tests.faults.quorum_loss import NODES as NODES_TO_LOSE_TWO_OF
 from tests.faults.quorum_loss import cut_off_two_of_three, kill_two_of_three
 from tests.faults.stage import LOOK_S, RECOVERY_S, Stage
@@ -69,6 +70,9 @@ OPERATIONS: Final[tuple[Fault, ...]] = (rebalance, drain, lose_disk, replace_nod
 TOPIC_CHANGES: Final[tuple[Fault, ...]] = (grow_topic, make_topic_again)
 GATEWAY_FAULTS: Final[tuple[Fault, ...]] = (kill_gateway, restart_gateway, pause_gateway)
 QUORUM_LOSSES: Final[tuple[Fault, ...]] = (kill_two_of_three, cut_off_two_of_three)
+ROTATIONS: Final[tuple[Fault, ...]] = (renew_certificates, replace_secret)
+NEW_IDS: Final[tuple[Fault, ...]] = (lose_disk, replace_node)
+"""They make nodes whose ids are not known before, so that nobody has issued certificates for them."""
 CLUSTER_ONLY: Final = frozenset(
     {pause_and_kill, isolate_owner, isolate_then_kill_others, split, bridge, one_way, *SQUEEZES, *OPERATIONS}
 )
@@ -81,6 +85,7 @@ EVERYTHING: Final = (
     *TOPIC_CHANGES,
     *GATEWAY_FAULTS,
     *QUORUM_LOSSES,
+    *ROTATIONS,
 )
 FAULTS: Final[Mapping[str, Fault]] = {fault.__name__: fault for fault in EVERYTHING}
 
@@ -88,6 +93,8 @@ FAULTS: Final[Mapping[str, Fault]] = {fault.__name__: fault for fault in EVERYTH
 def menu(stage: Stage) -> list[Fault]:
     """Return the faults that can be done here and are wanted, each once."""
     possible = [*PROCESS_FAULTS, *OPERATIONS, *TOPIC_CHANGES]
+    if stage.protection is not None:
+        possible = [*(fault for fault in possible if fault not in NEW_IDS), *ROTATIONS]
     if stage.network is not None:
         possible += NETWORK_FAULTS
         if stage.network.can_squeeze:

@@ -13,6 +13,7 @@ from tests.bootstraps import make_bootstrap, save
 from tests.faults.disks import SmallDisk
 from tests.faults.network import Network
 from tests.faults.process import STOP_S, Process
+from tests.faults.protection import Protection
 
 from tidelog_broker.base.bootstrap import Founder
 from tidelog_cli.local_cluster import free_ports
@@ -103,7 +104,13 @@ class Node:
         return self.process.failures(_REMOVED if self._was_removed else "")
 
 
-def make_nodes(count: int, base: Path, network: Network | None, small_disk_mib: int | None) -> list[Node]:
+def make_nodes(
+    count: int,
+    base: Path,
+    network: Network | None,
+    small_disk_mib: int | None,
+    protection: Protection | None = None,
+) -> list[Node]:
     """Return the nodes of a new cluster with their configuration written; the last one gets the small disk.
 
     Args:
@@ -111,6 +118,7 @@ def make_nodes(count: int, base: Path, network: Network | None, small_disk_mib: 
         base: an empty directory.
         network: where they live; None for this machine's own loopback.
         small_disk_mib: the size of that disk, None for no such disk.
+        protection: gives them certificates; None: nothing is encrypted.
     """
     nodes: list[Node] = []
     ports = [PORT] * count if network else free_ports(count)
@@ -141,6 +149,8 @@ def make_nodes(count: int, base: Path, network: Network | None, small_disk_mib: 
                 "bootstrap": str(base / "bootstrap.json"),
                 "secret_file": str(base / "secret"),
             }
+        if protection is not None:
+            settings |= protection.settings_of(node.name, node.host)
         lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
         (base / f"{node.name}.toml").write_text("\n".join(["[node]", *lines]) + "\n")
     return nodes

@@ -20,7 +20,9 @@ from tests.faults.values import CONTROL, number_in
 from tests.faults.world import World
 
 from tidelog import Client, Consumer, RecordBatch, TopicPartition
+from tidelog.credentials import asked_each_time
 from tidelog.errors import TidelogError
+from tidelog.tls import Trust, tls_of
 from tidelog_proto import broker_pb2 as pb
 
 SUBSCRIBER: Final = "subscriber"
@@ -151,10 +153,11 @@ def node_reader(node: Node) -> str:
 
 async def read_from(world: World, node: Node) -> None:
     """Read every partition from one node, for as long as there is something that answers at its address."""
+    tls, api_key = Trust(tls_of(None)), asked_each_time(None)  # as clients are told by the environment
     while True:
         try:
             async with asyncio.timeout(FETCH_S):
-                reader, writer = await asyncio.open_connection(node.host, node.port)
+                reader, writer = await asyncio.open_connection(node.host, node.port, ssl=tls())
         except (OSError, TimeoutError):
             await asyncio.sleep(PAUSE_S)
             continue
@@ -162,7 +165,7 @@ async def read_from(world: World, node: Node) -> None:
         peer.start_reading()
         try:
             async with asyncio.timeout(FETCH_S):
-                await peer.greet()
+                await peer.greet(api_key=api_key())
             while True:
                 for key in list(world.keys):
                     await _fetch(world, peer, node_reader(node), key)

@@ -32,6 +32,7 @@ from tests.faults.namespaces import INSIDE, run_inside, way_in
 from tests.faults.nemesis import FAULTS, follow, torment
 from tests.faults.network import Network
 from tests.faults.nodes import make_nodes
+from tests.faults.protection import Protection
 from tests.faults.reading import SUBSCRIBER
 from tests.faults.reborn import make_again
 from tests.faults.stage import Stage
@@ -65,6 +66,7 @@ class Plan(NamedTuple):
     rate: float
     only: frozenset[str]
     row: tuple[str, ...]
+    secure: bool = False
 
 
 class Run:
@@ -87,10 +89,12 @@ class Run:
         network = None if skipped else Network(plan.nodes)
         if network:
             network.build()
-        self.nodes = make_nodes(plan.nodes, base, network, None if skipped else 96 + int(plan.seconds))
+        protection = Protection(base) if plan.secure else None
+        self.nodes = make_nodes(plan.nodes, base, network, None if skipped else 96 + int(plan.seconds), protection)
         self.gateway = Gateway(self.nodes, base, network)
         self.load = Load(self.nodes, self.gateway, keys, self.history, Random(rng.random()), plan.rate)
         self.stage = Stage(self.nodes, self.gateway, self.load, network, Random(rng.random()), self.tell, plan.only)
+        self.stage.protection = protection
 
     def tell(self, message: str) -> None:
         """Print a live line."""
@@ -282,6 +286,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=1200, help="records a second, all producers together")
     parser.add_argument("--only", default="", help="faults by name (functions of nemesis.py), with commas; else all")
     parser.add_argument("--row", default="", help="do these, in this order, and no others, however long that takes")
+    parser.add_argument("--secure", action="store_true", help="with TLS, certificates of nodes, and an API key")
     parser.add_argument("--data", type=Path, help="where the nodes' files go; a temporary directory unless given")
     parser.add_argument(INSIDE, action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -289,7 +294,7 @@ def main() -> int:
     only, row = (tuple(name for name in names.split(",") if name) for names in (given.only, given.row))
     if unknown := {*only, *row} - FAULTS.keys():
         parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
-    plan = Plan(seed, given.minutes * 60, given.nodes, given.topics, given.rate, frozenset(only), row)
+    plan = Plan(seed, given.minutes * 60, given.nodes, given.topics, given.rate, frozenset(only), row, given.secure)
     if given.inside_namespaces:
         return _run(plan, given.data, "")
     base = given.data or Path(tempfile.mkdtemp(prefix="tidelog-faults-"))

@@ -17,6 +17,7 @@ from tests.faults.history import Key
 from tests.faults.load import Load
 from tests.faults.network import Network
 from tests.faults.nodes import Node
+from tests.faults.protection import Protection
 
 from tidelog.errors import TidelogError
 
@@ -42,6 +43,7 @@ class Stage:
         stuck: what did not go on in time.
         tell: what is going on, for who watches.
         only: names of faults, when not all are wanted.
+        protection: of a run that is encrypted; None of others.
     """
 
     nodes: Sequence[Node]
@@ -51,6 +53,7 @@ class Stage:
     rng: Random
     tell: Callable[[str], None]
     only: frozenset[str] = frozenset()
+    protection: Protection | None = None
     done: Counter[str] = field(default_factory=Counter)
     longest_s: dict[str, float] = field(default_factory=dict)
     stuck: list[str] = field(default_factory=list)
