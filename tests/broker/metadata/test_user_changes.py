@@ -15,13 +15,9 @@ from tidelog_proto.scram import ITERATIONS_MIN
 
 
 def asked(name: str = "ann", **other: Any) -> pb.ScramUser:
-    kept: dict[str, Any] = {
-        "iterations": ITERATIONS_MIN,
-        "salt": b"s" * 16,
-        "stored_key": b"k" * 32,
-        "server_key": b"v" * 32,
-    }
-    return pb.ScramUser(**({"name": name} | kept | other))
+    fields: dict[str, Any] = {"name": name, "iterations": ITERATIONS_MIN, "salt": b"s" * 16}
+    fields |= {"stored_key": b"k" * 32, "server_key": b"v" * 32} | other
+    return pb.ScramUser(**fields)
 
 
 async def changed(node: Node, **change: Any) -> pb.ScramUser:
