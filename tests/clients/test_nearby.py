@@ -109,10 +109,10 @@ async def test_who_reads_slowly_is_not_taken_for_a_replica_that_is_behind(cluste
 async def test_who_catches_up_is_not_behind(
     cluster: FakeCluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nearby, "BEHIND_S", 0.6)
-    await publish(cluster, "x" * 600)
+    monkeypatch.setattr(nearby, "BEHIND_S", 2.0)
+    await publish(cluster, "x" * 780)
     async with client.consumer("wide", prefetch_records=4) as consumer:
-        for _ in range(200):  # for longer than is looked for
+        for _ in range(260):  # for longer than is looked for
             await taken(consumer, 3)
             await asyncio.sleep(LOOK_S)
         assert asked(cluster)[:2] == [0, 0]
