@@ -410,12 +410,12 @@ async def open_stream(
         raise TlsError(f"{host!r} is no name that a certificate can have") from cause
     try:
         await connect(stream)
-        error = await ready
+        problem = await ready
     except BaseException:
         stream.abort()
         raise
-    if error is not None:
-        raise error
+    if problem is not None:
+        raise problem
 
 
 def why(error: ssl.SSLError) -> str:

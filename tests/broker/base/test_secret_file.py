@@ -61,6 +61,7 @@ def test_a_file_that_changes_is_followed_and_a_slip_changes_nothing(
     assert len(caplog.messages) == 1, "it is said once"
     secret.write_bytes(OLD + b"\n" + NEW)
     found = file.look()
+    assert found is not None
     assert found == (OLD, NEW)
     assert secrets.replace(found)
     assert file.look() is None
