@@ -80,13 +80,14 @@ def test_what_comes_later_is_not_read(node: testing.LocalNode, topic: str) -> No
 
 
 def test_what_is_wrong_is_said_at_once(node: testing.LocalNode, topic: str) -> None:
-    for more, said in (
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"columns": ["valu"]}, "columns are some of topic"),
         ({"columns": []}, "not none"),
         ({"since": {0: 3}}, r"no offset is given for partitions \[1\]"),
         ({"since": {0: 3, 1: 0}, "until": {0: 2, 1: 0}}, "ends at 2, before it begins at 3"),
         ({"context": "prod"}, "give one of them"),
-    ):
+    ]
+    for more, said in wrong:
         with pytest.raises(InvalidRequestError, match=said):
             tidelog.read_arrow(topic, bootstrap=node.bootstrap, **more)
     with pytest.raises(UnknownTopicError):

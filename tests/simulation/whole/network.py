@@ -19,6 +19,7 @@ from tidelog_broker.core.peer_auth import Challenge, Identity
 from tidelog_broker.core.replication.outbox import LinkMessage
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.security.session import Session
+from tidelog_broker.wire.account import Account
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_broker.wire.inbox import Inbox
 from tidelog_broker.wire.link import Link, RemovedError, unreachable
@@ -45,6 +46,8 @@ class Incoming:
         self.life = life
         self.greeted = False
         self.session: Session | None = None
+        self.account: Account | None = None
+        self.meter: Account | None = None
         self.challenge: Challenge | None = None
         self.inbox: Inbox | None = None
         self.client_id = ""
@@ -54,6 +57,8 @@ class Incoming:
         self.backlog = Backlog(life.node.broker.bounds.outgoing, cast("Any", self))
         self._answer = answer
         self._broken = broken
+
+    host = ""
 
     @property
     def peer_id(self) -> str | None:
