@@ -11,16 +11,30 @@ import asyncio
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from pyspark_tidelog.errors import OptionError, TidelogSourceError
 from pyspark_tidelog.write_options import WriteOptions
 from pyspark_tidelog.write_task import write_rows
 from tidelog.named_producer import Work
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+else:
+    try:
+        from pyspark.sql.datasource import DataSourceStreamArrowWriter
+    except ImportError:  # Spark 4.0
+
+        class DataSourceStreamArrowWriter:
+            """Spark does not know it yet."""
+
+            def __init__(self) -> None:
+                raise OptionError("writing streams needs Spark 4.1 or newer.")
+
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -61,6 +75,7 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream, each row once. See the module."""
 
     def __init__(self, options: WriteOptions) -> None:
+        super().__init__()
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> Written:
