@@ -370,9 +370,9 @@ class Connection(asyncio.BufferedProtocol):
         """Return what pending requests end with.
 
         That a session ended says nothing of what was under way: it may have been done. Who is still welcome connects
-        anew with what it has to show by now; who is not hears that there.
+        anew with what it has to show by now; who is not hears that there. Before there is a session, it is final.
         """
-        if isinstance(error, AccessError):
+        if isinstance(error, AccessError) and self.greeting.node_id:
             return ConnectionLostError(f"{self.name} ended the session: {error}")
         return error
 

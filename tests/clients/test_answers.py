@@ -29,7 +29,15 @@ def test_every_request_kind_has_its_answer() -> None:
     fields = pb.Envelope.DESCRIPTOR.oneofs_by_name["kind"].fields
     kinds = {field.name for field in fields if field.number not in BETWEEN_NODES}
     assert set(ANSWERS) | set(ANSWERS.values()) <= kinds
-    pushed_or_greeting = {"error", "hello", "hello_reply", "message_event", "subscription_ended", "credit"}
+    pushed_or_greeting = {
+        "error",
+        "hello",
+        "hello_reply",
+        "message_event",
+        "subscription_ended",
+        "credit",
+        "hello_challenge",
+    }
     assert kinds - set(ANSWERS) - set(ANSWERS.values()) == pushed_or_greeting
 
 
