@@ -39,6 +39,7 @@ RECORDS: Final = 1000
 WARM: Final = 50
 COUNTED: Final = 20
 COUNTED_MAX: Final = 400
+TRIES: Final = 3
 SETTLE_S: Final = 0.02
 """The followers are done with a publish a little after the client has its answer."""
 
@@ -55,7 +56,7 @@ class Bound(NamedTuple):
         return self.calls <= other.calls and self.files <= other.files
 
 
-BOUNDS: Final = {"client": Bound(122, 27), "owner": Bound(276, 47), "follower": Bound(148, 37)}
+BOUNDS: Final = {"client": Bound(122, 27), "owner": Bound(282, 47), "follower": Bound(148, 37)}
 """The client's files were 24 until what splits columns, where a client belongs, and for whom it asks got their own."""
 
 
@@ -170,33 +171,47 @@ class Least:
         return "\n".join(sorted(f"{count:4} {name}" for name, count in (self.calls or {}).items()))
 
 
+async def owner_of(client: Client) -> str:
+    return (await client.topic("t")).partitions[0].owner
+
+
+async def count(client: Client, nodes: dict[str, NodeThread], least: dict[str, Least], roles: dict[str, str]) -> None:
+    """Publish until all have been seen within their bounds, or for long enough."""
+    columns = pa.record_batch({"value": pa.array([b"x" * 100] * RECORDS, pa.binary())})
+    own = Counting()
+    async with client.producer("t") as producer:
+        for _ in range(WARM):
+            await producer.send_arrow(columns, partition=0)
+        for at in range(COUNTED_MAX):
+            for node in nodes.values():
+                await node.run(node.counting.begin)
+            own.begin()
+            await producer.send_arrow(columns, partition=0)
+            least["client"].see(own.end())
+            await asyncio.sleep(SETTLE_S)
+            for name, node in nodes.items():
+                least[name].see(await node.run(node.counting.end))
+            if at >= COUNTED and all(least[name].found.within(BOUNDS[role]) for name, role in roles.items()):
+                break  # on a busy machine messages come in more pieces, and it takes longer to see one undisturbed
+
+
 async def test_a_publish_makes_no_more_calls_in_no_more_files_than_it_did(
     nodes: dict[str, NodeThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inline_writes, "SLOW_S", math.inf)  # the way through a worker is another one
     monkeypatch.setattr(inline_writes, "SLOW_S_PER_BYTE", math.inf)
     addresses = ",".join(node.address for node in nodes.values())
-    columns = pa.record_batch({"value": pa.array([b"x" * 100] * RECORDS, pa.binary())})
-    least = {"client": Least(), **{name: Least() for name in NAMES}}
-    own = Counting()
+    least: dict[str, Least] = {}
+    roles: dict[str, str] = {}
     async with Client(addresses) as client:
         await client.create_topic("t", flush="never", replication_factor=3)
-        owner = (await client.topic("t")).partitions[0].owner
-        roles = {name: "owner" if name == owner else "follower" for name in NAMES} | {"client": "client"}
-        async with client.producer("t") as producer:
-            for _ in range(WARM):
-                await producer.send_arrow(columns, partition=0)
-            for at in range(COUNTED_MAX):
-                for node in nodes.values():
-                    await node.run(node.counting.begin)
-                own.begin()
-                await producer.send_arrow(columns, partition=0)
-                least["client"].see(own.end())
-                await asyncio.sleep(SETTLE_S)
-                for name, node in nodes.items():
-                    least[name].see(await node.run(node.counting.end))
-                if at >= COUNTED and all(least[name].found.within(BOUNDS[role]) for name, role in roles.items()):
-                    break  # on a busy machine messages come in more pieces, and it takes longer to see one undisturbed
+        for _ in range(TRIES):
+            owner = await owner_of(client)
+            roles = {name: "owner" if name == owner else "follower" for name in NAMES} | {"client": "client"}
+            least = {name: Least() for name in ("client", *NAMES)}
+            await count(client, nodes, least, roles)
+            if await owner_of(client) == owner:
+                break  # else it was taken over meanwhile, as happens on a busy machine
     for name, role in roles.items():
         print(f"{role} {least[name].found}\n{least[name]}")
     for name, role in roles.items():
