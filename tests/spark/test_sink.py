@@ -1,0 +1,78 @@
+"""What a writing task is named after, which decides what counts as the same work."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark import TaskContext
+
+from pyspark_tidelog import sink
+from pyspark_tidelog.errors import OptionError, TidelogSourceError
+from pyspark_tidelog.sink import TidelogStreamWriter, TidelogWriter, refuse_overwriting
+from pyspark_tidelog.write_options import WriteOptions, parse_write_options
+from pyspark_tidelog.write_task import Wrote
+from tidelog.named_producer import Work
+
+OPTIONS = parse_write_options({"bootstrap": "a:1", "topic": "t"})
+
+
+class Task:
+    """Spark's context of a task."""
+
+    def __init__(self, partition: int, **properties: str) -> None:
+        self._partition = partition
+        self._properties = properties
+
+    def partitionId(self) -> int:  # noqa: N802 - Spark's name
+        return self._partition
+
+    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 - Spark's name
+        return self._properties.get(name)
+
+
+@pytest.fixture
+def works(monkeypatch: pytest.MonkeyPatch) -> list[Work]:
+    done: list[Work] = []
+
+    async def write_rows(rows: Iterator[Any], options: WriteOptions, work: Work) -> Wrote:
+        assert options == OPTIONS
+        done.append(work)
+        return Wrote(len(list(rows)), 1)
+
+    monkeypatch.setattr(sink, "write_rows", write_rows)
+    return done
+
+
+def run_in(monkeypatch: pytest.MonkeyPatch, task: Task) -> None:
+    monkeypatch.setattr(TaskContext, "get", lambda: task)
+
+
+def test_a_micro_batch_is_the_same_work_whoever_does_it(monkeypatch: pytest.MonkeyPatch, works: list[Work]) -> None:
+    for partition, batch in ((3, "7"), (3, "7"), (3, "8"), (4, "8")):
+        run_in(monkeypatch, Task(partition, **{"sql.streaming.queryId": "q", "streaming.sql.batchId": batch}))
+        writer: TidelogStreamWriter = pickle.loads(pickle.dumps(TidelogStreamWriter(OPTIONS)))
+        assert writer.write(iter("ab")) == sink.Written(2, 1)
+    assert works == [Work("spark/q/3", 7), Work("spark/q/3", 7), Work("spark/q/3", 8), Work("spark/q/4", 8)]
+
+
+def test_a_job_is_one_work_of_its_own(monkeypatch: pytest.MonkeyPatch, works: list[Work]) -> None:
+    run_in(monkeypatch, Task(3))
+    writer = TidelogWriter(OPTIONS)
+    for each in (writer, pickle.loads(pickle.dumps(writer)), TidelogWriter(OPTIONS)):
+        each.write(iter(""))
+    first, again, other = works
+    assert first == again
+    assert first != other
+    assert {work.piece for work in works} == {0}
+
+
+def test_without_a_name_nothing_is_written(monkeypatch: pytest.MonkeyPatch, works: list[Work]) -> None:
+    run_in(monkeypatch, Task(0))
+    with pytest.raises(TidelogSourceError, match="rows could be doubled"):
+        TidelogStreamWriter(OPTIONS).write(iter(""))
+    assert works == []
+    with pytest.raises(OptionError, match="append"):
+        refuse_overwriting(overwrite=True)
