@@ -7,6 +7,7 @@ records. Here are the verbs of the user, and what needs a node to be asked: wher
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -170,20 +171,28 @@ class Consumer:
             await self._turn(self._member)
         deadline = asyncio.get_running_loop().time() + timeout_s
         taken = self._cursor.take(max_records)
-        while len(taken) < max_records and (not taken or self._assignment.has_arrivals):
-            waits = not taken and self._cursor.undecodable is None  # a dead letter takes the time that it takes
+        while not taken:
+            waits = self._cursor.undecodable is None  # a dead letter takes the time that it takes
             try:
                 async with asyncio.timeout_at(deadline if waits else None):
                     if not await self.more():
-                        break
-                taken += self._cursor.take(max_records - len(taken))
+                        return taken
             except TimeoutError:
-                break
-            except TidelogError:
-                if not taken:
-                    raise
-                break
+                return taken
+            taken = self._cursor.take(max_records)
+        # From here on nothing is waited for: who is cancelled now would lose what is taken, and it would be committed.
+        with contextlib.suppress(TidelogError):  # the next call raises it
+            while len(taken) < max_records and self._load_next():
+                taken += self._cursor.take(max_records - len(taken))
         return taken
+
+    def _load_next(self) -> bool:
+        if self._cursor.undecodable is not None or (self._member is not None and monotonic() >= self._member.turn_at):
+            return False
+        batch = self._assignment.batch_now()
+        if batch is not None:
+            self._cursor.load(batch)
+        return batch is not None
 
     async def next_batch(self) -> ConsumedBatch | None:
         """Wait for the next batch and return it; None when the consumer was closed.

@@ -46,6 +46,28 @@ async def test_poll_returns_what_is_there_up_to_a_number(node: FakeNode, client:
                 await consumer.poll(**wrong)
 
 
+async def test_poll_waits_for_nothing_once_it_has_records(
+    node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is cancelled while it waits would lose them: they count as handed out, and are committed."""
+    await publish(node, *numbered(50), batch=5)
+    async with client.consumer("t") as consumer:
+        assert len(await consumer.poll(1)) == 1
+        while not consumer.has_arrivals:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+        waited: list[int] = []
+        more = consumer.more
+
+        async def counted() -> bool:
+            waited.append(1)
+            return await more()
+
+        monkeypatch.setattr(consumer, "more", counted)
+        records = await consumer.poll(1000)
+        assert len(records) > 4, "what has arrived is returned, over several batches"
+        assert not waited
+
+
 async def test_poll_returns_what_comes_before_an_error_and_then_raises_it(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(4))
     async with client.consumer("t") as consumer:
