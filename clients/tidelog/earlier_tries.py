@@ -14,14 +14,13 @@ from typing import Final
 
 from tidelog import reading
 from tidelog.named_producer import Instance
-from tidelog.ranges import FETCH_BYTES
+from tidelog.ranges import FETCH_BYTES, WAIT_MS
 from tidelog.routing import Router
 from tidelog_proto.batch import RecordBatch
 
 STRETCH_MIN: Final = 65_536
 """Offsets that are looked through first."""
 _GROWTH: Final = 4
-_WAIT_MS: Final = 5_000
 
 
 class EarlierTries:
@@ -70,7 +69,7 @@ class EarlierTries:
                     offset,
                     max_bytes=FETCH_BYTES,
                     min_bytes=1,
-                    wait_ms=_WAIT_MS,
+                    wait_ms=WAIT_MS,
                     control=True,
                 )
                 for batch in fetched.batches:

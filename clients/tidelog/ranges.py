@@ -21,6 +21,8 @@ from tidelog_proto.batch import RecordBatch
 
 FETCH_BYTES: Final = 8 * 1024 * 1024
 """What one fetch of a range asks for; two of them are held at most."""
+WAIT_MS: Final = 5_000
+"""How long a fetch waits for planned records that a node does not have yet, before they count as lost."""
 
 Fetch = Callable[[int], Fetched]
 """Fetches from an offset on; waits a moment when nothing is there yet."""

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 import pyarrow as pa
 
+from tidelog.arrow import RECORDS_SCHEMA
 from tidelog.client_options import ClientOptions
 from tidelog.errors import InvalidRequestError, OffsetOutOfRangeError
 from tidelog.joined_batches import Joiner, wire_batch
 from tidelog.model import Fetched
-from tidelog.ranges import FETCH_BYTES, OffsetRange, fetch_range
-from tidelog_proto.columns import HEADERS_TYPE, TIMESTAMP_TYPE
+from tidelog.ranges import FETCH_BYTES, WAIT_MS, OffsetRange, fetch_range
 
 if TYPE_CHECKING:
     from tidelog.sync import Client
@@ -29,19 +29,7 @@ if TYPE_CHECKING:
 Point = Literal["earliest", "latest"] | datetime | int | Mapping[int, int]
 """A point of a topic: an end of it, a time (a `datetime`, or µs since 1970), or an offset of each partition."""
 
-_WAIT_MS: Final = 5_000
-
-_FIELDS: Final[list[pa.Field[Any]]] = [
-    pa.field("topic", pa.string(), nullable=False),
-    pa.field("partition", pa.int32(), nullable=False),
-    pa.field("offset", pa.int64(), nullable=False),
-    pa.field("timestamp", TIMESTAMP_TYPE, nullable=False),
-    pa.field("key", pa.binary()),
-    pa.field("value", pa.binary()),
-    pa.field("headers", HEADERS_TYPE, nullable=False),
-    pa.field("tag", pa.string()),
-]
-TABLE_SCHEMA: Final = pa.schema(_FIELDS)
+TABLE_SCHEMA: Final = pa.schema([pa.field("topic", pa.string(), nullable=False), *RECORDS_SCHEMA])
 """All columns that a topic has as a table."""
 
 
@@ -130,7 +118,7 @@ def _batches(
 
             def fetch(offset: int, wanted: OffsetRange = wanted) -> Fetched:
                 return client.fetch(
-                    wanted.topic, wanted.partition, offset, max_bytes=FETCH_BYTES, min_bytes=1, wait_ms=_WAIT_MS
+                    wanted.topic, wanted.partition, offset, max_bytes=FETCH_BYTES, min_bytes=1, wait_ms=WAIT_MS
                 )
 
             constants: dict[str, Any] = {

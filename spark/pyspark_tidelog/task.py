@@ -18,11 +18,8 @@ from pyspark_tidelog.plan import LogClient
 from pyspark_tidelog.reader import read_batches
 from tidelog.errors import UnknownTopicError
 from tidelog.model import Fetched
-from tidelog.ranges import FETCH_BYTES, OffsetRange
+from tidelog.ranges import FETCH_BYTES, WAIT_MS, OffsetRange
 from tidelog.sync import Client
-
-_WAIT_MS: Final = 5_000
-"""How long a fetch waits for planned records that a node does not have yet, before they count as lost."""
 
 _CLIENT_ID: Final = "spark"
 _LOG: Final = logging.getLogger(__name__)
@@ -69,7 +66,7 @@ class RangeReader:
     def _read(self, client: LogClient, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         def fetch(offset: int) -> Fetched:
             return client.fetch(
-                wanted.topic, wanted.partition, offset, max_bytes=FETCH_BYTES, min_bytes=1, wait_ms=_WAIT_MS
+                wanted.topic, wanted.partition, offset, max_bytes=FETCH_BYTES, min_bytes=1, wait_ms=WAIT_MS
             )
 
         return read_batches(
