@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from time import monotonic
 from types import TracebackType
 from typing import Final, Literal, Self
 
@@ -31,6 +30,7 @@ from tidelog.meters import ConsumerMeter, Teller
 from tidelog.model import Committed, ConsumedBatch, Record, TopicPartition
 from tidelog.producer import Producer
 from tidelog.routing import Router
+from tidelog.session_clock import session_time
 
 __all__ = ["Consumer", "ConsumerOptions", "OnOutOfRange", "SeekTo", "Start"]
 
@@ -129,7 +129,7 @@ class Consumer:
     async def __anext__(self) -> Record:
         cursor, member = self._cursor, self._member
         while True:
-            if member is not None and monotonic() >= member.turn_at:
+            if member is not None and session_time() >= member.turn_at:
                 await self._turn(member)
             try:
                 for record in cursor.records:
@@ -143,7 +143,7 @@ class Consumer:
     async def batches(self) -> AsyncIterator[ConsumedBatch]:
         """Iterate over batches: columns instead of records, as they were sent. Deserialisers are not asked."""
         while True:
-            if self._member is not None and monotonic() >= self._member.turn_at:
+            if self._member is not None and session_time() >= self._member.turn_at:
                 await self._turn(self._member)
             batch = self._cursor.rest()
             if batch is not None:
@@ -167,7 +167,7 @@ class Consumer:
         self._check_usable()
         await self.begin()
         await self.ask(polls=True)
-        if self._member is not None and monotonic() >= self._member.turn_at:
+        if self._member is not None and session_time() >= self._member.turn_at:
             await self._turn(self._member)
         deadline = asyncio.get_running_loop().time() + timeout_s
         taken = self._cursor.take(max_records)
@@ -187,7 +187,9 @@ class Consumer:
         return taken
 
     def _load_next(self) -> bool:
-        if self._cursor.undecodable is not None or (self._member is not None and monotonic() >= self._member.turn_at):
+        if self._cursor.undecodable is not None or (
+            self._member is not None and session_time() >= self._member.turn_at
+        ):
             return False
         batch = self._assignment.batch_now()
         if batch is not None:
@@ -206,7 +208,7 @@ class Consumer:
         """
         self._check_usable()
         await self.begin()
-        if self._member is not None and monotonic() >= self._member.turn_at:
+        if self._member is not None and session_time() >= self._member.turn_at:
             await self._turn(self._member)
         return await self._wait_for_batch()
 
@@ -247,7 +249,7 @@ class Consumer:
         self._check_usable()
         if not self._begun:
             await self.begin()
-        if self._member is not None and monotonic() >= self._member.turn_at:
+        if self._member is not None and session_time() >= self._member.turn_at:
             await self._turn(self._member)
         batch = self._assignment.batch_now()
         if batch is None:

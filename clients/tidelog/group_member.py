@@ -25,6 +25,7 @@ from tidelog.group_options import ASSIGNORS, Group
 from tidelog.handover import Handover, ended
 from tidelog.model import TopicPartition
 from tidelog.routing import Router
+from tidelog.session_clock import session_time
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.names import OFFSETS_TOPIC
 from tidelog_proto.partitioner import partition_for_key
@@ -52,7 +53,7 @@ class GroupMember:
         is_waiting: whether the user waits for records.
 
     Attributes:
-        turn_at: by `time.monotonic`, from when on `turn` is to be awaited before anything more is handed out.
+        turn_at: by `session_time`, from when on `turn` is to be awaited before anything more is handed out.
     """
 
     def __init__(
@@ -117,13 +118,13 @@ class GroupMember:
         """
         for _ in range(TURN_STEPS):
             await asyncio.sleep(0)
-        loop, left_s = asyncio.get_running_loop(), TURN_S
+        left_s = TURN_S
         while (life := self._life) is not None and not self._running[0].done():
-            if not life.is_over(loop.time()):
-                left_s = min(TURN_S, life.ends_at - loop.time()) if life.is_joined else TURN_S
+            if not life.is_over(session_time()):
+                left_s = min(TURN_S, life.ends_at - session_time()) if life.is_joined else TURN_S
                 break
             await asyncio.sleep(IDLE_LOOK_S / 50)
-        self.turn_at = time.monotonic() + left_s
+        self.turn_at = session_time() + left_s
 
     async def close(self, *, commits_hand: bool) -> None:
         """Give everything up and leave; a static member's partitions wait for it."""
@@ -149,7 +150,7 @@ class GroupMember:
 
     def _is_over(self) -> bool:
         """Whether others may have the partitions, as this process was stopped or its event loop held up for long."""
-        return self._life is not None and self._life.is_over(asyncio.get_running_loop().time())
+        return self._life is not None and self._life.is_over(session_time())
 
     async def _stay(self) -> None:
         refused = Backoff()
@@ -179,12 +180,11 @@ class GroupMember:
             MemberFencedError: the coordinator says so.
             TidelogError: no trying again helps.
         """
-        loop = asyncio.get_running_loop()
         wait_ms = int(min(self._wish.session_timeout_s, self._wish.poll_timeout_s) * 1000) // WAIT_SHARE
-        backoff, idle = Backoff(), _Idle(self._wish.poll_timeout_s, loop.time())
-        while not life.is_over(loop.time()):
+        backoff, idle = Backoff(), _Idle(self._wish.poll_timeout_s, time.monotonic())
+        while not life.is_over(session_time()):
             self._news.clear()
-            sent_at = loop.time()
+            sent_at = session_time()
             try:
                 reply = await self._unless_news(life, life.heartbeat(wait_ms=wait_ms))
             except TidelogError as error:
@@ -193,15 +193,15 @@ class GroupMember:
                 if self._coordinates is not None:
                     self._router.learn_from(OFFSETS_TOPIC, error, self._coordinates.partition)
                 with contextlib.suppress(TimeoutError):  # whatever it waits for, the end of the session is not to pass
-                    async with asyncio.timeout_at(life.ends_at if life.is_joined else None):
+                    async with asyncio.timeout(life.ends_at - session_time() if life.is_joined else None):
                         await self._router.news(OFFSETS_TOPIC, backoff.next_wait_s(error.retry_after_ms))
                 continue
             backoff.reset()
             if reply is not None:
-                change = life.answered(reply, sent_at=sent_at, now=loop.time())
+                change = life.answered(reply, sent_at=sent_at, now=session_time())
                 self.handover.give_up(life, change.gives_up)
                 self.handover.take_up(life, change.begins)
-            if idle.is_too_long(loop.time(), self._assignment.cursor.progress, waits=self._is_waiting()):
+            if idle.is_too_long(time.monotonic(), self._assignment.cursor.progress, waits=self._is_waiting()):
                 await self._sit_out(life)
                 return
         _log.warning(
@@ -221,7 +221,7 @@ class GroupMember:
         asking = loop.create_task(self._ask(said, wait_ms=said.wait_ms))
         hearing = loop.create_task(self._news.wait())
         try:
-            patience_s = life.ends_at - loop.time() if life.is_joined else None
+            patience_s = life.ends_at - session_time() if life.is_joined else None
             await asyncio.wait({asking, hearing}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
             return asking.result() if asking.done() else None
         finally:

@@ -22,6 +22,7 @@ from tidelog.group_membership import Membership, Place
 from tidelog.group_options import Group, OnPartitions
 from tidelog.model import TopicPartition
 from tidelog.routing import Router
+from tidelog.session_clock import session_time
 
 _LOOK_S: Final = 0.01
 
@@ -162,7 +163,7 @@ class Handover:
         return {(topic_id, number) for number in positions}
 
     async def _begin(self, life: Membership, topic: str, topic_id: bytes, positions: Mapping[int, int]) -> None:
-        now = asyncio.get_running_loop().time()
+        now = session_time()
         may = life.begin(((topic_id, number) for number in positions), now=now)
         starts = {TopicPartition(topic, number): positions[number] for _, number in sorted(may)}
         if not starts:
@@ -217,7 +218,7 @@ class Handover:
         self, life: Membership, stands: dict[TopicPartition, int], hand: Mapping[TopicPartition, int]
     ) -> None:
         """Let go in good order, or where others may read already by this member's clock, without it."""
-        if life.is_over(asyncio.get_running_loop().time()):
+        if life.is_over(session_time()):
             await self._part_without(stands)
             return
         untold = frozenset(stands) - self._told

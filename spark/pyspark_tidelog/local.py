@@ -32,6 +32,7 @@ from pyspark_tidelog.java import end_started, find_java, write_java_home
 
 _JVM_EXIT_TIMEOUT_S: Final = 20.0
 _JAVA_HOME: Final = "java"
+_PYTHONS: Final = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
 
 _LOG_CONFIG: Final = """\
 rootLogger.level = {level}
@@ -95,7 +96,8 @@ def local_spark(
     for name, value in settings.items():
         builder = builder.config(name, value)
     if SparkContext._gateway is not None:  # noqa: SLF001 - the only way to ask whether the Java process runs
-        return builder.getOrCreate()
+        with _environment(_PYTHONS):  # each context reads them anew when it is made
+            return builder.getOrCreate()
     atexit.register(_end_java)
     with _environment(_launch_environment(directory, log_level)), warnings.catch_warnings():
         # Starting imports pyspark's test helpers, which complain about a pandas that nobody here uses.
@@ -127,8 +129,7 @@ def _launch_environment(directory: Path, log_level: str) -> dict[str, str]:
     (configuration / "log4j2.properties").write_text(_LOG_CONFIG.format(level=log_level), encoding="utf-8")
     return {
         "JAVA_HOME": str(java_home),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        **_PYTHONS,
         "SPARK_CONF_DIR": str(configuration),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }

@@ -79,6 +79,19 @@ async def test_a_member_whose_loop_is_blocked_hands_out_nothing_when_its_session
         assert consumer.member_id != before
 
 
+async def test_a_member_whose_machine_slept_hands_out_nothing_when_its_session_is_over(
+    real: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The monotonic clock, which the event loop's timers go by, stood still meanwhile."""
+    topic = await new_topic(real, partitions=1, records=10)
+    async with real.consumer(topic, group=Group(topic, session_timeout_s=30.0, commit="manual")) as consumer:
+        assert (await anext(consumer)).value == b"0:0"
+        before, clock = consumer.member_id, time.clock_gettime
+        monkeypatch.setattr(time, "clock_gettime", lambda which: clock(which) + 60.0)
+        assert (await anext(consumer)).value == b"0:0", "another member may have read on: this one begins again"
+        assert consumer.member_id != before
+
+
 async def test_a_user_who_never_waits_stays_a_member(real: Client) -> None:
     """Iterating over what has arrived needs no waiting; the member gets its turns all the same."""
     topic = await new_topic(real, partitions=1, records=100)
@@ -243,7 +256,7 @@ async def test_closing_during_the_join_leaves_no_member(real: Client) -> None:
         await asyncio.sleep(wait_s)
         await asyncio.gather(consumer.close(), consumer.close())
     async with reading(real.consumer(topic, group=topic)) as reader:
-        await until(lambda: len(reader.consumer.assignment()) == 1, 2.0)
+        await until(lambda: len(reader.consumer.assignment()) == 1, 7.0)  # less than a session
         assert len((await real.groups.describe(topic)).members) == 1
 
 

@@ -56,7 +56,9 @@ class Bound(NamedTuple):
         return self.calls <= other.calls and self.files <= other.files
 
 
-BOUNDS: Final = {"client": Bound(122, 27), "owner": Bound(282, 47), "follower": Bound(148, 37)}
+# An owner makes 274 calls in 47 files where the answers of its followers come in one step, as they mostly do. Where
+# they come one by one in all samples, as on some machines, it makes one step more, and looks at its deadlines in it.
+BOUNDS: Final = {"client": Bound(122, 27), "owner": Bound(360, 56), "follower": Bound(148, 37)}
 """The client's files were 24 until what splits columns, where a client belongs, and for whom it asks got their own."""
 
 
@@ -144,21 +146,17 @@ def nodes(tmp_path: Path) -> Iterator[dict[str, NodeThread]]:
             node.stop()
 
 
-GOSSIP: Final = "cluster/gossip.py"
-
-
 class Least:
-    """How often each function was called at least, in samples in which no datagram came or left.
+    """How often each function was called at least in a sample.
 
-    Function by function, and not the smallest sample: on a busy machine timers ring in each of them, but others.
+    Function by function, and not the smallest sample: on a busy machine timers ring and datagrams come in each of them,
+    but others.
     """
 
     def __init__(self) -> None:
         self.calls: Counter[str] | None = None
 
     def see(self, calls: Counter[str]) -> None:
-        if any(GOSSIP in name for name in calls):
-            return
         self.calls = calls if self.calls is None else self.calls & calls  # the smaller count of each
 
     @property

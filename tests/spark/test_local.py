@@ -25,6 +25,7 @@ def told():
         "java_home": runtime.getProperty("java.home"),
         "shuffle": spark.conf.get("spark.sql.shuffle.partitions"),
         "pid": spark.sparkContext._gateway.proc.pid,
+        "python": spark.sparkContext.pythonExec,
         "changed": {name for name in before if os.environ.get(name) != before[name]}
         | {name for name in os.environ if name not in before and not name.startswith("SPARK_AUTH")
            and name != "SPARK_BUFFER_SIZE"},
