@@ -122,9 +122,8 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
     else:
         raise unsupported_media_type(media_type, JSON, RAW)
     outcomes = await publish(gateway, topic, records, surface="http")
-    results, status = results_of(outcomes)
-    duplicates = sum(outcome.duplicates for outcome in outcomes if isinstance(outcome, Receipt))
-    return json_response({"results": results} | ({"duplicates": duplicates} if duplicates else {}), status)
+    answer, status = answer_of(outcomes)
+    return json_response(answer, status)
 
 
 def _raw_record(body: bytes, key: str | None, tag: str | None, partition: int | None) -> Records:
@@ -172,18 +171,19 @@ async def _publish_once(place: Place, records: Records) -> list[Outcome]:
     return await outcomes
 
 
-def results_of(outcomes: list[Outcome]) -> tuple[list[dict[str, Any]], int]:
-    """Return outcomes as the API shows them, and the status: 200 when all are stored, else 207."""
+def answer_of(outcomes: list[Outcome]) -> tuple[dict[str, Any], int]:
+    """Return outcomes as the API shows them (a `PublishView`), and the status: 200 when all are stored, else 207."""
     results: list[dict[str, Any]] = []
-    status = 200
+    status, duplicates = 200, 0
     for outcome in outcomes:
         if isinstance(outcome, TidelogError):
             status = 207
             results.append({"error": from_error(outcome).brief()})
         else:
+            duplicates += outcome.duplicates
             place = {"partition": outcome.partition}
             results.append(place | {"offset": outcome.offset} if outcome.offset >= 0 else place)
-    return results, status
+    return {"results": results} | ({"duplicates": duplicates} if duplicates else {}), status
 
 
 async def _accept_loose(producer: Producer, records: Records) -> Awaitable[list[Outcome]]:

@@ -52,7 +52,7 @@ async def test_topics(http: httpx.AsyncClient, topic: str) -> None:
     assert (await http.get(f"/v1/topics/{topic}")).status_code == 404
 
 
-async def test_duplicates_are_dropped_and_told(http: httpx.AsyncClient) -> None:
+async def test_duplicates_are_dropped_and_told(http: httpx.AsyncClient, gateway_address: str) -> None:
     name = f"t-{secrets.token_hex(4)}"
     made = await http.post("/v1/topics", json={"name": name, "deduplicate_s": 600, "deduplicate_records": 1000})
     assert (made.json()["deduplicate_s"], made.json()["deduplicate_records"]) == (600, 1000)
@@ -65,10 +65,13 @@ async def test_duplicates_are_dropped_and_told(http: httpx.AsyncClient) -> None:
     assert many.status_code == 200
     assert many.json()["duplicates"] == 50
     assert [each.get("offset") for each in many.json()["results"]] == [*range(2, 152), *[None] * 50]
+    async with opened(gateway_address) as socket:
+        await socket.send(json.dumps({"id": 1, "pub": {"topic": name, "records": [{"value": "a"}, {"value": "b"}]}}))
+        assert await receive(socket) == {"id": 1, "ok": {"results": [{"partition": 0}] * 2, "duplicates": 2}}
     altered = await http.patch(f"/v1/topics/{name}", json={"deduplicate_s": 0, "deduplicate_records": 0})
     assert altered.json()["deduplicate_s"] == 0
     assert (await http.post(path, json={"records": [{"value": "a"}]})).json() == {
-        "results": [{"partition": 0, "offset": 152}]
+        "results": [{"partition": 0, "offset": 153}]  # a batch of duplicates alone takes one offset
     }
 
 

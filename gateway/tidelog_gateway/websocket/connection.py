@@ -20,7 +20,7 @@ from tidelog_gateway.known_caller import KnownCaller
 from tidelog_gateway.offsets import commit
 from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.problems import Problem, from_error
-from tidelog_gateway.publish import publish, results_of
+from tidelog_gateway.publish import answer_of, publish
 from tidelog_gateway.websocket.delivery import Delivery
 from tidelog_gateway.websocket.messages import Sub
 from tidelog_gateway.websocket.sending import Sender, SlowClientError
@@ -202,7 +202,7 @@ class Connection:
     async def _published(self, action: Publish) -> None:
         async def results() -> dict[str, Any]:
             outcomes = await publish(self._gateway, action.topic, action.records, surface="websocket")
-            return {"results": results_of(outcomes)[0]}
+            return answer_of(outcomes)[0]
 
         await self._send(await self._answer(action.id, results()))
 
