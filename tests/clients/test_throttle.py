@@ -44,10 +44,10 @@ async def test_nothing_is_published_before_the_debt_is_paid() -> None:
 
 
 async def test_after_a_debt_publishes_go_one_by_one_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CAREFUL_S", 0.05)
+    monkeypatch.setattr(module, "CAREFUL_S", 0.5)
     world = World()
     world.heard(1)
-    await asyncio.sleep(0.01)
+    await settled(world.throttle.may_publish, "a debt of a millisecond lasts")
     world.throttle.published(1_000)
     assert not world.throttle.may_publish()
     world.wait("a")
@@ -56,8 +56,7 @@ async def test_after_a_debt_publishes_go_one_by_one_for_a_while(monkeypatch: pyt
     world.throttle.answered(1_000)
     assert world.woken == ["a"]
     world.throttle.published(1_000)
-    await asyncio.sleep(0.06)
-    assert world.throttle.may_publish()
+    await settled(world.throttle.may_publish, "it goes one by one for ever")
 
 
 async def test_who_waits_for_an_answer_that_tells_of_a_debt_waits_for_that_too() -> None:

@@ -1,0 +1,64 @@
+"""Where each mutant was noticed when somebody last looked: tests begin there, which saves them the way up to it.
+
+A hint that is out of date costs one run more. `python -m tests.simulation.hints` writes them anew, in some minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final
+
+SEEDS: Final = 80
+WALKS: Final = 300
+WHOLE_SEEDS: Final = 60
+_FILE: Final = Path(__file__).with_name("hints.json")
+
+
+def hint(room: str, name: str) -> tuple[str, int] | None:
+    """Return a way ("seed", "walk") and a number; None: nobody has looked.
+
+    Args:
+        room: "core" or "whole".
+        name: of the mutant.
+    """
+    way, _, number = json.loads(_FILE.read_text()).get(room, {}).get(name, "").partition(" ")
+    return (way, int(number)) if number else None
+
+
+def _found(job: tuple[str, str]) -> tuple[str, str, str]:
+    from tests.simulation import kill  # noqa: PLC0415 - they ask for hints themselves
+    from tests.simulation.whole import kill as whole  # noqa: PLC0415
+
+    room, name = job
+    look: Callable[[], str] = (
+        partial(kill.notice, name, seeds=SEEDS, walks=WALKS)
+        if room == "core"
+        else partial(whole.notice, name, WHOLE_SEEDS)
+    )
+    return room, name, look().partition(":")[0]
+
+
+def main() -> int:
+    """Look where each mutant is noticed, and write it down; the exit code says whether one never was."""
+    from tests.simulation import mutants  # noqa: PLC0415
+    from tests.simulation.whole import mutants as whole  # noqa: PLC0415
+
+    jobs = [("core", name) for name in mutants.MUTANTS] + [("whole", name) for name in whole.MUTANTS]
+    found: dict[str, dict[str, str]] = {"core": {}, "whole": {}}
+    with get_context("fork").Pool(os.cpu_count() or 1) as pool:
+        for room, name, at in pool.imap_unordered(_found, jobs, chunksize=1):
+            print(f"{room}: {name}: {at or 'never'}", flush=True)
+            if at:
+                found[room][name] = at
+    _FILE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    return 0 if sum(map(len, found.values())) == len(jobs) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
