@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog import Client
+from tidelog.client_options import ClientOptions
 from tidelog.pool import parse_addresses
 from tidelog_loadtest import probe_client, product
 from tidelog_loadtest.cluster_stand import cluster_stand, copies_on
@@ -78,6 +79,8 @@ class Plan:
     nodes: int = 1
     idle_poll_us: int = POLL_US_DEFAULT
     """How long client and nodes look for the next small message before they sleep."""
+    secure: bool = False
+    """Whether the node is a secured one and the probe speaks TLS, see `protected`; one node that is started here."""
 
     def budget(self, batch_records: int, share: float = 1.0) -> Budget:
         """Return the budget of one round, or of a share of one."""
@@ -109,11 +112,15 @@ async def produce(plan: Plan, flush: FlushName) -> Result:
 
         async def probe_round(mine: Run) -> Run:
             same = Budget(batches=mine.batches)
-            return await probe_client.append_run(where.probe_port, payloads, same, window=plan.window)
+            return await probe_client.append_run(
+                where.probe_port, payloads, same, window=plan.window, tls=where.probe_tls
+            )
 
         warm_bytes = WARM_BYTES if plan.records is None else 0
         mine, limit = await in_turns(plan, where, product_round, probe_round, warm_bytes=warm_bytes)
-    return Result("produce", flush, plan.size_bytes, plan.batch_records, mine, limit, encoding.records_per_s)
+    return Result(
+        "produce", flush, plan.size_bytes, plan.batch_records, mine, limit, encoding.records_per_s, secure=plan.secure
+    )
 
 
 async def consume(plan: Plan, flush: FlushName) -> Result:
@@ -135,16 +142,16 @@ async def consume(plan: Plan, flush: FlushName) -> Result:
         budget = plan.budget(plan.batch_records)
         stored = await product.produce_run(client, topic, batches, batch_bytes, budget, window=plan.window)
         same = Budget(batches=stored.batches)
-        await probe_client.append_run(where.probe_port, payloads, same, window=plan.window)
+        await probe_client.append_run(where.probe_port, payloads, same, window=plan.window, tls=where.probe_tls)
 
         async def product_round(_share: float) -> Run:
             return await product.consume_run(client, topic, stored.records)
 
         async def probe_round(_: Run) -> Run:
-            return await probe_client.read_run(where.probe_port, read_bytes=read_bytes)
+            return await probe_client.read_run(where.probe_port, read_bytes=read_bytes, tls=where.probe_tls)
 
         mine, limit = await in_turns(plan, where, product_round, probe_round)
-    return Result("consume", flush, plan.size_bytes, plan.batch_records, mine, limit, 0.0)
+    return Result("consume", flush, plan.size_bytes, plan.batch_records, mine, limit, 0.0, secure=plan.secure)
 
 
 async def latency(plan: Plan, flush: FlushName) -> Result:
@@ -166,10 +173,11 @@ async def latency(plan: Plan, flush: FlushName) -> Result:
             return await product.latency_run(client, topic, value, plan.budget(1, share))
 
         async def probe_round(mine: Run) -> Run:
-            return await probe_client.append_run(where.probe_port, payloads, Budget(batches=mine.batches), window=1)
+            same = Budget(batches=mine.batches)
+            return await probe_client.append_run(where.probe_port, payloads, same, window=1, tls=where.probe_tls)
 
         mine, limit = await in_turns(plan, where, product_round, probe_round)
-    return Result("latency", flush, plan.size_bytes, 1, mine, limit, 0.0, by_latency=True)
+    return Result("latency", flush, plan.size_bytes, 1, mine, limit, 0.0, by_latency=True, secure=plan.secure)
 
 
 @contextlib.asynccontextmanager
@@ -184,9 +192,11 @@ async def _running(
             payload_bytes=payload_bytes,
             window=plan.window,
             keep_bytes=keep_bytes,
+            secure=plan.secure,
         )
     else:
         assert plan.bootstrap is None, "the nodes of a cluster are started here"
+        assert not plan.secure, "one node is secured"
         place = cluster_stand(
             nodes=plan.nodes,
             data=plan.data,
@@ -198,9 +208,14 @@ async def _running(
     async with (
         _looking(plan.idle_poll_us),
         place as where,
-        Client(where.bootstrap, client_id="tidelog-bench", idle_poll_us=plan.idle_poll_us) as client,
+        Client(where.bootstrap, **_client_options(plan, where)) as client,
     ):
         yield where, client
+
+
+def _client_options(plan: Plan, where: Stand) -> ClientOptions:
+    own: ClientOptions = {"client_id": "tidelog-bench", "idle_poll_us": plan.idle_poll_us}
+    return {**own, **where.client_options}
 
 
 @contextlib.asynccontextmanager

@@ -23,6 +23,7 @@ from tidelog_loadtest.fairness import STAGES, FairnessPlan, fairness
 from tidelog_loadtest.keyed import MOMENTS as KEYED_MOMENTS
 from tidelog_loadtest.keyed import KeyedPlan, keyed
 from tidelog_loadtest.many_partitions import MOMENTS, ManyPlan, many_partitions
+from tidelog_loadtest.permissions import PermissionsPlan, permissions
 from tidelog_loadtest.product import FlushName
 from tidelog_loadtest.progress import shown
 from tidelog_loadtest.result import Result, caption_of, table_of
@@ -55,6 +56,10 @@ NodesOption = Annotated[int, typer.Option("--nodes", min=1, max=9, help="Nodes t
 OneNodeOption = Annotated[int, typer.Option("--nodes", min=1, max=1, help="Nodes to start: one.")]
 FlushOption = Annotated[FlushChoice, typer.Option("--flush", help="The topic's flush.")]
 BootstrapOption = Annotated[str | None, typer.Option("--bootstrap", help="Measure this node instead of an own one.")]
+SecureOption = Annotated[
+    bool,
+    typer.Option("--secure", help="A node with certificates, identities and permissions; a probe that speaks TLS."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON: an object, or a list with --flush both.")]
 
 
@@ -69,6 +74,7 @@ def register(app: typer.Typer) -> None:
     group.command("keys")(keys)
     group.command("client")(client)
     group.command("fairness")(fair)
+    group.command("permissions")(asking)
     cluster_commands.register(group)
     app.add_typer(group, name="bench")
 
@@ -82,13 +88,14 @@ def produce(
     rounds: RoundsOption = 5,
     nodes: NodesOption = 1,
     flush: FlushOption = FlushChoice.NEVER,
+    secure: SecureOption = False,
     bootstrap: BootstrapOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Publish Arrow record batches to one partition, as fast as they are acknowledged."""
-    _refuse_foreign_cluster(nodes, bootstrap)
-    plan = bench.Plan(size, batch_records, rounds, seconds, records, data, bootstrap, nodes=nodes)
+    _refuse_foreign(nodes, bootstrap, secure=secure)
+    plan = bench.Plan(size, batch_records, rounds, seconds, records, data, bootstrap, nodes=nodes, secure=secure)
     _show(bench.produce, plan, flush, as_json=as_json)
 
 
@@ -101,13 +108,14 @@ def consume(
     rounds: RoundsOption = 5,
     nodes: OneNodeOption = 1,
     flush: FlushOption = FlushChoice.NEVER,
+    secure: SecureOption = False,
     bootstrap: BootstrapOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Read a partition from its beginning as Arrow columns; --records or --seconds say how much is stored first."""
-    del nodes  # the parser holds it at one
-    plan = bench.Plan(size, batch_records, rounds, seconds, records, data, bootstrap)
+    _refuse_foreign(nodes, bootstrap, secure=secure)
+    plan = bench.Plan(size, batch_records, rounds, seconds, records, data, bootstrap, secure=secure)
     _show(bench.consume, plan, flush, as_json=as_json)
 
 
@@ -139,14 +147,23 @@ def latency(
         int,
         typer.Option("--idle-poll-us", min=0, max=POLL_US_MAX, help="What client and nodes are set to; 0: they sleep."),
     ] = POLL_US_DEFAULT,
+    secure: SecureOption = False,
     bootstrap: BootstrapOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Publish one record at a time; the ratio is of the median times, the product's to the probe's."""
-    _refuse_foreign_cluster(nodes, bootstrap)
+    _refuse_foreign(nodes, bootstrap, secure=secure)
     plan = bench.Plan(
-        size, 1, rounds, records=records, data=data, bootstrap=bootstrap, nodes=nodes, idle_poll_us=idle_poll_us
+        size,
+        1,
+        rounds,
+        records=records,
+        data=data,
+        bootstrap=bootstrap,
+        nodes=nodes,
+        idle_poll_us=idle_poll_us,
+        secure=secure,
     )
     _show(bench.latency, plan, flush, as_json=as_json)
 
@@ -254,9 +271,32 @@ def fair(
     cluster_commands.show(result, data, as_json=as_json)
 
 
-def _refuse_foreign_cluster(nodes: int, bootstrap: str | None) -> None:
+def asking(
+    *,
+    records: Annotated[int, typer.Option("--records", min=1, help="Publishes to each node in a round.")] = 200,
+    rules: Annotated[int, typer.Option("--rules", min=0, max=10_000, help="Rules about others.")] = 200,
+    size: SizeOption = 100,
+    rounds: RoundsOption = 99,
+    flush: Annotated[cluster_commands.OneFlushChoice, typer.Option("--flush", help="The topics' flush.")] = (
+        cluster_commands.OneFlushChoice.NEVER
+    ),
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish one record at a time to a node that asks nobody and to one that asks who calls and what he may."""
+    plan = PermissionsPlan(records, rules, rounds, size, flush.value, data)
+    with shown(rounds) as tell:
+        result = uvloop.run(permissions(plan, tell))
+    cluster_commands.show(result, data, as_json=as_json)
+
+
+def _refuse_foreign(nodes: int, bootstrap: str | None, *, secure: bool) -> None:
     if nodes > 1 and bootstrap is not None:
         raise CommandFailed("--nodes starts nodes and --bootstrap names a running one: give one of them", EXIT_USAGE)
+    if secure and (nodes > 1 or bootstrap is not None):
+        raise CommandFailed(
+            "--secure is about one node that is started for it: leave --nodes and --bootstrap", EXIT_USAGE
+        )
 
 
 def _show(measure: Measure, plan: bench.Plan, flush: FlushChoice, *, as_json: bool) -> None:

@@ -9,6 +9,7 @@ checks the CRC32C of every record batch that comes back, as a consumer must.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -181,31 +182,42 @@ class _Reader(asyncio.BufferedProtocol):
             self.done.set_exception(ProbeFailedError(f"the limit probe closed the connection: {exc}"))
 
 
-async def append_run(port: int, payloads: Sequence[Payload | ArrowPayload], budget: Budget, *, window: int) -> Run:
+async def append_run(
+    port: int,
+    payloads: Sequence[Payload | ArrowPayload],
+    budget: Budget,
+    *,
+    window: int,
+    tls: ssl.SSLContext | None = None,
+) -> Run:
     """Push `payloads` in turn, `window` in flight, until the budget is spent and all is acknowledged.
+
+    With `tls` the event loop encrypts what is sent.
 
     Raises:
         ProbeFailedError: the server closed the connection (its stderr says why).
     """
     loop = asyncio.get_running_loop()
-    transport, sender = await loop.create_connection(lambda: _Appender(payloads, budget, window), "127.0.0.1", port)
+    transport, sender = await loop.create_connection(
+        lambda: _Appender(payloads, budget, window), "127.0.0.1", port, ssl=tls
+    )
     try:
         return await sender.done
     finally:
         transport.close()
 
 
-async def read_run(port: int, *, read_bytes: int) -> Run:
+async def read_run(port: int, *, read_bytes: int, tls: ssl.SSLContext | None = None) -> Run:
     """Read everything that is stored, `read_bytes` a request, checking every batch.
 
     All stored payloads must be of one length, and `read_bytes` a multiple of that length `aligned`, so that no
-    batch straddles two replies.
+    batch straddles two replies. `tls` is as for `append_run`.
 
     Raises:
         ProbeFailedError: the server closed the connection, or a batch came back changed.
     """
     loop = asyncio.get_running_loop()
-    transport, reader = await loop.create_connection(lambda: _Reader(read_bytes), "127.0.0.1", port)
+    transport, reader = await loop.create_connection(lambda: _Reader(read_bytes), "127.0.0.1", port, ssl=tls)
     try:
         return await reader.done
     finally:

@@ -20,6 +20,7 @@ import json
 import mmap
 import os
 import signal
+import ssl
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,7 @@ import uvloop
 from crc32c import crc32c
 
 from tidelog_loadtest.probe_wire import APPEND, READ, REPLY, REQUEST, aligned
+from tidelog_proto.tls_files import TlsFiles, server_context
 
 PREALLOCATE_BYTES: Final = 64 * 1024 * 1024
 """How far the file is allocated ahead of the writes, in one step."""
@@ -220,13 +222,13 @@ class ProbeProtocol(asyncio.BufferedProtocol):
         self._transport.abort()
 
 
-async def serve(server: ProbeServer, make: Callable[[], ProbeProtocol]) -> None:
+async def serve(server: ProbeServer, make: Callable[[], ProbeProtocol], tls: ssl.SSLContext | None = None) -> None:
     """Listen on a free loopback port, say so on stdout, and run until SIGTERM or SIGINT; `make` for a connection."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    listener = await loop.create_server(make, "127.0.0.1", 0)
+    listener = await loop.create_server(make, "127.0.0.1", 0, ssl=tls)
     port: int = listener.sockets[0].getsockname()[1]
     print(json.dumps({"event": "ready", "port": port}), flush=True)  # noqa: T201 - the parent reads this line
     await stop.wait()
@@ -248,7 +250,11 @@ def parser_of(description: str) -> argparse.ArgumentParser:
 
 def main() -> None:
     """Run the probe as a process of its own."""
-    arguments = parser_of("The limit probe's server").parse_args()
+    parser = parser_of("The limit probe's server")
+    parser.add_argument("--tls-cert", type=Path, help="speak TLS with this certificate, by the event loop's layer")
+    parser.add_argument("--tls-key", type=Path, help="the certificate's private key")
+    arguments = parser.parse_args()
+    tls = server_context(TlsFiles(arguments.tls_cert, arguments.tls_key)) if arguments.tls_cert else None
     server = ProbeServer(
         arguments.data,
         sync=arguments.sync,
@@ -256,7 +262,7 @@ def main() -> None:
         window=arguments.window,
         keep_bytes=arguments.keep_bytes,
     )
-    uvloop.run(serve(server, lambda: ProbeProtocol(server)))
+    uvloop.run(serve(server, lambda: ProbeProtocol(server), tls))
 
 
 if __name__ == "__main__":

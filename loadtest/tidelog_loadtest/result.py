@@ -49,7 +49,12 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One measurement. `by_latency`: the ratio is of median latencies (less is better), not of rates."""
+    """One measurement.
+
+    Attributes:
+        by_latency: the ratio is of median latencies (less is better), not of rates.
+        secure: both sides spoke TLS, and the product asked who called and what he may.
+    """
 
     benchmark: str
     flush: str
@@ -59,6 +64,7 @@ class Result:
     probe: Side
     encode_records_per_s: float
     by_latency: bool = False
+    secure: bool = False
 
     @property
     def ratio(self) -> float:
@@ -75,6 +81,7 @@ class Result:
         return {
             "benchmark": self.benchmark,
             "flush": self.flush,
+            "secure": self.secure,
             "size_bytes": self.size_bytes,
             "batch_records": self.batch_records,
             "records": self.product.records,
@@ -103,8 +110,9 @@ def _latency(latency: Latency | None) -> dict[str, float] | None:
 def table_of(result: Result) -> Table:
     """Return a result as a table of figures, the product's beside the probe's; it fits 80 columns."""
     runs = result.product.runs
+    how = f"{'TLS, ' if result.secure else ''}flush={result.flush}"
     table = Table(
-        title=f"{result.benchmark}, flush={result.flush}: {result.size_bytes}-byte values, "
+        title=f"{result.benchmark}, {how}: {result.size_bytes}-byte values, "
         f"{result.batch_records:,} a batch, {len(runs)} rounds, {result.product.seconds:.1f} s",
         min_width=60,
     )

@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import ssl
 import tempfile
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
+from tidelog.client_options import ClientOptions
 from tidelog_cli.children import Child, running
 from tidelog_cli.failures import CommandFailed
+from tidelog_loadtest.protected import protect
 
 _LOG_TAIL_BYTES: Final = 2_000
 
@@ -31,6 +34,8 @@ class Stand:
         product_pids: name to process id of what a product run costs: the client, and the node if it is ours.
         probe_pids: the same for a run of the probe.
         directory: where both keep their files.
+        client_options: what the product's client is made with.
+        probe_tls: how the probe is called; None: in clear text.
     """
 
     bootstrap: str
@@ -38,6 +43,8 @@ class Stand:
     product_pids: dict[str, int]
     probe_pids: dict[str, int]
     directory: Path
+    client_options: ClientOptions = field(default_factory=ClientOptions)
+    probe_tls: ssl.SSLContext | None = None
 
 
 @contextlib.asynccontextmanager
@@ -49,6 +56,7 @@ async def stand(
     payload_bytes: int,
     window: int,
     keep_bytes: int | None = None,
+    secure: bool = False,
 ) -> AsyncIterator[Stand]:
     """Start the children, enter when they are ready, stop them and delete their files on the way out.
 
@@ -59,6 +67,7 @@ async def stand(
         payload_bytes: the longest payload that the probe will get.
         window: the most payloads in flight.
         keep_bytes: how long the probe's file gets before it begins again at its front; without it there is no bound.
+        secure: whether both speak TLS, and the node asks who calls and what he may; see `protected`.
 
     Raises:
         CommandFailed: a child did not start; the message names its log.
@@ -67,13 +76,19 @@ async def stand(
     try:
         async with contextlib.AsyncExitStack() as stack:
             product_pids = {"client": os.getpid()}
+            protected = protect(directory) if secure else None
+            client_options = ClientOptions()
             if bootstrap is None:
-                node = await _start_node(stack, directory)
+                node = await _start_node(stack, directory, *(protected.node_options if protected else ()))
                 bootstrap = f"127.0.0.1:{node.ready['port']}"
                 product_pids["node"] = node.process.pid
+                if protected:
+                    client_options = await protected.admit(bootstrap)
             sizes = ["--frame-bytes", str(payload_bytes), "--window", str(window)]
             if keep_bytes is not None:
                 sizes += ["--keep-bytes", str(keep_bytes)]
+            if protected:
+                sizes += protected.probe_options
             probe = await _start_probe(stack, directory, *sizes, *(["--sync"] if sync else []))
             yield Stand(
                 bootstrap=bootstrap,
@@ -81,13 +96,15 @@ async def stand(
                 product_pids=product_pids,
                 probe_pids={"client": os.getpid(), "probe": probe.process.pid},
                 directory=directory,
+                client_options=client_options,
+                probe_tls=protected.probe_tls if protected else None,
             )
     finally:
         shutil.rmtree(directory)
 
 
-async def _start_node(stack: contextlib.AsyncExitStack, directory: Path) -> Child:
-    arguments = ("node", "--data", str(directory / "node"), "--port", "0", "--management-port", "0")
+async def _start_node(stack: contextlib.AsyncExitStack, directory: Path, *options: str) -> Child:
+    arguments = ("node", *options, "--data", str(directory / "node"), "--port", "0", "--management-port", "0")
     log_path = directory / "node.log"
     log: IO[bytes] = stack.enter_context(log_path.open("wb"))
     try:

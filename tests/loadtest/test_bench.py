@@ -62,6 +62,13 @@ async def test_the_latency_of_a_quorum(tmp_path: Path) -> None:
     assert result.ratio > 0
 
 
+async def test_both_sides_are_encrypted_and_the_node_asks_who_calls(tmp_path: Path) -> None:
+    plan = bench.Plan(batch_records=100, rounds=1, records=2_000, data=tmp_path, secure=True)
+    result = await bench.produce(plan, "never")
+    assert [run.records for run in result.product.runs] == [run.records for run in result.probe.runs] == [2_000]
+    assert result.document(environment_of(tmp_path))["secure"]
+
+
 async def test_nothing_is_left_behind(tmp_path: Path) -> None:
     await bench.latency(bench.Plan(rounds=1, records=1, data=tmp_path), "never")
     assert next(tmp_path.iterdir(), None) is None  # noqa: ASYNC240 - a test may look at a directory

@@ -94,3 +94,18 @@ def test_nodes_that_run_are_not_started(plans: list[bench.Plan]) -> None:
     assert isinstance(outcome.exception, CommandFailed)
     assert outcome.exception.exit_code == 2
     assert not plans
+
+
+@pytest.mark.parametrize("name", ["produce", "consume", "latency"])
+def test_a_secured_node_is_measured_on_request(plans: list[bench.Plan], name: str) -> None:
+    code, _ = _invoke(name, "--secure")
+    assert code == 0
+    assert [plan.secure for plan in plans] == [True]
+
+
+@pytest.mark.parametrize("foreign", [("--nodes", "3"), ("--bootstrap", "127.0.0.1:1")])
+def test_only_a_node_of_its_own_is_secured(plans: list[bench.Plan], foreign: tuple[str, ...]) -> None:
+    outcome = _run("produce", "--secure", *foreign)
+    assert isinstance(outcome.exception, CommandFailed)
+    assert outcome.exception.exit_code == 2
+    assert not plans

@@ -5,12 +5,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.authority import Authority
 
 from tidelog_loadtest.measure import Budget, latency_of
 from tidelog_loadtest.payloads import encoded, value_batches
 from tidelog_loadtest.probe_client import Payload, ProbeFailedError, append_run, payload_of, read_run
 from tidelog_loadtest.probe_server import ProbeProtocol, ProbeServer
 from tidelog_loadtest.probe_wire import aligned
+from tidelog_proto.tls_files import TlsFiles, client_context, server_context
 
 WINDOW = 3
 BATCH_RECORDS = 50
@@ -40,6 +42,24 @@ async def test_what_is_appended_is_read_back_whole(port: int, payloads: list[Pay
     assert latency.p50 > 0
     read = await read_run(port, read_bytes=2 * aligned(payloads[0].length_bytes))
     assert (read.batches, read.records, read.length_bytes) == (pushed.batches, pushed.records, pushed.length_bytes)
+
+
+async def test_the_same_in_tls(tmp_path: Path, payloads: list[Payload]) -> None:
+    files = Authority(tmp_path / "ca").files("server", "probe")
+    server = ProbeServer(tmp_path, sync=False, frame_bytes_max=payloads[0].length_bytes, window=WINDOW)
+    listener = await asyncio.get_running_loop().create_server(
+        lambda: ProbeProtocol(server), "127.0.0.1", 0, ssl=server_context(files)
+    )
+    port = listener.sockets[0].getsockname()[1]
+    tls = client_context(TlsFiles(ca=files.ca))
+    pushed = await append_run(port, payloads, Budget(batches=11), window=WINDOW, tls=tls)
+    read = await read_run(port, read_bytes=2 * aligned(payloads[0].length_bytes), tls=tls)
+    assert (read.batches, read.records) == (pushed.batches, pushed.records) == (11, 11 * BATCH_RECORDS)
+    with pytest.raises(ProbeFailedError):
+        await append_run(port, payloads, Budget(batches=1), window=1)
+    listener.close()
+    await server.disconnect()
+    server.close()
 
 
 async def test_a_window_of_one_is_a_round_trip_each(port: int, payloads: list[Payload]) -> None:
