@@ -15,11 +15,21 @@ from typing import Final
 
 from tidelog.errors import InvalidRequestError, NodeUnreachableError, TidelogError
 from tidelog.passwords import Password
-from tidelog.showing import Showing, Shown, ShownAtOnce, text_of
+from tidelog.showing import SecretFile, Showing, Shown, ShownAtOnce
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import TOKEN_BYTES_MAX
 
-__all__ = ["ApiKey", "ApiKeyFile", "Credentials", "Password", "Token", "TokenFile", "asked_each_time", "showing"]
+__all__ = [
+    "ApiKey",
+    "ApiKeyFile",
+    "Credentials",
+    "Password",
+    "Token",
+    "TokenFile",
+    "asked_each_time",
+    "carried",
+    "showing",
+]
 
 API_KEY_VARIABLE: Final = "TIDELOG_API_KEY"
 API_KEY_FILE_VARIABLE: Final = "TIDELOG_API_KEY_FILE"
@@ -36,8 +46,8 @@ class ApiKeyFile:
         path: of a file with nothing but the key in it.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
+    def __init__(self, path: str | os.PathLike[str] | SecretFile) -> None:
+        self._file = path if isinstance(path, SecretFile) else SecretFile(path, "API key", KEY_CHARS_MAX)
 
     def __call__(self) -> str:
         """Return the key.
@@ -45,7 +55,11 @@ class ApiKeyFile:
         Raises:
             InvalidRequestError: the file cannot be read.
         """
-        return text_of(self._path, "API key", KEY_CHARS_MAX)
+        return self._file.text()
+
+    def carried(self) -> ApiKeyFile:
+        """See `carried`."""
+        return ApiKeyFile(self._file.carried())
 
 
 ApiKey = str | Callable[[], str]
@@ -92,12 +106,16 @@ class TokenFile:
         path: of a file with nothing but the token in it.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
+    def __init__(self, path: str | os.PathLike[str] | SecretFile) -> None:
+        self._file = path if isinstance(path, SecretFile) else SecretFile(path, "token", TOKEN_BYTES_MAX)
 
     async def shown(self) -> Shown:
         """See `Showing`."""
-        return ShownAtOnce(pb.Credentials(token=_checked(text_of(self._path, "token", TOKEN_BYTES_MAX))))
+        return ShownAtOnce(pb.Credentials(token=_checked(self._file.text())))
+
+    def carried(self) -> TokenFile:
+        """See `carried`."""
+        return TokenFile(self._file.carried())
 
 
 Credentials = ApiKey | Token | TokenFile | Password
@@ -147,7 +165,29 @@ def showing(api_key: ApiKey | None = None, credentials: Credentials | None = Non
     return _ShownKey(asked_each_time(credentials))
 
 
-def _of_environment() -> Showing | None:
+def carried(credentials: Credentials | None) -> Credentials | None:
+    """Return how the same is shown in another process, perhaps on another machine, to which this is pickled.
+
+    Files are looked for there, too, so that what is renewed counts; where they are not, what they hold now does.
+
+    Args:
+        credentials: None: what the environment of this process names.
+
+    Returns:
+        None where that names nothing: then that of the other process counts.
+
+    Raises:
+        InvalidRequestError: a file cannot be read, or the environment contradicts itself.
+    """
+    if credentials is None:
+        path = os.environ.get(API_KEY_FILE_VARIABLE)
+        credentials = ApiKeyFile(path) if path else os.environ.get(API_KEY_VARIABLE) or _of_environment()
+    if isinstance(credentials, ApiKeyFile | TokenFile | Password):
+        return credentials.carried()
+    return credentials
+
+
+def _of_environment() -> TokenFile | Password | None:
     """Return the token or the password that the environment names; None: neither, or an API key as well."""
     if os.environ.get(API_KEY_FILE_VARIABLE) or os.environ.get(API_KEY_VARIABLE):
         return None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.errors import InvalidRequestError, UnauthenticatedError
-from tidelog.showing import Shown, text_of
+from tidelog.showing import SecretFile, Shown
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.saslprep import saslprep
 from tidelog_proto.scram import (
@@ -37,21 +37,26 @@ class Password:
         InvalidRequestError: nobody has such a name.
     """
 
-    def __init__(self, user: str, password: str | Path) -> None:
+    def __init__(self, user: str, password: str | Path | SecretFile) -> None:
         try:
             user_name(user)
         except ValueError as error:
             raise InvalidRequestError(f"{user!r} is no name of a user: {error}") from error
         self._user = user
+        if isinstance(password, Path):
+            password = SecretFile(password, "password", PASSWORD_CHARS_MAX)
         self._password = password
         self._stretched: tuple[tuple[str, bytes, int], bytes] | None = None
 
     async def shown(self) -> Shown:
         """See `tidelog.showing.Showing`."""
         password = self._password
-        if isinstance(password, Path):
-            password = text_of(password, "password", PASSWORD_CHARS_MAX)
-        return _Exchange(self, self._user, password)
+        return _Exchange(self, self._user, password if isinstance(password, str) else password.text())
+
+    def carried(self) -> Password:
+        """See `tidelog.credentials.carried`."""
+        password = self._password
+        return Password(self._user, password if isinstance(password, str) else password.carried())
 
     async def stretch(self, password: str, salt: bytes, iterations: int) -> bytes:
         """Return what a password is stretched to; the last one is remembered, as it takes tens of milliseconds.

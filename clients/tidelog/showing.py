@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Protocol
 
@@ -62,6 +63,44 @@ class ShownAtOnce:
 
     def check(self, reply: pb.HelloReply) -> None:
         """See `Shown`."""
+
+
+class SecretFile:
+    """A file with nothing but a secret in it, read again each time.
+
+    Args:
+        path: of the file.
+        what: is in it, for messages.
+        chars_max: what counts of it.
+        kept: the secret as it was; it counts while the file is not to be had.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], what: str, chars_max: int, kept: str = "") -> None:
+        self._path = Path(path)
+        self._what = what
+        self._chars_max = chars_max
+        self._kept = kept
+
+    def text(self) -> str:
+        """Return the secret.
+
+        Raises:
+            InvalidRequestError: the file cannot be read.
+        """
+        try:
+            return text_of(self._path, self._what, self._chars_max) or self._kept
+        except InvalidRequestError:
+            if not self._kept:
+                raise
+            return self._kept
+
+    def carried(self) -> SecretFile:
+        """Return the same for where the file may not be: with what it holds now.
+
+        Raises:
+            InvalidRequestError: as `text`.
+        """
+        return SecretFile(self._path.absolute(), self._what, self._chars_max, self.text())
 
 
 def text_of(path: Path, what: str, chars_max: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -39,12 +39,14 @@ class Tls:
         cert_file: the certificate that the client shows to nodes that know it by one; "": none.
         key_file: the private key of that; "": it is in `cert_file`, too.
         ca_pem: certificates of CAs themselves, where there is no file.
+        cert_pem: the certificate to show and its private key themselves, where there is no file.
     """
 
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
     ca_pem: str = field(default="", repr=False)
+    cert_pem: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         """Check what can be checked without looking at files.
@@ -54,26 +56,37 @@ class Tls:
         """
         if self.ca_file and self.ca_pem:
             raise InvalidRequestError("a client has the file of a CA or its text, not both")
+        if self.cert_file and self.cert_pem:
+            raise InvalidRequestError("a client has the file of its certificate or its text, not both")
         if self.key_file and not self.cert_file:
             raise InvalidRequestError("a private key is of no use without its certificate: give cert_file, too")
 
     def files(self) -> TlsFiles:
         """Return them as paths."""
-        return TlsFiles(_path(self.cert_file), _path(self.key_file), _path(self.ca_file), self.ca_pem)
+        paths = (_path(self.cert_file), _path(self.key_file), _path(self.ca_file))
+        return TlsFiles(*paths, self.ca_pem, self.cert_pem)
 
     def carried(self) -> Tls:
-        """Return the same with the CAs themselves instead of their file, for where that file is not.
+        """Return the same with what is in the files instead of the files, for where these are not.
 
         Raises:
-            InvalidRequestError: it cannot be read.
+            InvalidRequestError: one cannot be read.
         """
-        ca = _path(self.ca_file)
-        if ca is None:
-            return self
+        ca, cert = _path(self.ca_file), _path(self.cert_file)
         try:
-            return replace(self, ca_file="", ca_pem=read_pem(ca, "the CA").decode("ascii", "replace"))
+            ca_pem = self.ca_pem if ca is None else _text(read_pem(ca, "the CA"))
+            cert_pem = self.cert_pem
+            if cert is not None:
+                key = _path(self.key_file)
+                own = read_pem(cert, "the certificate", is_secret=key is None)
+                cert_pem = _text(own if key is None else own + b"\n" + read_pem(key, "the private key", is_secret=True))
         except TlsFilesError as error:
             raise InvalidRequestError(str(error)) from error
+        return Tls(ca_pem=ca_pem, cert_pem=cert_pem)
+
+
+def _text(pem: bytes) -> str:
+    return pem.decode("ascii", "replace")
 
 
 def _path(text: str) -> Path | None:

@@ -12,7 +12,7 @@ import os
 import ssl
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -38,12 +38,14 @@ class TlsFiles:
         key: the private key of that, readable by its owner (and a group) alone; None: it is in `cert`, too.
         ca: certificates of the CAs that are believed; None: those of the system, where others are to be believed.
         ca_pem: such certificates themselves, instead of a file.
+        cert_pem: its own certificate and its private key themselves, instead of files.
     """
 
     cert: Path | None = None
     key: Path | None = None
     ca: Path | None = None
-    ca_pem: str = ""
+    ca_pem: str = field(default="", repr=False)
+    cert_pem: str = field(default="", repr=False)
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
@@ -76,6 +78,8 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
         _believe(context, files)
     if files.cert is not None:
         _show(context, files)
+    elif files.cert_pem:
+        _show_text(context, files.cert_pem)
     return context
 
 
@@ -111,6 +115,19 @@ def _show(context: ssl.SSLContext, files: TlsFiles) -> None:
             raise
         what = f"{files.cert} and {key} are no certificate in PEM and its private key: {_reason(error)}"
         raise TlsFilesError(what) from error
+
+
+def _show_text(context: ssl.SSLContext, text: str) -> None:
+    """Show a certificate that is in no file. OpenSSL's loader wants one: it is given memory, which reaches no disk."""
+    descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(text.encode())
+        file.flush()
+        try:
+            context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=lambda: "")
+        except (OSError, ValueError) as error:
+            what = f"what was given is no certificate in PEM and its private key: {_reason(error)}"
+            raise TlsFilesError(what) from error
 
 
 def _reason(error: Exception) -> str:

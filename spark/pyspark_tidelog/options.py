@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from pyspark_tidelog.access import ACCESS_FOREIGN, ACCESS_OPTION_NAMES, SECRETS, Access, access_of
 from pyspark_tidelog.errors import OptionError
 from pyspark_tidelog.option_values import (
     NUMBER_MAX,
@@ -29,10 +30,6 @@ from pyspark_tidelog.option_values import (
     per_partition,
     timestamp_us,
 )
-from tidelog.contexts import the_context
-from tidelog.credentials import Password, Token, TokenFile, asked_each_time
-from tidelog.errors import InvalidRequestError
-from tidelog.tls import Tls, tls_of
 
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
@@ -58,8 +55,7 @@ MAX_TRIGGER_DELAY_S_DEFAULT: Final = 15 * 60.0
 
 _PER_PARTITION = Mapping[str, Mapping[int, int]]
 OPTION_NAMES: Final = (
-    "bootstrap",
-    "context",
+    *ACCESS_OPTION_NAMES,
     "subscribe",
     "subscribePattern",
     "assign",
@@ -84,9 +80,7 @@ STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTrigge
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
 _FOREIGN: Final = {
-    "kafka.bootstrap.servers": "bootstrap",
-    "bootstrap.servers": "bootstrap",
-    "servers": "bootstrap",
+    **ACCESS_FOREIGN,
     "topic": "subscribe",
     "topics": "subscribe",
     "path": "subscribe",
@@ -154,9 +148,7 @@ class ReadOptions:
     """What a batch read or a stream was asked for.
 
     Attributes:
-        bootstrap: addresses of nodes, "host:port".
-        api_key: what nodes are shown that ask who one is; None: what the environment has.
-        tls: how nodes are reached; None: not in TLS.
+        access: to the cluster.
         selection: which topics and partitions.
         starting: where ranges begin (inclusive).
         ending: where ranges end (exclusive); of a batch read.
@@ -170,7 +162,7 @@ class ReadOptions:
         max_delay_s: but no longer than this.
     """
 
-    bootstrap: tuple[str, ...]
+    access: Access
     selection: Selection
     starting: Position
     ending: Position
@@ -179,11 +171,9 @@ class ReadOptions:
     fail_on_data_loss: bool
     columns: tuple[str, ...]
     max_records_per_batch: int
-    api_key: str | None = field(default=None, repr=False)
     max_offsets: int | None = None
     min_offsets: int | None = None
     max_delay_s: float = MAX_TRIGGER_DELAY_S_DEFAULT
-    tls: Tls | None = None
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
@@ -198,15 +188,13 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
     """
     options = known_only(given, OPTION_NAMES, _FOREIGN)
     _refuse_other_kind(options, streaming=streaming)
-    bootstrap, api_key, tls = where(options)
+    access = access_of(options)
     max_offsets = count(options, "maxOffsetsPerTrigger", NUMBER_MAX)
     min_offsets = count(options, "minOffsetsPerTrigger", NUMBER_MAX)
     if max_offsets and min_offsets and min_offsets > max_offsets:
         raise OptionError("option 'minOffsetsPerTrigger' is above 'maxOffsetsPerTrigger': a batch would never begin.")
     return ReadOptions(
-        bootstrap=bootstrap,
-        api_key=api_key,
-        tls=tls,
+        access=access,
         selection=_selection(options),
         starting=_position(options, "starting", Edge.LATEST if streaming else Edge.EARLIEST, one_edge=not streaming),
         ending=_position(options, "ending", Edge.LATEST, one_edge=True),
@@ -268,6 +256,11 @@ def known_only(given: Mapping[str, str], names: Sequence[str], foreign: Mapping[
     options: dict[str, str] = {}
     for name, value in _without_table(given).items():
         lower = name.lower()
+        if lower in SECRETS:
+            raise OptionError(
+                f"option {name!r} would show a secret in plans and logs: put it into a file, and name that by "
+                f"{SECRETS[lower]!r}."
+            )
         if lower not in known:
             meant = foreign.get(lower)
             hint = f" Did you mean {meant!r}?" if meant else did_you_mean(name, known)
@@ -282,36 +275,6 @@ def _without_table(given: Mapping[str, str]) -> Mapping[str, str]:
         return given
     prefix = "option."
     return {name[len(prefix) :]: value for name, value in given.items() if name.startswith(prefix)}
-
-
-def where(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, Tls | None]:
-    """Return addresses, the API key, and how nodes are reached.
-
-    The key and the CA are read here: tasks run where neither file nor environment may be.
-
-    Raises:
-        OptionError: they say neither or both of where the cluster is, or the context is not to be had.
-    """
-    addresses, context = comma_list(options.get("bootstrap", "")), options.get("context")
-    if addresses and context:
-        raise OptionError("options 'bootstrap' and 'context' both say where the cluster is: give one of them.")
-    if not addresses and not context:
-        # Spark hands the OPTIONS of CREATE TABLE to a Python source when the table is made, and not when it is read.
-        hint = "" if options else " (A table forgets its OPTIONS: use a TEMPORARY VIEW, or SELECT ... WITH (...).)"
-        raise OptionError(f"option 'bootstrap' is missing: give the address of a node, such as '127.0.0.1:7400'.{hint}")
-    try:
-        named = the_context(context) if context else None
-        credentials = None if named is None else named.credentials()
-        if isinstance(credentials, Token | TokenFile | Password):
-            raise OptionError(
-                "option 'context': Spark shows API keys only, and this context has a token or a password."
-            )
-        key = asked_each_time(credentials)()
-        tls = tls_of(None if named is None else named.encryption())
-        tls = None if tls is None else tls.carried()
-    except InvalidRequestError as error:
-        raise OptionError(f"option 'context': {error}" if context else str(error)) from error
-    return addresses if named is None else named.bootstrap, key or None, tls
 
 
 def _selection(options: Mapping[str, str]) -> Selection:

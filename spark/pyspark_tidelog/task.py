@@ -21,7 +21,6 @@ from tidelog.model import Fetched
 from tidelog.ranges import FETCH_BYTES, WAIT_MS, OffsetRange
 from tidelog.sync import Client
 
-_CLIENT_ID: Final = "spark"
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -48,8 +47,8 @@ class RangeReader:
 
     def client(self) -> Client:
         """Return a new client as the options say; it is for the caller to close."""
-        options = self._options
-        return Client(options.bootstrap, client_id=_CLIENT_ID, api_key=options.api_key, tls=options.tls or False)
+        access = self._options.access
+        return Client(access.bootstrap, **access.client_options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range.

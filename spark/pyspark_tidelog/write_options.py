@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypeVar, get_args
 
+from pyspark_tidelog.access import ACCESS_FOREIGN, ACCESS_OPTION_NAMES, Access, access_of
 from pyspark_tidelog.errors import OptionError
 from pyspark_tidelog.option_values import flag
-from pyspark_tidelog.options import known_only, where
+from pyspark_tidelog.options import known_only
 from tidelog.model import Acks, Compression
-from tidelog.tls import Tls
 
 T = TypeVar("T")
 
-WRITE_OPTION_NAMES: Final = ("bootstrap", "context", "topic", "acks", "compression", "failOnChangedRows")
+WRITE_OPTION_NAMES: Final = (*ACCESS_OPTION_NAMES, "topic", "acks", "compression", "failOnChangedRows")
 _FOREIGN: Final = {
-    "kafka.bootstrap.servers": "bootstrap",
-    "bootstrap.servers": "bootstrap",
-    "servers": "bootstrap",
+    **ACCESS_FOREIGN,
     "subscribe": "topic",
     "path": "topic",
     "kafka.acks": "acks",
@@ -34,22 +32,18 @@ class WriteOptions:
     """Where and how to write.
 
     Attributes:
-        bootstrap: addresses of nodes, "host:port".
-        api_key: what nodes are shown that ask who one is; None: what the environment has.
-        tls: how they are reached; None: in clear text.
+        access: to the cluster.
         topic: for all rows; None: each row names its own.
         acks: as a producer's.
         compression: as a producer's.
         fail_on_changed_rows: whether a batch that is done once more fails when its rows are no longer the same.
     """
 
-    bootstrap: tuple[str, ...]
+    access: Access
     topic: str | None
     acks: Acks
     compression: Compression | None
     fail_on_changed_rows: bool
-    api_key: str | None = field(default=None, repr=False)
-    tls: Tls | None = field(default=None, repr=False)
 
 
 def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
@@ -60,13 +54,10 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
     """
     ours = {name: value for name, value in given.items() if name.lower() not in _SPARKS_OWN}
     options = known_only(ours, WRITE_OPTION_NAMES, _FOREIGN)
-    bootstrap, api_key, tls = where(options)
     acks: dict[str, Acks] = {each: each for each in get_args(Acks)}
     codecs: dict[str, Compression | None] = {_NONE: None, **{each: each for each in get_args(Compression)}}
     return WriteOptions(
-        bootstrap=bootstrap,
-        api_key=api_key,
-        tls=tls,
+        access=access_of(options),
         topic=options.get("topic") or None,
         acks=_one_of(options, "acks", acks, "quorum"),
         compression=_one_of(options, "compression", codecs, _NONE),

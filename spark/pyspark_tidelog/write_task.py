@@ -48,9 +48,7 @@ async def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, w
         TidelogError: not all could be written; says of which topic.
     """
     writers: dict[str, TopicWriter] = {}
-    async with Client(
-        options.bootstrap, client_id="spark", api_key=options.api_key, tls=options.tls or False
-    ) as client:
+    async with Client(options.access.bootstrap, **options.access.client_options) as client:
         try:
             while (batch := await asyncio.to_thread(next, batches, None)) is not None:
                 for rows in rows_by_place(batch, options.topic):

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 import pyarrow as pa
 
+from tidelog.credentials import Credentials
 from tidelog.errors import OffsetOutOfRangeError, UnknownTopicError
 from tidelog.model import Fetched, Offset, Partition, Topic
 from tidelog.tls import Tls
@@ -80,7 +81,7 @@ class FakeClient:
     asked: list[tuple[str, Any, tuple[int, ...]]] = field(default_factory=list)
 
     def __call__(
-        self, bootstrap: tuple[str, ...], *, client_id: str, api_key: str | None, tls: Tls | Literal[False]
+        self, bootstrap: tuple[str, ...], *, client_id: str, credentials: Credentials | None, tls: Tls | Literal[False]
     ) -> FakeClient:
         return self
 

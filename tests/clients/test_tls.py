@@ -62,10 +62,26 @@ def test_files_are_read_when_they_are_needed_and_again_when_they_change(tmp_path
 
 def test_the_ca_is_carried_to_where_its_file_is_not(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    carried = Tls(str(authority.ca), "/c.pem").carried()
-    assert carried == Tls(cert_file="/c.pem", ca_pem=authority.ca.read_text())
+    own = authority.files("client", "job")
+    assert own.cert is not None
+    assert own.key is not None
+    carried = Tls(str(authority.ca), str(own.cert), str(own.key)).carried()
+    assert carried.ca_pem == authority.ca.read_text()
+    assert carried.cert_pem == f"{own.cert.read_text()}\n{own.key.read_text()}"
+    assert (carried.ca_file, carried.cert_file, carried.key_file) == ("", "", "")
+    both = tmp_path / "both.pem"
+    both.touch(mode=0o600)
+    both.write_text(carried.cert_pem)
+    assert Tls(cert_file=str(both)).carried().cert_pem == carried.cert_pem
+    assert carried.carried() == carried
     assert Tls().carried() == Tls()
     assert "BEGIN" not in repr(carried)
-    assert isinstance(Trust(Tls(ca_pem=carried.ca_pem))(), ssl.SSLContext)
+    assert isinstance(Trust(carried)(), ssl.SSLContext)
+    with pytest.raises(InvalidRequestError, match="no certificate in PEM"):
+        Trust(Tls(cert_pem="nothing"))()
+    with pytest.raises(InvalidRequestError, match="not both"):
+        Tls(cert_file="/c.pem", cert_pem="text")
+    with pytest.raises(InvalidRequestError, match="cannot read the private key"):
+        Tls(cert_file=str(own.cert), key_file=str(tmp_path / "none")).carried()
     with pytest.raises(InvalidRequestError, match="cannot read the CA"):
         Tls(str(tmp_path / "none")).carried()

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,8 +38,15 @@ class Node:
 
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    data = tmp_path_factory.mktemp("node")
-    command = [sys.executable, "-m", "tidelog_cli", "node", "--data", str(data / "data")]
+    with started_node(tmp_path_factory.mktemp("node")) as node:
+        yield node
+
+
+@contextmanager
+def started_node(data: Path, *options: str) -> Iterator[Node]:
+    """Run a node in a directory, as a process."""
+    data.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "tidelog_cli", "node", *options, "--data", str(data / "data")]
     with (data / "log").open("w") as log:
         process = subprocess.Popen(
             [*command, "--port", "0", "--management-port", "0"],

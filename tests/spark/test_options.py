@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_tidelog.access import Access
 from pyspark_tidelog.errors import OptionError
 from pyspark_tidelog.options import (
     COLUMN_NAMES,
@@ -23,8 +23,6 @@ from pyspark_tidelog.options import (
     SubscribePattern,
     parse_options,
 )
-from tidelog.contexts import Context, Contexts, change_contexts
-from tidelog.tls import Tls
 
 BARE = {"bootstrap": "127.0.0.1:7400", "subscribe": "flights"}
 
@@ -41,7 +39,7 @@ def refused(options: dict[str, str]) -> str:
 
 def test_the_least_that_can_be_said_reads_everything() -> None:
     assert parse_options(BARE) == ReadOptions(
-        bootstrap=("127.0.0.1:7400",),
+        access=Access(("127.0.0.1:7400",)),
         selection=Subscribe(("flights",)),
         starting=Edge.EARLIEST,
         ending=Edge.LATEST,
@@ -56,7 +54,7 @@ def test_the_least_that_can_be_said_reads_everything() -> None:
 def test_names_come_in_any_case_as_spark_lowers_them() -> None:
     options = {"BOOTSTRAP": " a:1 , b:2 ", "Subscribe": "x, y,x", "failondataloss": "FALSE", "minpartitions": "7"}
     result = parse_options(options)
-    assert result.bootstrap == ("a:1", "b:2")
+    assert result.access.bootstrap == ("a:1", "b:2")
     assert result.selection == Subscribe(("x", "y"))
     assert not result.fail_on_data_loss
     assert result.min_partitions == 7
@@ -98,33 +96,6 @@ def test_the_topics_are_named_in_exactly_one_way() -> None:
     assert "'bootstrap' is missing" in refused({"subscribe": "t"})
     assert "TEMPORARY VIEW" not in refused({"subscribe": "t"})
     assert "use a TEMPORARY VIEW" in refused({})
-
-
-def test_a_context_says_where_and_who(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDELOG_CONTEXTS", str(tmp_path / "contexts.json"))
-    context = Context(("a:1", "b:2"), api_key="tlk_secret")
-    change_contexts(lambda _: Contexts({"prod": context}, None))
-    found = parse_options({"context": "prod", "subscribe": "t"})
-    assert (found.bootstrap, found.api_key) == (("a:1", "b:2"), "tlk_secret")
-    assert "secret" not in repr(found)
-    bearer = Context(("a:1",), token_file="/tokens/prod")
-    change_contexts(lambda contexts: Contexts({**contexts.by_name, "bearer": bearer}, None))
-    assert "API keys only" in refused({"context": "bearer", "subscribe": "t"})
-    assert "no context 'prd'" in refused({"context": "prd", "subscribe": "t"})
-    assert "give one of them" in refused({**BARE, "context": "prod"})
-    monkeypatch.setenv("TIDELOG_API_KEY", "tlk_of_environment")
-    assert parse_options(BARE).api_key == "tlk_of_environment"
-    monkeypatch.delenv("TIDELOG_API_KEY")
-    assert parse_options(BARE).api_key is None
-
-
-def test_the_ca_is_read_where_the_query_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert parse_options(BARE).tls is None
-    ca = tmp_path / "ca.pem"
-    monkeypatch.setenv("TIDELOG_CA_FILE", str(ca))
-    assert "cannot read the CA" in refused(BARE)
-    ca.write_text("the CA")
-    assert parse_options(BARE).tls == Tls(ca_pem="the CA")
 
 
 def test_patterns_and_assignments() -> None:
@@ -211,4 +182,4 @@ def test_nothing_but_option_errors_comes_out(options: dict[str, Any]) -> None:
         result = parse_options(options)
     except OptionError:
         return
-    assert result.bootstrap
+    assert result.access.bootstrap

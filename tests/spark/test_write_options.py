@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from pyspark_tidelog.access import Access
 from pyspark_tidelog.errors import OptionError
 from pyspark_tidelog.write_options import WriteOptions, parse_write_options
 
@@ -9,9 +10,13 @@ BARE = {"bootstrap": "a:1, b:2"}
 
 
 def test_what_is_not_said() -> None:
-    assert parse_write_options(BARE) == WriteOptions(("a:1", "b:2"), None, "quorum", None, fail_on_changed_rows=True)
+    assert parse_write_options(BARE) == WriteOptions(
+        Access(("a:1", "b:2")), None, "quorum", None, fail_on_changed_rows=True
+    )
     given = {**BARE, "Topic": "t", "ACKS": "all", "compression": "ZSTD", "failOnChangedRows": "false", "queryName": "q"}
-    assert parse_write_options(given) == WriteOptions(("a:1", "b:2"), "t", "all", "zstd", fail_on_changed_rows=False)
+    assert parse_write_options(given) == WriteOptions(
+        Access(("a:1", "b:2")), "t", "all", "zstd", fail_on_changed_rows=False
+    )
 
 
 @pytest.mark.parametrize(
