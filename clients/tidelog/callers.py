@@ -7,13 +7,24 @@ meanwhile. Such a client shares the connections of the one that it was made of, 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from tidelog.connection import Connection
-from tidelog.errors import NodeUnreachableError, TicketRefusedError, TidelogError, error_of
+from tidelog.errors import (
+    NodeUnreachableError,
+    TicketRefusedError,
+    TidelogError,
+    UnauthenticatedError,
+    error_of,
+)
+from tidelog.passwords import Password
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.features import ON_BEHALF
+
+LOGINS_MAX: Final = 3
+"""So often a login is begun that nodes do not go on with."""
 
 
 class Caller(Protocol):
@@ -96,3 +107,35 @@ def identified(reply: pb.IdentifyReply) -> Identified:
     if reply.HasField("error"):
         raise NotIdentifiedError(error_of(reply.error))
     return Identified(reply.principal, reply.expires_us or None, reply.ticket, reply.ticket_ms / 1000)
+
+
+async def proven(ask: Callable[[pb.Identify], Awaitable[pb.IdentifyReply]], password: Password) -> Identified:
+    """Return who knows a password, by proving to the cluster that this client has it (SCRAM-SHA-256, ADR 0094).
+
+    Args:
+        ask: sends IDENTIFY to any node, and returns its answer.
+        password: of the caller.
+
+    Raises:
+        NotIdentifiedError: nobody who has such a password.
+        UnauthenticatedError: a node has not proven that it knows the user.
+        TidelogError: as `ask`; or nodes do not go on with what has begun.
+    """
+    reply = pb.IdentifyReply()
+    for _ in range(LOGINS_MAX):
+        shown = await password.shown()
+        reply = await ask(pb.Identify(credentials=shown.credentials))
+        if not reply.HasField("challenge"):
+            identified(reply)
+            raise NodeUnreachableError("a node answers a login as no node does that knows of passwords")
+        try:
+            answer = await shown.answer(reply.challenge)
+        except UnauthenticatedError as error:
+            raise NotIdentifiedError(error) from error
+        reply = await ask(pb.Identify(credentials=answer, login=reply.login))
+        if reply.error.code == pb.EPOCH_CHANGING:
+            continue
+        found = identified(reply)
+        shown.check(pb.HelloReply(scram=reply.scram))
+        return found
+    raise error_of(reply.error)

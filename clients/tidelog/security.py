@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal
 
-from tidelog.callers import Caller, Identified, identified
+from tidelog.callers import Caller, Identified, identified, proven
 from tidelog.errors import InvalidRequestError
-from tidelog.passwords import user_of
+from tidelog.passwords import Password, user_of
 from tidelog.quota import Quota, QuotaUsage, quota_of, quota_to, usage_of
 from tidelog.routing import Router, repeated
 from tidelog_proto import broker_pb2 as pb
@@ -260,17 +260,21 @@ class Security:
         frame = await self._router.call_any(partial(repeated, pb.Envelope(access_test=asked)), repeatable=True)
         return Verdict(frame.envelope.access_test_reply.allowed, frame.envelope.access_test_reply.because)
 
-    async def identify(self, credentials: pb.Credentials) -> Identified:
-        """Return who has shown credentials, for a gateway that may `impersonate`.
+    async def identify(self, credentials: pb.Credentials | Password) -> Identified:
+        """Return who has shown credentials, for a gateway that may `impersonate`; a password is proven, not sent.
 
         Raises:
             NotIdentifiedError: nobody whom the cluster knows, and why.
             TidelogError: this client may not ask, or nobody answers.
         """
         self._check_usable()
-        envelope = pb.Envelope(identify=pb.Identify(credentials=credentials))
-        frame = await self._router.call_any(partial(repeated, envelope), repeatable=True)
-        return identified(frame.envelope.identify_reply)
+        if isinstance(credentials, Password):
+            return await proven(self._ask, credentials)
+        return identified(await self._ask(pb.Identify(credentials=credentials)))
+
+    async def _ask(self, asked: pb.Identify) -> pb.IdentifyReply:
+        frame = await self._router.call_any(partial(repeated, pb.Envelope(identify=asked)), repeatable=True)
+        return frame.envelope.identify_reply
 
     async def revision(self) -> bytes:
         """Return what is the same for as long as no identity and no rule changes, for who may `impersonate`.

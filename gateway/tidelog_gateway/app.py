@@ -26,6 +26,7 @@ from tidelog_gateway.answers import AnswersMiddleware
 from tidelog_gateway.authentication import AuthenticationMiddleware
 from tidelog_gateway.callers import Callers, told
 from tidelog_gateway.context import Gateway, gateway_of
+from tidelog_gateway.credentials import Shown, UserPassword
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.known_caller import KnownCaller
 from tidelog_gateway.limits import LimitsMiddleware
@@ -37,7 +38,6 @@ from tidelog_gateway.producers import Kept, Producers
 from tidelog_gateway.request_ids import REQUEST_ID_HEADER, RequestIdMiddleware, request_id_of
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket import route as websocket_route
-from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 ROUTERS: Final = (
@@ -95,8 +95,8 @@ def callers_of(own: Gateway, kept: Kept) -> Callers:
     def open_client(caller: KnownCaller) -> Client:
         return Client(own.settings.bootstrap, client_id=CLIENT_ID, router=own.client.security.for_caller(caller))
 
-    async def identify(credentials: pb.Credentials) -> Identified:
-        return await own.client.security.identify(credentials)
+    async def identify(shown: Shown) -> Identified:
+        return await own.client.security.identify(shown.proof if isinstance(shown, UserPassword) else shown)
 
     async def revision() -> bytes:
         return await own.client.security.revision()

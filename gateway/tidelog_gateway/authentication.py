@@ -15,12 +15,11 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidelog_gateway.callers import Callers
-from tidelog_gateway.credentials import credentials_in, refuse_secrets_in, unauthenticated
+from tidelog_gateway.credentials import Shown, credentials_in, refuse_secrets_in, unauthenticated
 from tidelog_gateway.origins import refuse_foreign
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.request_ids import request_id_of
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_proto import broker_pb2 as pb
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics", "/openapi.json", "/docs"})
 """For operators, and what says how to use the rest: nothing here names a topic, a group or a caller."""
@@ -53,7 +52,7 @@ class AuthenticationMiddleware:
                 return
             await self.app(scope, receive, send)
 
-    def _credentials(self, scope: Scope) -> pb.Credentials | None:
+    def _credentials(self, scope: Scope) -> Shown | None:
         """Return what a request shows, None where nobody asks for it yet.
 
         Raises:

@@ -29,7 +29,7 @@ from tidelog.callers import Identified, NotIdentifiedError
 from tidelog.client import Client
 from tidelog.errors import AccessError, InvalidRequestError, TidelogError
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.credentials import refused
+from tidelog_gateway.credentials import Shown, UserPassword, bytes_of, refused
 from tidelog_gateway.known_caller import Identify, KnownCaller
 from tidelog_gateway.problems import Problem, from_error
 from tidelog_gateway.producers import Kept, Producers
@@ -44,6 +44,10 @@ ASKED_AT_ONCE: Final = 32
 """Questions to nodes about callers that are under way: half of what a node looks at."""
 WAITING_MAX: Final = 1024
 """Credentials that wait for that."""
+PASSWORDS_AT_ONCE: Final = 4
+"""Passwords that are proven at a time: each takes some 20 ms of a core."""
+PASSWORDS_WAITING_MAX: Final = 256
+"""Those that wait for that; keys and tokens do not wait for them."""
 REFUSED_S: Final = 2.0
 """For so long what was wrong is wrong."""
 REFUSED_MAX: Final = 4096
@@ -104,6 +108,8 @@ class Callers:
         self._refused: OrderedDict[bytes, tuple[float, TidelogError]] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[_Kept]] = {}
         self._turns = asyncio.Semaphore(ASKED_AT_ONCE)
+        self._password_turns = asyncio.Semaphore(PASSWORDS_AT_ONCE)
+        self._passwords_asked: set[bytes] = set()
         self._tries = Tries(own.settings.wrong_credentials_max, clock)
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -111,7 +117,7 @@ class Callers:
         return len(self._kept)
 
     @contextlib.asynccontextmanager
-    async def use(self, credentials: pb.Credentials, address: str) -> AsyncIterator[Gateway]:
+    async def use(self, credentials: Shown, address: str) -> AsyncIterator[Gateway]:
         """Yield the gateway as who has shown these credentials has it.
 
         Raises:
@@ -159,8 +165,8 @@ class Callers:
         if self._closing:
             await asyncio.wait(set(self._closing))
 
-    async def _found(self, credentials: pb.Credentials, address: str) -> _Kept:
-        mark = hmac.digest(self._secret, credentials.SerializeToString(deterministic=True), "sha256")
+    async def _found(self, credentials: Shown, address: str) -> _Kept:
+        mark = hmac.digest(self._secret, bytes_of(credentials), "sha256")
         for _ in range(_TRIES):
             used = self._kept.get(mark)
             if used is None:
@@ -176,7 +182,7 @@ class Callers:
                 return used
         raise Problem(503, "overloaded", "this gateway has too many callers: send the request again", retryable=True)
 
-    async def _news(self, mark: bytes, credentials: pb.Credentials, address: str) -> _Kept:
+    async def _news(self, mark: bytes, credentials: Shown, address: str) -> _Kept:
         until, error = self._refused.get(mark, (0.0, None))
         if error is not None and self._clock() < until:
             raise refused(error)
@@ -192,10 +198,16 @@ class Callers:
             )
         asking = self._asking.get(mark)
         if asking is None:
-            if len(self._asking) >= WAITING_MAX:
+            is_password = isinstance(credentials, UserPassword)
+            waiting, most = (
+                (self._passwords_asked, PASSWORDS_WAITING_MAX) if is_password else (self._asking, WAITING_MAX)
+            )
+            if len(waiting) >= most:
                 raise Problem(429, "overloaded", "too many callers are being looked at: send again", retryable=True)
             asking = asyncio.get_running_loop().create_task(self._ask(mark, credentials), name="identifying a caller")
             self._asking[mark] = asking
+            if is_password:
+                self._passwords_asked.add(mark)
             asking.add_done_callback(lambda done: self._asked(mark, done))
         try:
             return await asyncio.shield(asking)
@@ -205,10 +217,11 @@ class Callers:
 
     def _asked(self, mark: bytes, asking: asyncio.Task[_Kept]) -> None:
         self._asking.pop(mark, None)
+        self._passwords_asked.discard(mark)
         if not asking.cancelled():
             asking.exception()  # everybody who waited may have left
 
-    async def _ask(self, mark: bytes, credentials: pb.Credentials) -> _Kept:
+    async def _ask(self, mark: bytes, credentials: Shown) -> _Kept:
         try:
             identified = await self._identified(credentials)
         except NotIdentifiedError as wrong:
@@ -228,14 +241,15 @@ class Callers:
         self._kept[mark] = used
         return used
 
-    async def _identified(self, credentials: pb.Credentials) -> Identified:
+    async def _identified(self, credentials: Shown) -> Identified:
         """Ask a node, as few at a time as one of them can take.
 
         Raises:
             NotIdentifiedError: he is nobody.
             Problem: 503, with what keeps the gateway from knowing.
         """
-        async with self._turns:
+        is_password = isinstance(credentials, UserPassword)
+        async with self._password_turns if is_password else contextlib.nullcontext(), self._turns:
             try:
                 return await self._identify(credentials)
             except (AccessError, InvalidRequestError) as error:

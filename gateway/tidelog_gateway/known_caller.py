@@ -15,12 +15,12 @@ from typing import Final
 
 from tidelog.callers import Identified, NotIdentifiedError
 from tidelog.errors import TidelogError, UnauthenticatedError
+from tidelog_gateway.credentials import Shown
 from tidelog_gateway.problems import Problem
-from tidelog_proto import broker_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-Identify = Callable[[pb.Credentials], Awaitable[Identified]]
+Identify = Callable[[Shown], Awaitable[Identified]]
 """Asks a node; raises NotIdentifiedError for who is nobody, TidelogError or Problem when that cannot be known now."""
 
 RENEW_SHARE: Final = 0.5
@@ -44,7 +44,7 @@ class KnownCaller:
 
     def __init__(
         self,
-        credentials: pb.Credentials,
+        credentials: Shown,
         identified: Identified,
         identify: Identify,
         clock: Callable[[], float] = time.monotonic,

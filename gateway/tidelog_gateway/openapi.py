@@ -84,9 +84,10 @@ def _completed(schema: dict[str, Any], settings: GatewaySettings) -> dict[str, A
 def _ask_who(schema: dict[str, Any]) -> None:
     """Say of each path, but those that are open, that it asks who the caller is."""
     schema["components"]["securitySchemes"] = {
-        "bearer": {"type": "http", "scheme": "bearer", "description": "An API key: tlk_ID_SECRET."}
+        "bearer": {"type": "http", "scheme": "bearer", "description": "An API key: tlk_ID_SECRET, or a token."},
+        "basic": {"type": "http", "scheme": "basic", "description": "A user and the password."},
     }
-    schema["security"] = [{"bearer": []}]
+    schema["security"] = [{"bearer": []}, {"basic": []}]
     for path, operations in schema["paths"].items():
         if path in OPEN_PATHS:
             for operation in operations.values():

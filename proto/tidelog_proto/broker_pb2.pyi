@@ -2305,25 +2305,47 @@ class AccessTestReply(_message.Message):
     def __init__(self, allowed: _Optional[bool] = ..., because: _Optional[str] = ...) -> None: ...
 
 class Identify(_message.Message):
-    __slots__ = ("credentials", "only_revision")
+    __slots__ = ("credentials", "only_revision", "login")
     CREDENTIALS_FIELD_NUMBER: _ClassVar[int]
     ONLY_REVISION_FIELD_NUMBER: _ClassVar[int]
+    LOGIN_FIELD_NUMBER: _ClassVar[int]
     credentials: Credentials
     only_revision: bool
-    def __init__(self, credentials: _Optional[_Union[Credentials, _Mapping]] = ..., only_revision: _Optional[bool] = ...) -> None: ...
+    login: bytes
+    def __init__(self, credentials: _Optional[_Union[Credentials, _Mapping]] = ..., only_revision: _Optional[bool] = ..., login: _Optional[bytes] = ...) -> None: ...
 
 class IdentifyReply(_message.Message):
-    __slots__ = ("error", "principal", "expires_us", "ticket", "ticket_ms", "revision")
+    __slots__ = ("error", "principal", "expires_us", "ticket", "ticket_ms", "revision", "challenge", "login", "scram")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_US_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
     TICKET_MS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
+    LOGIN_FIELD_NUMBER: _ClassVar[int]
+    SCRAM_FIELD_NUMBER: _ClassVar[int]
     error: Error
     principal: str
     expires_us: int
     ticket: bytes
     ticket_ms: int
     revision: bytes
-    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., principal: _Optional[str] = ..., expires_us: _Optional[int] = ..., ticket: _Optional[bytes] = ..., ticket_ms: _Optional[int] = ..., revision: _Optional[bytes] = ...) -> None: ...
+    challenge: HelloChallenge
+    login: bytes
+    scram: str
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., principal: _Optional[str] = ..., expires_us: _Optional[int] = ..., ticket: _Optional[bytes] = ..., ticket_ms: _Optional[int] = ..., revision: _Optional[bytes] = ..., challenge: _Optional[_Union[HelloChallenge, _Mapping]] = ..., login: _Optional[bytes] = ..., scram: _Optional[str] = ...) -> None: ...
+
+class SealedLogin(_message.Message):
+    __slots__ = ("first", "nonce", "user_id", "holder", "ends_us")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    ENDS_US_FIELD_NUMBER: _ClassVar[int]
+    first: str
+    nonce: str
+    user_id: str
+    holder: str
+    ends_us: int
+    def __init__(self, first: _Optional[str] = ..., nonce: _Optional[str] = ..., user_id: _Optional[str] = ..., holder: _Optional[str] = ..., ends_us: _Optional[int] = ...) -> None: ...

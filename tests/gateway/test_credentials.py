@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 
 import pytest
@@ -7,8 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
-from tidelog_gateway.credentials import TOKEN_CHARS_MAX, credentials_in, refuse_secrets_in
+from tidelog_gateway.credentials import (
+    CHALLENGE,
+    TOKEN_CHARS_MAX,
+    UserPassword,
+    bytes_of,
+    credentials_in,
+    refuse_secrets_in,
+    user_password,
+)
 from tidelog_gateway.problems import Problem
+from tidelog_proto import broker_pb2 as pb
 
 KEY = "tlk_abcdefghij234567_" + "s" * 43
 
@@ -17,14 +27,33 @@ def headers(*shown: str) -> Headers:
     return Headers(raw=[(b"authorization", value.encode("latin-1")) for value in shown])
 
 
+def basic(text: str) -> str:
+    return "Basic " + base64.b64encode(text.encode()).decode()
+
+
+def test_a_user_and_a_password() -> None:
+    for text, user, password in (
+        ("ann:secret words", "ann", "secret words"),
+        ("ann:a:b c", "ann", "a:b c"),
+        ("é:ü", "é", "ü"),
+    ):
+        shown = credentials_in(headers(basic(text)))
+        assert isinstance(shown, UserPassword)
+        assert (shown.user, shown.password) == (user, password)
+        assert password not in repr(shown) or password == "ü"
+    marks = {bytes_of(user_password(*pair)) for pair in (("ann", "b:c"), ("ann:b", "c"), ("ann", "B:c"))}
+    assert len(marks) == 3
+
+
 def test_what_is_shown() -> None:
+    assert CHALLENGE.startswith("Bearer"), "browsers that are offered Basic keep a password for every page"
     for form in (f"Bearer {KEY}", f"bearer   {KEY} ", f"BEARER {KEY}"):
         shown = credentials_in(headers(form))
-        assert shown is not None
+        assert isinstance(shown, pb.Credentials)
         assert shown.api_key == KEY
     assert credentials_in(headers()) is None
     of_issuer = credentials_in(headers("Bearer eyJh.eyJz.c2ln"))
-    assert of_issuer is not None
+    assert isinstance(of_issuer, pb.Credentials)
     assert of_issuer.token == "eyJh.eyJz.c2ln"
 
 
@@ -36,6 +65,13 @@ def test_what_is_shown() -> None:
         "Bearer ",
         KEY,
         f"Basic {KEY}",
+        "Basic ",
+        basic("ann"),
+        basic("ann:"),
+        basic(":secret words"),
+        basic("a\tn:secret words"),
+        "Basic /w==",
+        "Basic " + "x" * 4096,
         "Bearer a b",
         "Bearer \xff",
         "Bearer a,b",
@@ -98,6 +134,7 @@ def status_of(tried: Callable[[], object]) -> int:
 
 @given(shown=st.lists(st.binary(max_size=60), max_size=3), query=st.binary(max_size=200))
 def test_whatever_comes_is_credentials_or_refused(shown: list[bytes], query: bytes) -> None:
-    raw = [(b"authorization", b"Bearer " + value if len(value) % 2 else value) for value in shown]
+    schemes = (b"", b"Bearer ", b"Basic ", b"Basic ")
+    raw = [(b"authorization", schemes[len(value) % 4] + value) for value in shown]
     assert status_of(lambda: credentials_in(Headers(raw=raw))) in {0, 401}
     assert status_of(lambda: refuse_secrets_in(query)) in {0, 400}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from tidelog_broker.base.config import NodeSettings
@@ -13,6 +13,7 @@ from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.base.tls import FILES_LOOK_S
 from tidelog_broker.core.security.registry import SecurityRegistry
+from tidelog_broker.core.security.sealed_logins import SealedLogins
 from tidelog_broker.core.security.tickets import Tickets
 from tidelog_broker.metadata.admin_keys import AdminKeys
 from tidelog_broker.metadata.authenticator import Authenticator
@@ -49,12 +50,19 @@ class NodeSecurity:
         self.registry = SecurityRegistry([settings.admin])
         self.tickets = Tickets(secrets.token_bytes(32))
         """Of callers of gateways; a node of a cluster goes by the cluster's secret as soon as it has it."""
+        self.sealed_logins = SealedLogins(secrets.token_bytes(32))
+        """Of the same, while they prove their passwords."""
         self.certificates = Certificates(settings.cert_principals, self.registry.permissions)
         """Makes principals of certificates."""
         self.authenticator = self._make_authenticator()
         """Finds out who clients are; None where nobody asks them."""
         self.changed: Callable[[], None] = lambda: None
         """Called after each change of an identity or a rule; set by who keeps the connections."""
+
+    def use_secrets(self, secrets: Iterable[bytes], cluster_id: bytes) -> None:
+        """Sign by the secrets of a cluster from now on, as they are at each time: the first signs, all verify."""
+        self.tickets.use(secrets, cluster_id)
+        self.sealed_logins.use(secrets, cluster_id)
 
     def _make_authenticator(self) -> Authenticator | None:
         if self._settings.auth == "none":

@@ -46,6 +46,19 @@ class ScramLogins:
         Raises:
             ProtocolError: UNAUTHENTICATED, it is none.
         """
+        nonce = base64.b64encode(secrets.token_bytes(SCRAM_NONCE_BYTES)).decode()
+        return self._begun(message, nonce)
+
+    def go_on(self, sealed: pb.SealedLogin) -> Login | None:
+        """Return a login that has begun, perhaps at another node; None: its user is another one by now, or here.
+
+        Raises:
+            ProtocolError: as `begin`.
+        """
+        login = self._begun(sealed.first, sealed.nonce)
+        return login if login.user_id == sealed.user_id else None
+
+    def _begun(self, message: str, nonce: str) -> Login:
         try:
             opening = opened(message)
         except ScramError as error:
@@ -55,7 +68,6 @@ class ScramLogins:
         verifier = made_up
         if user is not None:
             verifier = Verifier(user.iterations, user.salt, user.stored_key, user.server_key)
-        nonce = base64.b64encode(secrets.token_bytes(SCRAM_NONCE_BYTES)).decode()
         return Login(ServerSide(opening, nonce, verifier), "" if user is None else user.user_id)
 
     def finish(self, login: Login, message: str) -> tuple[Session, str]:

@@ -81,7 +81,7 @@ class Membership:
             software=SOFTWARE,
             needs_certificate=broker.settings.peer_auth == "certificate",
         )
-        broker.security.tickets.use(founding.secrets, broker.cluster_id)
+        broker.security.use_secrets(founding.secrets, broker.cluster_id)
         if founding.bootstrap is not None:
             for record in founding.bootstrap.records():
                 broker.nodes.apply(record)

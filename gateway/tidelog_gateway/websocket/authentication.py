@@ -16,11 +16,10 @@ from starlette.websockets import WebSocket
 from tidelog_gateway.authentication import address_of
 from tidelog_gateway.callers import Callers
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.credentials import credentials_in, credentials_of, unauthenticated
+from tidelog_gateway.credentials import Shown, credentials_in, credentials_of, unauthenticated, user_password
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.websocket.messages import ClientMessage
+from tidelog_gateway.websocket.messages import Auth, ClientMessage
 from tidelog_gateway.websocket.ws_protocol import CLOSE_AGAIN, CLOSE_UNAUTHENTICATED, error_message, ok_message
-from tidelog_proto import broker_pb2 as pb
 
 _FIRST = 'say who you are first: {"id":0,"auth":{"token":"KEY"}}'
 
@@ -57,7 +56,7 @@ async def of_first_message(socket: WebSocket, own: Gateway, using: contextlib.As
         number = message.id
         if message.auth is None:
             raise unauthenticated(_FIRST)
-        gateway = await _known(socket, credentials_of(message.auth.token), using)
+        gateway = await _known(socket, _shown_in(message.auth), using)
     except TimeoutError:
         await _refuse(socket, own, number, unauthenticated(_FIRST))
         return None
@@ -70,7 +69,18 @@ async def of_first_message(socket: WebSocket, own: Gateway, using: contextlib.As
     return gateway
 
 
-async def _known(socket: WebSocket, credentials: pb.Credentials, using: contextlib.AsyncExitStack) -> Gateway:
+def _shown_in(auth: Auth) -> Shown:
+    """Return what a first message shows.
+
+    Raises:
+        Problem: 401, it is nothing that could be right.
+    """
+    if auth.token is not None:
+        return credentials_of(auth.token)
+    return user_password(auth.user or "", auth.password or "")
+
+
+async def _known(socket: WebSocket, credentials: Shown, using: contextlib.AsyncExitStack) -> Gateway:
     callers: Callers = socket.app.state.callers
     return await using.enter_async_context(callers.use(credentials, address_of(socket.scope)))
 

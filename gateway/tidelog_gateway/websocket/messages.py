@@ -45,9 +45,17 @@ class _Message(BaseModel):
 
 
 class Auth(_Message):
-    """Credentials. Tokens come in a message because addresses end up in logs."""
+    """Credentials, a token or a user with his password. They come in a message because addresses end up in logs."""
 
-    token: Annotated[str, Field(max_length=16_384)]
+    token: Annotated[str, Field(max_length=16_384)] | None = None
+    user: Annotated[str, Field(max_length=1_024)] | None = None
+    password: Annotated[str | None, Field(max_length=1_024, repr=False)] = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.token is None) == (self.user is None) or (self.user is None) != (self.password is None):
+            raise ValueError("auth has a token, or a user and a password")
+        return self
 
 
 class AtTime(_Message):

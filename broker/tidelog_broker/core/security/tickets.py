@@ -1,8 +1,7 @@
 """Tickets: what a node signs for a gateway about one of its callers, and any node of the cluster verifies.
 
-A ticket is HMAC-SHA256 over a `pb.Ticket`, and that message behind it. The key is derived from the cluster's secret and
-id, under a label of its own, so that no proof between nodes is a ticket and none of one cluster counts in another. With
-several secrets the first signs and all verify: a secret is changed without a stop.
+A ticket is a `pb.Ticket` under a seal (see `seals`) with a label of its own, so that no proof between nodes is a ticket
+and none of one cluster counts in another.
 
 A ticket names the principal that may show it, so that it is of no use to who has only overheard it, and it holds for a
 minute, so that a gateway has to show credentials again and again. That identity and permissions of the caller stand is
@@ -17,6 +16,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from tidelog_broker.core.security.seals import Seals
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -28,7 +28,6 @@ TICKET_BYTES_MAX: Final = 64 * 1024
 """More than any identity takes; what is longer is not looked at."""
 
 _LABEL: Final = b"tidelog ticket 1"
-_MAC_BYTES: Final = 32
 _US: Final = 1000
 
 
@@ -47,21 +46,16 @@ class Tickets:
     """
 
     def __init__(self, secret: bytes) -> None:
-        self._secrets: Iterable[bytes] = (secret,)
-        self._cluster_id = b""
-        self._made_of: tuple[bytes, ...] = ()
-        self._made: list[bytes] = []
+        self._seals = Seals(_LABEL, secret)
 
     def use(self, secrets: Iterable[bytes], cluster_id: bytes) -> None:
         """Go by the secrets of a cluster from now on, as they are at each time: the first signs, all verify."""
-        self._secrets, self._cluster_id = secrets, cluster_id
-        self._made_of = ()
+        self._seals.use(secrets, cluster_id)
 
     def signed(self, caller: pb.Caller, *, holder: str, now_us: int) -> bytes:
         """Return a ticket of a caller for the principal `holder`."""
         said = pb.Ticket(caller=caller, holder=holder, ends_us=now_us + TICKET_MS * _US)
-        text = said.SerializeToString()
-        return hmac.digest(self._keys()[0], text, "sha256") + text
+        return self._seals.sealed(said.SerializeToString())
 
     def read(self, ticket: bytes, *, holder: str, now_us: int) -> Shown:
         """Return what a ticket says that the principal `holder` shows.
@@ -69,10 +63,11 @@ class Tickets:
         Raises:
             ProtocolError: TICKET_REFUSED, with the cause.
         """
-        if not _MAC_BYTES < len(ticket) <= TICKET_BYTES_MAX or not self._has_signed(ticket):
+        text = self._seals.opened(ticket) if len(ticket) <= TICKET_BYTES_MAX else None
+        if text is None:
             raise refused("no node of this cluster has signed it")
         try:
-            said = pb.Ticket.FromString(ticket[_MAC_BYTES:])
+            said = pb.Ticket.FromString(text)
         except DecodeError:  # only another version signs what this one cannot read
             raise refused("this node does not understand it") from None
         if not hmac.compare_digest(said.holder.encode(), holder.encode()):
@@ -83,19 +78,6 @@ class Tickets:
         if ends_us > now_us + (TICKET_MS + 2 * SKEW_MS) * _US:  # a secret that is replaced must not live on in tickets
             raise refused("it holds for longer than any node says")
         return Shown(said.caller, ends_us)
-
-    def _has_signed(self, ticket: bytes) -> bool:
-        mac, text = ticket[:_MAC_BYTES], ticket[_MAC_BYTES:]
-        return any(hmac.compare_digest(mac, hmac.digest(key, text, "sha256")) for key in self._keys())
-
-    def _keys(self) -> list[bytes]:
-        secrets = tuple(self._secrets)
-        if secrets != self._made_of:
-            assert secrets
-            assert all(secrets), "with an empty secret everybody could sign"
-            self._made = [hmac.digest(secret, _LABEL + self._cluster_id, "sha256") for secret in secrets]
-            self._made_of = secrets
-        return self._made
 
 
 def refused(why: str) -> ProtocolError:

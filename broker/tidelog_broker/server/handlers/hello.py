@@ -46,7 +46,7 @@ async def _authenticated(broker: Broker, request: Request, authenticator: Authen
     proof = ""
     try:
         if connection.login is not None:
-            session, proof = await _logged_in(broker, authenticator, connection.login, credentials)
+            session, proof = await logged_in(broker, authenticator, connection.login, credentials)
         elif credentials.WhichOneof("kind") == "scram":
             connection.login = authenticator.logins.begin(credentials.scram)
             connection.greeting = False
@@ -96,7 +96,7 @@ async def session_of(broker: Broker, authenticator: Authenticator, credentials: 
     return await authenticator.session_of(credentials)
 
 
-async def _logged_in(
+async def logged_in(
     broker: Broker, authenticator: Authenticator, login: Login, credentials: pb.Credentials
 ) -> tuple[Session, str]:
     """Return the session of who knows a password, and the node's own proof.

@@ -1,4 +1,8 @@
-"""IDENTIFY: a gateway asks who its caller is, by the credentials that he has sent it."""
+"""IDENTIFY: a gateway asks who its caller is, by the credentials that he has sent it.
+
+For one with a password the gateway is the client of SCRAM: it asks twice, and keeps the login that has begun meanwhile
+(ADR 0094).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,10 @@ import time
 from typing import Final
 
 from tidelog_broker.broker import Broker
+from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.security.tickets import TICKET_MS
-from tidelog_broker.server.handlers.hello import session_of
+from tidelog_broker.metadata.authenticator import Authenticator
+from tidelog_broker.server.handlers.hello import logged_in, session_of
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -24,11 +30,23 @@ async def identify(broker: Broker, request: Request) -> None:
     authenticator, gateway = broker.security.authenticator, request.connection.session
     if authenticator is None or gateway is None:
         raise ProtocolError(pb.INVALID_REQUEST, "this node asks nobody who they are: set auth to required there")
-    if request.envelope.identify.only_revision:
+    asked = request.envelope.identify
+    if asked.only_revision:
         request.reply(pb.Envelope(identify_reply=pb.IdentifyReply(revision=_revision(broker))))
         return
+    proof = ""
     try:
-        session = await session_of(broker, authenticator, request.envelope.identify.credentials)
+        if asked.credentials.WhichOneof("kind") != "scram":
+            session = await session_of(broker, authenticator, asked.credentials)
+        elif not asked.login:
+            request.reply(pb.Envelope(identify_reply=_challenge(broker, authenticator, asked, gateway)))
+            return
+        else:
+            session, proof = await _proven(broker, authenticator, asked, gateway)
+    except _BeginAgainError:
+        again = ProtocolError(pb.EPOCH_CHANGING, "this login does not count any more: begin again")
+        request.reply(pb.Envelope(identify_reply=pb.IdentifyReply(error=again.to_message())))
+        return
     except ProtocolError as error:
         if error.code not in _OF_CREDENTIALS:
             raise
@@ -44,8 +62,37 @@ async def identify(broker: Broker, request: Request) -> None:
         ticket=ticket,
         ticket_ms=TICKET_MS,
         revision=_revision(broker),
+        scram=proof,
     )
     request.reply(pb.Envelope(identify_reply=reply))
+
+
+class _BeginAgainError(Exception):
+    """A login that was begun does not count any more."""
+
+
+def _challenge(broker: Broker, authenticator: Authenticator, asked: pb.Identify, gateway: Session) -> pb.IdentifyReply:
+    login = authenticator.logins.begin(asked.credentials.scram)
+    now_us = time.time_ns() // 1000
+    kept = broker.security.sealed_logins.sealed(asked.credentials.scram, login, holder=gateway.principal, now_us=now_us)
+    return pb.IdentifyReply(challenge=login.challenge, login=kept)
+
+
+async def _proven(
+    broker: Broker, authenticator: Authenticator, asked: pb.Identify, gateway: Session
+) -> tuple[Session, str]:
+    """Return the session of who knows the password, and the node's own proof.
+
+    Raises:
+        ProtocolError: as `logged_in`.
+        _BeginAgainError: the login has taken too long, was begun by another gateway, or its user has changed.
+    """
+    now_us = time.time_ns() // 1000
+    kept = broker.security.sealed_logins.opened(asked.login, holder=gateway.principal, now_us=now_us)
+    login = None if kept is None else authenticator.logins.go_on(kept)
+    if login is None:
+        raise _BeginAgainError
+    return await logged_in(broker, authenticator, login, asked.credentials)
 
 
 def _revision(broker: Broker) -> bytes:
