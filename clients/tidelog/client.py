@@ -21,6 +21,7 @@ from tidelog.contexts import the_context
 from tidelog.credentials import ApiKey, Credentials, showing
 from tidelog.deserializers import Decoding, Deserializer, OnUndecodable
 from tidelog.errors import ClosedError, InvalidRequestError
+from tidelog.fetch_options import FetchOptions
 from tidelog.filters import record_filter
 from tidelog.group_admin import Groups
 from tidelog.group_options import Group, wish_of
@@ -55,7 +56,6 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.idle_poll import POLL_US_DEFAULT
 
 REQUEST_TIMEOUT_S_DEFAULT: Final = 30.0
-FETCH_BYTES_DEFAULT: Final = 8 * 1024 * 1024
 
 
 class Client:
@@ -356,47 +356,29 @@ class Client:
 
     # --------------------------------------------------------------------------------------------- reading
 
-    async def fetch(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        *,
-        max_bytes: int = FETCH_BYTES_DEFAULT,
-        min_bytes: int = 0,
-        wait_ms: int = 0,
-        key: bytes | None = None,
-        tag: str | None = None,
-    ) -> Fetched:
-        """Read whole batches of a partition from `offset` on, or what matches of them; stateless.
+    async def fetch(self, topic: str, partition: int, offset: int, **options: Unpack[FetchOptions]) -> Fetched:
+        """Read whole batches of a partition from `offset` on, or what is wanted of them; stateless.
 
-        With `key` or `tag` a node looks through a bounded stretch of the log: an answer may be empty although there is
-        more, and `next_offset` says in any case where to go on.
+        With `key` or `tag`, and with times, a node looks through a bounded stretch of the log: an answer may be empty
+        although there is more, and `next_offset` says in any case where to go on.
 
         Args:
             topic: its name.
             partition: 0-based.
             offset: the first record wanted.
-            max_bytes: about how much to return; one batch always fits.
-            min_bytes: wait for this much...
-            wait_ms: ...but no longer than this.
-            key: only records with this key.
-            tag: only records with this tag.
+            options: `max_bytes`: about how much to return (8 MiB), as it is stored; one batch always fits.
+                `min_bytes`: wait for this much (0)... `wait_ms`: ...but no longer than this (0).
+                `key`, `tag`: only records with this key and this tag.
+                `columns`: some of timestamp, key, value, headers, tag; others may stay at the node, and are absent.
+                `since_us`, `until_us`: batches without a record of since_us <= timestamp < until_us may stay, too.
+                `end_offset`: batches that begin there or behind may stay.
 
         Raises:
             OffsetOutOfRangeError: with the bounds; UnknownTopicError, UnknownPartitionError.
+            InvalidRequestError: an option is out of range.
         """
         self._check_usable()
-        return await reading.fetch(
-            self._router,
-            topic,
-            partition,
-            offset,
-            max_bytes=max_bytes,
-            min_bytes=min_bytes,
-            wait_ms=wait_ms,
-            wanted=record_filter(key, tag),
-        )
+        return await reading.fetch(self._router, topic, partition, offset, **options)
 
     async def get(self, topic: str, key: bytes, *, partition: int | None = None) -> Record | None:
         """Return the newest committed record of a key; None where there is none.

@@ -7,7 +7,6 @@ from typing import Final
 from tidelog import reading
 from tidelog.admin import NewestOf
 from tidelog.errors import EpochChangingError, OffsetOutOfRangeError
-from tidelog.filters import RecordFilter
 from tidelog.model import Record
 from tidelog.routing import Router
 from tidelog_proto.partitioner import partition_for_key
@@ -34,7 +33,7 @@ async def newest_of_key(router: Router, topic: str, key: bytes, partition: int |
                 max_bytes=1,
                 min_bytes=1,
                 wait_ms=0,
-                wanted=RecordFilter(key),
+                key=key,
             )
         except OffsetOutOfRangeError:
             continue

@@ -15,7 +15,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
+
 from tidelog.errors import OffsetOutOfRangeError
+from tidelog.fetch_options import WIRE_COLUMNS, FetchOptions
 from tidelog.model import Fetched
 from tidelog_proto.batch import RecordBatch
 
@@ -41,6 +44,12 @@ class OffsetRange:
 
     def __len__(self) -> int:
         return self.end - self.start
+
+
+def fetch_options(wanted: OffsetRange, schema: pa.Schema) -> FetchOptions:
+    """Return how a range is fetched of which these columns are wanted."""
+    columns = [name for name in WIRE_COLUMNS if name in schema.names]
+    return FetchOptions(max_bytes=FETCH_BYTES, min_bytes=1, wait_ms=WAIT_MS, columns=columns, end_offset=wanted.end)
 
 
 def fetch_range(wanted: OffsetRange, fetch: Fetch, lost: Lost) -> Iterator[RecordBatch]:

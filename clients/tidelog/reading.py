@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from tidelog.admin import At, NewestOf, checked_group, committed_of, list_offsets_entry, offset_of
@@ -16,7 +16,8 @@ from tidelog.errors import (
     error_of,
     error_of_local,
 )
-from tidelog.filters import RecordFilter
+from tidelog.fetch_options import FETCH_BYTES_DEFAULT, projection_message
+from tidelog.filters import record_filter
 from tidelog.metadata import gone_error
 from tidelog.model import Committed, Fetched, Offset, TopicPartition
 from tidelog.paging import in_requests
@@ -37,10 +38,15 @@ async def fetch(
     partition: int,
     offset: int,
     *,
-    max_bytes: int,
-    min_bytes: int,
-    wait_ms: int,
-    wanted: RecordFilter | None = None,
+    max_bytes: int = FETCH_BYTES_DEFAULT,
+    min_bytes: int = 0,
+    wait_ms: int = 0,
+    key: bytes | None = None,
+    tag: str | None = None,
+    columns: Sequence[str] | None = None,
+    since_us: int | None = None,
+    until_us: int | None = None,
+    end_offset: int | None = None,
     control: bool = False,
 ) -> Fetched:
     """Read whole batches from `offset` on, or what is wanted of them; `control`: also those of the broker's own.
@@ -52,6 +58,7 @@ async def fetch(
             f"offset {offset}, max_bytes {max_bytes} (1 to {FETCH_BYTES_MAX}), wait_ms {wait_ms} "
             f"(0 to {FETCH_WAIT_MS_MAX}): one of them is out of range"
         )
+    wanted, projection = record_filter(key, tag), projection_message(columns, since_us, until_us, end_offset)
 
     async def attempt() -> Fetched:
         reached = await router.reading_connection(topic, partition)
@@ -59,6 +66,8 @@ async def fetch(
         entry = pb.FetchEntry(topic_id=route.topic_id, partition=partition, offset=offset)
         if wanted is not None:
             entry.filter.CopyFrom(wanted.to_message())
+        if projection is not None:
+            entry.projection.CopyFrom(projection)
         request = pb.Fetch(entries=[entry], min_bytes=min_bytes, max_bytes=max_bytes, wait_ms=wait_ms)
         envelope = pb.Envelope(fetch=request)
         frame = await router.call_reader([TopicPartition(topic, partition)], reached, envelope, wait_s=wait_ms / _MS)
@@ -67,7 +76,7 @@ async def fetch(
             raise error_of(result.error, reached.connection.name)
         end_offset = router.ends.known(route.topic_id, partition, epoch=result.epoch)
         router.ends.note(route.topic_id, partition, epoch=result.epoch, end_offset=result.high_watermark)
-        got_on = result.next_offset > offset  # with a filter, past records that do not match
+        got_on = result.next_offset > offset  # past records that are not wanted, too
         if not result.length and not got_on and offset < max(end_offset, result.high_watermark):
             raise _lags(reached.connection, topic, partition, offset)
         return Fetched(

@@ -25,7 +25,7 @@ from tidelog import client as asynchronous
 from tidelog import errors
 from tidelog import producer as asynchronous_producer
 from tidelog.admin import At
-from tidelog.client import FETCH_BYTES_DEFAULT, REQUEST_TIMEOUT_S_DEFAULT
+from tidelog.client import REQUEST_TIMEOUT_S_DEFAULT
 from tidelog.client_options import ClientOptions
 from tidelog.consumer import OnOutOfRange, Start
 from tidelog.consumer_options import Partitions
@@ -34,6 +34,7 @@ from tidelog.credentials import ApiKey, Credentials
 from tidelog.crossing import Crossing
 from tidelog.deserializers import Deserializer, OnUndecodable
 from tidelog.errors import TidelogError
+from tidelog.fetch_options import FetchOptions
 from tidelog.gathering import OnDelivery
 from tidelog.group_options import Group
 from tidelog.lane import BATCH_BYTES_TARGET
@@ -216,24 +217,9 @@ class Client:
         """See `tidelog.Client.compact_topic`."""
         return self._thread.run(lambda: self._client.compact_topic(topic, partitions))
 
-    def fetch(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        *,
-        max_bytes: int = FETCH_BYTES_DEFAULT,
-        min_bytes: int = 0,
-        wait_ms: int = 0,
-        key: bytes | None = None,
-        tag: str | None = None,
-    ) -> Fetched:
+    def fetch(self, topic: str, partition: int, offset: int, **options: Unpack[FetchOptions]) -> Fetched:
         """See `tidelog.Client.fetch`."""
-        return self._thread.run(
-            lambda: self._client.fetch(
-                topic, partition, offset, max_bytes=max_bytes, min_bytes=min_bytes, wait_ms=wait_ms, key=key, tag=tag
-            )
-        )
+        return self._thread.run(lambda: self._client.fetch(topic, partition, offset, **options))
 
     def get(self, topic: str, key: bytes, *, partition: int | None = None) -> Record | None:
         """See `tidelog.Client.get`."""

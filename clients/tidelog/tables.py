@@ -19,9 +19,10 @@ import pyarrow as pa
 from tidelog.arrow import RECORDS_SCHEMA
 from tidelog.client_options import ClientOptions
 from tidelog.errors import InvalidRequestError, OffsetOutOfRangeError
+from tidelog.fetch_options import FetchOptions
 from tidelog.joined_batches import Joiner, wire_batch
 from tidelog.model import Fetched
-from tidelog.ranges import FETCH_BYTES, WAIT_MS, OffsetRange, fetch_range
+from tidelog.ranges import OffsetRange, fetch_options, fetch_range
 
 if TYPE_CHECKING:
     from tidelog.sync import Client
@@ -52,7 +53,7 @@ def read_arrow(
         bootstrap: addresses of nodes; None: the context has them.
         context: its name; None: that of TIDELOG_CONTEXT, or the current one.
         columns: some of topic, partition, offset, timestamp, key, value, headers, tag, in this order; None: all. Others
-            are not decoded; where no column of the body is wanted, nothing is.
+            stay at the node as far as it can leave them out, and are not decoded.
         since: where to begin, that record included.
         until: where to end, that record excluded.
         partitions: which; None: all that there are.
@@ -115,11 +116,10 @@ def _batches(
     # Connected once somebody takes a batch: a reader that nobody uses holds nothing.
     with connect() as client:
         for wanted in ranges:
+            options = fetch_options(wanted, schema)
 
-            def fetch(offset: int, wanted: OffsetRange = wanted) -> Fetched:
-                return client.fetch(
-                    wanted.topic, wanted.partition, offset, max_bytes=FETCH_BYTES, min_bytes=1, wait_ms=WAIT_MS
-                )
+            def fetch(offset: int, wanted: OffsetRange = wanted, options: FetchOptions = options) -> Fetched:
+                return client.fetch(wanted.topic, wanted.partition, offset, **options)
 
             constants: dict[str, Any] = {
                 "topic": pa.scalar(wanted.topic, pa.string()),

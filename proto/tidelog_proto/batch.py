@@ -30,6 +30,7 @@ from tidelog_proto.header import (
     Flags,
     batch_length,
     flags_with_codec,
+    has_body,
     unpack_header,
 )
 from tidelog_proto.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, BATCH_UNCOMPRESSED_BYTES_MAX, HEADER_BYTES
@@ -39,6 +40,7 @@ __all__ = ["EncodedBatch", "RecordBatch", "canonical", "columns_of", "encode_bat
 
 _ARANGE: Final[Any] = cast("Any", pa).arange
 """The stubs lack it."""
+_NO_COLUMNS: Final = pa.RecordBatch.from_arrays([], schema=pa.schema([]))
 _NO_HEADERS: Final[tuple[tuple[str, bytes | None], ...]] = ()
 
 
@@ -166,9 +168,9 @@ class RecordBatch:
             ProtocolError: as `unpack_header`; CORRUPT_BATCH for a wrong length or body CRC; UNSUPPORTED_BATCH for
                 batches with records and without a value column.
         """
-        header = unpack_header(buffer)
+        header = unpack_header(buffer, is_sent=True)
         body = body_of(header, buffer)
-        if header.record_count and not header.flags & Flags.VALUE:
+        if header.record_count and not header.flags & (Flags.VALUE | Flags.PROJECTED):
             raise ProtocolError(pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x}; this build does not read such batches")
         return cls(header, body)
 
@@ -210,7 +212,8 @@ class RecordBatch:
     def columns(self) -> pa.RecordBatch:
         """Return the columns that the producer sent and no others (see `columns.py`), decoded once.
 
-        Those of a derived batch begin with a timestamp; what it has of others is what its records use.
+        Those of a derived batch begin with a timestamp; what it has of others is what its records use. Of a batch that
+        a node has sent without some columns it is the others; the methods below take what was left out for absent.
 
         Raises:
             ProtocolError: CORRUPT_BATCH when the body does not decode.
@@ -319,6 +322,8 @@ def decode_columns(header: BatchHeader, body: Buffer) -> pa.RecordBatch:
     """
     if not header.record_count:
         return columns_of([])
+    if not has_body(header):
+        return _NO_COLUMNS
     return read_columns(header, message_of(body, header.codec, header.uncompressed_length))
 
 

@@ -709,18 +709,32 @@ class Fetch(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[FetchEntry, _Mapping]]] = ..., min_bytes: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class FetchEntry(_message.Message):
-    __slots__ = ("topic_id", "partition", "offset", "max_bytes", "filter")
+    __slots__ = ("topic_id", "partition", "offset", "max_bytes", "filter", "projection")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
+    PROJECTION_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     offset: int
     max_bytes: int
     filter: RecordFilter
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., filter: _Optional[_Union[RecordFilter, _Mapping]] = ...) -> None: ...
+    projection: Projection
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., filter: _Optional[_Union[RecordFilter, _Mapping]] = ..., projection: _Optional[_Union[Projection, _Mapping]] = ...) -> None: ...
+
+class Projection(_message.Message):
+    __slots__ = ("columns", "from_us", "until_us", "end_offset")
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    FROM_US_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_US_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    columns: int
+    from_us: int
+    until_us: int
+    end_offset: int
+    def __init__(self, columns: _Optional[int] = ..., from_us: _Optional[int] = ..., until_us: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
 
 class RecordFilter(_message.Message):
     __slots__ = ("key", "tag")

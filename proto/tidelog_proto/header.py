@@ -99,6 +99,8 @@ class Flags:
     TRANSACTIONAL: Final = 1 << 16
     CONTROL: Final = 1 << 17
     DERIVED: Final = 1 << 18
+    PROJECTED: Final = 1 << 19
+    """A node left out columns that the reader did not want (`projected.py`). Sent only, never stored."""
 
 
 class Codec(IntEnum):
@@ -115,7 +117,8 @@ COLUMN_FLAGS: Final = Flags.TIMESTAMP | Flags.KEY | Flags.VALUE | Flags.HEADERS 
 _CODEC_SHIFT: Final = 8
 _CODEC_MASK: Final = 0xF << _CODEC_SHIFT
 _DERIVED_COLUMNS: Final = Flags.TIMESTAMP | Flags.VALUE
-_KNOWN_FLAGS: Final = COLUMN_FLAGS | Flags.TRANSACTIONAL | Flags.CONTROL | Flags.DERIVED | _CODEC_MASK
+_STORED_FLAGS: Final = COLUMN_FLAGS | Flags.TRANSACTIONAL | Flags.CONTROL | Flags.DERIVED | _CODEC_MASK
+_SENT_FLAGS: Final = _STORED_FLAGS | Flags.PROJECTED
 _CODECS: Final = tuple(Codec)
 
 
@@ -247,8 +250,10 @@ def claims_plain(buffer: Buffer) -> bool:
     return len(buffer) < HEADER_BYTES or not _U32.unpack_from(buffer, _FLAGS_AT)[0] & _CODEC_MASK
 
 
-def unpack_header(buffer: Buffer, at: int = 0) -> BatchHeader:
+def unpack_header(buffer: Buffer, at: int = 0, *, is_sent: bool = False) -> BatchHeader:
     """Read the header at `at`, checking everything that can be checked without the body.
+
+    `is_sent`: of a batch that a node has sent to a reader, which may lack columns.
 
     Raises:
         ProtocolError: CORRUPT_BATCH (short, magic, CRC, reserved bytes, counts), UNSUPPORTED_BATCH (version,
@@ -270,13 +275,13 @@ def unpack_header(buffer: Buffer, at: int = 0) -> BatchHeader:
     if reserved or view[_RESERVED_AT:_DIGEST_AT] != _RESERVED:
         raise _corrupt("reserved header bytes are not zero")
     header = _made(BatchHeader, (*fields[4:22], BodyKind.ARROW))
-    _check(header)
+    _check(header, _SENT_FLAGS if is_sent else _STORED_FLAGS)
     return header
 
 
-def _check(header: BatchHeader) -> None:
+def _check(header: BatchHeader, known_flags: int) -> None:
     """Refuse flags, lengths and counts that no valid batch has."""
-    if header.flags & ~_KNOWN_FLAGS or (header.flags & _CODEC_MASK) >> _CODEC_SHIFT >= len(_CODECS):
+    if header.flags & ~known_flags or (header.flags & _CODEC_MASK) >> _CODEC_SHIFT >= len(_CODECS):
         raise ProtocolError(pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x} name something unknown")
     if header.schema_id:
         raise ProtocolError(pb.UNSUPPORTED_BATCH, f"schema {header.schema_id} is not registered here")
@@ -298,6 +303,8 @@ def _check(header: BatchHeader) -> None:
         raise _corrupt(f"last offset delta {header.last_offset_delta} for {header.record_count} records")
     if header.sequence_span:
         _check_span(header)
+    if header.flags & Flags.PROJECTED and not has_body(header) and any(_body_fields(header)):
+        raise _corrupt("a batch without columns has a body")
     if header.base_timestamp_us > header.max_timestamp_us:
         raise _corrupt("the base timestamp is after the max timestamp")
 
@@ -320,16 +327,24 @@ def _check_derived(header: BatchHeader) -> None:
     if header.producer_id or header.producer_epoch or header.base_sequence:
         raise _corrupt("a derived batch has no producer")
     if header.record_count:
-        if header.flags & _DERIVED_COLUMNS != _DERIVED_COLUMNS:
+        if header.flags & _DERIVED_COLUMNS != _DERIVED_COLUMNS and not header.flags & Flags.PROJECTED:
             raise _corrupt("a derived batch with records has a timestamp and a value column")
         if header.codec in {Codec.GZIP, Codec.SNAPPY}:
             raise _corrupt("a derived batch is compressed by buffer or not at all")
         return
-    lengths = (header.body_length, header.uncompressed_length, header.body_crc)
-    if header.flags != Flags.DERIVED or any(lengths):
+    if header.flags != Flags.DERIVED or any(_body_fields(header)):
         raise _corrupt("a batch without records is a header alone, and derived")
     if (header.base_timestamp_us, header.max_timestamp_us) != (NO_TIMESTAMP_US, NO_TIMESTAMP_US):
         raise _corrupt("a batch without records has timestamps")
+
+
+def has_body(header: BatchHeader) -> bool:
+    """Whether anything is behind the header: columns, or the offset deltas of a derived batch that has records."""
+    return bool(header.flags & (COLUMN_FLAGS | Flags.DERIVED) and header.record_count)
+
+
+def _body_fields(header: BatchHeader) -> tuple[int, int, int]:
+    return header.body_length, header.uncompressed_length, header.body_crc
 
 
 def stamp_owner(

@@ -115,6 +115,26 @@ def _plan(flags: int) -> _Plan:
     return _Plan(nodes, sum(1 + node.offsets + node.data for node in nodes))
 
 
+def places_of(flags: int, kept: int) -> tuple[list[int], list[int]]:
+    """Return which nodes and which buffers, of a message with the columns of `flags`, are those of the columns `kept`.
+
+    The offset deltas of a derived batch are always among them.
+    """
+    nodes: list[int] = []
+    buffers: list[int] = []
+    node_at = buffer_at = 0
+    for flag, column in _NODES:
+        if not flags & flag:
+            continue
+        buffer_count = sum(1 + node.offsets + node.data for node in column)
+        if flag & (kept | Flags.DERIVED):
+            nodes += range(node_at, node_at + len(column))
+            buffers += range(buffer_at, buffer_at + buffer_count)
+        node_at += len(column)
+        buffer_at += buffer_count
+    return nodes, buffers
+
+
 def _at_most(needed_bytes: int) -> int:
     """Return how long a buffer of fixed-size items may be: of a slice, Arrow's writer cuts whole cache lines only."""
     return -(-needed_bytes // _WRITER_PADDING_BYTES) * _WRITER_PADDING_BYTES

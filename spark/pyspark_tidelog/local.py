@@ -86,6 +86,7 @@ def local_spark(
         "spark.pyspark.driver.python": sys.executable,
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.shuffle.partitions": str(threads),
         "spark.sql.warehouse.dir": (directory / "warehouse").as_uri(),
         "spark.ui.enabled": "false",

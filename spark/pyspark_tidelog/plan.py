@@ -7,10 +7,11 @@ every retry of one, reads the same records, however the topic grows meanwhile.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol, Unpack
 
+from pyspark_tidelog.filters import Narrowed
 from pyspark_tidelog.offsets import (
     Bounds,
     Lookup,
@@ -22,10 +23,13 @@ from pyspark_tidelog.offsets import (
     split,
     times_of,
 )
-from pyspark_tidelog.options import Position, ReadOptions
+from pyspark_tidelog.options import AtTimestamp, Position, ReadOptions
 from pyspark_tidelog.stream_offsets import Losses, Standing, StreamPosition
+from tidelog.fetch_options import FetchOptions
 from tidelog.model import Fetched, Offset, Topic
 from tidelog.ranges import OffsetRange
+
+EVERYTHING: Final = Narrowed()
 
 
 class LogClient(Protocol):
@@ -48,9 +52,7 @@ class LogClient(Protocol):
         """Look up offsets by partition."""
         ...
 
-    def fetch(
-        self, topic: str, partition: int, offset: int, *, max_bytes: int, min_bytes: int, wait_ms: int
-    ) -> Fetched:
+    def fetch(self, topic: str, partition: int, offset: int, **options: Unpack[FetchOptions]) -> Fetched:
         """Read batches from an offset on."""
         ...
 
@@ -73,8 +75,8 @@ class Plan:
     warnings: list[str]
 
 
-def make_plan(options: ReadOptions, client: LogClient) -> Plan:
-    """Decide which records a load reads.
+def make_plan(options: ReadOptions, client: LogClient, narrowed: Narrowed = EVERYTHING) -> Plan:
+    """Decide which records a load reads: of those that the options name what a query asks for.
 
     Raises:
         OptionError: the options do not fit the topics.
@@ -88,8 +90,19 @@ def make_plan(options: ReadOptions, client: LogClient) -> Plan:
     # Last, so that no answer above lies behind the bounds of a topic that is being written.
     bounds = _bounds(client, partitions)
     ranges, warnings = resolve(options, bounds, starting=starting, ending=ending)
+    ranges = _not_before(client, narrowed.since_us, narrowed.of(ranges))
     pieces = split(ranges, options.min_partitions)
     return Plan(pieces, {r.topic: topics[r.topic].topic_id for r in ranges}, warnings)
+
+
+def _not_before(client: LogClient, since_us: int | None, ranges: list[OffsetRange]) -> list[OffsetRange]:
+    """Leave out what lies before the first record that is not older; such may come again behind it."""
+    if since_us is None or not ranges:
+        return ranges
+    places = [TopicPartition(each.topic, each.partition) for each in ranges]
+    firsts = _look_up(client, AtTimestamp(since_us), places, "timestamp")
+    begun = [replace(each, start=max(each.start, firsts[at].offset)) for each, at in zip(ranges, places, strict=True)]
+    return [each for each in begun if each.start < each.end]
 
 
 def starts_of(options: ReadOptions, client: LogClient, losses: Losses) -> StreamPosition:

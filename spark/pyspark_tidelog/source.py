@@ -4,22 +4,22 @@ Spark finds `DefaultSource` by itself in every importable module whose name begi
 and on the executors; nothing is registered. Spark calls it in several processes: `schema` and `partitions` in
 planning workers of the driver, `read` in the tasks. Each opens a connection of its own and closes it.
 
-No filters are pushed down: overriding `pushFilters` makes every read fail while
-`spark.sql.python.filterPushdown.enabled` has its default. Spark does not tell Python sources which columns a query
-uses; `.schema("offset bigint, value binary")` or the option `columns` says it.
+Spark hands filters on where `spark.sql.python.filterPushdown.enabled` is on. It does not tell Python sources which
+columns a query uses; `.schema("offset bigint, value binary")` or the option `columns` says it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_tidelog.columns import arrow_schema, ddl_of
+from pyspark_tidelog.filters import narrowed
 from pyspark_tidelog.options import ReadOptions, parse_columns, parse_options
 from pyspark_tidelog.outgoing import check_columns
 from pyspark_tidelog.plan import make_plan
@@ -86,12 +86,35 @@ class DefaultSource(DataSource):
         return options
 
 
+def _no_filters() -> None:
+    """Stands for what Spark 4.0 does not know yet."""
+
+
+class FilterTaker:
+    """What Spark calls as a reader's `pushFilters`.
+
+    Spark refuses readers with a `pushFilters` of their own while it would not call it, lest somebody take filters for
+    pushed that are not. Here nothing depends on the call, so this one passes for the one that all readers inherit.
+    """
+
+    __func__ = staticmethod(getattr(DataSourceReader, "pushFilters", _no_filters))
+
+    def __init__(self, tasks: RangeReader) -> None:
+        self._tasks = tasks
+
+    def __call__(self, filters: list[Any]) -> list[Any]:
+        """Narrow what is read; return all filters, which Spark goes on to look at."""
+        self._tasks.narrowed = narrowed(filters)
+        return filters
+
+
 class TidelogReader(DataSourceReader):
     """Plans ranges once, then reads each of them in a task. Travels to the tasks pickled, without a connection."""
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self._options = options
         self._tasks = RangeReader(options, schema)
+        self.__dict__["pushFilters"] = FilterTaker(self._tasks)  # no method: Spark would refuse one of ours
 
     def partitions(self) -> Sequence[RangePartition]:
         """Return the ranges of this load, as they are now.
@@ -100,7 +123,7 @@ class TidelogReader(DataSourceReader):
             OptionError, DataLossError, TidelogError: as `make_plan`.
         """
         with self._tasks.client() as client:
-            plan = make_plan(self._options, client)
+            plan = make_plan(self._options, client, self._tasks.narrowed)
         for warning in plan.warnings:
             _LOG.warning("%s", warning)
         return [RangePartition(wanted, plan.topic_ids[wanted.topic]) for wanted in plan.ranges]

@@ -14,11 +14,11 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_tidelog.errors import DataLossError
 from pyspark_tidelog.options import ReadOptions
-from pyspark_tidelog.plan import LogClient
+from pyspark_tidelog.plan import EVERYTHING, LogClient
 from pyspark_tidelog.reader import read_batches
 from tidelog.errors import UnknownTopicError
 from tidelog.model import Fetched
-from tidelog.ranges import FETCH_BYTES, WAIT_MS, OffsetRange
+from tidelog.ranges import OffsetRange, fetch_options
 from tidelog.sync import Client
 
 _LOG: Final = logging.getLogger(__name__)
@@ -39,11 +39,15 @@ class RangeReader:
     Args:
         options: of the read.
         schema: the wanted columns.
+
+    Attributes:
+        narrowed: what a query asks for.
     """
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self._options = options
         self._schema = schema
+        self.narrowed = EVERYTHING
 
     def client(self) -> Client:
         """Return a new client as the options say; it is for the caller to close."""
@@ -63,10 +67,10 @@ class RangeReader:
                 yield from self._read(client, partition.wanted)
 
     def _read(self, client: LogClient, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        options = self.narrowed.options(fetch_options(wanted, self._schema))
+
         def fetch(offset: int) -> Fetched:
-            return client.fetch(
-                wanted.topic, wanted.partition, offset, max_bytes=FETCH_BYTES, min_bytes=1, wait_ms=WAIT_MS
-            )
+            return client.fetch(wanted.topic, wanted.partition, offset, **options)
 
         return read_batches(
             wanted,

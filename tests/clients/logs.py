@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 import pyarrow as pa
 
 from tidelog.credentials import Credentials
 from tidelog.errors import OffsetOutOfRangeError, UnknownTopicError
+from tidelog.fetch_options import FetchOptions
 from tidelog.model import Fetched, Offset, Partition, Topic
 from tidelog.tls import Tls
 from tidelog_proto.batch import RecordBatch, encode_batch
@@ -79,6 +80,8 @@ class FakeClient:
     made: dict[str, int] = field(default_factory=dict)
     """How often a topic was made again."""
     asked: list[tuple[str, Any, tuple[int, ...]]] = field(default_factory=list)
+    options: FetchOptions = field(default_factory=FetchOptions)
+    """Of the last fetch."""
 
     def __call__(
         self, bootstrap: tuple[str, ...], *, client_id: str, credentials: Credentials | None, tls: Tls | Literal[False]
@@ -110,9 +113,8 @@ class FakeClient:
         self.asked.append((topic, at, numbers))
         return {number: self._offset(self.logs[topic][number], at) for number in numbers}
 
-    def fetch(
-        self, topic: str, partition: int, offset: int, *, max_bytes: int, min_bytes: int, wait_ms: int
-    ) -> Fetched:
+    def fetch(self, topic: str, partition: int, offset: int, **options: Unpack[FetchOptions]) -> Fetched:
+        self.options = options
         return self.logs[topic][partition].fetch(offset)
 
     def _offset(self, log: FakeLog, at: Literal["earliest", "latest"] | datetime | int) -> Offset:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +35,15 @@ class Node:
     """A node of the tests' own, as a process."""
 
     address: str
+    management_port: int
+
+    def metric(self, name: str) -> float:
+        """Return what it says of a metric without labels."""
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.management_port}/metrics", timeout=READY_TIMEOUT_S
+        ) as page:
+            lines = page.read().decode().splitlines()
+        return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +71,7 @@ def started_node(data: Path, *options: str) -> Iterator[Node]:
         assert line, (data / "log").read_text()
         ready = json.loads(line)
         assert ready["event"] == "ready"
-        yield Node(f"127.0.0.1:{ready['port']}")
+        yield Node(f"127.0.0.1:{ready['port']}", ready["management_port"])
     finally:
         process.terminate()
         process.wait(READY_TIMEOUT_S)

@@ -4,6 +4,7 @@ state       what is known of it, and why it cannot be read or written
 access      waiting until it may be served
 reader      its committed records, from memory or from the log
 filtered    those of them that match a filter
+projected   some of their columns, or those of a time
 pipeline    what producers send, until it is committed
 changes     who waits for something new
 retention   what is deleted
@@ -30,6 +31,7 @@ from tidelog_broker.partition.deleting import RecordDeletion
 from tidelog_broker.partition.filtered_reader import FilteredReader, indexed_columns
 from tidelog_broker.partition.pipeline import Pipeline
 from tidelog_broker.partition.producer_snapshots import SnapshotWriter
+from tidelog_broker.partition.projected_reader import ProjectedReader
 from tidelog_broker.partition.reader import PartitionReader
 from tidelog_broker.partition.retention import Retention
 from tidelog_broker.partition.state import RETRY_AFTER_MS, PartitionState
@@ -65,6 +67,7 @@ class Partition:
         self.access = Access(self.state, self.changes, driver)
         self.reader = PartitionReader(self.state, self.ring, tools.readers, io_key)
         self.filtered = FilteredReader(self.state, self.reader, tools.readers, io_key)
+        self.projected = ProjectedReader(self.state, self.reader, tools.readers, io_key)
         self.log.indexes.switch(indexed_columns(record.config))
         self.compaction = Compaction(
             self.state,

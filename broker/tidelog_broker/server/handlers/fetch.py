@@ -5,7 +5,8 @@ data comes out of the rings without a copy and without a thread; older data is r
 fetch at a time per connection and only while the client keeps up with its answers, so that a client that
 asks much and reads nothing costs one reply's memory. Who has read more than its quota reads on when that is paid for,
 and is answered with nothing where that takes long. A fetch with a filter looks through a bounded stretch
-at a time, and goes on until something matches or its time is over; where it got to is answered in any case.
+at a time, and goes on until something matches or its time is over; where it got to is answered in any case. So does
+one that can do without some columns or times.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.partition.filtered_reader import wanted_of
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.partition.projected_reader import projection_of
 from tidelog_broker.server.access import check_entry
 from tidelog_broker.storage.partition.matching import ReadResult, Wanted
 from tidelog_broker.wire.connection import Request
@@ -165,14 +167,13 @@ async def _gather(
             if entry.max_bytes:
                 room = min(room, entry.max_bytes)
             if room > 0:
-                wanted = wanted_of(entry.filter) if entry.HasField("filter") else None
                 batches, result.next_offset = await _read(
-                    partition, positions[number], room, wanted, is_prompt=is_prompt
+                    partition, positions[number], room, entry, is_prompt=is_prompt
                 )
                 result.length = sum(map(len, batches))
                 gathered.attachments.extend(batches)
                 gathered.size_bytes += result.length
-                if wanted is not None and not batches:
+                if not batches and result.next_offset > positions[number]:
                     positions[number] = result.next_offset
                     gathered.is_behind |= result.next_offset < partition.state.readable_end
             result.log_start_offset = partition.state.log_start
@@ -185,16 +186,21 @@ async def _gather(
 
 
 async def _read(
-    partition: Partition, offset: int, bytes_max: int, wanted: Wanted | None, *, is_prompt: bool
+    partition: Partition, offset: int, bytes_max: int, entry: pb.FetchEntry, *, is_prompt: bool
 ) -> ReadResult:
     """Read what there is now, and is wanted, and say where to go on."""
+    wanted = wanted_of(entry.filter) if entry.HasField("filter") else None
+    projection = projection_of(entry.projection) if entry.HasField("projection") else None
     if wanted is not None:
-        return await partition.filtered.read(offset, bytes_max, wanted)
+        found = await partition.filtered.read(offset, bytes_max, wanted)
+        return found if projection is None else await partition.projected.of(found, projection)
+    if projection is not None:
+        return await partition.projected.read(offset, bytes_max, projection, is_prompt=is_prompt)
     hot = partition.reader.read_hot(offset, bytes_max)
     if hot is not None:
         return ReadResult([entry.data for entry in hot], hot[-1].end_offset if hot else offset)
-    found = await partition.reader.read_to_send(offset, bytes_max, is_prompt=is_prompt)
-    return ReadResult(found.batches, end_of(found.heads) if found.batches else offset)
+    read = await partition.reader.read_to_send(offset, bytes_max, is_prompt=is_prompt)
+    return ReadResult(read.batches, end_of(read.heads) if read.batches else offset)
 
 
 async def list_offsets(broker: Broker, request: Request) -> None:

@@ -7,25 +7,28 @@ Batches that the index names in vain count as well: nobody can make a read expen
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from tidelog_broker.storage.epoch.epoch_reader import Segment
 from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.partition_reader import check_offset
 from tidelog_broker.storage.partition.record_indexes import RecordIndexes
+from tidelog_broker.storage.partition.stretches import (
+    OpenStretch,
+    checking,
+    readable_stretches,
+    readable_stretches_back,
+)
 from tidelog_broker.storage.segment.disk import OpenSegment
 from tidelog_broker.storage.segment.hash_entries import window_stop
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.column_slices import TextColumn
 from tidelog_proto.derived import filter_batch, matching_rows
-from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import Buffer, Flags, unpack_header
 from tidelog_proto.key_hash import hash_one
 from tidelog_proto.limits import FETCH_BYTES_MAX, KIB, MIB
@@ -78,21 +81,6 @@ class Newest(NamedTuple):
     from_offset: int
 
 
-class _Stretch(NamedTuple):
-    """Batches first..stop-1 of a segment, which may be read."""
-
-    segment: Segment
-    opened: OpenSegment
-    first: int
-    stop: int
-    end_offset: int
-    """Of the last of them."""
-
-    def offset_of(self, slot: int) -> int:
-        """Return where the batch of a slot begins; of `stop`, where the one before it ends."""
-        return self.opened.index.offsets[slot] if slot < self.stop else self.end_offset
-
-
 class _Work:
     """What a read may still look at; always one batch, or one segment in which nothing is named."""
 
@@ -133,7 +121,7 @@ class MatchingReader:
         check_offset(self._held, offset)
         found: list[memoryview] = []
         left_bytes, position, work = min(max_bytes, FETCH_BYTES_MAX), offset, _Work(work_bytes)
-        with closing(self._stretches(offset, limit_offset)) as stretches:
+        with closing(readable_stretches(self._held, offset, limit_offset)) as stretches:
             for stretch in stretches:
                 for slot, batch in self._batches(stretch, wanted, newest=False):
                     position = stretch.offset_of(slot)
@@ -165,7 +153,7 @@ class MatchingReader:
             DamagedError: a batch is not what it should be.
         """
         work = _Work(work_bytes)
-        with closing(self._stretches_back(limit_offset)) as stretches:
+        with closing(readable_stretches_back(self._held, limit_offset)) as stretches:
             for stretch in stretches:
                 for slot, batch in self._batches(stretch, wanted, newest=True):
                     if work.is_done:
@@ -181,40 +169,7 @@ class MatchingReader:
 
     # ------------------------------------------------------------------------------------ inside
 
-    def _stretches(self, offset: int, limit_offset: int) -> Generator[_Stretch]:
-        """Yield what there is to be read, oldest first, while it is contiguous."""
-        position = offset
-        for epoch in self._held.epochs:
-            if epoch.end_offset <= position:
-                continue
-            end_offset, segments = epoch.end_offset, epoch.segments
-            if position < segments[0].base_offset:
-                return
-            at = bisect_right(segments, position, key=lambda segment: segment.base_offset) - 1
-            for segment in segments[at:]:
-                if position >= limit_offset:
-                    return
-                with epoch.reader.lease(segment) as opened:
-                    stretch = _stretch(segment, opened, position, limit_offset, min(end_offset, segment.end_offset))
-                    if stretch is not None:
-                        yield stretch
-                        position = stretch.end_offset
-            if position < end_offset:
-                return
-
-    def _stretches_back(self, limit_offset: int) -> Generator[_Stretch]:
-        """Yield what there is to be read, newest first."""
-        for epoch in reversed(self._held.epochs):
-            end_offset = epoch.end_offset
-            for segment in reversed(epoch.segments):
-                if segment.base_offset >= limit_offset:
-                    continue
-                with epoch.reader.lease(segment) as opened:
-                    stretch = _stretch(segment, opened, 0, limit_offset, min(end_offset, segment.end_offset))
-                    if stretch is not None:
-                        yield stretch
-
-    def _batches(self, stretch: _Stretch, wanted: Wanted, *, newest: bool) -> Iterator[tuple[int, memoryview]]:
+    def _batches(self, stretch: OpenStretch, wanted: Wanted, *, newest: bool) -> Iterator[tuple[int, memoryview]]:
         """Yield the batches that may match with their slots, the oldest or the newest first.
 
         Raises:
@@ -230,17 +185,6 @@ class MatchingReader:
             for run in _runs(opened, named.slots, newest=newest):
                 yield from _read_run(opened, run, newest=newest)
             first, stop = (first, named.first) if newest else (named.stop, stop)
-
-
-def _stretch(segment: Segment, opened: OpenSegment, offset: int, limit_offset: int, end_offset: int) -> _Stretch | None:
-    """Return what of a segment lies from the batch that holds `offset` on, below both ends; None for nothing."""
-    index = opened.index
-    first, readable = max(0, index.slot_of(offset)), index.slots_below(end_offset)
-    # The last batch in reach: the one behind it begins at or below the limit.
-    stop = min(readable, max(0, index.slot_of(limit_offset))) if limit_offset < end_offset else readable
-    if first >= stop:
-        return None
-    return _Stretch(segment, opened, first, stop, index.offsets[stop] if stop < readable else end_offset)
 
 
 def _runs(opened: OpenSegment, slots: list[int], *, newest: bool) -> list[tuple[int, int]]:
@@ -268,32 +212,14 @@ def _read_run(opened: OpenSegment, run: tuple[int, int], *, newest: bool) -> Ite
         yield slot, data[place.position - start : place.position - start + place.length]
 
 
-def _filtered(stretch: _Stretch, slot: int, batch: memoryview, wanted: Wanted) -> Buffer | None:
+def _filtered(stretch: OpenStretch, slot: int, batch: memoryview, wanted: Wanted) -> Buffer | None:
     """Return what of a batch matches.
 
     Raises:
         DamagedError: it is not the batch that the index names.
     """
-    with _checking(stretch, slot, batch):
+    with checking(stretch, slot, batch):
         return filter_batch(batch, key=wanted.key, tag=wanted.tag)
-
-
-@contextmanager
-def _checking(stretch: _Stretch, slot: int, batch: memoryview) -> Iterator[None]:
-    """Say where it lies if a batch is not the one that the index names, or does not check.
-
-    Raises:
-        DamagedError: so it is.
-    """
-    position = stretch.opened.index.place(slot).position
-    try:
-        if unpack_header(batch).base_offset != stretch.opened.index.offsets[slot]:
-            raise DamagedError.at(stretch.segment.path, position, "the batch that the index names is not there")
-        yield
-    except DamagedError:
-        raise
-    except ProtocolError as error:
-        raise DamagedError.at(stretch.segment.path, position, error.message) from error
 
 
 def filter_all(batches: Sequence[memoryview], max_bytes: int, wanted: Wanted) -> ReadResult:
@@ -317,13 +243,13 @@ def filter_all(batches: Sequence[memoryview], max_bytes: int, wanted: Wanted) ->
     return ReadResult(found, position)
 
 
-def _newest_in(stretch: _Stretch, slot: int, view: memoryview, wanted: Wanted) -> Newest | None:
+def _newest_in(stretch: OpenStretch, slot: int, view: memoryview, wanted: Wanted) -> Newest | None:
     """Return the last record of a batch that matches.
 
     Raises:
         DamagedError: it is not the batch that the index names.
     """
-    with _checking(stretch, slot, view):
+    with checking(stretch, slot, view):
         batch = RecordBatch.parse(view)
         rows = matching_rows(batch, key=wanted.key, tag=wanted.tag)
         if rows is None:

@@ -37,6 +37,7 @@ from tidelog_broker.storage.partition.partition_dirs import (
     remove_partition_dir,
 )
 from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
+from tidelog_broker.storage.partition.projecting import ProjectingReader
 from tidelog_broker.storage.partition.record_indexes import RecordIndexes
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot, drop_snapshots_behind, save_snapshot
 from tidelog_broker.storage.segment.disk import Disk
@@ -61,6 +62,8 @@ class PartitionLog:
         """By which records are found by key and tag."""
         self.matching = MatchingReader(held, self.indexes)
         """Reads what matches a filter, on any thread."""
+        self.projecting = ProjectingReader(held, self.reader)
+        """Reads some columns, or what is of a time, on any thread."""
         self.copies = EpochCopies(held, dormant_fills)
         """Fills what is missing."""
         self.compacted = CompactedCopies(held)

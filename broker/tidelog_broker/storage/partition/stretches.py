@@ -1,0 +1,96 @@
+"""The readable parts of a log, one segment after another, open while they are looked at: for reads batch by batch."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from tidelog_broker.storage.epoch.epoch_reader import Segment
+from tidelog_broker.storage.io.errors import DamagedError
+from tidelog_broker.storage.partition.held_epochs import HeldEpochs
+from tidelog_broker.storage.segment.disk import OpenSegment
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import unpack_header
+
+
+class OpenStretch(NamedTuple):
+    """Batches first..stop-1 of a segment, which may be read."""
+
+    segment: Segment
+    opened: OpenSegment
+    first: int
+    stop: int
+    end_offset: int
+    """Of the last of them."""
+
+    def offset_of(self, slot: int) -> int:
+        """Return where the batch of a slot begins; of `stop`, where the one before it ends."""
+        return self.opened.index.offsets[slot] if slot < self.stop else self.end_offset
+
+
+def readable_stretches(held: HeldEpochs, offset: int, limit_offset: int) -> Generator[OpenStretch]:
+    """Yield what there is to be read, oldest first, while it is contiguous."""
+    position = offset
+    for epoch in held.epochs:
+        if epoch.end_offset <= position:
+            continue
+        end_offset, segments = epoch.end_offset, epoch.segments
+        if position < segments[0].base_offset:
+            return
+        at = bisect_right(segments, position, key=lambda segment: segment.base_offset) - 1
+        for segment in segments[at:]:
+            if position >= limit_offset:
+                return
+            with epoch.reader.lease(segment) as opened:
+                stretch = _stretch(segment, opened, position, limit_offset, min(end_offset, segment.end_offset))
+                if stretch is not None:
+                    yield stretch
+                    position = stretch.end_offset
+        if position < end_offset:
+            return
+
+
+def readable_stretches_back(held: HeldEpochs, limit_offset: int) -> Generator[OpenStretch]:
+    """Yield what there is to be read, newest first."""
+    for epoch in reversed(held.epochs):
+        end_offset = epoch.end_offset
+        for segment in reversed(epoch.segments):
+            if segment.base_offset >= limit_offset:
+                continue
+            with epoch.reader.lease(segment) as opened:
+                stretch = _stretch(segment, opened, 0, limit_offset, min(end_offset, segment.end_offset))
+                if stretch is not None:
+                    yield stretch
+
+
+def _stretch(
+    segment: Segment, opened: OpenSegment, offset: int, limit_offset: int, end_offset: int
+) -> OpenStretch | None:
+    """Return what of a segment lies from the batch that holds `offset` on, below both ends; None for nothing."""
+    index = opened.index
+    first, readable = max(0, index.slot_of(offset)), index.slots_below(end_offset)
+    # The last batch in reach: the one behind it begins at or below the limit.
+    stop = min(readable, max(0, index.slot_of(limit_offset))) if limit_offset < end_offset else readable
+    if first >= stop:
+        return None
+    return OpenStretch(segment, opened, first, stop, index.offsets[stop] if stop < readable else end_offset)
+
+
+@contextmanager
+def checking(stretch: OpenStretch, slot: int, batch: memoryview) -> Iterator[None]:
+    """Say where it lies if a batch is not the one that the index names, or does not check.
+
+    Raises:
+        DamagedError: so it is.
+    """
+    position = stretch.opened.index.place(slot).position
+    try:
+        if unpack_header(batch).base_offset != stretch.opened.index.offsets[slot]:
+            raise DamagedError.at(stretch.segment.path, position, "the batch that the index names is not there")
+        yield
+    except DamagedError:
+        raise
+    except ProtocolError as error:
+        raise DamagedError.at(stretch.segment.path, position, error.message) from error

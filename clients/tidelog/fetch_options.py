@@ -1,0 +1,53 @@
+"""What a fetch may be given by name: how much, how long to wait, and what of the records is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypedDict
+
+from tidelog.errors import InvalidRequestError
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.columns import schema_of
+from tidelog_proto.header import COLUMN_FLAGS
+
+FETCH_BYTES_DEFAULT: Final = 8 * 1024 * 1024
+
+_FLAGS: Final = {schema_of(1 << bit).names[0]: 1 << bit for bit in range(COLUMN_FLAGS.bit_length())}
+"""The columns of the wire, by name."""
+WIRE_COLUMNS: Final = tuple(_FLAGS)
+
+
+class FetchOptions(TypedDict, total=False):
+    """The arguments of `Client.fetch` but where to read; it says what they mean."""
+
+    max_bytes: int
+    min_bytes: int
+    wait_ms: int
+    key: bytes | None
+    tag: str | None
+    columns: Sequence[str] | None
+    since_us: int | None
+    until_us: int | None
+    end_offset: int | None
+
+
+def projection_message(
+    columns: Sequence[str] | None, since_us: int | None, until_us: int | None, end_offset: int | None
+) -> pb.Projection | None:
+    """Return what a reader can do without as the protocol has it; None for nothing.
+
+    Raises:
+        InvalidRequestError: there is no such column.
+    """
+    if columns is None and since_us is None and until_us is None and end_offset is None:
+        return None
+    if unknown := [name for name in columns or () if name not in _FLAGS]:
+        raise InvalidRequestError(f"columns are some of {', '.join(_FLAGS)}, not {', '.join(map(repr, unknown))}")
+    message = pb.Projection(columns=COLUMN_FLAGS if columns is None else sum({_FLAGS[name] for name in columns}))
+    if since_us is not None:
+        message.from_us = since_us
+    if until_us is not None:
+        message.until_us = until_us
+    if end_offset is not None:
+        message.end_offset = end_offset
+    return message

@@ -1,0 +1,150 @@
+"""Spark's filters on a query, as far as they say which records need not be read: they narrow, and never decide.
+
+Spark gets all its filters back and looks at each row that comes. So a filter that is not understood here, and a node
+that leaves out less than it is asked to, cost time and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from tidelog.fetch_options import FetchOptions
+from tidelog.ranges import OffsetRange
+from tidelog_proto.limits import TAG_BYTES_MAX
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_US: Final = timedelta(microseconds=1)
+_INT64_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """What a query asks for; None for no bound.
+
+    Attributes:
+        topics: of these names.
+        partitions: of these numbers.
+        first, end: offsets from `first` up to and without `end`.
+        since_us, until_us: timestamps from `since_us` up to and without `until_us`, µs since 1970.
+        key, tag: records with this key and this tag.
+    """
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    first: int = 0
+    end: int = _INT64_MAX
+    since_us: int | None = None
+    until_us: int | None = None
+    key: bytes | None = None
+    tag: str | None = None
+
+    def of(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+        """Return what is left of ranges; those of which nothing is are left out."""
+        left = [
+            replace(each, start=max(each.start, self.first), end=min(each.end, self.end))
+            for each in ranges
+            if (self.topics is None or each.topic in self.topics)
+            and (self.partitions is None or each.partition in self.partitions)
+        ]
+        return [each for each in left if each.start < each.end]
+
+    def options(self, plain: FetchOptions) -> FetchOptions:
+        """Return how a range is fetched: a node that leaves out records answers at once, however few it has found."""
+        options: FetchOptions = {**plain}
+        if self.since_us is not None or self.until_us is not None:
+            options |= FetchOptions(since_us=self.since_us, until_us=self.until_us, min_bytes=0, wait_ms=0)
+        if self.key is not None or self.tag is not None:
+            options |= FetchOptions(key=self.key, tag=self.tag, min_bytes=0, wait_ms=0)
+        return options
+
+
+def narrowed(filters: Iterable[Any]) -> Narrowed:
+    """Return what filters, all of which must hold, say of the records; those that say nothing here are passed over."""
+    result = Narrowed()
+    for each in filters:
+        path: tuple[str, ...] = getattr(each, "attribute", ())
+        if len(path) == 1:
+            result = _with(result, type(each).__name__, *path, getattr(each, "value", None))
+    return result
+
+
+def _with(so_far: Narrowed, kind: str, column: str, value: Any) -> Narrowed:
+    match column:
+        case "offset":
+            bounds = _bounds(kind, value) if _is_number(value) else None
+            return so_far if bounds is None else _between(so_far, *bounds)
+        case "timestamp":
+            at_us = _time_us(value)
+            bounds = None if at_us is None else _bounds(kind, at_us)
+            return so_far if bounds is None else _timed(so_far, *bounds)
+        case "partition":
+            numbers = _one_of(kind, value, int)
+            return so_far if numbers is None else replace(so_far, partitions=_both(so_far.partitions, numbers))
+        case "topic":
+            names = _one_of(kind, value, str)
+            return so_far if names is None else replace(so_far, topics=_both(so_far.topics, names))
+        case "key" if kind in _EQUAL and isinstance(value, bytes | bytearray):
+            return replace(so_far, key=bytes(value))
+        case "tag" if kind in _EQUAL and isinstance(value, str) and len(value.encode()) <= TAG_BYTES_MAX:
+            return replace(so_far, tag=value)
+        case _:
+            return so_far
+
+
+_EQUAL: Final = ("EqualTo", "EqualNullSafe")
+
+
+def _bounds(kind: str, value: int) -> tuple[int | None, int | None] | None:
+    """Return the bounds, the first one included and the second not, that a comparison sets; None for none."""
+    match kind:
+        case "EqualTo" | "EqualNullSafe":
+            return value, value + 1
+        case "GreaterThan":
+            return value + 1, None
+        case "GreaterThanOrEqual":
+            return value, None
+        case "LessThan":
+            return None, value
+        case "LessThanOrEqual":
+            return None, value + 1
+        case _:
+            return None
+
+
+def _between(so_far: Narrowed, first: int | None, end: int | None) -> Narrowed:
+    return replace(
+        so_far,
+        first=so_far.first if first is None else max(so_far.first, first),
+        end=so_far.end if end is None else min(so_far.end, end),
+    )
+
+
+def _timed(so_far: Narrowed, since_us: int | None, until_us: int | None) -> Narrowed:
+    sinces = [each for each in (so_far.since_us, since_us) if each is not None]
+    untils = [each for each in (so_far.until_us, until_us) if each is not None]
+    return replace(so_far, since_us=max(sinces, default=None), until_us=min(untils, default=None))
+
+
+def _one_of(kind: str, value: Any, of: type) -> frozenset[Any] | None:
+    values = (value,) if kind in _EQUAL else value if kind == "In" else None
+    if isinstance(values, tuple | list) and all(isinstance(each, of) for each in values):
+        return frozenset(values)
+    return None
+
+
+def _both(before: frozenset[Any] | None, more: frozenset[Any]) -> frozenset[Any]:
+    return more if before is None else before & more
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _time_us(value: Any) -> int | None:
+    """Return a moment as µs since 1970; None where it is none, or it is not said in which time zone."""
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return None
+    return (value - _EPOCH) // _US

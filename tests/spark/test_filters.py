@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+)
+
+from pyspark_tidelog.filters import Narrowed, narrowed
+from tidelog.fetch_options import FetchOptions
+from tidelog.ranges import OffsetRange
+
+OFFSET, TIMESTAMP, PARTITION, TOPIC, KEY, TAG = (
+    (name,) for name in ("offset", "timestamp", "partition", "topic", "key", "tag")
+)
+AT = datetime(2024, 1, 1, 0, 0, 0, 5, tzinfo=UTC)
+AT_US = 1_704_067_200_000_005
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ([], Narrowed()),
+        ([EqualTo(OFFSET, 7)], Narrowed(first=7, end=8)),
+        ([GreaterThan(OFFSET, 7), LessThanOrEqual(OFFSET, 9)], Narrowed(first=8, end=10)),
+        ([GreaterThanOrEqual(OFFSET, 7), GreaterThan(OFFSET, 2), LessThan(OFFSET, 9)], Narrowed(first=7, end=9)),
+        ([GreaterThan(OFFSET, -5)], Narrowed()),
+        ([GreaterThanOrEqual(TIMESTAMP, AT)], Narrowed(since_us=AT_US)),
+        (
+            [GreaterThan(TIMESTAMP, AT), LessThanOrEqual(TIMESTAMP, AT)],
+            Narrowed(since_us=AT_US + 1, until_us=AT_US + 1),
+        ),
+        ([LessThan(TIMESTAMP, AT.replace(tzinfo=None))], Narrowed()),
+        ([EqualTo(PARTITION, 3)], Narrowed(partitions=frozenset({3}))),
+        ([In(PARTITION, (1, 2)), In(PARTITION, (2, 3))], Narrowed(partitions=frozenset({2}))),
+        ([EqualTo(TOPIC, "t")], Narrowed(topics=frozenset({"t"}))),
+        ([EqualNullSafe(KEY, b"k"), EqualTo(TAG, "red")], Narrowed(key=b"k", tag="red")),
+        ([EqualTo(TAG, "r" * 5000)], Narrowed()),
+        ([EqualTo(KEY, None), EqualTo(OFFSET, None), EqualTo(PARTITION, None)], Narrowed()),
+        ([Not(EqualTo(OFFSET, 7)), IsNotNull(KEY), StringContains(TAG, "r")], Narrowed()),
+        ([EqualTo(("headers", "key"), "k"), In(KEY, (b"a", b"b")), GreaterThan(KEY, b"a")], Narrowed()),
+    ],
+)
+def test_what_filters_say(filters: list[Filter], expected: Narrowed) -> None:
+    assert narrowed(filters) == expected
+
+
+def test_ranges_are_cut() -> None:
+    ranges = [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 5, 10), OffsetRange("u", 0, 0, 10)]
+    assert Narrowed().of(ranges) == ranges
+    assert Narrowed(first=3, end=5).of(ranges) == [OffsetRange("t", 0, 3, 5), OffsetRange("u", 0, 3, 5)]
+    assert Narrowed(topics=frozenset({"t"}), partitions=frozenset({1})).of(ranges) == ranges[1:2]
+    assert Narrowed(first=5, end=3).of(ranges) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "more"),
+    [
+        (Narrowed(), {"min_bytes": 1, "wait_ms": 5}),
+        (Narrowed(since_us=1), {"since_us": 1, "until_us": None, "min_bytes": 0, "wait_ms": 0}),
+        (Narrowed(key=b"k"), {"key": b"k", "tag": None, "min_bytes": 0, "wait_ms": 0}),
+    ],
+)
+def test_who_leaves_out_records_does_not_wait(asked: Narrowed, more: dict[str, Any]) -> None:
+    plain = FetchOptions(max_bytes=9, min_bytes=1, wait_ms=5)
+    assert asked.options(plain) == {"max_bytes": 9, **more}
+    assert plain == {"max_bytes": 9, "min_bytes": 1, "wait_ms": 5}
