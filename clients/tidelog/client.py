@@ -372,6 +372,8 @@ class Client:
                 `columns`: some of timestamp, key, value, headers, tag; others may stay at the node, and are absent.
                 `since_us`, `until_us`: batches without a record of since_us <= timestamp < until_us may stay, too.
                 `end_offset`: batches that begin there or behind may stay.
+                `nearest`: ask a replica in the client's zone, if there is one that can answer, instead of an owner
+                elsewhere; give `end_offset` where you know that there are records up to it.
 
         Raises:
             OffsetOutOfRangeError: with the bounds; UnknownTopicError, UnknownPartitionError.

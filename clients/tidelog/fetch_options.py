@@ -29,6 +29,7 @@ class FetchOptions(TypedDict, total=False):
     since_us: int | None
     until_us: int | None
     end_offset: int | None
+    nearest: bool
 
 
 def projection_message(

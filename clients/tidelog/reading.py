@@ -15,6 +15,7 @@ from tidelog.errors import (
     UnknownTopicError,
     error_of,
     error_of_local,
+    told,
 )
 from tidelog.fetch_options import FETCH_BYTES_DEFAULT, projection_message
 from tidelog.filters import record_filter
@@ -47,6 +48,7 @@ async def fetch(
     since_us: int | None = None,
     until_us: int | None = None,
     end_offset: int | None = None,
+    nearest: bool = False,
     control: bool = False,
 ) -> Fetched:
     """Read whole batches from `offset` on, or what is wanted of them; `control`: also those of the broker's own.
@@ -58,36 +60,55 @@ async def fetch(
             f"offset {offset}, max_bytes {max_bytes} (1 to {FETCH_BYTES_MAX}), wait_ms {wait_ms} "
             f"(0 to {FETCH_WAIT_MS_MAX}): one of them is out of range"
         )
-    wanted, projection = record_filter(key, tag), projection_message(columns, since_us, until_us, end_offset)
+    entry = pb.FetchEntry(partition=partition, offset=offset)
+    if (wanted := record_filter(key, tag)) is not None:
+        entry.filter.CopyFrom(wanted.to_message())
+    if (projection := projection_message(columns, since_us, until_us, end_offset)) is not None:
+        entry.projection.CopyFrom(projection)
+    request = pb.Fetch(entries=[entry], min_bytes=min_bytes, max_bytes=max_bytes, wait_ms=wait_ms)
 
     async def attempt() -> Fetched:
+        near = await router.near_reader(topic, partition) if nearest else None
+        if near is not None:
+            try:
+                return await _fetched_from(router, near, topic, request, end_offset or 0, control=control)
+            except TidelogError as error:  # the owner knows whether it is one
+                if error.retriable:
+                    router.nearby.shun(near.connection.address, told(error))
         reached = await router.reading_connection(topic, partition)
-        route = await router.topic(topic)
-        entry = pb.FetchEntry(topic_id=route.topic_id, partition=partition, offset=offset)
-        if wanted is not None:
-            entry.filter.CopyFrom(wanted.to_message())
-        if projection is not None:
-            entry.projection.CopyFrom(projection)
-        request = pb.Fetch(entries=[entry], min_bytes=min_bytes, max_bytes=max_bytes, wait_ms=wait_ms)
-        envelope = pb.Envelope(fetch=request)
-        frame = await router.call_reader([TopicPartition(topic, partition)], reached, envelope, wait_s=wait_ms / _MS)
-        (result,) = results_of(frame.envelope.fetch_reply.results, 1, reached.connection)
-        if result.HasField("error"):
-            raise error_of(result.error, reached.connection.name)
-        end_offset = router.ends.known(route.topic_id, partition, epoch=result.epoch)
-        router.ends.note(route.topic_id, partition, epoch=result.epoch, end_offset=result.high_watermark)
-        got_on = result.next_offset > offset  # past records that are not wanted, too
-        if not result.length and not got_on and offset < max(end_offset, result.high_watermark):
-            raise _lags(reached.connection, topic, partition, offset)
-        return Fetched(
-            batches=parse_batches(frame.attachment, offset, control=control),
-            next_offset=result.next_offset,
-            log_start_offset=result.log_start_offset,
-            high_watermark=result.high_watermark,
-            epoch=result.epoch,
-        )
+        return await _fetched_from(router, reached, topic, request, end_offset or 0, control=control)
 
     return await router.about_topic(topic, attempt, repeatable=True, partition=partition)
+
+
+async def _fetched_from(
+    router: Router, reached: Reached, topic: str, request: pb.Fetch, end_offset: int, *, control: bool
+) -> Fetched:
+    """Ask a node once; `end_offset`: up to there there are records, as whoever asks knows."""
+    route = await router.topic(topic)
+    envelope = pb.Envelope(fetch=request)
+    (entry,) = envelope.fetch.entries
+    entry.topic_id = route.topic_id
+    partition, offset = entry.partition, entry.offset
+    where = [TopicPartition(topic, partition)]
+    frame = await router.call_reader(where, reached, envelope, wait_s=request.wait_ms / _MS)
+    (result,) = results_of(frame.envelope.fetch_reply.results, 1, reached.connection)
+    if result.HasField("error"):
+        raise error_of(result.error, reached.connection.name)
+    known_end = router.ends.known(route.topic_id, partition, epoch=result.epoch)
+    router.ends.note(route.topic_id, partition, epoch=result.epoch, end_offset=result.high_watermark)
+    # An owner that ends before has lost something; another replica may only not have heard of it yet.
+    known_end = max(known_end, result.high_watermark, 0 if reached.is_owner else end_offset)
+    got_on = result.next_offset > offset  # past records that are not wanted, too
+    if not result.length and not got_on and offset < known_end:
+        raise _lags(reached.connection, topic, partition, offset)
+    return Fetched(
+        batches=parse_batches(frame.attachment, offset, control=control),
+        next_offset=result.next_offset,
+        log_start_offset=result.log_start_offset,
+        high_watermark=result.high_watermark,
+        epoch=result.epoch,
+    )
 
 
 def _lags(connection: Connection, topic: str, partition: int, offset: int) -> TidelogError:

@@ -316,6 +316,17 @@ class Router:
             self.refresh_later(topic)
             raise
 
+    async def near_reader(self, topic: str, partition: int) -> Reached | None:
+        """Return the connection to a replica in the client's zone, where the owner is elsewhere; None for none.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+        """
+        await self.topic(topic)
+        address = self.nearby.address(topic, partition)
+        connection = None if address is None else await self.nearby.connection(address)
+        return None if connection is None else Reached(connection, is_owner=False, is_near=True)
+
     def instead_of(self, reached: Reached, where: TopicPartition) -> Address | None:
         """Return where the owner of a partition is that somebody else serves in its place; None for the owner itself.
 

@@ -15,6 +15,7 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from pyspark_tidelog.errors import DataLossError, OptionError
 from pyspark_tidelog.options import (
@@ -31,6 +32,9 @@ from pyspark_tidelog.options import (
     Subscribe,
 )
 from tidelog.ranges import OffsetRange
+
+TASKS_MAX: Final = 100_000
+"""Of a load, or a micro-batch: Spark's driver keeps all of them in memory."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -184,7 +188,27 @@ def select_present(selection: Selection, topics: Mapping[str, int]) -> list[Topi
     return sorted(TopicPartition(topic, p) for topic in names for p in range(topics[topic]))
 
 
-def split(ranges: Sequence[OffsetRange], min_partitions: int | None) -> list[OffsetRange]:
+def split(
+    ranges: Sequence[OffsetRange], min_partitions: int | None, max_records: int | None = None
+) -> list[OffsetRange]:
+    """Cut `ranges` into at least `min_partitions` pieces of near equal size, none with more than `max_records`.
+
+    Raises:
+        OptionError: these are more pieces than Spark can plan.
+    """
+    pieces = _at_least(ranges, min_partitions)
+    if max_records is None:
+        return pieces
+    counts = [-(-len(piece) // max_records) for piece in pieces]
+    if sum(counts) > TASKS_MAX:
+        raise OptionError(
+            f"option 'maxRecordsPerPartition': {max_records} would make {sum(counts)} tasks, {TASKS_MAX} are allowed: "
+            "let a task read more, or load less at once."
+        )
+    return [cut for piece, count in zip(pieces, counts, strict=True) for cut in _pieces(piece, count)]
+
+
+def _at_least(ranges: Sequence[OffsetRange], min_partitions: int | None) -> list[OffsetRange]:
     """Cut `ranges` into at least `min_partitions` pieces of near equal size, or into single records at most.
 
     Every range keeps at least one piece; larger ones get more, by largest remainder, so that the number asked

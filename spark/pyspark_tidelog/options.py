@@ -67,6 +67,9 @@ OPTION_NAMES: Final = (
     "endingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
     "minPartitions",
+    "maxRecordsPerPartition",
+    "readFrom",
+    "zone",
     "failOnDataLoss",
     "includeHeaders",
     "includeTags",
@@ -154,6 +157,9 @@ class ReadOptions:
         ending: where ranges end (exclusive); of a batch read.
         start_late_timestamps_at_latest: a starting time after the last record means the end, not an error.
         min_partitions: at least so many Spark tasks, if there are as many records; None: one a partition.
+        max_records: of a task; None: as many as there are.
+        nearest: whether tasks read at replicas in their zone instead of at owners elsewhere.
+        zone: of the tasks; "": what their environment says.
         fail_on_data_loss: whether records that are gone fail the read.
         columns: the columns of the default schema, in order.
         max_records_per_batch: rows of the largest Arrow batch given to Spark.
@@ -174,6 +180,9 @@ class ReadOptions:
     max_offsets: int | None = None
     min_offsets: int | None = None
     max_delay_s: float = MAX_TRIGGER_DELAY_S_DEFAULT
+    max_records: int | None = None
+    nearest: bool = False
+    zone: str = ""
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
@@ -207,6 +216,9 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
         max_offsets=max_offsets,
         min_offsets=min_offsets,
         max_delay_s=duration_s(options, "maxTriggerDelay", MAX_TRIGGER_DELAY_S_DEFAULT),
+        max_records=count(options, "maxRecordsPerPartition", NUMBER_MAX),
+        nearest=_is_nearest(options),
+        zone=options.get("zone", ""),
     )
 
 
@@ -347,6 +359,15 @@ def _offsets(name: str, text: str, default: Edge, *, one_edge: bool) -> Position
                 f"option {name!r}: {wrong_offset} ({wrong_edge.value}) for {topic!r} would leave nothing to read."
             )
     return AtOffsets(parsed)
+
+
+def _is_nearest(options: Mapping[str, str]) -> bool:
+    place = options.get("readFrom", "owner").lower()
+    if place not in {"owner", "nearest"}:
+        raise OptionError(f"option 'readFrom' is 'owner' or 'nearest', not {place[:60]!r}.")
+    if "zone" in options and place == "owner":
+        raise OptionError("option 'zone' says where tasks run, for 'readFrom' = 'nearest': set that, too, or neither.")
+    return place == "nearest"
 
 
 def _late_strategy(options: Mapping[str, str]) -> bool:

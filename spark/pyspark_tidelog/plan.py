@@ -91,7 +91,7 @@ def make_plan(options: ReadOptions, client: LogClient, narrowed: Narrowed = EVER
     bounds = _bounds(client, partitions)
     ranges, warnings = resolve(options, bounds, starting=starting, ending=ending)
     ranges = _not_before(client, narrowed.since_us, narrowed.of(ranges))
-    pieces = split(ranges, options.min_partitions)
+    pieces = split(ranges, options.min_partitions, options.max_records)
     return Plan(pieces, {r.topic: topics[r.topic].topic_id for r in ranges}, warnings)
 
 

@@ -127,7 +127,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, stop = parse_position(start), parse_position(end)
         return [
             RangePartition(wanted, bytes.fromhex(stop.topic_ids.get(wanted.topic, "")))
-            for wanted in split(ranges_between(begin, stop), self._options.min_partitions)
+            for wanted in split(ranges_between(begin, stop), self._options.min_partitions, self._options.max_records)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

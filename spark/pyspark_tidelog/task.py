@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from typing import Final
 
@@ -21,6 +22,8 @@ from tidelog.model import Fetched
 from tidelog.ranges import OffsetRange, fetch_options
 from tidelog.sync import Client
 
+ZONE_VARIABLE: Final = "TIDELOG_ZONE"
+"""Where an executor says in which zone it runs, if the option `zone` does not."""
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -51,8 +54,9 @@ class RangeReader:
 
     def client(self) -> Client:
         """Return a new client as the options say; it is for the caller to close."""
-        access = self._options.access
-        return Client(access.bootstrap, **access.client_options)
+        access, options = self._options.access, self._options
+        zone = (options.zone or os.environ.get(ZONE_VARIABLE, "")) if options.nearest else ""
+        return Client(access.bootstrap, **access.client_options, zone=zone)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range.
@@ -68,6 +72,7 @@ class RangeReader:
 
     def _read(self, client: LogClient, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         options = self.narrowed.options(fetch_options(wanted, self._schema))
+        options["nearest"] = self._options.nearest
 
         def fetch(offset: int) -> Fetched:
             return client.fetch(wanted.topic, wanted.partition, offset, **options)

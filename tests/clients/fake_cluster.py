@@ -166,6 +166,10 @@ class ClusterConnection(FakeConnection):
         self.reads = False
 
     def on_fetch(self, frame: Frame) -> None:
+        if not self.node.hears:
+            nothing = [pb.FetchResult(next_offset=entry.offset) for entry in frame.envelope.fetch.entries]
+            self.reply(frame, pb.Envelope(fetch_reply=pb.FetchReply(results=nothing)))
+            return
         with self._reading():
             super().on_fetch(frame)
 

@@ -82,10 +82,18 @@ class FakeClient:
     asked: list[tuple[str, Any, tuple[int, ...]]] = field(default_factory=list)
     options: FetchOptions = field(default_factory=FetchOptions)
     """Of the last fetch."""
+    zone: str = ""
 
     def __call__(
-        self, bootstrap: tuple[str, ...], *, client_id: str, credentials: Credentials | None, tls: Tls | Literal[False]
+        self,
+        bootstrap: tuple[str, ...],
+        *,
+        client_id: str,
+        credentials: Credentials | None,
+        tls: Tls | Literal[False],
+        zone: str = "",
     ) -> FakeClient:
+        self.zone = zone
         return self
 
     def __enter__(self) -> Self:

@@ -192,3 +192,41 @@ async def test_a_replica_is_not_left_because_a_topic_is_deleted(
         with pytest.raises(UnknownTopicError):
             await anext(consumer)
     assert "is not read" not in caplog.text
+
+
+async def fetched(client: Client, offset: int = 0) -> list[bytes | None]:
+    answer = await client.fetch("wide", 0, offset, nearest=True, end_offset=1)
+    return [value for batch in answer.batches for value in batch.values()]
+
+
+def fetches(cluster: FakeCluster) -> list[int]:
+    return [node.requests.count("fetch") for node in cluster.nodes]
+
+
+async def test_a_fetch_of_the_nearest_asks_the_replica_in_the_zone(cluster: FakeCluster, client: Client) -> None:
+    await publish(cluster, "abc")
+    assert await fetched(client) == [b"a"]
+    assert fetches(cluster) == [0, 0, 1]
+    assert (await client.fetch("wide", 0, 0)).batches
+    assert fetches(cluster) == [1, 0, 1], "who does not say so asks the owner"
+
+
+async def test_a_replica_that_has_not_heard_of_what_is_asked_for_is_left_for_the_owner(
+    cluster: FakeCluster, client: Client, near: ClusterNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    await publish(cluster, "abc")
+    near.hears = False
+    assert await fetched(client) == [b"a"]
+    assert fetches(cluster) == [1, 0, 1]
+    assert "is not read for" in caplog.text
+    assert await fetched(client) == [b"a"]
+    assert fetches(cluster) == [2, 0, 1], "nor is it asked again"
+
+
+async def test_a_replica_that_cannot_be_reached_is_not_waited_for_by_a_fetch(
+    cluster: FakeCluster, client: Client, near: ClusterNode
+) -> None:
+    await publish(cluster, "abc")
+    await near.stop()
+    assert await fetched(client) == [b"a"]
+    assert await fetched(client, 1) == []

@@ -176,3 +176,13 @@ def test_splitting_covers_every_range_exactly_once(starts: list[tuple[int, int]]
         assert (group[0].start, group[-1].end) == (whole.start, whole.end)
         assert all(left.end == right.start for left, right in itertools.pairwise(group))
         assert max(map(len, group)) - min(map(len, group)) <= 1
+
+
+def test_no_task_has_more_records_than_is_said() -> None:
+    ranges = [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 5, 9)]
+    pieces = split(ranges, None, 4)
+    assert [(each.partition, each.start, each.end) for each in pieces] == [(0, 0, 3), (0, 3, 6), (0, 6, 10), (1, 5, 9)]
+    assert len(split(ranges, 7, 4)) == 7
+    assert split(ranges, 2, 100) == ranges
+    with pytest.raises(OptionError, match="1000000 tasks"):
+        split([OffsetRange("t", 0, 0, 10**6)], None, 1)

@@ -158,11 +158,20 @@ def test_what_is_more_precise_goes_first() -> None:
     assert parsed(**both, startingTimestamp="1700000000000").starting == AtTimestamp(1_700_000_000_000_000)
 
 
+def test_where_tasks_read() -> None:
+    assert not parsed().nearest
+    near = parsed(readFrom="nearest", zone="east", maxRecordsPerPartition="7")
+    assert (near.nearest, near.zone, near.max_records) == (True, "east", 7)
+    assert "'readFrom' is 'owner' or 'nearest'" in refused({**BARE, "readFrom": "follower"})
+    assert "set that, too" in refused({**BARE, "zone": "east"})
+
+
 def test_columns() -> None:
     assert parsed(includeHeaders="true", includeTags="true").columns == COLUMN_NAMES
     assert parsed(columns="offset, headers").columns == ("offset", "headers")
 
 
+@pytest.mark.filterwarnings("ignore:Possible:FutureWarning")  # what a regular expression may mean some day
 @given(
     st.dictionaries(
         st.sampled_from([*OPTION_NAMES, "other"]),
