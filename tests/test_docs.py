@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
 GUIDES = ("groups.md", "guarantees.md", "from-kafka.md", "deduplication.md")
 SPARK_PAGE = ROOT / "docs" / "spark.md"
-EXAMPLES = ("analytics.md", "client.md", "testing.md")
+EXAMPLES = ("analytics.md", "client.md", "sql.md", "testing.md")
 RUN_PAGES = {ROOT / "README.md", SPARK_PAGE, *(ROOT / "docs" / name for name in (*EXAMPLES, *GUIDES))}
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")

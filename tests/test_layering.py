@@ -26,7 +26,7 @@ FOLDERS = {
 MAY_IMPORT = {
     "tidelog_proto": set[str](),
     "tidelog": {"tidelog_proto"},
-    "tidelog_cli": {"tidelog", "tidelog_proto"},
+    "tidelog_cli": {"tidelog", "tidelog_proto", "pyspark_tidelog"},  # one engine of `sql`, see docs/adr/0098
     "tidelog_pytest": {"tidelog"},
     "tidelog_broker": {"tidelog_proto"},
     "tidelog_gateway": {"tidelog", "tidelog_proto"},

@@ -10,7 +10,7 @@ somebody takes its batches, with the next fetch on its way meanwhile, so memory 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
@@ -34,6 +34,10 @@ TABLE_SCHEMA: Final = pa.schema([pa.field("topic", pa.string(), nullable=False),
 """All columns that a topic has as a table."""
 
 
+BATCH_RECORDS: Final = 100_000
+"""Rows of the largest batch, unless told."""
+
+
 def read_arrow(
     topic: str,
     *,
@@ -43,7 +47,7 @@ def read_arrow(
     since: Point = "earliest",
     until: Point = "latest",
     partitions: Iterable[int] | None = None,
-    batch_records: int = 100_000,
+    batch_records: int = BATCH_RECORDS,
     **options: Unpack[ClientOptions],
 ) -> pa.RecordBatchReader:
     """Return a reader of a topic's records, partition by partition, each in the order of its offsets.
@@ -69,17 +73,22 @@ def read_arrow(
         raise InvalidRequestError("bootstrap and context both say where the cluster is: give one of them")
     from tidelog.sync import Client  # noqa: PLC0415 - who imports tidelog does not pay for it
 
-    schema = _schema_of(columns)
+    schema = schema_of(columns)
 
     def connect() -> Client:
         return Client.from_context(context, **options) if bootstrap is None else Client(bootstrap, **options)
 
     with connect() as client:
         ranges = _ranges(client, topic, since, until, partitions)
-    return pa.RecordBatchReader.from_batches(schema, _batches(connect, ranges, schema, batch_records))
+    return pa.RecordBatchReader.from_batches(schema, read_ranges(connect, ranges, schema, batch_records))
 
 
-def _schema_of(columns: Sequence[str] | None) -> pa.Schema:
+def schema_of(columns: Sequence[str] | None) -> pa.Schema:
+    """Return the schema of some columns, all for None.
+
+    Raises:
+        InvalidRequestError: there is no such column.
+    """
     names = TABLE_SCHEMA.names if columns is None else list(columns)
     unknown = [name for name in names if name not in TABLE_SCHEMA.names]
     if unknown or not names or len(set(names)) != len(names):
@@ -110,9 +119,20 @@ def _offsets(client: Client, topic: str, point: Point, partitions: Sequence[int]
     return {number: at.offset for number, at in client.list_offsets(topic, point, partitions).items()}
 
 
-def _batches(
-    connect: Callable[[], Client], ranges: Sequence[OffsetRange], schema: pa.Schema, batch_records: int
-) -> Iterator[pa.RecordBatch]:
+def read_ranges(
+    connect: Callable[[], Client], ranges: Sequence[OffsetRange], schema: pa.Schema, batch_records: int = BATCH_RECORDS
+) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the records of ranges, one after the other; whoever leaves early closes this.
+
+    Args:
+        connect: makes a client for this.
+        ranges: none of them empty.
+        schema: some columns of `TABLE_SCHEMA`.
+        batch_records: rows of the largest batch.
+
+    Raises:
+        TidelogError: as `read_arrow`.
+    """
     # Connected once somebody takes a batch: a reader that nobody uses holds nothing.
     with connect() as client:
         for wanted in ranges:

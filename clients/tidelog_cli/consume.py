@@ -175,8 +175,8 @@ def consume(
     with_client(bootstrap, work)
 
 
-def parse_start(text: str) -> Start:
-    """Return what `--from` means.
+def parse_start(text: str, option: str = "--from") -> Start:
+    """Return what `--from`, or another option like it, means.
 
     Raises:
         CommandFailed: it is none of earliest, latest, an offset and an ISO 8601 time.
@@ -191,7 +191,7 @@ def parse_start(text: str) -> Start:
         return ago(text, datetime.now(UTC)) if is_duration(text) else moment_of(text)
     except ValueError as error:
         raise CommandFailed(
-            f"--from {text!r}: give earliest, latest, an offset, a time like 2013-01-01T05:00:00, or how long ago, "
+            f"{option} {text!r}: give earliest, latest, an offset, a time like 2013-01-01T05:00:00, or how long ago, "
             "like 7d",
             EXIT_USAGE,
         ) from error

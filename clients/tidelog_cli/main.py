@@ -20,6 +20,7 @@ from tidelog_cli import certs, cluster, consume, contexts, groups, plugins, prod
 from tidelog_cli.failures import EXIT_CODES_HELP, EXIT_FAILED, EXIT_INTERRUPTED, describe, exit_code_of
 from tidelog_cli.loading import interrupts_end_quietly
 from tidelog_cli.session import named_context
+from tidelog_cli.sql import command as sql
 from tidelog_proto.without_pandas import leave_pandas_out
 
 OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
@@ -27,6 +28,7 @@ OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "topic": topics.register,
     "produce": produce.register,
     "consume": consume.register,
+    "sql": sql.register,
     "group": groups.register,
     "key": security.register_keys,
     "user": users.register,

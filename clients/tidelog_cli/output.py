@@ -38,7 +38,7 @@ LOCAL_BOOTSTRAP: Final = "127.0.0.1:7400"
 ABSENT: Final = "\u2013"
 """Stands in a table where nothing is known."""
 
-_PIPE_COLUMNS: Final = 1000
+PIPE_COLUMNS: Final = 1000
 """A pipe has no width: rows are not wrapped there."""
 
 _BINARY_UNITS: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
@@ -53,7 +53,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
     """Write a table to stdout; a column of ints is set right, with thousands separators."""
     console = Console()
     if not console.is_terminal:
-        console = Console(width=_PIPE_COLUMNS)
+        console = Console(width=PIPE_COLUMNS)
     table = Table(
         title=title, title_justify="left", title_style="", header_style="bold", box=SIMPLE_HEAD, pad_edge=False
     )

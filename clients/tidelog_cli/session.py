@@ -9,9 +9,9 @@ from typing import Final, TypeVar
 
 from tidelog import Client
 from tidelog.client_options import ClientOptions
-from tidelog.contexts import Context, find_context
+from tidelog.contexts import Context, find_context, read_contexts
 from tidelog.errors import NodeUnreachableError
-from tidelog_cli.failures import EXIT_CANNOT_CONNECT, CommandFailed
+from tidelog_cli.failures import EXIT_CANNOT_CONNECT, EXIT_USAGE, CommandFailed
 from tidelog_cli.output import LOCAL_BOOTSTRAP
 from tidelog_cli.wrong_port import speaks_http
 
@@ -31,22 +31,41 @@ def with_client(bootstrap: str, work: Callable[[Client], Awaitable[_ResultT]]) -
     Raises:
         TidelogError: whatever the client raises.
     """
-    context = _context(bootstrap)
-    bootstrap = bootstrap or (LOCAL_BOOTSTRAP if context is None else ",".join(context.bootstrap))
-    options: ClientOptions = {"client_id": "tidelog-cli"}
-    if context is not None:
-        options = context.with_options(options)
+    addresses, options = place_and_options(bootstrap)
 
     async def run() -> _ResultT:
-        async with Client(bootstrap, **options) as client:
+        async with Client(addresses, **options) as client:
             # One try at each address: a person would rather hear now that nobody is there than wait for retries.
             try:
                 await client.connect()
             except NodeUnreachableError as error:
-                raise await _explained(bootstrap, error) from error
+                raise await _explained(addresses, error) from error
             return await work(client)
 
     return asyncio.run(run())
+
+
+def place_and_options(bootstrap: str) -> tuple[str, ClientOptions]:
+    """Return the addresses and options of a client, as --bootstrap and the context say."""
+    context = _context(bootstrap)
+    options: ClientOptions = {"client_id": "tidelog-cli"}
+    if context is None:
+        return bootstrap or LOCAL_BOOTSTRAP, options
+    return bootstrap or ",".join(context.bootstrap), context.with_options(options)
+
+
+def place_of(bootstrap: str) -> dict[str, str]:
+    """Return the same as options of Spark's data source, which reads a context by itself.
+
+    Raises:
+        CommandFailed: there are both, and Spark takes one.
+    """
+    context = _context(bootstrap)
+    if context is None:
+        return {"bootstrap": bootstrap or LOCAL_BOOTSTRAP}
+    if bootstrap:
+        raise CommandFailed("Spark takes --bootstrap or a context, not both", EXIT_USAGE)
+    return {"context": named_context.get() or read_contexts().current or ""}
 
 
 def _context(bootstrap: str) -> Context | None:

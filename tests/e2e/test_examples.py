@@ -47,7 +47,6 @@ def node() -> Iterator[testing.LocalNode]:
 
 @pytest.mark.parametrize("example", [pytest.param(snippet, id=name) for name, snippet in examples()])
 def test_an_example_does_what_is_shown(example: Snippet, node: testing.LocalNode, tmp_path: Path) -> None:
-    assert example.language == "python"
     code = example.code.replace("127.0.0.1:7400", node.bootstrap).replace("(9000,", f"({free_ports(1)[0]},")
     if "def test_" in code:
         (tmp_path / "test_example.py").write_text(code)
@@ -55,12 +54,18 @@ def test_an_example_does_what_is_shown(example: Snippet, node: testing.LocalNode
         assert ran.returncode == 0, f"{code}\n{ran.stdout}\n{ran.stderr}"
         assert " passed" in ran.stdout
         return
+    command = [sys.executable, "-W", "error", "-c", code]
+    if example.language == "bash":
+        (tmp_path / "tidelog").write_text(f'#!/bin/sh\nexec {sys.executable} -m tidelog_cli "$@"\n')
+        (tmp_path / "tidelog").chmod(0o755)
+        command = ["bash", "-euc", code]
     ended = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
+        command,
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ,
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "TIDELOG_BOOTSTRAP": node.bootstrap},
         timeout=60,
     )
     print(ended.stdout)

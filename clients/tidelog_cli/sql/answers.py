@@ -1,0 +1,133 @@
+"""Print what an engine answers: as a table for people, as JSON or CSV for programs, row by row in bounded memory."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import itertools
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tidelog_cli.output import ABSENT, PIPE_COLUMNS
+from tidelog_proto.printable import printable
+
+TABLE_ROWS: Final = 1000
+"""Rows that a table shows unless told: it is held in memory."""
+CELL_CHARS: Final = 200
+"""What a table shows of a text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The names of the columns, and the rows as they come."""
+
+    names: Sequence[str]
+    rows: Iterator[tuple[Any, ...]]
+
+
+def as_table(answer: Answer, limit: int) -> tuple[Table, bool]:
+    """Return the answer's first rows as a table, and whether there are more."""
+    rows = list(itertools.islice(answer.rows, limit + 1))
+    table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for at, name in enumerate(answer.names):
+        numeric = any(_is_number(row[at]) for row in rows)
+        table.add_column(Text(printable(name)), justify="right" if numeric else "left", overflow="fold")
+    for row in rows[:limit]:
+        table.add_row(*(Text(cell_of(value)) for value in row))
+    return table, len(rows) > limit
+
+
+def print_table_of(table: Table) -> None:
+    """Write a table to stdout; a pipe has no width."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(width=PIPE_COLUMNS, highlight=False)
+    console.print(table)
+
+
+def print_json_lines(answer: Answer, limit: int | None) -> None:
+    """Write one JSON object a row."""
+    names = distinct(answer.names)
+    for row in itertools.islice(answer.rows, limit):
+        document = dict(zip(names, map(plain, row), strict=True))
+        sys.stdout.write(json.dumps(document, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def print_csv(answer: Answer, limit: int | None) -> None:
+    """Write a line of names and one a row (RFC 4180); null is nothing, what has parts is JSON."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for row in itertools.chain([tuple(answer.names)], itertools.islice(answer.rows, limit)):
+        writer.writerow([_csv_cell(plain(value)) for value in row])
+        sys.stdout.write(text.getvalue())
+        text.seek(0)
+        text.truncate()
+    sys.stdout.flush()
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Return the names, with a number behind those that were there before: a JSON object has each once."""
+    found: list[str] = []
+    for name in names:
+        number, one = 1, name
+        while one in found:
+            number += 1
+            one = f"{name}_{number}"
+        found.append(one)
+    return found
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: moments in ISO 8601, bytes as text, or as base64 where they are none."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _text_of(bytes(value))
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, dict):
+        return {str(plain(key)): plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(part) for part in value]
+    return str(value)
+
+
+def cell_of(value: Any) -> str:
+    """Return what a table shows of a value: one line, nothing that a terminal would take as an order."""
+    if value is None:
+        return ABSENT
+    value = plain(value)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return printable(text if len(text) <= CELL_CHARS else text[:CELL_CHARS] + "…")
+
+
+def _csv_cell(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list, bool)) else value
+
+
+def _text_of(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode()
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)

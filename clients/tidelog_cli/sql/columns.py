@@ -1,0 +1,173 @@
+"""Which columns a topic has as a table of SQL: those of a record, and one for each field of JSON values.
+
+What values are is found by looking at some records (`--values` says it instead):
+
+    json    all are JSON objects; each field is a column, and the whole value is text
+    text    all are UTF-8
+    bytes   anything else
+
+A field is a whole number, a number, true or false, or text; what has parts of its own, or is of several kinds, is the
+text of its JSON. A value that does not fit is null there; the column `value` has all of it. A number that is not whole,
+where only whole ones were seen, is an error: rounding it would change sums without a word.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from tidelog.tables import TABLE_SCHEMA
+
+RECORD_COLUMNS: Final = tuple(name for name in TABLE_SCHEMA.names if name != "topic")
+FIELDS_MAX: Final = 1000
+"""Columns that fields of JSON values may become."""
+_EXACT_MAX: Final = 1 << 53
+"""Up to here a double says whole numbers exactly."""
+_LONG_MAX: Final = (1 << 63) - 1
+
+
+class ValueKind(StrEnum):
+    """What the values of a topic are taken for."""
+
+    JSON = "json"
+    TEXT = "text"
+    BYTES = "bytes"
+
+
+class FieldKind(StrEnum):
+    """What a field of JSON values is."""
+
+    WHOLE = "whole"
+    LONG = "long"
+    """Whole, and too large for a double."""
+    NUMBER = "number"
+    TRUTH = "truth"
+    TEXT = "text"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a topic looks like.
+
+    Attributes:
+        values: what its values are.
+        text_keys: whether all keys that were seen are UTF-8.
+        fields: of JSON values, by name, those that become columns.
+        hidden: fields that do not, since a column has their name, or there are too many.
+    """
+
+    values: ValueKind
+    text_keys: bool
+    fields: dict[str, FieldKind]
+    hidden: tuple[str, ...] = ()
+
+
+def shape_of(keys: Iterable[bytes | None], values: Sequence[bytes | None], kind: ValueKind | None) -> Shape:
+    """Return what a topic looks like whose records are like these; `kind`: None to find out."""
+    objects = _objects(values) if kind is None or kind is ValueKind.JSON else []
+    if kind is None:
+        given = [value for value in values if value is not None]
+        if given and len(objects) == len(given):
+            kind = ValueKind.JSON
+        else:
+            kind = ValueKind.TEXT if all(map(_is_text, given)) else ValueKind.BYTES
+    seen: dict[str, FieldKind] = {}
+    for one in objects:
+        for name, value in one.items():
+            if value is not None:
+                found = _kind_of(value)
+                seen[name] = found if name not in seen else _both(seen[name], found)
+            else:
+                seen.setdefault(name, FieldKind.TEXT)
+    taken = {name.lower() for name in RECORD_COLUMNS}
+    fields: dict[str, FieldKind] = {}
+    hidden: list[str] = []
+    for name, field in seen.items():
+        if name.lower() in taken or len(fields) == FIELDS_MAX or not name:
+            hidden.append(name)
+        else:
+            taken.add(name.lower())
+            fields[name] = field
+    return Shape(kind, all(_is_text(key) for key in keys if key is not None), fields, tuple(hidden))
+
+
+def select_list(
+    topic: str, shape: Shape, field_of: Callable[[str], str], quote: Callable[[str], str], raises: str
+) -> list[str]:
+    """Return the expressions of a topic's columns over a table that has a record's, in SQL that both engines take.
+
+    Args:
+        topic: its name, for errors.
+        shape: what it looks like.
+        field_of: returns how a field of the parsed value is reached.
+        quote: quotes a name.
+        raises: the function that ends a statement with a message.
+    """
+    own = [quote(name) for name in ("partition", "offset", "timestamp", "key")]
+    fields = [
+        f"{_converted(topic, name, kind, field_of(name), raises)} AS {quote(name)}"
+        for name, kind in shape.fields.items()
+    ]
+    return [*own, *fields, quote("value"), quote("headers"), quote("tag")]
+
+
+def _converted(topic: str, name: str, kind: FieldKind, field: str, raises: str) -> str:
+    if kind is not FieldKind.WHOLE:
+        return field
+    message = (
+        f"{topic}: {name} is not always a whole number below 2^53, as it was in the records that were looked at; "
+        "look at more of them with --sample"
+    ).replace("'", "''").replace("\\", "")  # fmt: skip
+    whole = f"{field} = floor({field}) AND abs({field}) <= {_EXACT_MAX}"
+    raised = f"CAST({raises}('{message}') AS BIGINT)"
+    return f"CASE WHEN {field} IS NULL OR ({whole}) THEN CAST({field} AS BIGINT) ELSE {raised} END"
+
+
+def _objects(values: Iterable[bytes | None]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for value in values:
+        if value is None:
+            continue
+        try:
+            one = json.loads(value)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(one, dict):
+            found.append(one)
+    return found
+
+
+def _kind_of(value: Any) -> FieldKind:
+    if isinstance(value, bool):
+        return FieldKind.TRUTH
+    if isinstance(value, int):
+        if abs(value) <= _EXACT_MAX:
+            return FieldKind.WHOLE
+        return FieldKind.LONG if abs(value) <= _LONG_MAX else FieldKind.NUMBER
+    if isinstance(value, float):
+        return FieldKind.NUMBER
+    return FieldKind.TEXT if isinstance(value, str) else FieldKind.JSON
+
+
+_WIDTHS: Final = (FieldKind.WHOLE, FieldKind.LONG, FieldKind.NUMBER)
+
+
+def _both(one: FieldKind, other: FieldKind) -> FieldKind:
+    """Return what is both."""
+    if one is other:
+        return one
+    if one in _WIDTHS and other in _WIDTHS:
+        return max(one, other, key=_WIDTHS.index)
+    return FieldKind.JSON
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,198 @@
+"""Ask DuckDB, in this process: topics are views over Arrow scans, made for the tables that a statement names.
+
+DuckDB holds what a statement has to keep (groups, sorted rows) in a bounded part of memory, and the rest in files of a
+temporary directory. It loads no extension that it does not have: nothing is fetched from anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tidelog_cli.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.output import note
+from tidelog_cli.sql.answers import Answer
+from tidelog_cli.sql.columns import FieldKind, Shape, ValueKind, select_list
+from tidelog_cli.sql.dataset import TopicDataset
+from tidelog_cli.sql.tables import Provide
+
+ROWS_AT_ONCE: Final = 1000
+_TYPES: Final = {
+    FieldKind.WHOLE: "DOUBLE",
+    FieldKind.LONG: "BIGINT",
+    FieldKind.NUMBER: "DOUBLE",
+    FieldKind.TRUTH: "BOOLEAN",
+    FieldKind.TEXT: "VARCHAR",
+    FieldKind.JSON: "JSON",
+}
+_PLACE: Final = re.compile(r"\n+(LINE (\d+): )(.*)\n( *)\^", re.DOTALL)
+
+
+class DuckDbEngine:
+    """See the module.
+
+    Args:
+        memory_mb: what it may hold in memory.
+    """
+
+    def __init__(self, memory_mb: int) -> None:
+        try:
+            import duckdb  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise CommandFailed(
+                "DuckDB is not installed here; run: pip install 'tidelog[sql]', or choose --engine spark"
+            ) from error
+        self._duckdb = duckdb
+        self._directory = tempfile.TemporaryDirectory(prefix="tidelog-sql-")
+        self._config: dict[str, str | bool | int | float | list[str]] = {
+            "memory_limit": f"{memory_mb}MB",
+            "temp_directory": self._directory.name,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "python_enable_replacements": False,  # or names of variables of this program would be tables
+        }
+        self._datasets: list[TopicDataset] = []
+        self._connect()
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        self._disconnect()
+        self._directory.cleanup()
+
+    def answer(self, statement: str, provide: Provide, on_read: Callable[[int], None]) -> Answer:
+        """Return what a statement answers; rows come as they are taken.
+
+        Args:
+            statement: one that reads.
+            provide: gives the topics that it names.
+            on_read: is told of records that were read.
+
+        Raises:
+            CommandFailed: it is none, is wrong, or names what is no topic.
+            TidelogError: a topic could not be read.
+        """
+        self._disconnect()  # what is left of an earlier answer is let go
+        self._connect()
+        for table in provide(*self._named_in(statement)):
+            dataset = TopicDataset(table.read, on_read)
+            self._datasets.append(dataset)
+            self._connection.register(_raw(table.extent.topic), dataset)
+            self._connection.execute(view_of(table.extent.topic, table.shape))
+        with self._explained(statement):
+            self._connection.execute(statement)
+        names = [column[0] for column in self._connection.description or []]
+        return Answer(names, self._rows(statement))
+
+    def _connect(self) -> None:
+        self._connection = self._duckdb.connect(config=self._config)
+        self._connection.execute("SET TimeZone = 'UTC'")
+
+    def _disconnect(self) -> None:
+        for dataset in self._datasets:
+            dataset.close()
+        self._datasets = []
+        self._connection.close()
+
+    def _named_in(self, statement: str) -> Named:
+        with self._explained(statement):
+            self._connection.extract_statements(statement)  # it tells the place of an error
+        ((text,),) = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [statement]).fetchall()
+        parsed = json.loads(text)
+        if parsed.get("error", True) or len(parsed["statements"]) != 1:
+            raise CommandFailed("give one statement that reads: SELECT, DESCRIBE or SUMMARIZE", EXIT_USAGE)
+        return named_in(parsed["statements"])
+
+    def _rows(self, statement: str) -> Iterator[tuple[Any, ...]]:
+        while True:
+            with self._explained(statement):
+                rows = self._connection.fetchmany(ROWS_AT_ONCE)
+            if not rows:
+                return
+            yield from rows
+
+    @contextlib.contextmanager
+    def _explained(self, statement: str) -> Iterator[None]:
+        """Turn what DuckDB raises into one line, with the place below it if there is one."""
+        try:
+            yield
+        except self._duckdb.Error as error:
+            for dataset in self._datasets:
+                if dataset.failure is not None:
+                    raise dataset.failure from error
+            raise explained(str(error), statement) from error
+        except RuntimeError as error:  # how DuckDB tells of Ctrl-C
+            if "interrupted" in str(error).lower():
+                raise KeyboardInterrupt from error
+            raise
+
+
+class Named(NamedTuple):
+    """What a statement names.
+
+    Attributes:
+        tables: that must be there.
+        shadowed: that need not be, since a part of the statement (WITH) has the name, too.
+    """
+
+    tables: list[str]
+    shadowed: list[str]
+
+
+def named_in(parsed: object) -> Named:
+    """Return what a statement names, from the tree that DuckDB has read it into. Files are for DuckDB to find."""
+    tables: set[str] = set()
+    parts: set[str] = set()
+    left = [parsed]
+    while left:
+        one = left.pop()
+        if isinstance(one, list):
+            left += one
+        elif isinstance(one, dict):
+            left += one.values()
+            if one.get("type") == "BASE_TABLE":
+                tables.add(".".join(filter(None, (one.get("schema_name"), one["table_name"]))))
+            parts.update(each["key"] for each in one.get("cte_map", {}).get("map", []))
+    tables = {name for name in tables if not Path(name).is_file()}
+    return Named(sorted(tables - parts), sorted(tables & parts))
+
+
+def explained(message: str, statement: str) -> CommandFailed:
+    """Return DuckDB's message as one line; where it points at a place, that is shown before."""
+    found = _PLACE.search(message)
+    if found is None:
+        return CommandFailed(message)
+    line, excerpt, before = int(found[2]), found[3], len(found[4]) - len(found[1])
+    note(f"{excerpt}\n{' ' * before}^")
+    column = before + 1
+    lines = statement.splitlines()
+    if excerpt.startswith("...") and line <= len(lines):  # a long line is cut at both ends
+        column += lines[line - 1].find(excerpt.strip(".")) - 3
+    return CommandFailed(f"line {line}, column {column}: {message[: found.start()]}")
+
+
+def view_of(topic: str, shape: Shape) -> str:
+    """Return the statement that makes a topic's view over its scan."""
+    text, key = (f"coalesce(try(decode({name})), CAST({name} AS VARCHAR))" for name in ('"value"', '"key"'))
+    columns = ", ".join(select_list(topic, shape, lambda name: f"j.{_quoted(name)}", _quoted, "error"))
+    keys = key if shape.text_keys else '"key"'
+    values = '"value"' if shape.values is ValueKind.BYTES else text
+    # Names are quoted, and what is text is escaped: nothing of a topic is read as SQL.
+    rows = f'SELECT * REPLACE ({keys} AS "key", {values} AS "value") FROM {_quoted(_raw(topic))}'  # noqa: S608
+    if shape.fields:
+        structure = json.dumps({name: _TYPES[kind] for name, kind in shape.fields.items()}).replace("'", "''")
+        parsed = f"""from_json(CASE WHEN json_valid("value") THEN "value" END, '{structure}')"""
+        rows = f"SELECT *, {parsed} AS j FROM ({rows})"  # noqa: S608
+    return f"CREATE OR REPLACE TEMPORARY VIEW {_quoted(topic)} AS SELECT {columns} FROM ({rows})"  # noqa: S608
+
+
+def _raw(topic: str) -> str:
+    return f"records of {topic}"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,179 @@
+"""Ask Spark, in a local session of this process: topics are temporary views, made when it misses a table.
+
+Spark does not say beforehand which tables a statement names, but what it misses first: so each is made when it is
+missed, and the statement is tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog_cli.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.output import note
+from tidelog_cli.sql.answers import Answer
+from tidelog_cli.sql.columns import FieldKind, Shape, ValueKind, select_list
+from tidelog_cli.sql.tables import Provide, TopicTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
+
+TABLES_MAX: Final = 64
+"""Topics that one statement may name."""
+_READS: Final = re.compile(
+    r"(\s|\(|--[^\n]*\n|/\*.*?\*/)*(select|with|from|values|describe|explain)\b", re.IGNORECASE | re.DOTALL
+)
+_MISSING: Final = "TABLE_OR_VIEW_NOT_FOUND"
+_PLACE: Final = re.compile(r"\(line (\d+), pos (\d+)\)")
+_TYPES: Final = {
+    FieldKind.WHOLE: "DOUBLE",
+    FieldKind.LONG: "BIGINT",
+    FieldKind.NUMBER: "DOUBLE",
+    FieldKind.TRUTH: "BOOLEAN",
+    FieldKind.TEXT: "STRING",
+    FieldKind.JSON: "STRING",
+}
+
+
+class SparkEngine:
+    """See the module.
+
+    Args:
+        memory_mb: the heap of Java, 512 at least.
+        place: the options of the data source that say where the cluster is.
+    """
+
+    def __init__(self, memory_mb: int, place: dict[str, str]) -> None:
+        try:
+            from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
+
+            from pyspark_tidelog import local_spark  # noqa: PLC0415
+        except ImportError as error:
+            raise CommandFailed(
+                "Spark is not installed here; run: pip install 'tidelog[spark]', or choose --engine duckdb"
+            ) from error
+        self._place = place
+        # It writes each error with the whole of its Java's stack, those too that only say which table is missing.
+        logging.getLogger("SQLQueryContextLogger").disabled = True
+        self._is_ours = SparkSession.getActiveSession() is None
+        self._spark = local_spark("tidelog sql", memory_mb=max(memory_mb, 512))
+
+    def close(self) -> None:
+        """End the session, if it was begun for this."""
+        if self._is_ours:
+            self._spark.stop()
+
+    def answer(self, statement: str, provide: Provide, on_read: Callable[[int], None]) -> Answer:
+        """Return what a statement answers; rows come as they are taken.
+
+        Args:
+            statement: one that reads.
+            provide: gives the topics that it names.
+            on_read: is not told anything: tasks of Spark read.
+
+        Raises:
+            CommandFailed: it is none, is wrong, names what is no topic, or could not be carried out.
+            TidelogError: a topic could not be looked at.
+        """
+        del on_read
+        if not _READS.match(statement):
+            raise CommandFailed("give one statement that reads: SELECT, DESCRIBE or EXPLAIN", EXIT_USAGE)
+        frame = self._planned(statement, provide)
+        kinds = [field.dataType for field in frame.schema.fields]
+        return Answer(frame.columns, self._rows(frame, kinds))
+
+    def _planned(self, statement: str, provide: Provide) -> DataFrame:
+        from pyspark.errors import AnalysisException  # noqa: PLC0415
+
+        # Each answer looks at its topics anew: views of an earlier one end earlier.
+        for view in self._spark.catalog.listTables():
+            self._spark.catalog.dropTempView(view.name)
+        for _ in range(TABLES_MAX + 1):
+            try:
+                with _explained():
+                    return self._spark.sql(statement)
+            except CommandFailed as failed:
+                error = failed.__cause__
+                if not isinstance(error, AnalysisException) or error.getCondition() != _MISSING:
+                    raise
+                missing = (error.getMessageParameters() or {}).get("relationName", "")
+            (table,) = provide([missing.strip("`").replace("``", "`")])
+            self._make_view(table)
+        raise CommandFailed(f"a statement names {TABLES_MAX} topics at most")
+
+    def _make_view(self, table: TopicTable) -> None:
+        extent = table.extent
+        reading = self._spark.read.format("tidelog").options(
+            **self._place,
+            assign=json.dumps({extent.topic: sorted(extent.starts)}),
+            startingOffsets=_by_partition(extent.topic, extent.starts),
+            endingOffsets=_by_partition(extent.topic, extent.ends),
+            includeHeaders="true",
+            includeTags="true",
+        )
+        view_of(reading.load(), extent.topic, table.shape).createOrReplaceTempView(_quoted(extent.topic))
+
+    def _rows(self, frame: DataFrame, kinds: list[DataType]) -> Iterator[tuple[Any, ...]]:
+        with _explained():
+            for row in frame.toLocalIterator():
+                yield tuple(_plain(value, kind.typeName()) for value, kind in zip(row, kinds, strict=True))
+
+
+def view_of(frame: DataFrame, topic: str, shape: Shape) -> DataFrame:
+    """Return a topic's columns as `columns` says, from those of the data source."""
+    from pyspark.sql import functions as sql  # noqa: PLC0415
+
+    def text(name: str) -> str:
+        return f"coalesce(try_validate_utf8(CAST({name} AS STRING)), hex({name})) AS {name}"
+
+    keys = text("key") if shape.text_keys else "key"
+    values = "value" if shape.values is ValueKind.BYTES else text("value")
+    rows = frame.selectExpr("partition", "offset", "timestamp", keys, values, "headers", "tag")
+    if shape.fields:
+        fields = ", ".join(f"{_quoted(name)} {_TYPES[kind]}" for name, kind in shape.fields.items())
+        rows = rows.withColumn("j", sql.from_json("value", fields))
+    return rows.selectExpr(*select_list(topic, shape, lambda name: f"j.{_quoted(name)}", _quoted, "raise_error"))
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Turn what Spark raises into one line, with the place below it if there is one."""
+    from pyspark.errors import ParseException, PySparkException  # noqa: PLC0415
+
+    try:
+        yield
+    except PySparkException as error:
+        message, _, excerpt = str(error).strip().partition("\n\n== SQL")
+        place = _PLACE.search(message)
+        if isinstance(error, ParseException) and place is not None:
+            note("\n".join(excerpt.splitlines()[1:]))
+            line, column = int(place[1]), int(place[2]) + 1
+            said = " ".join(message[: place.start()].split())
+            raise CommandFailed(f"line {line}, column {column}: {said}") from error
+        raise CommandFailed(message.splitlines()[0]) from error
+
+
+def _by_partition(topic: str, offsets: Any) -> str:
+    return json.dumps({topic: {str(number): offset for number, offset in offsets.items()}})
+
+
+def _plain(value: Any, kind: str) -> Any:
+    from pyspark.sql import Row  # noqa: PLC0415
+
+    if isinstance(value, datetime) and kind == "timestamp":
+        return value.astimezone(UTC)  # Spark gives it in the zone of this machine, and does not say so
+    if isinstance(value, Row):
+        return value.asDict(recursive=True)
+    if isinstance(value, list):
+        return [_plain(part, "") for part in value]
+    return value
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

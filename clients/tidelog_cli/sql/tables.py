@@ -1,0 +1,154 @@
+"""The topics of a statement: which there are, where one answer begins and ends in them, and what they look like.
+
+Begins and ends are taken down once for an answer, for all topics at the same time. So however often an engine scans a
+topic, and however it grows meanwhile, it sees the same records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal, Protocol
+
+import pyarrow as pa
+
+from tidelog import Client
+from tidelog.client_options import ClientOptions
+from tidelog.ranges import OffsetRange
+from tidelog.tables import read_ranges, schema_of
+from tidelog_cli.failures import CommandFailed
+from tidelog_cli.sql.columns import Shape, ValueKind, shape_of
+
+Since = Literal["earliest", "latest"] | datetime
+
+LISTED_MAX: Final = 20
+"""Topics that an error lists."""
+SAMPLED_PARTITIONS_MAX: Final = 8
+"""Partitions of a topic that are looked at: the largest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A topic's records in one answer: by partition, the first offset and the one behind the last."""
+
+    topic: str
+    starts: Mapping[int, int]
+    ends: Mapping[int, int]
+
+    @property
+    def records(self) -> int:
+        """How many offsets these are; compaction may have left fewer records."""
+        return sum(self.ends[number] - start for number, start in self.starts.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """How to reach it: a client's arguments."""
+
+    bootstrap: str
+    options: ClientOptions
+
+    def read(self, extent: Extent, columns: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
+        """Yield some columns of all of these records; whoever leaves early closes it."""
+        from tidelog.sync import Client as SyncClient  # noqa: PLC0415 - most commands do not need it
+
+        ranges = [
+            OffsetRange(extent.topic, number, start, extent.ends[number])
+            for number, start in sorted(extent.starts.items())
+            if start < extent.ends[number]
+        ]
+        return read_ranges(lambda: SyncClient(self.bootstrap, **self.options), ranges, schema_of(columns))
+
+    def look(self, extent: Extent, kind: ValueKind | None, sample: int) -> Shape:
+        """Return what a topic looks like, by the first and the last of these records.
+
+        Args:
+            extent: of the topic.
+            kind: of the values, None to find out.
+            sample: how many records to look at, about.
+        """
+        keys: list[bytes | None] = []
+        values: list[bytes | None] = []
+        for part in sampled(extent, sample):
+            for batch in self.read(part, ["key", "value"]):
+                keys += batch.column("key").to_pylist()
+                values += batch.column("value").to_pylist()
+        return shape_of(keys, values, kind)
+
+
+def sampled(extent: Extent, sample: int) -> list[Extent]:
+    """Return the parts of a topic that are looked at: of its largest partitions the first and the last records."""
+    sizes = {number: extent.ends[number] - start for number, start in extent.starts.items()}
+    chosen = sorted(filter(sizes.get, sizes), key=lambda number: (-sizes[number], number))[:SAMPLED_PARTITIONS_MAX]
+    if not chosen:
+        return []
+    each = max(1, sample // (2 * len(chosen)))
+    first_ends = {number: min(extent.starts[number] + each, extent.ends[number]) for number in chosen}
+    last_starts = {number: max(extent.ends[number] - each, first_ends[number]) for number in chosen}
+    return [
+        Extent(extent.topic, {number: extent.starts[number] for number in chosen}, first_ends),
+        Extent(extent.topic, last_starts, {number: extent.ends[number] for number in chosen}),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTable:
+    """A topic as a table of one answer: which records, and what they look like."""
+
+    cluster: Cluster
+    extent: Extent
+    shape: Shape
+
+    def read(self, columns: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
+        """Yield some columns of all records, as `Cluster.read`."""
+        return self.cluster.read(self.extent, columns)
+
+
+class Provide(Protocol):
+    """Gives topics by name."""
+
+    def __call__(self, names: Sequence[str], optional: Sequence[str] = ()) -> list[TopicTable]:
+        """Return these topics, and of the optional ones those that there are.
+
+        Raises:
+            CommandFailed: one of the names is no topic.
+        """
+        ...
+
+
+async def extents_of(client: Client, topics: Iterable[str], since: Since) -> dict[str, Extent]:
+    """Take down where topics begin and end, as it is now.
+
+    Raises:
+        TidelogError: one is gone, or the cluster cannot be asked.
+    """
+    names = list(topics)
+    starts = await asyncio.gather(*(client.list_offsets(name, since) for name in names))
+    partitions = [sorted(start) for start in starts]
+    asked = zip(names, partitions, strict=True)
+    ends = await asyncio.gather(*(client.list_offsets(name, "latest", numbers) for name, numbers in asked))
+    found: dict[str, Extent] = {}
+    for name, start, end in zip(names, starts, ends, strict=True):
+        # A time behind the last record is found nowhere: then the beginning is the end.
+        begins = {number: min(at.offset, end[number].offset) for number, at in start.items()}
+        found[name] = Extent(name, begins, {number: at.offset for number, at in end.items()})
+    return found
+
+
+def no_such_table(name: str, topics: Iterable[str]) -> CommandFailed:
+    """Return the error for a table that is no topic: what may have been meant, and which there are."""
+    known = sorted(topics)
+    near = difflib.get_close_matches(name, known, n=1) or [one for one in known if one.lower() == name.lower()][:1]
+    hint = f" Did you mean {quoted_if_needed(near[0])}?" if near else ""
+    if not known:
+        return CommandFailed(f"there is no topic {name!r}: there are none yet")
+    listed = ", ".join(map(quoted_if_needed, known[:LISTED_MAX])) + (", …" if len(known) > LISTED_MAX else "")
+    return CommandFailed(f"there is no topic {name!r}.{hint} Topics as tables: {listed}")
+
+
+def quoted_if_needed(name: str) -> str:
+    """Return a topic's name as SQL takes it: in quotes, if there is more in it than letters, digits and underscores."""
+    return name if name.isidentifier() and name.isascii() else f'"{name}"'

@@ -1,0 +1,80 @@
+"""The topics that a statement names, found at the cluster: as they are now, and whether they have grown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from tidelog import Client
+from tidelog_cli.output import note
+from tidelog_cli.session import place_and_options, with_client
+from tidelog_cli.sql.columns import Shape, ValueKind
+from tidelog_cli.sql.tables import Cluster, Extent, Since, TopicTable, extents_of, no_such_table
+from tidelog_proto.names import INTERNAL_PREFIX
+
+LOOK_EVERY_S: Final = 1.0
+"""How often `Topics.wait_for_more` asks."""
+
+
+class Topics:
+    """The topics that a statement names.
+
+    Args:
+        bootstrap: the value of --bootstrap.
+        since: where reading begins.
+        kinds: what values are, by topic; None: of all others.
+        sample: how many records are looked at.
+
+    Attributes:
+        used: which records of which topics the last answer was made of.
+    """
+
+    def __init__(self, bootstrap: str, since: Since, kinds: Mapping[str | None, ValueKind], sample: int) -> None:
+        self.used: dict[str, Extent] = {}
+        self._bootstrap = bootstrap
+        self._since = since
+        self._kinds = kinds
+        self._sample = sample
+        self._shapes: dict[str, Shape] = {}
+
+    def provide(self, names: Sequence[str], optional: Sequence[str] = ()) -> list[TopicTable]:
+        """Return topics by name, as they are now. See `Provide`."""
+
+        async def work(client: Client) -> dict[str, Extent]:
+            known = {topic.name for topic in await client.topics(internal=True)}
+            for name in names:
+                if name not in known:
+                    raise no_such_table(name, (one for one in known if not one.startswith(INTERNAL_PREFIX)))
+            there = [name for name in optional if name in known]
+            return await extents_of(client, [*names, *there], self._since)
+
+        extents = with_client(self._bootstrap, work) if names or optional else {}
+        self.used |= extents
+        cluster = Cluster(*place_and_options(self._bootstrap))
+        return [TopicTable(cluster, extent, self._shape(cluster, extent)) for extent in extents.values()]
+
+    def wait_for_more(self) -> None:
+        """Wait until one of the topics has more records."""
+
+        async def work(client: Client) -> None:
+            while True:
+                now = await extents_of(client, self.used, "latest")
+                if any(now[name].ends != extent.ends for name, extent in self.used.items()):
+                    return
+                await asyncio.sleep(LOOK_EVERY_S)
+
+        with_client(self._bootstrap, work)
+        self.used = {}
+
+    def _shape(self, cluster: Cluster, extent: Extent) -> Shape:
+        name = extent.topic
+        if name not in self._shapes:
+            shape = cluster.look(extent, self._kinds.get(name, self._kinds.get(None)), self._sample)
+            if shape.hidden:
+                fields = ", ".join(map(repr, shape.hidden))
+                note(f"{name}: columns have the names of the fields {fields}: find those in value")
+            if not extent.records:
+                return shape  # there was nothing to look at
+            self._shapes[name] = shape
+        return self._shapes[name]

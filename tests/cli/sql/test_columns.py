@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from tidelog_cli.sql.columns import FieldKind, Shape, ValueKind, select_list, shape_of
+
+
+def fields(*values: bytes) -> dict[str, FieldKind]:
+    return shape_of([], values, None).fields
+
+
+def test_what_values_are() -> None:
+    assert shape_of([b"k"], [b'{"a":1}', None, b"{}"], None).values is ValueKind.JSON
+    assert shape_of([], [b'{"a":1}', b"[1]"], None).values is ValueKind.TEXT
+    assert shape_of([], [b'{"a":1}', b"\xff"], None).values is ValueKind.BYTES
+    assert shape_of([], [], None) == Shape(ValueKind.TEXT, text_keys=True, fields={})
+    assert not shape_of([b"k", None, b"\xff"], [], None).text_keys
+    deep = b'{"a":' * 100_000
+    assert shape_of([], [deep], None).values is ValueKind.TEXT
+
+
+def test_who_says_what_they_are_is_believed() -> None:
+    assert shape_of([], [b'{"a":1}'], ValueKind.TEXT) == Shape(ValueKind.TEXT, text_keys=True, fields={})
+    half = shape_of([], [b'{"a":1}', b"no"], ValueKind.JSON)
+    assert (half.values, half.fields) == (ValueKind.JSON, {"a": FieldKind.WHOLE})
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ((b'{"a":1}', b'{"a":null}'), FieldKind.WHOLE),
+        ((b'{"a":1}', b'{"a":1.5}'), FieldKind.NUMBER),
+        ((b'{"a":1}', b'{"a":9007199254740993}'), FieldKind.LONG),
+        ((b'{"a":99999999999999999999}',), FieldKind.NUMBER),
+        ((b'{"a":true}',), FieldKind.TRUTH),
+        ((b'{"a":true}', b'{"a":1}'), FieldKind.JSON),
+        ((b'{"a":"x"}',), FieldKind.TEXT),
+        ((b'{"a":null}',), FieldKind.TEXT),
+        ((b'{"a":[1]}',), FieldKind.JSON),
+    ],
+)
+def test_what_a_field_is(values: tuple[bytes, ...], kind: FieldKind) -> None:
+    assert fields(*values) == {"a": kind}
+
+
+def test_names_that_are_taken_stay_in_the_value() -> None:
+    shape = shape_of([], [b'{"Key":1,"a":1,"A":2,"":3}'], None)
+    assert (list(shape.fields), shape.hidden) == (["a"], ("Key", "A", ""))
+    many = b"{" + b",".join(b'"f%d":1' % number for number in range(1100)) + b"}"
+    assert (len(shape_of([], [many], None).fields), len(shape_of([], [many], None).hidden)) == (1000, 100)
+
+
+def test_the_columns_in_order() -> None:
+    shape = shape_of([], [b'{"b":"x","a\'s":1}'], None)
+    listed = select_list("t", shape, lambda name: f"j.<{name}>", lambda name: f"<{name}>", "error")
+    assert [each.rsplit(" ", 1)[-1] for each in listed] == [
+        *("<partition>", "<offset>", "<timestamp>", "<key>", "<b>", "<a's>", "<value>", "<headers>", "<tag>")
+    ]
+    assert "error('t: a''s is not always a whole number" in listed[5]

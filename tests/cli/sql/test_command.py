@@ -1,0 +1,115 @@
+"""The command as people call it, at a real node."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Cli
+
+LINES = [
+    {"carrier": "UA", "delay": 12, "at": {"gate": 3}},
+    {"carrier": "AA", "delay": 3},
+    {"carrier": "UA", "delay": -2, "note": "l'été"},
+]
+
+
+@pytest.fixture
+def flights(cli: Cli) -> str:
+    """Hold a topic whose name needs quotes, with three flights; the value is the name in quotes."""
+    name = "flights.sql-1"
+    if cli("topic", "describe", name).code:
+        assert cli("topic", "create", name, "--partitions", 2).code == 0
+        lines = "\n".join(json.dumps(line, ensure_ascii=False) for line in LINES).encode()
+        assert cli("produce", name, "--key-field", "carrier", stdin=lines).code == 0
+    return f'"{name}"'
+
+
+def rows(cli: Cli, statement: str, *more: object) -> list[dict[str, Any]]:
+    ended = cli("sql", statement, "--json", *more)
+    assert ended.code == 0, ended.err
+    return [json.loads(line) for line in ended.out.splitlines()]
+
+
+def test_fields_of_json_are_columns(cli: Cli, flights: str) -> None:
+    grouped = f"SELECT carrier, avg(delay) AS delay FROM {flights} GROUP BY 1 ORDER BY 1"
+    assert rows(cli, grouped) == [{"carrier": "AA", "delay": 3.0}, {"carrier": "UA", "delay": 5.0}]
+    table = cli("sql", grouped)
+    assert [line.split() for line in table.out.splitlines() if line.strip()][-1] == ["UA", "5.0"]
+    assert cli("sql", grouped, "--csv").out == "carrier,delay\nAA,3.0\nUA,5.0\n"
+    (whole,) = rows(cli, f"SELECT * FROM {flights} WHERE delay = 12")
+    assert list(whole) == [
+        *("partition", "offset", "timestamp", "key", "carrier", "delay", "at", "note", "value", "headers", "tag")
+    ]
+    assert (whole["key"], whole["delay"], whole["at"], whole["note"]) == ("UA", 12, '{"gate":3}', None)
+    assert rows(cli, f"SELECT value->>'$.at.gate' AS gate FROM {flights} WHERE delay = 12") == [{"gate": "3"}]
+
+
+def test_a_topic_may_be_named_twice(cli: Cli, flights: str) -> None:
+    joined = f'SELECT count(*) AS n FROM {flights} a JOIN {flights} b USING (carrier) WHERE a."offset" >= 0'
+    assert rows(cli, joined) == [{"n": 5}]
+    assert rows(cli, f"SELECT note FROM {flights} LIMIT 1", "--values", "flights.sql-1=json") != []
+
+
+def test_how_values_are_taken(cli: Cli, flights: str, topic: str) -> None:
+    assert "carrier" not in rows(cli, f"SELECT * FROM {flights} LIMIT 1", "--values", "text")[0]
+    assert cli("produce", topic, "--partition", 0, stdin=b'{"a":1}\n{"a":"x"}\nno\n{"a":2.5}\n').code == 0
+    found = rows(cli, f'SELECT a, value FROM "{topic}" ORDER BY "offset"', "--values", "json")
+    assert found[:3] == [{"a": "1", "value": '{"a":1}'}, {"a": '"x"', "value": '{"a":"x"}'}, {"a": None, "value": "no"}]
+    assert cli("sql", "SELECT 1", "--values", "xml").code == 2
+
+
+def test_a_number_that_is_not_whole_is_never_rounded(cli: Cli, topic: str) -> None:
+    lines = b'{"n":1}\n' * 40 + b'{"n":1.5}\n' + b'{"n":1}\n' * 40
+    assert cli("produce", topic, "--partition", 0, stdin=lines).code == 0
+    ended = cli("sql", f'SELECT sum(n) FROM "{topic}"', "--sample", 10)
+    assert (ended.code, ended.out) == (1, "")
+    assert "not always a whole number" in ended.err
+    assert "--sample" in ended.err
+    assert rows(cli, f'SELECT sum(n) AS n FROM "{topic}"') == [{"n": 81.5}]
+
+
+def test_an_empty_topic_and_one_that_is_read_from_later_on(cli: Cli, flights: str, topic: str) -> None:
+    assert rows(cli, f'SELECT * FROM "{topic}"') == []
+    assert rows(cli, f"SELECT count(*) AS n FROM {flights}", "--since", "2100-01-01") == [{"n": 0}]
+    assert rows(cli, f"SELECT count(*) AS n FROM {flights}", "--since", "1h") == [{"n": 3}]
+    assert cli("sql", "SELECT 1", "--since", "3").code == 2
+
+
+def test_what_is_wrong_is_said(cli: Cli, flights: str) -> None:
+    ended = cli("sql", "SELECT * FROM flight")
+    assert (ended.code, ended.out) == (1, "")
+    assert "there is no topic 'flight'" in ended.err
+    assert "Topics as tables: " in ended.err
+    assert flights in ended.err
+    assert "line 1, column 1" in cli("sql", "SELEC 1").err
+    assert "line 1, column 8" in cli("sql", f"SELECT nope FROM {flights}").err
+    assert cli("sql", "SELECT 1", "--json", "--csv").code == 2
+    assert cli("sql", "SELECT 1", "--follow").code == 2
+    assert cli("sql", f"SELECT * FROM {flights}", "--bootstrap", "127.0.0.1:1").code == 3
+
+
+def test_a_table_tells_that_there_is_more(cli: Cli, flights: str) -> None:
+    assert "the first 2 rows" in cli("sql", f"SELECT * FROM {flights}", "--limit", 2).err
+    assert cli("sql", f"SELECT * FROM {flights}", "--limit", 3).err == ""
+
+
+def test_following_answers_anew_until_interrupted(cli: Cli, topic: str, node: str) -> None:
+    assert cli("produce", topic, stdin=b'{"n":1}\n').code == 0
+    statement = f'SELECT count(*) AS count FROM "{topic}"'
+    command = [sys.executable, "-m", "tidelog_cli", "sql", statement, "--follow", "--json"]
+    environ = os.environ | {"TIDELOG_BOOTSTRAP": node}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == '{"count": 1}\n'
+        assert cli("produce", topic, stdin=b'{"n":1}\n').code == 0
+        assert process.stdout.readline() == '{"count": 2}\n'
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr.read() == ""

@@ -1,0 +1,54 @@
+"""The other engine: the same columns, and the same answers to the same statements."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Cli
+
+from tidelog_cli.failures import CommandFailed
+from tidelog_cli.sql.answers import plain
+from tidelog_cli.sql.duckdb_engine import DuckDbEngine
+from tidelog_cli.sql.spark_engine import SparkEngine
+from tidelog_cli.sql.topics import Topics
+
+SPARK_WARNS = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+
+
+@pytest.mark.spark
+@SPARK_WARNS
+def test_both_engines_answer_the_same(cli: Cli, topic: str, node: str) -> None:
+    lines = b'{"carrier":"UA","delay":12,"place":{"gate":3}}\n{"carrier":"AA","delay":-3}\n{"carrier":"UA","delay":1}\n'
+    assert cli("produce", topic, "--key-field", "carrier", "--timestamp", "2013-01-01", stdin=lines).code == 0
+    topics = Topics(node, "earliest", {}, 1000)
+    spark, duckdb = SparkEngine(768, {"bootstrap": node}), DuckDbEngine(256)
+
+    def asked(engine: SparkEngine | DuckDbEngine, statement: str) -> list[Any]:
+        answer = engine.answer(statement, topics.provide, lambda rows: None)
+        return [list(answer.names), *(list(map(plain, row)) for row in answer.rows)]
+
+    def refused(statement: str, said: str) -> None:
+        with pytest.raises(CommandFailed, match=said):
+            asked(spark, statement)
+
+    try:
+        statement = (
+            "SELECT carrier, avg(delay) AS delay, max(timestamp) AS newest, max(place) AS place, max(value) AS value "
+            f"FROM {topic} GROUP BY carrier ORDER BY carrier"
+        )
+        assert len(asked(duckdb, statement)) == 3
+        assert asked(spark, statement) == asked(duckdb, statement)
+        refused("SELECT * FROM nothing", "there is no topic 'nothing'")
+        refused("SELECT 1 FROM t GROUP x", "line 1, column 23")
+        refused("DROP TABLE x", "one statement that reads")
+    finally:
+        duckdb.close()
+        spark.close()
+
+
+def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark_tidelog", None)
+    with pytest.raises(CommandFailed, match="pip install 'tidelog\\[spark\\]'"):
+        SparkEngine(64, {})

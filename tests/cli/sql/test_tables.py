@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from tidelog_cli.sql.tables import Extent, no_such_table, sampled
+
+
+def test_the_first_and_the_last_records_are_looked_at() -> None:
+    extent = Extent("t", {0: 0, 1: 10, 2: 5}, {0: 1000, 1: 13, 2: 5})
+    first, last = sampled(extent, 100)
+    assert (first.starts, first.ends) == ({0: 0, 1: 10}, {0: 25, 1: 13})
+    assert (last.starts, last.ends) == ({0: 975, 1: 13}, {0: 1000, 1: 13})
+    assert extent.records == 1003
+    assert sampled(Extent("t", {0: 7}, {0: 7}), 100) == []
+
+
+def test_of_many_partitions_the_largest_are_looked_at() -> None:
+    extent = Extent("t", dict.fromkeys(range(100), 0), {number: number for number in range(100)})
+    first, last = sampled(extent, 10)
+    assert sorted(first.starts) == list(range(92, 100))
+    assert set(first.ends.values()) == {1}
+    assert last.starts == {number: number - 1 for number in range(92, 100)}
+
+
+def test_what_is_no_topic() -> None:
+    assert str(no_such_table("x", [])) == "there is no topic 'x': there are none yet"
+    said = str(no_such_table("orders", ["orders.eu", "b"]))
+    assert said == 'there is no topic \'orders\'. Did you mean "orders.eu"? Topics as tables: b, "orders.eu"'
+    assert "Did you mean Flights?" in str(no_such_table("FLIGHTS", ["Flights"]))
+    assert str(no_such_table("zz", [f"t{number:02}" for number in range(30)])).endswith("t19, …")
