@@ -19,6 +19,7 @@ from tidelog.contexts import CONTEXT_VARIABLE
 from tidelog_cli import certs, cluster, consume, contexts, groups, plugins, produce, quotas, security, topics, up, users
 from tidelog_cli.failures import EXIT_CODES_HELP, EXIT_FAILED, EXIT_INTERRUPTED, describe, exit_code_of
 from tidelog_cli.loading import interrupts_end_quietly
+from tidelog_cli.parquet import exporting, importing
 from tidelog_cli.session import named_context
 from tidelog_cli.sql import command as sql
 from tidelog_proto.without_pandas import leave_pandas_out
@@ -29,6 +30,8 @@ OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "produce": produce.register,
     "consume": consume.register,
     "sql": sql.register,
+    "export": exporting.register,
+    "import": importing.register,
     "group": groups.register,
     "key": security.register_keys,
     "user": users.register,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from io import FileIO
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import pyarrow as pa
 import typer
@@ -47,6 +47,13 @@ class AcksChoice(StrEnum):
     QUORUM = "quorum"
     ONE = "1"
     ALL = "all"
+
+
+class Piece(NamedTuple):
+    """Records that are published together: where to, None for where their keys belong."""
+
+    records: pa.RecordBatch
+    partition: int | None
 
 
 @dataclass(slots=True)
@@ -116,29 +123,28 @@ def produce(
     additions = Additions.of(key=key, timestamp=_timestamp_us(timestamp), headers=header, tag=tag)
     pieces = additions.to_all(_read_all(files or ["-"], file_format, fields))
     batches = with_tombstones(pieces) if tombstones else pieces
+    placed = (Piece(batch, partition) for batch in batches)
 
     async def work(client: Client) -> Published:
         await client.topic(topic)  # an unknown one is refused even where there is nothing to publish
         async with client.producer(
             topic, acks=acks.value, compression=None if compression is None else compression.value
         ) as producer:
-            with _progress() as progress:
-                return await publish(producer, in_background(batches), partition, progress)
+            with publishing_progress() as progress:
+                return await publish(producer, in_background(placed), progress)
 
     started = time.monotonic()
     published = with_client(bootstrap, work)
     elapsed_s = time.monotonic() - started
     if as_json:
-        print_json(_document(topic, published, elapsed_s))
+        print_json(document_of(topic, published, elapsed_s))
     else:
         what = "record" if published.records == 1 else "records"
         sys.stdout.write(f"published {published.records:,} {what} to {topic}\n")
 
 
-async def publish(
-    producer: Producer, batches: AsyncIterator[pa.RecordBatch], partition: int | None, progress: Progress
-) -> Published:
-    """Send every batch, a few in flight at a time and in order; return what was acknowledged.
+async def publish(producer: Producer, pieces: AsyncIterator[Piece], progress: Progress) -> Published:
+    """Send every piece, a few in flight at a time and in order; return what was acknowledged.
 
     Raises:
         CommandFailed: a batch was refused or its outcome is unknown; says how many records were acknowledged.
@@ -147,7 +153,7 @@ async def publish(
     shown = progress.add_task("publishing", total=None, size="", rate="")
     in_flight: deque[tuple[PendingReceipts, int]] = deque()
     try:
-        async for batch in batches:
+        async for batch, partition in pieces:
             in_flight.append((await producer.enqueue_arrow(batch, partition=partition), batch.nbytes))
             while in_flight and (len(in_flight) >= IN_FLIGHT_BATCHES_MAX or in_flight[0][0].done()):
                 await _settle(in_flight, published)
@@ -215,7 +221,7 @@ def _timestamp_us(text: str | None) -> int | None:
         raise CommandFailed(f"--timestamp {text!r}: {error}", EXIT_USAGE) from error
 
 
-def _progress() -> Progress:
+def publishing_progress() -> Progress:
     """Return a progress line on stderr: records, bytes and rate; silent where stderr is no terminal."""
     console = Console(stderr=True)
     return Progress(
@@ -235,7 +241,8 @@ def _show(progress: Progress, shown: TaskID, published: Published) -> None:
     progress.update(shown, completed=published.records, size=bytes_text(published.size_bytes), rate=rate)
 
 
-def _document(topic: str, published: Published, elapsed_s: float) -> dict[str, Any]:
+def document_of(topic: str, published: Published, elapsed_s: float) -> dict[str, Any]:
+    """Return what `--json` says of what was published."""
     return {
         "topic": topic,
         "records": published.records,

@@ -157,7 +157,8 @@ def named_in(parsed: object) -> Named:
             if one.get("type") == "BASE_TABLE":
                 tables.add(".".join(filter(None, (one.get("schema_name"), one["table_name"]))))
             parts.update(each["key"] for each in one.get("cte_map", {}).get("map", []))
-    tables = {name for name in tables if not Path(name).is_file()}
+    # No topic has such characters in its name.
+    tables = {name for name in tables if not ({*name} & {*"/*?"} or Path(name).is_file())}
     return Named(sorted(tables - parts), sorted(tables & parts))
 
 

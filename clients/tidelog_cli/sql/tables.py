@@ -1,47 +1,29 @@
-"""The topics of a statement: which there are, where one answer begins and ends in them, and what they look like.
+"""The topics of a statement: what they look like, and how their records are read.
 
-Begins and ends are taken down once for an answer, for all topics at the same time. So however often an engine scans a
-topic, and however it grows meanwhile, it sees the same records.
+Where they begin and end is taken down once for an answer (`Extent`). So however often an engine scans a topic, and
+however it grows meanwhile, it sees the same records.
 """
 
 from __future__ import annotations
 
-import asyncio
 import difflib
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
-from tidelog import Client
 from tidelog.client_options import ClientOptions
 from tidelog.ranges import OffsetRange
 from tidelog.tables import read_ranges, schema_of
+from tidelog_cli.extents import Extent
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.sql.columns import Shape, ValueKind, shape_of
-
-Since = Literal["earliest", "latest"] | datetime
 
 LISTED_MAX: Final = 20
 """Topics that an error lists."""
 SAMPLED_PARTITIONS_MAX: Final = 8
 """Partitions of a topic that are looked at: the largest ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """A topic's records in one answer: by partition, the first offset and the one behind the last."""
-
-    topic: str
-    starts: Mapping[int, int]
-    ends: Mapping[int, int]
-
-    @property
-    def records(self) -> int:
-        """How many offsets these are; compaction may have left fewer records."""
-        return sum(self.ends[number] - start for number, start in self.starts.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,25 +99,6 @@ class Provide(Protocol):
             CommandFailed: one of the names is no topic.
         """
         ...
-
-
-async def extents_of(client: Client, topics: Iterable[str], since: Since) -> dict[str, Extent]:
-    """Take down where topics begin and end, as it is now.
-
-    Raises:
-        TidelogError: one is gone, or the cluster cannot be asked.
-    """
-    names = list(topics)
-    starts = await asyncio.gather(*(client.list_offsets(name, since) for name in names))
-    partitions = [sorted(start) for start in starts]
-    asked = zip(names, partitions, strict=True)
-    ends = await asyncio.gather(*(client.list_offsets(name, "latest", numbers) for name, numbers in asked))
-    found: dict[str, Extent] = {}
-    for name, start, end in zip(names, starts, ends, strict=True):
-        # A time behind the last record is found nowhere: then the beginning is the end.
-        begins = {number: min(at.offset, end[number].offset) for number, at in start.items()}
-        found[name] = Extent(name, begins, {number: at.offset for number, at in end.items()})
-    return found
 
 
 def no_such_table(name: str, topics: Iterable[str]) -> CommandFailed:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tidelog import Client
+from tidelog_cli.extents import Extent, Since, extents_of
 from tidelog_cli.output import note
 from tidelog_cli.session import place_and_options, with_client
 from tidelog_cli.sql.columns import Shape, ValueKind
-from tidelog_cli.sql.tables import Cluster, Extent, Since, TopicTable, extents_of, no_such_table
+from tidelog_cli.sql.tables import Cluster, TopicTable, no_such_table
 from tidelog_proto.names import INTERNAL_PREFIX
 
 LOOK_EVERY_S: Final = 1.0
@@ -33,7 +34,7 @@ class Topics:
     def __init__(self, bootstrap: str, since: Since, kinds: Mapping[str | None, ValueKind], sample: int) -> None:
         self.used: dict[str, Extent] = {}
         self._bootstrap = bootstrap
-        self._since = since
+        self._since: Since = since
         self._kinds = kinds
         self._sample = sample
         self._shapes: dict[str, Shape] = {}

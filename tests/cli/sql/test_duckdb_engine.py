@@ -91,4 +91,5 @@ def test_which_tables_a_statement_names(engine: DuckDbEngine, tmp_path: Path) ->
     assert names_of(engine, "DESCRIBE a") == (["a"], [])
     assert names_of(engine, "SUMMARIZE a") == (["a"], [])
     (tmp_path / "more.csv").write_text("x\n1\n")
-    assert names_of(engine, f"SELECT * FROM a, '{tmp_path / 'more.csv'}'") == (["a"], [])
+    for more in (tmp_path / "more.csv", "*.parquet"):
+        assert names_of(engine, f"SELECT * FROM a, '{more}'") == (["a"], [])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from tidelog_cli.sql.tables import Extent, no_such_table, sampled
+from tidelog_cli.extents import Extent
+from tidelog_cli.sql.tables import no_such_table, sampled
 
 
 def test_the_first_and_the_last_records_are_looked_at() -> None:

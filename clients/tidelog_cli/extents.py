@@ -1,0 +1,46 @@
+"""Where topics begin and end, taken down once: what is read of them is the same however they grow meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from tidelog import Client
+
+Since = Literal["earliest", "latest"] | datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A topic's records: by partition, the first offset and the one behind the last."""
+
+    topic: str
+    starts: Mapping[int, int]
+    ends: Mapping[int, int]
+
+    @property
+    def records(self) -> int:
+        """How many offsets these are; compaction may have left fewer records."""
+        return sum(self.ends[number] - start for number, start in self.starts.items())
+
+
+async def extents_of(client: Client, topics: Iterable[str], since: Since) -> dict[str, Extent]:
+    """Take down where topics begin and end, as it is now.
+
+    Raises:
+        TidelogError: one is gone, or the cluster cannot be asked.
+    """
+    names = list(topics)
+    starts = await asyncio.gather(*(client.list_offsets(name, since) for name in names))
+    partitions = [sorted(start) for start in starts]
+    asked = zip(names, partitions, strict=True)
+    ends = await asyncio.gather(*(client.list_offsets(name, "latest", numbers) for name, numbers in asked))
+    found: dict[str, Extent] = {}
+    for name, start, end in zip(names, starts, ends, strict=True):
+        # A time behind the last record is found nowhere: then the beginning is the end.
+        begins = {number: min(at.offset, end[number].offset) for number, at in start.items()}
+        found[name] = Extent(name, begins, {number: at.offset for number, at in end.items()})
+    return found

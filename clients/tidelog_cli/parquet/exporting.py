@@ -1,0 +1,191 @@
+"""`tidelog export`: the records of a topic into Parquet files; run again, it goes on where the files end."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from tidelog import Client, Topic
+from tidelog.client_options import ClientOptions
+from tidelog.ranges import OffsetRange
+from tidelog.tables import read_ranges
+from tidelog_cli.consume import parse_start
+from tidelog_cli.extents import Extent, Since, extents_of
+from tidelog_cli.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, note, print_json
+from tidelog_cli.parquet.files import FILE_SCHEMA, Codec, ExportedFile, Source, ends_in, exclusive, name_of
+from tidelog_cli.session import place_and_options, with_client
+
+FILE_RECORDS: Final = 5_000_000
+GROUP_RECORDS: Final = 500_000
+SUFFIX: Final = ".parquet"
+
+
+class CodecChoice(StrEnum):
+    """How columns are compressed."""
+
+    NONE = "none"
+    SNAPPY = "snappy"
+    GZIP = "gzip"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is exported: the topic, its records, and those that were deleted before they could be."""
+
+    source: Source
+    ranges: Sequence[OffsetRange]
+    lost: Sequence[OffsetRange]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `export` to the command."""
+    app.command("export")(export)
+
+
+def export(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    target: Annotated[Path, typer.Argument(metavar="DIR|FILE.parquet", show_default=False)],
+    *,
+    since: Annotated[
+        str, typer.Option(metavar="WHERE", help="Only records from there on: earliest, a time, or how long ago (7d).")
+    ] = "earliest",
+    compression: Annotated[CodecChoice, typer.Option(help="How columns are compressed.")] = CodecChoice.ZSTD,
+    file_records: Annotated[int, typer.Option(min=1, help="Offsets that a file of a directory covers.")] = FILE_RECORDS,
+    group_records: Annotated[
+        int, typer.Option(min=1, help="Rows of a row group, which ends at 64 MiB.")
+    ] = GROUP_RECORDS,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write a FILE anew that is there.")] = False,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Write a topic's records to Parquet, up to where it ended when the command began.
+
+    A directory gets files for each partition, and run again only what is new; it goes on behind what an interrupted run
+    has finished. A FILE.parquet has all partitions. No file is ever half there under its name.
+    """
+    begin = parse_start(since, "--since")
+    if isinstance(begin, int):
+        raise CommandFailed("--since is a time: an offset would be another record in each partition", EXIT_USAGE)
+    started = time.monotonic()
+    with _held(target, overwrite=overwrite) as is_directory:
+        wanted = _wanted(bootstrap, topic, begin, target if is_directory else None)
+        for lost in wanted.lost:
+            note(f"partition {lost.partition}: offsets {lost.start} to {lost.end - 1} were deleted before this export")
+        writing = Writing(wanted.source, compression.value, group_records, *place_and_options(bootstrap))
+        with _progress(sum(map(len, wanted.ranges))) as advance:
+            for path, ranges in files_of(wanted.ranges, target, is_directory, file_records):
+                writing.write(path, ranges, advance)
+    records = writing.records
+    if as_json:
+        document = {"topic": topic, "records": records, "elapsed_s": round(time.monotonic() - started, 3)}
+        print_json({**document, "lost": [[one.partition, one.start, one.end] for one in wanted.lost]})
+    else:
+        what = "record" if records == 1 else "records"
+        sys.stdout.write(f"exported {records:,} {what} of {topic} to {target}\n")
+
+
+def files_of(
+    ranges: Sequence[OffsetRange], target: Path, is_directory: bool, file_records: int
+) -> Iterator[tuple[Path, list[OffsetRange]]]:
+    """Yield the files to be written, each with what is to be in it."""
+    if not is_directory:
+        yield target, list(ranges)
+        return
+    for one in ranges:
+        for start in range(one.start, one.end, file_records):
+            part = OffsetRange(one.topic, one.partition, start, min(start + file_records, one.end))
+            yield target / name_of(one.partition, start), [part]
+
+
+@dataclass(slots=True)
+class Writing:
+    """Writes files of a topic.
+
+    Attributes:
+        records: how many it has written.
+    """
+
+    source: Source
+    codec: Codec
+    group_records: int
+    bootstrap: str
+    options: ClientOptions
+    records: int = 0
+
+    def write(self, path: Path, ranges: Sequence[OffsetRange], advance: Callable[[int], None]) -> None:
+        """Write one file with the records of some ranges.
+
+        Raises:
+            OSError: the disk is full, or fails.
+            TidelogError: the cluster cannot be asked, or records were deleted meanwhile.
+        """
+        from tidelog.sync import Client as SyncClient  # noqa: PLC0415 - most commands do not need it
+
+        reading = read_ranges(lambda: SyncClient(self.bootstrap, **self.options), ranges, FILE_SCHEMA)
+        with ExportedFile(path, self.source, self.codec, self.group_records) as file, contextlib.closing(reading):
+            for batch in reading:
+                file.write(batch)
+                self.records += batch.num_rows
+                advance(batch.num_rows)
+            file.end_offset = max((one.end for one in ranges), default=0)
+
+
+@contextlib.contextmanager
+def _held(target: Path, *, overwrite: bool) -> Iterator[bool]:
+    """Hold where it is written to; tell whether that is a directory."""
+    if target.suffix == SUFFIX and not target.is_dir():
+        if target.exists() and not overwrite:
+            raise CommandFailed(f"{target} is there already: --overwrite writes it anew")
+        yield False
+    else:
+        with exclusive(target):
+            yield True
+
+
+def _wanted(bootstrap: str, topic: str, since: Since, directory: Path | None) -> Wanted:
+    async def work(client: Client) -> tuple[Topic, Extent, Extent]:
+        described = await client.topic(topic)
+        all_ = (await extents_of(client, [topic], "earliest"))[topic]
+        return described, all_, (await extents_of(client, [topic], since))[topic] if since != "earliest" else all_
+
+    described, all_, chosen = with_client(bootstrap, work)
+    source = Source(described.name, described.topic_id)
+    done = {} if directory is None else ends_in(directory, source)
+    ranges, lost = [], []
+    for number, end in sorted(all_.ends.items()):
+        start = done.get(number, chosen.starts[number])
+        if start > end:
+            raise CommandFailed(
+                f"partition {number} ends at {end}, and was exported up to {start}: records are missing"
+            )
+        if start < all_.starts[number]:
+            lost.append(OffsetRange(topic, number, start, all_.starts[number]))
+            start = all_.starts[number]
+        if start < end:
+            ranges.append(OffsetRange(topic, number, start, end))
+    return Wanted(source, ranges, lost)
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """Show on stderr how far it is; silent where that is no terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("exporting"), BarColumn(), TaskProgressColumn(), TextColumn("{task.completed:,.0f} records"))
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda records: progress.advance(task, records)

@@ -1,0 +1,183 @@
+"""Parquet files of a topic: each whole under its name or not there, and which records there are already.
+
+A file is written beside its name (`.tmp`), synced, and renamed; then the directory is synced. Which topic it is of, and
+which offsets it covers, stands in its metadata. The offsets that it covers may be more than it has records: what was
+compacted away is covered, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidelog.tables import TABLE_SCHEMA, schema_of
+from tidelog_cli.failures import CommandFailed
+
+FILE_SCHEMA: Final = schema_of([name for name in TABLE_SCHEMA.names if name != "topic"])
+"""The columns of an exported file."""
+ROW_GROUP_BYTES: Final = 64 << 20
+"""A row group is written when it holds this much, however few its rows: the bound on memory."""
+Codec = Literal["none", "snappy", "gzip", "lz4", "zstd"]
+
+_NAME: Final = re.compile(r"(\d{5})-(\d{20})\.parquet")
+_REPEATING: Final[Any] = ["key", "tag"]
+"""Columns in which values repeat."""
+_PARTIAL: Final = ".tmp"
+_TOPIC, _ID, _END = "tidelog.topic", "tidelog.topic_id", "tidelog.end_offset"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The topic that is exported."""
+
+    topic: str
+    topic_id: bytes
+
+
+def name_of(partition: int, start: int) -> str:
+    """Return a file's name in a directory: names sort by partition, then by offset."""
+    return f"{partition:05}-{start:020}.parquet"
+
+
+class ExportedFile:
+    """A file that is being written. Leave it as a context, without an error, and it has its name.
+
+    Args:
+        path: its name.
+        source: the topic.
+        codec: how columns are compressed.
+        group_records: rows of the largest row group.
+    """
+
+    def __init__(self, path: Path, source: Source, codec: Codec, group_records: int) -> None:
+        self.end_offset = 0
+        self._path = path
+        # Two that write the same file at the same time have one each: the last to finish has the name.
+        self._partial = path.with_name(f"{path.name}.{os.getpid()}{_PARTIAL}")
+        self._source = source
+        self._group_records = group_records
+        self._pieces: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._bytes = 0
+        self._writer = pq.ParquetWriter(
+            self._partial,
+            FILE_SCHEMA,
+            compression=codec,
+            use_dictionary=_REPEATING,
+            write_statistics=["partition", "offset", "timestamp"],
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            # After an error closing would write more, perhaps to a disk that is full.
+            with contextlib.suppress(OSError, pa.ArrowException):
+                self._writer.close()
+            self._partial.unlink(missing_ok=True)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take records, which lie behind those before.
+
+        Raises:
+            OSError: the disk is full, or fails.
+        """
+        for start in range(0, batch.num_rows, self._group_records):
+            piece = batch.slice(start, self._group_records)
+            if self._rows + piece.num_rows > self._group_records:
+                self._write_group()
+            self._pieces.append(piece)
+            self._rows += piece.num_rows
+            self._bytes += piece.nbytes
+            if self._bytes >= ROW_GROUP_BYTES:
+                self._write_group()
+
+    def _write_group(self) -> None:
+        if self._pieces:
+            table = pa.Table.from_batches(self._pieces, schema=FILE_SCHEMA)
+            self._pieces, self._rows, self._bytes = [], 0, 0
+            self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+    def _finish(self) -> None:
+        self._write_group()
+        told = {_TOPIC: self._source.topic, _ID: self._source.topic_id.hex()}
+        self._writer.add_key_value_metadata({**told, _END: str(self.end_offset)})
+        self._writer.close()
+        _sync(self._partial)
+        self._partial.rename(self._path)
+        _sync(self._path.parent)
+
+
+@contextlib.contextmanager
+def exclusive(directory: Path) -> Iterator[None]:
+    """Make a directory and hold it, so that no two exports write there; what a killed one left half is removed.
+
+    Raises:
+        CommandFailed: another one writes there.
+        OSError: it cannot be made.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CommandFailed(f"another export writes to {directory}: wait for it, or choose another one") from error
+        for path in directory.glob(f"*.parquet.*{_PARTIAL}"):
+            path.unlink()
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def ends_in(directory: Path, source: Source) -> dict[int, int]:
+    """Return by partition the offset behind all that the files of a directory cover.
+
+    Raises:
+        CommandFailed: one is no file of this topic.
+    """
+    newest: dict[int, Path] = {}
+    for path in sorted(directory.glob("*.parquet")):
+        found = _NAME.fullmatch(path.name)
+        if found is None:
+            raise CommandFailed(f"{path} is not of an export: choose an empty directory")
+        newest[int(found[1])] = path
+    ends: dict[int, int] = {}
+    for partition, path in newest.items():
+        try:
+            kept = pq.read_metadata(path).metadata or {}
+        except pa.ArrowInvalid as error:
+            raise CommandFailed(f"{path} cannot be read ({error}): remove it, and it is exported anew") from error
+        told = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in kept.items()}
+        if told.get(_ID) != source.topic_id.hex() or not told.get(_END, "").isdecimal():
+            of = told.get(_TOPIC, "another topic")
+            raise CommandFailed(
+                f"{path} is of {of!r}, not of this topic {source.topic!r} (made again, it is another one): choose an "
+                "empty directory"
+            )
+        ends[partition] = int(told[_END])
+    return ends
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.cli.conftest import Cli
+
+from tidelog_cli.failures import CommandFailed
+from tidelog_cli.parquet.importing import files_in, pieces_of
+
+
+def written(path: Path, columns: dict[str, Any], rows_per_group: int = 100) -> Path:
+    pq.write_table(pa.table(columns), path, row_group_size=rows_per_group)
+    return path
+
+
+def test_records_go_where_they_were_in_their_order(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "a.parquet", {"partition": [0, 0, 1, 0], "value": [b"a", b"b", b"c", b"d"], "offset": [1] * 4}
+    )
+    pieces = list(pieces_of([path], keep_partitions=True, keep_timestamps=True))
+    assert [(piece.partition, piece.records.column("value").to_pylist()) for piece in pieces] == [
+        *((0, [b"a", b"b"]), (1, [b"c"]), (0, [b"d"]))
+    ]
+    assert {tuple(piece.records.schema.names) for piece in pieces} == {("value",)}
+    (piece,) = pieces_of([path], keep_partitions=False, keep_timestamps=True)
+    assert piece.partition is None
+
+
+def test_large_values_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.parquet", {"value": [bytes([n]) * 1_000_000 for n in range(20)]})
+    assert max(piece.records.num_rows for piece in pieces_of([path], keep_partitions=True, keep_timestamps=True)) <= 8
+
+
+def test_files_of_a_directory_come_by_name(tmp_path: Path) -> None:
+    paths = [written(tmp_path / f"{name}.parquet", {"value": [b"x"]}) for name in "cab"]
+    assert files_in([tmp_path, paths[0]]) == [*sorted(paths), paths[0]]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CommandFailed, match=r"no \.parquet file"):
+        files_in([tmp_path / "empty"])
+
+
+def test_what_is_wrong_is_said_before_anything_is_published(cli: Cli, topic: str, tmp_path: Path) -> None:
+    good = written(tmp_path / "a.parquet", {"partition": [0], "value": [b"x"]})
+    far = written(tmp_path / "b.parquet", {"partition": [0, 7], "value": [b"x", b"y"]})
+    ended = cli("import", topic, good, far)
+    assert ended.code == 1
+    assert f"records of partition 7, and {topic} has 2" in ended.err
+    assert "--by-key" in ended.err
+    (tmp_path / "c.parquet").write_text("no")
+    assert "is no Parquet file" in cli("import", topic, good, tmp_path / "c.parquet").err
+    odd = written(tmp_path / "d.parquet", {"partition": ["0"], "value": [b"x"]})
+    assert "is not a number in each row" in cli("import", topic, good, odd).err
+    other = written(tmp_path / "e.parquet", {"a": [1]})
+    assert "has no column `value`" in cli("import", topic, good, other).err
+    assert cli("import", topic, tmp_path / "nothing.parquet").code == 1
+    assert cli("import", "nowhere", good).code == 1
+    assert cli("consume", topic).out == ""
+    assert cli("import", topic, far, "--by-key", "--json").code == 0
+    assert sorted(cli("consume", topic).out.split()) == ["x", "y"]
+
+
+def test_times_are_kept_unless_told(cli: Cli, topic: str, tmp_path: Path) -> None:
+    stamps = pa.array([1_000_000]).cast(pa.timestamp("us", "UTC"))
+    path = written(tmp_path / "a.parquet", {"timestamp": stamps, "key": ["k"], "value": ["text"]})
+    assert cli("import", topic, path).code == 0
+    assert cli("import", topic, path, "--now").code == 0
+    kept, new = sorted(json.loads(line)["timestamp_ms"] for line in cli("consume", topic, "--json").out.splitlines())
+    assert kept == 1000
+    assert new > 1_600_000_000_000
