@@ -114,7 +114,7 @@ class TidelogReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self._options = options
         self._tasks = RangeReader(options, schema)
-        self.__dict__["pushFilters"] = FilterTaker(self._tasks)  # no method: Spark would refuse one of ours
+        vars(self)["pushFilters"] = FilterTaker(self._tasks)  # no method: Spark would refuse one of ours
 
     def partitions(self) -> Sequence[RangePartition]:
         """Return the ranges of this load, as they are now.

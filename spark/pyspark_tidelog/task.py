@@ -17,6 +17,7 @@ from pyspark_tidelog.errors import DataLossError
 from pyspark_tidelog.options import ReadOptions
 from pyspark_tidelog.plan import EVERYTHING, LogClient
 from pyspark_tidelog.reader import read_batches
+from tidelog.client_options import ClientOptions
 from tidelog.errors import UnknownTopicError
 from tidelog.model import Fetched
 from tidelog.ranges import OffsetRange, fetch_options
@@ -56,7 +57,8 @@ class RangeReader:
         """Return a new client as the options say; it is for the caller to close."""
         access, options = self._options.access, self._options
         zone = (options.zone or os.environ.get(ZONE_VARIABLE, "")) if options.nearest else ""
-        return Client(access.bootstrap, **access.client_options, zone=zone)
+        client_options: ClientOptions = {**access.client_options, "zone": zone}
+        return Client(access.bootstrap, **client_options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range.

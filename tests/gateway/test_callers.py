@@ -19,6 +19,7 @@ from tidelog.errors import ForbiddenError, NodeUnreachableError, TidelogError, U
 from tidelog_gateway import callers as callers_module
 from tidelog_gateway.callers import Callers, told
 from tidelog_gateway.context import Gateway
+from tidelog_gateway.credentials import Shown
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.known_caller import KnownCaller
 from tidelog_gateway.metrics import Metrics
@@ -46,7 +47,8 @@ class Known:
         self.clock = Clock()
         self._log = log
 
-    async def identify(self, credentials: pb.Credentials) -> Identified:
+    async def identify(self, credentials: Shown) -> Identified:
+        assert isinstance(credentials, pb.Credentials)
         self.asked.append(credentials.api_key)
         await self.go.wait()
         if self.fails is not None:

@@ -8,6 +8,7 @@ from tests.gateway.test_tries import Clock
 
 from tidelog.callers import Identified, NotIdentifiedError
 from tidelog.errors import CredentialsExpiredError, NodeUnreachableError, TidelogError, UnauthenticatedError
+from tidelog_gateway.credentials import Shown
 from tidelog_gateway.known_caller import KnownCaller
 from tidelog_proto import broker_pb2 as pb
 
@@ -21,7 +22,8 @@ class Node:
         self.expires_us: int | None = None
         self.fails: Exception | None = None
 
-    async def identify(self, credentials: pb.Credentials) -> Identified:
+    async def identify(self, credentials: Shown) -> Identified:
+        assert isinstance(credentials, pb.Credentials)
         assert credentials.api_key == "k"
         self.asked += 1
         await asyncio.sleep(0)

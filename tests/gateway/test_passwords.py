@@ -13,6 +13,7 @@ from tests.broker.keyed import counted
 from tests.gateway.secured import secured
 from websockets.exceptions import ConnectionClosed
 
+from tidelog import passwords
 from tidelog.callers import NotIdentifiedError, proven
 from tidelog.credentials import Password
 from tidelog.errors import NodeUnreachableError, TidelogError, UnauthenticatedError
@@ -36,7 +37,7 @@ async def test_a_password_lets_its_user_in_until_it_is_another_one(
         stretched.append(password)
         return salted_password(password, salt, iterations)
 
-    monkeypatch.setattr("tidelog.passwords.salted_password", counting)
+    monkeypatch.setattr(passwords, "salted_password", counting)
     async with secured(tmp_path, wrong_credentials_max=3) as gate:
         await gate.admin.create_topic("t")
         await gate.admin.security.create_user("ann", PASSWORD)
