@@ -71,8 +71,6 @@ TOPIC_CHANGES: Final[tuple[Fault, ...]] = (grow_topic, make_topic_again)
 GATEWAY_FAULTS: Final[tuple[Fault, ...]] = (kill_gateway, restart_gateway, pause_gateway)
 QUORUM_LOSSES: Final[tuple[Fault, ...]] = (kill_two_of_three, cut_off_two_of_three)
 ROTATIONS: Final[tuple[Fault, ...]] = (renew_certificates, replace_secret)
-NEW_IDS: Final[tuple[Fault, ...]] = (lose_disk, replace_node)
-"""They make nodes whose ids are not known before, so that nobody has issued certificates for them."""
 CLUSTER_ONLY: Final = frozenset(
     {pause_and_kill, isolate_owner, isolate_then_kill_others, split, bridge, one_way, *SQUEEZES, *OPERATIONS}
 )
@@ -94,7 +92,7 @@ def menu(stage: Stage) -> list[Fault]:
     """Return the faults that can be done here and are wanted, each once."""
     possible = [*PROCESS_FAULTS, *OPERATIONS, *TOPIC_CHANGES]
     if stage.protection is not None:
-        possible = [*(fault for fault in possible if fault not in NEW_IDS), *ROTATIONS]
+        possible += ROTATIONS
     if stage.network is not None:
         possible += NETWORK_FAULTS
         if stage.network.can_squeeze:

@@ -36,6 +36,8 @@ class Node:
         self.disk: SmallDisk | None = None
         self.node_id = self.name
         """What the cluster calls it: a replacement has another id."""
+        self.protection: Protection | None = None
+        """Gives it certificates; None: nothing is encrypted."""
         self.process = Process(self.name, prefix, home.parent / f"{self.name}.log")
         self._was_removed = False
 
@@ -49,14 +51,17 @@ class Node:
         """Whether there is a process."""
         return self.process.running
 
+    @property
+    def _settings(self) -> tuple[str, str]:
+        return ("--config", str(self.home.parent / f"{self.name}.toml"))
+
     async def start(self, *options: str) -> None:
         """Start it and wait until it says that it serves.
 
         Raises:
             RuntimeError: it ended, or took too long.
         """
-        settings = ("--config", str(self.home.parent / f"{self.name}.toml"))
-        ready = await self.process.start("node", *settings, *options)
+        ready = await self.process.start("node", *self._settings, *options)
         self.node_id = ready["node_id"]
 
     async def kill(self) -> None:
@@ -83,7 +88,12 @@ class Node:
         settings = self.home.parent / f"{self.name}.toml"
         kept = [line for line in settings.read_text().splitlines() if line.split(" ")[0] not in FOUNDING]
         settings.write_text("\n".join([*kept, f"seeds = {json.dumps(list(seeds))}"]) + "\n")
-        await self.start("--replace", "--node-id", gone)
+        replaces = ("--replace", "--node-id", gone)
+        if self.protection is not None:
+            # It says which certificate it lacks and ends; as an operator does, one of that id is issued to it.
+            await self.process.ends_at_start("node", *self._settings, *replaces)
+            self.protection.renew(self.name, json.loads((self.data / "node.json").read_text())["node_id"])
+        await self.start(*replaces)
         assert self.node_id != gone
         return gone
 
@@ -150,6 +160,7 @@ def make_nodes(
                 "secret_file": str(base / "secret"),
             }
         if protection is not None:
+            node.protection = protection
             settings |= protection.settings_of(node.name, node.host)
         lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
         (base / f"{node.name}.toml").write_text("\n".join(["[node]", *lines]) + "\n")

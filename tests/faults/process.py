@@ -74,6 +74,20 @@ class Process:
         assert ready["event"] == "ready"
         return ready
 
+    async def ends_at_start(self, *command: str) -> None:
+        """Start a command that says what it lacks, and wait until it has ended.
+
+        Raises:
+            RuntimeError: it serves.
+        """
+        try:
+            await self.start(*command)
+        except RuntimeError:
+            self._expected = True
+        else:
+            await self.kill()
+            raise RuntimeError(f"{self.name} serves, and should have said what it lacks")
+
     async def kill(self) -> None:
         """End it without a warning; what it has written stays in the page cache."""
         if self._process is not None and self.running:

@@ -40,7 +40,7 @@ class Protection:
     def settings_of(self, name: str, host: str) -> Mapping[str, str]:
         """Issue a node's certificate, and return the settings that it has besides."""
         self._hosts[name] = host
-        self.renew(name)
+        self.renew(name, name)
         return {
             "tls_cert_file": str(self._cert(name)),
             "tls_ca_file": str(self._authority.ca),
@@ -52,9 +52,9 @@ class Protection:
     def _cert(self, name: str) -> Path:
         return self._base / f"{name}.pem"
 
-    def renew(self, name: str) -> None:
-        """Issue a node's certificate again, with another key."""
-        made = issue(self._authority.made, "node", name, [self._hosts[name]], days=1)
+    def renew(self, name: str, node_id: str) -> None:
+        """Issue the certificate of the node at a place again, with another key."""
+        made = issue(self._authority.made, "node", node_id, [self._hosts[name]], days=1)
         _put(self._cert(name), made.cert + made.key)
 
     def put_secrets(self, *secrets: str) -> None:
@@ -79,7 +79,7 @@ async def renew_certificates(stage: Stage) -> None:
     assert stage.protection is not None
     stage.tell("other certificates for all nodes, and kill -9 one")
     for node in stage.nodes:
-        stage.protection.renew(node.name)
+        stage.protection.renew(node.name, node.node_id)
     await stage.hold(2.5, 3)
     (killed,) = stage.some(1)
     await killed.kill()

@@ -1,7 +1,7 @@
 """Asking seeds which cluster they belong to, before this node has a directory or an identity of its own.
 
-A seed answers HELLO like to any client, with its node id and its cluster's. That is only a claim; it is proven later
-(see `membership`).
+A seed answers a PEER_HELLO that names nobody with its node id and its cluster's, also where it asks its clients who
+they are. That is only a claim; it is proven later (see `membership`).
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ async def _hello(seed: str, told: dict[str, str], tls: NodeTls) -> Seed | None:
                 timeout_s=TIMEOUT_S,
                 connect=lambda protocol: loop.create_connection(lambda: protocol, *address),
             )
-            asked = pb.Envelope(hello=pb.Hello(version=PROTOCOL_VERSION, client_id="a node that wants to join"))
-            said = (await link.request(asked, timeout_s=TIMEOUT_S)).envelope.hello_reply
+            asked = pb.Envelope(peer_hello=pb.PeerHello(version=PROTOCOL_VERSION))
+            said = (await link.request(asked, timeout_s=TIMEOUT_S)).envelope.peer_hello_reply
     except (OSError, TimeoutError, ProtocolError) as error:
         why = str(error) or "no answer in time"
         if told.get(seed) != why:

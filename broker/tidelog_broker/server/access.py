@@ -120,7 +120,7 @@ _SHOWS_PART: Final = "nothing; it shows what the caller may `describe`"
 
 RULES: Final[dict[str, Need]] = {
     "hello": _everybody("nothing; it says who the caller is"),
-    "peer_hello": _everybody("the cluster's secret"),
+    "peer_hello": _everybody("nothing to ask which cluster it is, else the cluster's secret"),
     "peer_proof": _everybody("the cluster's secret"),
     "node_announce": _cluster(pb.OP_CLUSTER),  # taken from nodes only
     "metadata": _everybody(_SHOWS_PART),

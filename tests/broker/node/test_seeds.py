@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from tests.broker.stand import Stand
@@ -19,6 +20,13 @@ async def test_a_seed_says_who_it_is_and_of_which_cluster(stand: Stand, node: No
     assert await find_cluster([seed], patience_s=0, tls=PLAIN) == [
         Seed(node.node_id, ("127.0.0.1", node.port), node.broker.cluster_id)
     ]
+
+
+async def test_a_seed_that_asks_its_clients_who_they_are_tells_a_node(stand: Stand, key_file: Path) -> None:
+    node = await stand.start(auth="required", admin_key_file=key_file)
+    (found,) = await find_cluster([f"127.0.0.1:{node.port}"], patience_s=0, tls=PLAIN)
+    assert (found.node_id, found.cluster_id) == (node.node_id, node.broker.cluster_id)
+    assert node.broker.bounds.open_clients == 0, "it is nobody there"
 
 
 async def test_seeds_that_do_not_answer_are_passed_over(node: Node) -> None:

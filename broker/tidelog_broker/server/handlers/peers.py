@@ -11,24 +11,27 @@ from tidelog_broker.wire.connection import Request
 from tidelog_broker.wire.peers import Peers
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.limits import FRAME_BYTES_MAX, PEER_NONCE_BYTES
+from tidelog_proto.limits import FRAME_BYTES_MAX, PEER_NONCE_BYTES, PROTOCOL_VERSION
 
 log = logging.getLogger(__name__)
 
 
 def hello(broker: Broker, request: Request) -> None:
-    """Handle PEER_HELLO.
+    """Handle PEER_HELLO. Without any names in it, it asks whom it has reached: a node that has yet to join.
 
     Raises:
         ProtocolError: FORBIDDEN or UNSUPPORTED_VERSION with the cause, INVALID_REQUEST for one out of turn.
     """
+    asked, connection = request.envelope.peer_hello, request.connection
+    if not asked.node_id and not asked.cluster_id:
+        claim = pb.PeerHelloReply(version=PROTOCOL_VERSION, node_id=broker.node_id, cluster_id=broker.cluster_id)
+        request.reply(pb.Envelope(peer_hello_reply=claim))
+        return
     peers = _peers(broker)
-    connection = request.connection
     if connection.greeted or connection.challenge is not None:
         raise ProtocolError(
             pb.INVALID_REQUEST, "this connection has been greeted; a peer handshake needs a new connection"
         )
-    asked = request.envelope.peer_hello
     reply, challenge = answer_hello(peers.identity, asked, os.urandom(PEER_NONCE_BYTES))
     try:
         check_certificate(peers.identity, asked.node_id, connection.certified("node"))
