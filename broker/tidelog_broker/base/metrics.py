@@ -33,6 +33,12 @@ class NodeMetrics:
         self.jwks_failures = counter("tidelog_jwks_failures", "Looks for the keys of tokens that found none")
         self.audit_dropped = counter("tidelog_audit_dropped", "Lines of the audit log that did not get into __audit")
         self.tls_failed = counter("tidelog_tls_failed", "Connections in TLS that did not come about")
+        self.tls_ends = Gauge(
+            "tidelog_tls_ends_timestamp_seconds",
+            "When the certificate of this node, or its CA, ends, in seconds since 1970",
+            ["what"],
+            registry=self.registry,
+        )
         self.strangers_closed = counter(
             "tidelog_strangers_closed", "Connections closed before they said who they are, as there were too many"
         )
@@ -86,6 +92,10 @@ class NodeMetrics:
             "tidelog_group_generations", "Times that the partitions of a group were shared out anew"
         )
         self.partitions = PartitionGauges(self.registry)
+
+    def tls_ends_at(self, what: str, ends_s: float) -> None:
+        """Tell when certificates end, in seconds since 1970."""
+        self.tls_ends.labels(what).set(ends_s)
 
     def throttled(self, caller: str, waited_s: float) -> None:
         """Count for how long a caller was held back by its quota."""

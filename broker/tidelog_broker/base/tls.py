@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Self
 
+from tidelog_broker.base.certificate_ends import CertificateEnds
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.offload import Offload
 from tidelog_proto.settings import SettingsError
@@ -70,8 +72,19 @@ class NodeTls:
         context = None if self._followed is None else self._followed.contexts[1]
         await open_stream(above, context, host, timeout_s=timeout_s, connect=connect)
 
-    async def follow(self, workers: Offload) -> None:
-        """Have new files count for new connections, as long as the node runs."""
-        while self._followed is not None:
+    async def follow(self, workers: Offload, tell_end: Callable[[str, float], None]) -> None:
+        """Have new files count for new connections, and warn of the end of certificates, as long as the node runs.
+
+        Args:
+            workers: read files.
+            tell_end: told what ends, and when, see `CertificateEnds`.
+        """
+        if self._followed is None:
+            return
+        ends = CertificateEnds(self._followed.files, time.time, tell_end)
+        await workers.call(0, ends.read)
+        while True:
+            ends.look()
             await asyncio.sleep(FILES_LOOK_S)
-            await workers.call(0, self._followed.look)
+            if await workers.call(0, self._followed.look):
+                await workers.call(0, ends.read)

@@ -124,7 +124,9 @@ class Node:
         broker.tasks.spawn(self._compact(), "compaction")
         broker.tasks.spawn(Scrubber(broker.partitions.all, broker.partitions.tools).run(), "scrubbing")
         broker.tasks.spawn(self._expiry().run(), "expiring groups")
-        broker.tasks.spawn(broker.tls.follow(broker.threads.secrets), "following certificates")
+        broker.tasks.spawn(
+            broker.tls.follow(broker.threads.secrets, broker.metrics.tls_ends_at), "following certificates"
+        )
         self.life.running()
 
     def _expiry(self) -> Expiry:
