@@ -13,7 +13,7 @@ SHORT_PIP = /^ *(Collecting|Downloading|Building|Installing)/ { \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo up test check faults soak bench loadtest clean simulate mutants lock audit sbom check-ruff check-mypy check-basedpyright
+.PHONY: help demo up test check faults soak bench loadtest clean simulate mutants lock audit sbom sparkbench check-ruff check-mypy check-basedpyright
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ bench: $(STAMP) ## throughput and latency beside the limit probe
 	@$(BIN)/tidelog bench produce --flush both
 	@$(BIN)/tidelog bench consume
 	@$(BIN)/tidelog bench latency --flush both
+
+sparkbench: $(STAMP) ## Spark over a topic beside Parquet files of the same rows (RECORDS=10000000 ROUNDS=3)
+	@$(BIN)/tidelog bench spark --records $(or $(RECORDS),10000000) --rounds $(or $(ROUNDS),3)
 
 loadtest: $(STAMP) ## a short headless locust run against a node and a gateway
 	@$(BIN)/python -m tidelog_loadtest.run

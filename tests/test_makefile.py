@@ -30,6 +30,7 @@ TARGETS = {
     "lock",
     "audit",
     "sbom",
+    "sparkbench",
 }
 
 

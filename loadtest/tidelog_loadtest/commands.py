@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import tempfile
@@ -75,6 +76,7 @@ def register(app: typer.Typer) -> None:
     group.command("client")(client)
     group.command("fairness")(fair)
     group.command("permissions")(asking)
+    group.command("spark")(spark)
     cluster_commands.register(group)
     app.add_typer(group, name="bench")
 
@@ -215,6 +217,31 @@ def keys(
     plan = KeyedPlan(records, lookups, compacted, size, batch_records, rounds, seconds, flush.value, data)
     with shown(KEYED_MOMENTS + 2 * rounds) as tell:
         result = uvloop.run(keyed(plan, tell))
+    cluster_commands.show(result, data, as_json=as_json)
+
+
+def spark(
+    *,
+    records: Annotated[int, typer.Option("--records", min=1_000, help="Rows of the topic.")] = 10_000_000,
+    size: SizeOption = 100,
+    partitions: Annotated[int, typer.Option("--partitions", min=1, max=1_000, help="Of the topic.")] = 4,
+    threads: Annotated[int, typer.Option("--threads", min=1, max=64, help="Tasks that Spark runs at a time.")] = 2,
+    rounds: RoundsOption = 3,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Do this job alone; may be repeated.")] = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read and write a topic with Spark beside Parquet files of the same rows, job by job in rounds."""
+    try:
+        from tidelog_loadtest import spark_bench  # noqa: PLC0415 - the extra "spark" is not everywhere
+    except ImportError as error:
+        raise CommandFailed(f"{error}: install the extra 'spark'", EXIT_USAGE) from error
+    if unknown := [job for job in only or () if job not in spark_bench.JOBS]:
+        jobs = ", ".join(map(repr, spark_bench.JOBS))
+        raise CommandFailed(f"there is no job {unknown[0]!r}; there are {jobs}", EXIT_USAGE)
+    plan = spark_bench.SparkPlan(records, size, partitions, threads, rounds, tuple(only or ()), data=data)
+    with shown(spark_bench.steps(plan)) as tell:
+        result = asyncio.run(spark_bench.measure(plan, tell))
     cluster_commands.show(result, data, as_json=as_json)
 
 

@@ -75,8 +75,9 @@ class Projection(NamedTuple):
         return is_older or (self.until_us is not None and header.base_timestamp_us >= self.until_us)
 
     def keeps(self, header: BatchHeader) -> bool:
-        """Whether all of a batch is wanted."""
-        return not header.flags & COLUMN_FLAGS & ~self.columns and not self.skips(header)
+        """Whether all of a batch is wanted, whenever its records are."""
+        has_times = self.from_us is not None or self.until_us is not None
+        return not has_times and not header.flags & COLUMN_FLAGS & ~self.columns
 
 
 class _Template(NamedTuple):

@@ -27,6 +27,7 @@ _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Column -> what it may be, as Spark's DDL."""
 _OF_RECORDS: Final = ("timestamp", "key", "value", "headers", "tag")
+_MAY_BE_ABSENT: Final = frozenset({"key", "headers", "tag"})
 
 
 def check_columns(schema: StructType, *, topic: str | None) -> None:
@@ -74,7 +75,8 @@ def rows_by_place(batch: pa.RecordBatch, topic: str | None) -> Iterator[Rows]:
     Raises:
         OptionError: a row names no topic.
     """
-    columns = batch.select([name for name in batch.schema.names if name in _OF_RECORDS])
+    # A column that no row uses is left out: rows without keys need not be sorted by partition.
+    columns = batch.select([name for name in batch.schema.names if name in _OF_RECORDS and _is_used(batch, name)])
     if batch.num_rows == 0:
         return
     for name, of_topic in _groups(batch, "topic") if topic is None else [(topic, None)]:
@@ -87,6 +89,10 @@ def rows_by_place(batch: pa.RecordBatch, topic: str | None) -> Iterator[Rows]:
             continue
         for partition, mask in _groups(chosen, "partition"):
             yield Rows(name, partition, taken if mask is None else taken.filter(mask))
+
+
+def _is_used(batch: pa.RecordBatch, name: str) -> bool:
+    return name not in _MAY_BE_ABSENT or batch.column(name).null_count < batch.num_rows
 
 
 def _groups(batch: pa.RecordBatch, name: str) -> Iterator[tuple[Any, Any]]:

@@ -50,3 +50,10 @@ def test_rows_go_where_they_say_in_their_order() -> None:
     assert places({"value": pa.array([], pa.string())}, "t") == []
     with pytest.raises(OptionError, match="is null"):
         places({"value": ["a", "b"], "topic": ["x", None]})
+
+
+def test_columns_that_no_row_uses_are_left_out() -> None:
+    nothing = pa.nulls(2, pa.binary())
+    given = {"key": nothing, "tag": pa.array([None, "t"]), "value": nothing, "headers": pa.nulls(2)}
+    (rows,) = rows_by_place(pa.record_batch(given), "t")
+    assert rows.columns.schema.names == ["tag", "value"]

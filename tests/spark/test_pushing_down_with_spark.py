@@ -9,11 +9,15 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceReader
 from tests.spark.conftest import Node
 
 from tidelog.sync import Client
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(not hasattr(DataSourceReader, "pushFilters"), reason="Spark 4.0 pushes nothing down"),
+]
 
 BASE_S = 1_700_000_000
 VALUE_BYTES = 1000

@@ -1,0 +1,106 @@
+"""Sources of Spark to compare with: one that makes batches of nothing, and one that gives Spark tuples.
+
+`empty` yields one batch again and again in each of its tasks: what is left to measure is Spark. `tuples` reads a topic
+as Tidelog's own source does and makes a tuple of each row, as sources in Python usually do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_tidelog.columns import arrow_schema, ddl_of
+from pyspark_tidelog.source import DefaultSource, TidelogReader
+
+COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+
+
+class EmptySource(DataSource):
+    """`empty`: options `rows`, `size`, `partitions` and `batch`, all numbers."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what `format()` calls it."""
+        return "empty"
+
+    def schema(self) -> str:
+        """Return the columns of Tidelog's source."""
+        return ddl_of(COLUMNS)
+
+    def reader(self, schema: StructType) -> EmptyReader:
+        """Return a reader of these columns."""
+        return EmptyReader({name: int(value) for name, value in self.options.items()}, arrow_schema(schema))
+
+
+class EmptyReader(DataSourceReader):
+    """Yields one batch again and again."""
+
+    def __init__(self, sizes: dict[str, int], schema: pa.Schema) -> None:
+        self._sizes = sizes
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return as many as asked for."""
+        return [InputPartition(number) for number in range(self._sizes["partitions"])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one of them."""
+        del partition  # all are alike
+        rows = self._sizes["rows"] // self._sizes["partitions"]
+        batch = rows_of(self._schema, min(rows, self._sizes["batch"]), self._sizes["size"])
+        for start in range(0, rows, batch.num_rows):
+            yield batch.slice(0, min(batch.num_rows, rows - start))
+
+
+def rows_of(schema: pa.Schema, count: int, size_bytes: int) -> pa.RecordBatch:
+    """Return rows with values of so many bytes, no keys, and the other columns as of a topic."""
+    offsets = np.arange(count + 1, dtype=np.int32) * size_bytes
+    data = np.random.default_rng(1).bytes(size_bytes * count)
+    columns: dict[str, Any] = {
+        "value": pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(data)]),
+        "topic": pa.repeat(pa.scalar("empty"), count),
+        "partition": pa.repeat(pa.scalar(0, pa.int32()), count),
+        "offset": pa.array(np.arange(count)),
+        "timestamp": pa.repeat(pa.scalar(0, pa.int64()), count).cast(pa.timestamp("us", "UTC")),
+        "timestampType": pa.repeat(pa.scalar(0, pa.int32()), count),
+    }
+    arrays = [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class TupleSource(DataSource):
+    """`tuples`: the options of Tidelog's source."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what `format()` calls it."""
+        return "tuples"
+
+    def schema(self) -> str:
+        """Return the columns of Tidelog's source."""
+        return DefaultSource(dict(self.options)).schema()
+
+    def reader(self, schema: StructType) -> TupleReader:
+        """Return a reader of these columns."""
+        return TupleReader(DefaultSource(dict(self.options)).reader(schema))
+
+
+class TupleReader(DataSourceReader):
+    """Makes tuples of what Tidelog's reader yields."""
+
+    def __init__(self, reader: TidelogReader) -> None:
+        self._reader = reader
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return those of Tidelog's reader."""
+        return self._reader.partitions()
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of one of them."""
+        for batch in self._reader.read(partition):
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
