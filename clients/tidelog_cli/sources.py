@@ -107,7 +107,7 @@ def read_file(path: Path, file_format: Format, fields: Fields = NO_FIELDS) -> It
     """
     try:
         if file_format is Format.PARQUET:
-            with pq.ParquetFile(path) as parquet:
+            with pq.ParquetFile(path, pre_buffer=False, buffer_size=CHUNK_BYTES) as parquet:
                 yield from rows_as_records(parquet.iter_batches(ROWS_PER_BATCH), fields)
         elif file_format is Format.ARROW:
             yield from rows_as_records(_arrow_batches(path), fields)

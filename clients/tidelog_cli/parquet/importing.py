@@ -32,6 +32,8 @@ from tidelog_cli.session import with_client
 PIECE_BYTES: Final = 4 << 20
 """About what is read of a file at once."""
 PIECE_RECORDS: Final = 8192
+BUFFER_BYTES: Final = 1 << 20
+"""Of a column that is being read: unless told, Arrow fetches all row groups of a file ahead."""
 _RECORD: Final = ("timestamp", "key", "value", "headers", "tag")
 
 
@@ -143,7 +145,7 @@ def pieces_of(files: Sequence[Path], *, keep_partitions: bool, keep_timestamps: 
 
 def _opened(path: Path) -> pq.ParquetFile:
     try:
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES)
     except pa.ArrowInvalid as error:
         raise CommandFailed(f"{path} is no Parquet file: {error}") from error
     if "value" not in file.schema_arrow.names:
