@@ -13,7 +13,7 @@ SHORT_PIP = /^ *(Collecting|Downloading|Building|Installing)/ { \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo up test check faults soak bench loadtest clean simulate mutants lock audit sbom sparkbench check-ruff check-mypy check-basedpyright
+.PHONY: help demo up test check faults soak bench loadtest clean simulate mutants pipeline kills lock audit sbom sparkbench check-ruff check-mypy check-basedpyright
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +79,12 @@ bench: $(STAMP) ## throughput and latency beside the limit probe
 
 sparkbench: $(STAMP) ## Spark over a topic beside Parquet files of the same rows (RECORDS=10000000 ROUNDS=3)
 	@$(BIN)/tidelog bench spark --records $(or $(RECORDS),10000000) --rounds $(or $(ROUNDS),3)
+
+pipeline: $(STAMP) ## flights through two streaming queries of Spark into topics and a picture, killed in the middle (pipeline.svg)
+	@$(BIN)/python -m examples.pipeline
+
+kills: $(STAMP) ## a streaming query of Spark whose driver, workers and nodes are killed -9, and what it wrote (KILLS=20 SEED=n)
+	@$(BIN)/python -m tests.spark_kills.run --kills $(or $(KILLS),20) $(SEED:%=--seed %)
 
 loadtest: $(STAMP) ## a short headless locust run against a node and a gateway
 	@$(BIN)/python -m tidelog_loadtest.run

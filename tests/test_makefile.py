@@ -27,6 +27,8 @@ TARGETS = {
     "clean",
     "simulate",
     "mutants",
+    "pipeline",
+    "kills",
     "lock",
     "audit",
     "sbom",

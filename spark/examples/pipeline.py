@@ -1,0 +1,209 @@
+"""`make pipeline`: the whole of it, on a node of its own, with the queries killed in the middle (-9) and started again.
+
+In the end it counts: each day of each carrier is in the topic `delays` once, with as many departures as there were
+(those that became known too late may be missing), and each flight that landed is in `caught-up` once. It ends with 0 if
+so, with 1 if not, and with 2 if a part of it did not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+
+import tidelog
+from examples.flights import ARRIVALS, DAY_US, DEPARTURES, Event, Window, by_day, events_of, expected
+from examples.picture import picture, write
+from examples.queries import CAUGHT_UP, DELAYS
+from tidelog import testing
+from tidelog.sync import Client
+
+DAYS: Final = 31
+PACE_S: Final = 0.4
+"""A day of flights becomes known in so much time, or in as long as publishing it takes."""
+START_S: Final = 180.0
+END_S: Final = 420.0
+"""How long the queries may take to begin, and to read all."""
+STARTS_MAX: Final = 3
+"""Spark gives its Python workers ten seconds to begin, which a busy machine does not always keep."""
+CLOSING_DAYS: Final = 4
+"""So long after the last flight comes one that closes all days; its own is never closed."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What is in the topics that the queries write to."""
+
+    windows: Counter[Window] = field(default_factory=Counter)
+    flights: dict[Window, int] = field(default_factory=dict)
+    delays: dict[str, dict[int, float]] = field(default_factory=dict)
+    trips: Counter[int] = field(default_factory=Counter)
+
+
+def look(bootstrap: str) -> Found:
+    """Read all that the queries have written so far."""
+    found = Found()
+    for value in _values(bootstrap, DELAYS):
+        window = Window(value["day"], value["carrier"])
+        found.windows[window] += 1
+        found.flights[window] = value["flights"]
+        found.delays.setdefault(window.carrier, {})[window.day] = value["delay"]
+    found.trips.update(value["trip"] for value in _values(bootstrap, CAUGHT_UP))
+    return found
+
+
+def problems(found: Found, events: Sequence[Event]) -> list[str]:
+    """Return what is wrong with what was found, nothing if all is right."""
+    wrong = [f"{window} is there {count} times" for window, count in found.windows.items() if count > 1]
+    wrong += [f"trip {trip} is there {count} times" for trip, count in found.trips.items() if count > 1]
+    for window, (least, most) in expected(list(events)).items():
+        if not least <= found.flights.get(window, 0) <= most:
+            wrong.append(f"{window} has {found.flights.get(window, 0)} flights, not {least} to {most}")
+    in_time = {event.trip for event in events if event.topic == DEPARTURES and not event.too_late}
+    landed = {event.trip for event in events if event.topic == ARRIVALS}
+    missing = (in_time & landed) - found.trips.keys()
+    if missing:
+        wrong.append(f"{len(missing)} flights that landed are missing, {min(missing)} for one")
+    return wrong
+
+
+def publish(client: Client, events: Sequence[Event]) -> None:
+    """Publish events of both topics, each in the order in which they become known."""
+    for topic in (DEPARTURES, ARRIVALS):
+        chosen = [event for event in events if event.topic == topic]
+        if chosen:
+            columns = {
+                "timestamp": pa.array([event.at_us for event in chosen]).cast(pa.timestamp("us", "UTC")),
+                "key": pa.array([event.carrier.encode() for event in chosen]),
+                "value": pa.array([event.value for event in chosen]),
+            }
+            with client.producer(topic) as producer:
+                producer.send_arrow(pa.table(columns))
+
+
+def run(events: list[Event], directory: Path, drawing: Path) -> list[str]:
+    """Run the pipeline; return what is wrong."""
+    with testing.node() as node, Client(node.bootstrap) as client:
+        for topic in (DEPARTURES, ARRIVALS, DELAYS, CAUGHT_UP):
+            client.create_topic(topic, partitions=2)
+        shown = Drawing(node.bootstrap, events, drawing)
+        days = list(by_day(events))
+        with queries(node.bootstrap, directory) as running:
+            for day in days[: len(days) // 2]:
+                publish(client, day)
+                time.sleep(PACE_S)
+                shown.draw()
+            _wait_until(lambda: shown.draw().windows, running, "no day was closed")
+            print(f"killing the queries, {len(shown.draw().windows)} days of carriers are closed", flush=True)
+            running.kill()
+        for day in days[len(days) // 2 :]:
+            publish(client, day)
+        closing = max(event.known_us for event in events) + CLOSING_DAYS * DAY_US
+        publish(client, [Event(topic, -1, "--", closing, closing, 0) for topic in (DEPARTURES, ARRIVALS)])
+        for left in reversed(range(STARTS_MAX)):
+            with queries(node.bootstrap, directory, "--to-the-end") as running:
+                _wait_until(partial(_has_ended, running, shown), None, "the queries do not end")
+                if running.returncode == 0:
+                    break
+            if not left:
+                raise RuntimeError(f"the queries ended with {running.returncode}")
+            print("the queries failed, and are started again", flush=True)
+        found = shown.draw()
+        late = sum(event.too_late for event in events)
+        counted = sum(count for window, count in found.flights.items() if window.carrier != "--")
+        missed = sum(event.topic == DEPARTURES for event in events) - counted
+        print(
+            f"{counted:,} departures in {len(found.windows):,} days of carriers\n"
+            f"{late} became known three days late, {missed} of them too late to be counted\n"
+            f"{len(found.trips):,} flights with what they caught up\npicture: {drawing}",
+            flush=True,
+        )
+        return problems(found, events)
+
+
+class Drawing:
+    """The picture, drawn anew from the topic."""
+
+    def __init__(self, bootstrap: str, events: Sequence[Event], path: Path) -> None:
+        flights = Counter(event.carrier for event in events)
+        self._bootstrap = bootstrap
+        self._order = [carrier for carrier, _ in flights.most_common()]
+        self._days = (events[0].at_us // DAY_US, max(event.at_us for event in events) // DAY_US)
+        self._path = path
+
+    def draw(self) -> Found:
+        """Draw what there is; return it."""
+        found = look(self._bootstrap)
+        write(self._path, picture(found.delays, self._order, self._days, "Departures: mean delay, minutes"))
+        return found
+
+
+@contextlib.contextmanager
+def queries(bootstrap: str, directory: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the queries as a process of their own; what is left of it is killed."""
+    command = [sys.executable, "-m", "examples.queries", "--bootstrap", bootstrap]
+    with (directory / "spark.log").open("ab") as log:
+        whole = [*command, "--checkpoints", str(directory), *more]
+        process = subprocess.Popen(whole, stdout=log, stderr=log)  # noqa: S603 - this very Python, on a module of ours
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _has_ended(process: subprocess.Popen[bytes], shown: Drawing) -> bool:
+    shown.draw()
+    return process.poll() is not None
+
+
+def _wait_until(happened: Any, process: subprocess.Popen[bytes] | None, otherwise: str) -> None:
+    deadline = time.monotonic() + (START_S if process else END_S)
+    while not happened():
+        if time.monotonic() > deadline or (process is not None and process.poll() is not None):
+            raise RuntimeError(otherwise)
+        time.sleep(0.5)
+
+
+def _values(bootstrap: str, topic: str) -> Iterator[dict[str, Any]]:
+    for batch in tidelog.read_arrow(topic, bootstrap=bootstrap, columns=["value"]):
+        values: list[Any] = batch.column("value").to_pylist()
+        yield from map(orjson.loads, values)
+
+
+def main() -> int:
+    """Run it with the flights of January 2013."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--days", type=int, default=DAYS)
+    parser.add_argument("--picture", type=Path, default=Path("pipeline.svg"))
+    given = parser.parse_args()
+    from tidelog_demo.source import load_flights  # noqa: PLC0415 - the data set is an extra of its own
+
+    events = events_of(load_flights(), given.days)
+    print(f"{len(events):,} departures and arrivals of {given.days} days", flush=True)
+    with tempfile.TemporaryDirectory(prefix="tidelog-pipeline-") as directory:
+        try:
+            wrong = run(events, Path(directory), given.picture)
+        except RuntimeError as error:
+            print(f"it did not run: {error}\n{(Path(directory) / 'spark.log').read_text(errors='replace')[-4000:]}")
+            return 2
+    for problem in wrong[:20]:
+        print(f"WRONG: {problem}")
+    print("nothing is lost, nothing is doubled" if not wrong else f"{len(wrong)} things are wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Two streaming queries over the flights, and the program that runs them until it is killed, or until all is read.
+
+    delays     a carrier's departures of a day, their number and mean delay, once when the day is closed
+    caught_up  each landed flight with the minutes that it caught up in the air: a join of departures and arrivals
+
+Both write to topics, each row once, however often this program is killed: the sink is told the query's id and the
+micro-batch, which are in the checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from examples.flights import ARRIVALS, DEPARTURES
+from pyspark_tidelog import local_spark
+
+DELAYS: Final = "delays"
+CAUGHT_UP: Final = "caught-up"
+CLOSED_AFTER: Final = "1 day"
+"""How late something may become known: Spark's watermark."""
+
+
+def events(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
+    """Return a topic of flights as a stream of its fields; `timestamp` is when it happened."""
+    stream = spark.readStream.format("tidelog").options(
+        bootstrap=bootstrap, subscribe=topic, startingOffsets="earliest", columns="timestamp,value"
+    )
+    parsed = stream.load().selectExpr(
+        "timestamp", "from_json(CAST(value AS STRING), 'trip BIGINT, carrier STRING, delay INT') AS event"
+    )
+    return parsed.select("timestamp", "event.*").withWatermark("timestamp", CLOSED_AFTER)
+
+
+def delays(departures: DataFrame) -> DataFrame:
+    """Return a carrier's departures of a day as records."""
+    from pyspark.sql import functions as sql  # noqa: PLC0415 - Spark's functions, by the name that they have here
+
+    grouped = departures.groupBy(sql.window("timestamp", "1 day"), "carrier").agg(
+        sql.count("*").alias("flights"), sql.avg("delay").alias("delay")
+    )
+    return grouped.selectExpr(
+        "carrier AS key",
+        "to_json(struct(unix_date(CAST(window.start AS DATE)) AS day, carrier, flights, delay)) AS value",
+    )
+
+
+def caught_up(departures: DataFrame, arrivals: DataFrame) -> DataFrame:
+    """Return landed flights with what they caught up, as records."""
+    left = departures.selectExpr("trip", "carrier", "delay AS departed", "timestamp AS departed_at")
+    right = arrivals.selectExpr("trip AS landed_trip", "delay AS landed", "timestamp AS landed_at")
+    joined = left.join(
+        right,
+        on=_same_trip(),
+    )
+    return joined.selectExpr("carrier AS key", "to_json(struct(trip, carrier, departed - landed AS minutes)) AS value")
+
+
+def _same_trip() -> Any:
+    from pyspark.sql import functions as sql  # noqa: PLC0415 - as above
+
+    return sql.expr("trip = landed_trip AND landed_at >= departed_at AND landed_at <= departed_at + INTERVAL 1 DAY")
+
+
+def start(frame: DataFrame, bootstrap: str, topic: str, checkpoints: Path, *, to_the_end: bool) -> StreamingQuery:
+    """Write a stream to a topic, until it is stopped, or until all is read that there is."""
+    trigger: dict[str, Any] = {"availableNow": True} if to_the_end else {"processingTime": "0 seconds"}
+    writing = frame.writeStream.format("tidelog").options(bootstrap=bootstrap, topic=topic)
+    return writing.option("checkpointLocation", str(checkpoints / topic)).trigger(**trigger).start()
+
+
+def main() -> None:
+    """Run both queries."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--checkpoints", type=Path, required=True)
+    parser.add_argument("--to-the-end", action="store_true", help="read what there is, and end")
+    given = parser.parse_args()
+    spark = local_spark("flights")
+    departures = events(spark, given.bootstrap, DEPARTURES)
+    arrivals = events(spark, given.bootstrap, ARRIVALS)
+    running = [
+        start(frame, given.bootstrap, topic, given.checkpoints, to_the_end=given.to_the_end)
+        for topic, frame in ((DELAYS, delays(departures)), (CAUGHT_UP, caught_up(departures, arrivals)))
+    ]
+    print("running", flush=True)
+    for query in running:
+        query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

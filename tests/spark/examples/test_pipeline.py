@@ -1,0 +1,30 @@
+"""What the pipeline counts in the end; `make pipeline` runs the whole of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from examples.flights import ARRIVALS, DAY_US, DEPARTURES, Event, Window
+from examples.pipeline import Found, problems
+
+EVENTS = [
+    Event(DEPARTURES, 1, "UA", DAY_US, DAY_US, 5),
+    Event(DEPARTURES, 2, "UA", DAY_US, 4 * DAY_US, 5),
+    Event(ARRIVALS, 1, "UA", DAY_US, DAY_US, 5),
+    Event(ARRIVALS, 2, "UA", DAY_US, DAY_US, 5),
+]
+UA = Window(1, "UA")
+
+
+def found(windows: dict[Window, int], flights: int, trips: dict[int, int]) -> Found:
+    return Found(windows=Counter(windows), flights=dict.fromkeys(windows, flights), trips=Counter(trips))
+
+
+def test_what_is_right_and_what_is_not() -> None:
+    assert problems(found({UA: 1}, 1, {1: 1}), EVENTS) == []
+    assert problems(found({UA: 1}, 2, {1: 1, 2: 1}), EVENTS) == []
+    assert "is there 2 times" in problems(found({UA: 2}, 1, {1: 1}), EVENTS)[0]
+    assert problems(found({UA: 1}, 1, {1: 2}), EVENTS) == ["trip 1 is there 2 times"]
+    assert "has 3 flights, not 1 to 2" in problems(found({UA: 1}, 3, {1: 1}), EVENTS)[0]
+    assert "has 0 flights" in problems(found({}, 0, {1: 1}), EVENTS)[0]
+    assert problems(found({UA: 1}, 1, {}), EVENTS) == ["1 flights that landed are missing, 1 for one"]
