@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
-from tidelog_broker.storage.partition.partition_reader import check_offset
+from tidelog_broker.storage.partition.partition_reader import again_where_replaced, check_offset
 from tidelog_broker.storage.partition.record_indexes import RecordIndexes
 from tidelog_broker.storage.partition.stretches import (
     OpenStretch,
@@ -118,6 +118,20 @@ class MatchingReader:
             NotHeldError: `offset` lies in front of what this node has of the log, and was not deleted by it.
             DamagedError: a batch is not what it should be.
         """
+        return again_where_replaced(self._held, lambda: self._read(offset, max_bytes, limit_offset, wanted, work_bytes))
+
+    def newest(self, *, limit_offset: int, wanted: Wanted, work_bytes: int = WORK_BYTES) -> Newest:
+        """Look for the newest record that matches in whole batches that end at or below `limit_offset`.
+
+        Raises:
+            ProtocolError: OFFSET_OUT_OF_RANGE: what was looked at has been deleted.
+            DamagedError: a batch is not what it should be.
+        """
+        return again_where_replaced(self._held, lambda: self._newest(limit_offset, wanted, work_bytes))
+
+    # ------------------------------------------------------------------------------------ inside
+
+    def _read(self, offset: int, max_bytes: int, limit_offset: int, wanted: Wanted, work_bytes: int) -> ReadResult:
         check_offset(self._held, offset)
         found: list[memoryview] = []
         left_bytes, position, work = min(max_bytes, FETCH_BYTES_MAX), offset, _Work(work_bytes)
@@ -145,13 +159,7 @@ class MatchingReader:
             raise DamagedError(f"offset {position} cannot be read: {self._held.limbo}")
         return ReadResult(found, position)
 
-    def newest(self, *, limit_offset: int, wanted: Wanted, work_bytes: int = WORK_BYTES) -> Newest:
-        """Look for the newest record that matches in whole batches that end at or below `limit_offset`.
-
-        Raises:
-            ProtocolError: OFFSET_OUT_OF_RANGE: what was looked at has been deleted.
-            DamagedError: a batch is not what it should be.
-        """
+    def _newest(self, limit_offset: int, wanted: Wanted, work_bytes: int) -> Newest:
         work = _Work(work_bytes)
         with closing(readable_stretches_back(self._held, limit_offset)) as stretches:
             for stretch in stretches:
@@ -166,8 +174,6 @@ class MatchingReader:
                 if work.is_done:
                     return Newest(None, 0, stretch.offset_of(stretch.first))
         return Newest(None, 0, self._held.start_offset)
-
-    # ------------------------------------------------------------------------------------ inside
 
     def _batches(self, stretch: OpenStretch, wanted: Wanted, *, newest: bool) -> Iterator[tuple[int, memoryview]]:
         """Yield the batches that may match with their slots, the oldest or the newest first.

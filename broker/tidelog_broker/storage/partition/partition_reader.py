@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
-from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.io.errors import DamagedError, NotHeldError
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot, load_snapshots
@@ -13,6 +13,8 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader
 from tidelog_proto.limits import FETCH_BYTES_MAX
+
+R = TypeVar("R")
 
 
 class PartitionLogReader:
@@ -27,17 +29,10 @@ class PartitionLogReader:
         Raises:
             NotHeldError: `offset` lies in front of what this node has of the log, and was not deleted by it.
         """
-        while True:
-            epochs = self._held.epochs
-            try:
-                return self._read(epochs, offset, max_bytes, limit_offset, to_send=to_send)
-            except ProtocolError as error:
-                if error.code != pb.OFFSET_OUT_OF_RANGE or self._held.epochs is epochs:
-                    raise  # else the files of an epoch were replaced by others that hold as much
+        return again_where_replaced(self._held, lambda: self._read(offset, max_bytes, limit_offset, to_send=to_send))
 
-    def _read(
-        self, epochs: Sequence[EpochLog], offset: int, max_bytes: int, limit_offset: int, *, to_send: bool
-    ) -> FoundBatches:
+    def _read(self, offset: int, max_bytes: int, limit_offset: int, *, to_send: bool) -> FoundBatches:
+        epochs = self._held.epochs
         check_offset(self._held, offset)
         left_bytes = min(max_bytes, FETCH_BYTES_MAX)
         batches: list[memoryview] = []
@@ -67,18 +62,16 @@ class PartitionLogReader:
 
         Only what ends behind `from_offset` counts; the batch that is returned may begin in front of it.
         """
-        while True:
-            epochs = self._held.epochs
-            try:
-                found = (
-                    log.reader.find_by_time(timestamp_us, from_offset)
-                    for log in epochs
-                    if not log.end_offset <= from_offset < self._held.end_offset
-                )
-                return next((offset for offset in found if offset is not None), None)
-            except ProtocolError as error:
-                if error.code != pb.OFFSET_OUT_OF_RANGE or self._held.epochs is epochs:
-                    raise
+
+        def find() -> int | None:
+            found = (
+                log.reader.find_by_time(timestamp_us, from_offset)
+                for log in self._held.epochs
+                if not log.end_offset <= from_offset < self._held.end_offset
+            )
+            return next((offset for offset in found if offset is not None), None)
+
+        return again_where_replaced(self._held, find)
 
     def scan_headers(self, from_offset: int) -> Iterator[BatchHeader]:
         """Yield the headers of all batches from the one that holds `from_offset` to the end of now."""
@@ -99,6 +92,21 @@ class PartitionLogReader:
         """See `EpochReader.batch_start`; None also for an epoch that is not in the log."""
         log = self._held.log_of(epoch)
         return log.reader.batch_start(offset) if log is not None else None
+
+
+def again_where_replaced(held: HeldEpochs, read: Callable[[], R]) -> R:
+    """Read, and read again where the files of an epoch were replaced meanwhile by others that hold as much.
+
+    Raises:
+        ProtocolError: OFFSET_OUT_OF_RANGE: so it is. What `read` raises else.
+    """
+    while True:
+        epochs = held.epochs
+        try:
+            return read()
+        except ProtocolError as error:
+            if error.code != pb.OFFSET_OUT_OF_RANGE or held.epochs is epochs:
+                raise
 
 
 def check_offset(held: HeldEpochs, offset: int) -> None:

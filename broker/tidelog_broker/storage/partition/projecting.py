@@ -17,11 +17,9 @@ from typing import Final, NamedTuple
 from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.matching import ReadResult
-from tidelog_broker.storage.partition.partition_reader import PartitionLogReader, check_offset
+from tidelog_broker.storage.partition.partition_reader import PartitionLogReader, again_where_replaced, check_offset
 from tidelog_broker.storage.partition.stretches import OpenStretch, checking, readable_stretches
 from tidelog_broker.storage.segment.reading import FoundBatches
-from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header
 from tidelog_proto.limits import FETCH_BYTES_MAX, HEADER_BYTES, KIB
 from tidelog_proto.projected import Projection, head_alone, needs_body, project
@@ -62,16 +60,17 @@ class ProjectingReader:
             NotHeldError: `offset` lies in front of what this node has of the log, and was not deleted by it.
             DamagedError: a batch is not what it should be.
         """
-        while True:
-            epochs = self._held.epochs
-            try:
-                if self._is_all_wanted(offset, limit_offset, projection):
-                    found = self._reader.read(offset, max_bytes, limit_offset=limit_offset, to_send=to_send)
-                    return _below(found, projection.end_offset)
-                return self._read(offset, min(max_bytes, FETCH_BYTES_MAX), limit_offset, projection)
-            except ProtocolError as error:
-                if error.code != pb.OFFSET_OUT_OF_RANGE or self._held.epochs is epochs:
-                    raise  # else the files of an epoch were replaced by others that hold as much
+        return again_where_replaced(
+            self._held, lambda: self._found(offset, max_bytes, limit_offset, projection, to_send=to_send)
+        )
+
+    def _found(
+        self, offset: int, max_bytes: int, limit_offset: int, projection: Projection, *, to_send: bool
+    ) -> ReadResult:
+        if self._is_all_wanted(offset, limit_offset, projection):
+            found = self._reader.read(offset, max_bytes, limit_offset=limit_offset, to_send=to_send)
+            return _below(found, projection.end_offset)
+        return self._read(offset, min(max_bytes, FETCH_BYTES_MAX), limit_offset, projection)
 
     def _is_all_wanted(self, offset: int, limit_offset: int, projection: Projection) -> bool:
         check_offset(self._held, offset)

@@ -10,6 +10,7 @@ from tests.broker.storage.keyed import (
     KEYS,
     TAGS,
     ByHand,
+    keyed,
     matching,
     newest_matching,
     random_batch,
@@ -19,10 +20,13 @@ from tests.broker.storage.keyed import (
 from tests.broker.storage.logs import new_disk
 from tests.broker.storage.sim_disk import SimDisk
 
-from tidelog_broker.storage.partition.matching import Wanted
+from tidelog_broker.storage.partition.held_epochs import HeldEpochs
+from tidelog_broker.storage.partition.matching import MatchingReader, Wanted
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
+from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.column_slices import TextColumn
+from tidelog_proto.errors import ProtocolError
 
 BOTH: frozenset[TextColumn] = frozenset({"key", "tag"})
 COLUMNS: tuple[frozenset[TextColumn], ...] = (BOTH, frozenset({"key"}), frozenset({"tag"}), frozenset())
@@ -131,3 +135,37 @@ def test_reads_find_what_is_there(seed: int) -> None:
         assert not by_hand.works
     log.close()
     assert sim.open_files == 0
+
+
+def test_a_read_under_which_an_epochs_files_are_replaced_is_done_again_with_the_new_ones() -> None:
+    disk = Disk(fs=new_disk())
+    log = opened(disk)
+    fill(log, [keyed([b"a", b"b"], [None, None]) for _ in range(3)])
+    held = HeldEpochs(disk, log.directory, log.name, log.epochs, segment_bytes=8192)
+    reader = MatchingReader(held, log.indexes)
+    replacements = [1, 2]
+
+    class Looking(Wanted):
+        """A filter that is looked with while a compaction puts other files in place, and old ones go."""
+
+        def hash_of(self, column: TextColumn | None) -> int:
+            if replacements:
+                replacements.pop()
+                held.epochs = (*held.epochs,)  # another tuple
+                raise ProtocolError(pb.OFFSET_OUT_OF_RANGE, "these files are gone")
+            return super().hash_of(column)
+
+    assert len(reader.read(0, 1 << 20, limit_offset=6, wanted=Looking(b"a", None)).batches) == 3
+    replacements.append(1)
+    newest = reader.newest(limit_offset=6, wanted=Looking(b"b", None))
+    assert newest.offset == 5
+    log.close()
+
+
+def test_what_is_gone_and_not_replaced_is_told() -> None:
+    log = opened(Disk(fs=new_disk()))
+    fill(log, [keyed([b"a"], [None])])
+    with pytest.raises(ProtocolError) as caught:
+        log.matching.read(7, 1 << 20, limit_offset=9, wanted=Wanted(b"a", None))
+    assert caught.value.code == pb.OFFSET_OUT_OF_RANGE
+    log.close()
