@@ -76,7 +76,7 @@ def shape_of(keys: Iterable[bytes | None], values: Sequence[bytes | None], kind:
         else:
             kind = ValueKind.TEXT if all(map(_is_text, given)) else ValueKind.BYTES
     seen: dict[str, FieldKind] = {}
-    for one in objects:
+    for one in objects if kind is ValueKind.JSON else ():
         for name, value in one.items():
             if value is not None:
                 found = _kind_of(value)
