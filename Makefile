@@ -13,7 +13,7 @@ SHORT_PIP = /^ *(Collecting|Downloading|Building|Installing)/ { \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo up test check faults soak bench loadtest clean simulate mutants pipeline kills lock audit sbom sparkbench check-ruff check-mypy check-basedpyright
+.PHONY: help demo up test check faults soak bench loadtest clean simulate mutants pipeline kills lock audit sbom sparkbench sparktest check-ruff check-mypy check-basedpyright
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,14 @@ bench: $(STAMP) ## throughput and latency beside the limit probe
 sparkbench: $(STAMP) ## Spark over a topic beside Parquet files of the same rows (RECORDS=10000000 ROUNDS=3)
 	@$(BIN)/tidelog bench spark --records $(or $(RECORDS),10000000) --rounds $(or $(ROUNDS),3)
 
+# An older Spark in front of the one of .venv, in a directory of its own, which stays for the next time.
+SPARK ?= 4.0
+sparktest: $(STAMP) ## the tests of the Spark source with another Spark than the newest (SPARK=4.0)
+	@test -e .spark-$(SPARK)/.installed || { echo "Installing pyspark $(SPARK) ..." && \
+	  $(BIN)/python -m pip install --disable-pip-version-check --quiet --target .spark-$(SPARK) 'pyspark==$(SPARK).*' && \
+	  touch .spark-$(SPARK)/.installed; }
+	PYTHONPATH=$(CURDIR)/.spark-$(SPARK) $(BIN)/python -m pytest tests/spark
+
 pipeline: $(STAMP) ## flights through two streaming queries of Spark into topics and a picture, killed in the middle (pipeline.svg)
 	@$(BIN)/python -m examples.pipeline
 
@@ -111,5 +119,5 @@ sbom: $(TOOLS) ## the image's bill of materials, CycloneDX (sbom.json)
 	@echo "sbom.json lists $$($(BIN)/python -c 'import json; print(len(json.load(open("sbom.json"))["components"]))') packages."
 
 clean: ## remove what the other targets made, .venv included
-	rm -rf $(VENV) .demo .up tidelog-data build dist sbom.json .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .spark-* .demo .up tidelog-data build dist sbom.json .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -33,6 +33,7 @@ TARGETS = {
     "audit",
     "sbom",
     "sparkbench",
+    "sparktest",
 }
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -19,6 +20,9 @@ from pyspark_tidelog import local_spark
 from tidelog.sync import Client
 
 READY_TIMEOUT_S = 60
+SPARK = tuple(map(int, pyspark.__version__.split(".")[:2]))
+needs_spark_4_1 = pytest.mark.skipif(SPARK < (4, 1), reason="needs Spark 4.1")
+needs_spark_4_2 = pytest.mark.skipif(SPARK < (4, 2), reason="needs Spark 4.2")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,6 +32,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(
                 pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
             )
+            if SPARK < (4, 1):  # it leaves sockets to be closed by the garbage collector
+                item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+                item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
 
 
 @dataclass(frozen=True)

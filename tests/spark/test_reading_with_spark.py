@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
-from tests.spark.conftest import Node
+from tests.spark.conftest import Node, needs_spark_4_1
 
 from tidelog.sync import Client
 
@@ -139,6 +139,7 @@ def test_times(new_topic: NewTopic) -> None:
     assert topic.load(**late, startingOffsetsByTimestampStrategy="latest").count() == 0
 
 
+@needs_spark_4_1
 def test_a_query_reads_what_was_there_when_it_was_planned(new_topic: NewTopic) -> None:
     topic = new_topic()
     topic.publish({"value": texts(0, 10)})

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark import TaskContext
+from tests.spark.conftest import needs_spark_4_1
 
 from pyspark_tidelog import sink
 from pyspark_tidelog.errors import OptionError, TidelogSourceError
@@ -50,6 +51,7 @@ def run_in(monkeypatch: pytest.MonkeyPatch, task: Task) -> None:
     monkeypatch.setattr(TaskContext, "get", lambda: task)
 
 
+@needs_spark_4_1
 def test_a_micro_batch_is_the_same_work_whoever_does_it(monkeypatch: pytest.MonkeyPatch, works: list[Work]) -> None:
     for partition, batch in ((3, "7"), (3, "7"), (3, "8"), (4, "8")):
         run_in(monkeypatch, Task(partition, **{"sql.streaming.queryId": "q", "streaming.sql.batchId": batch}))
@@ -69,6 +71,7 @@ def test_a_job_is_one_work_of_its_own(monkeypatch: pytest.MonkeyPatch, works: li
     assert {work.piece for work in works} == {0}
 
 
+@needs_spark_4_1
 def test_without_a_name_nothing_is_written(monkeypatch: pytest.MonkeyPatch, works: list[Work]) -> None:
     run_in(monkeypatch, Task(0))
     with pytest.raises(TidelogSourceError, match="rows could be doubled"):

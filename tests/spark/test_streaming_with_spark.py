@@ -15,7 +15,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.spark.conftest import Node
+from tests.spark.conftest import Node, needs_spark_4_2
 
 from tidelog.sync import Client
 
@@ -84,6 +84,7 @@ def ends(progress: dict[str, Any], name: str = "endOffset") -> dict[str, int]:
     return {key: value for key, value in of_topic.items() if key != "id"}
 
 
+@needs_spark_4_2
 def test_a_query_goes_on_where_it_stopped_and_finds_new_partitions(stream: Stream) -> None:
     stream.client.create_topic(stream.name, partitions=2, flush="never")
     stream.publish(0, 100)
@@ -110,6 +111,7 @@ def test_a_live_query_takes_what_comes(stream: Stream) -> None:
     assert stream.taken() == list(range(20))
 
 
+@needs_spark_4_2
 def test_a_batch_that_failed_is_read_again_as_it_was(stream: Stream) -> None:
     stream.client.create_topic(stream.name, flush="never")
     stream.publish(0, 50)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from tests.spark.conftest import Node
+from tests.spark.conftest import Node, needs_spark_4_1
 
 from tidelog.sync import Client
 
@@ -109,6 +109,7 @@ def dying(directory: Path, times: int) -> Callable[[Iterator[pa.RecordBatch]], I
     return passing
 
 
+@needs_spark_4_1
 def test_a_task_that_dies_and_is_tried_again_doubles_nothing(topics: Topics, tmp_path: Path) -> None:
     source, sink = topics.new(1), topics.new()
     with topics.client.producer(source) as producer:
@@ -136,6 +137,7 @@ def test_a_task_that_dies_and_is_tried_again_doubles_nothing(topics: Topics, tmp
     assert topics.rows(sink) == sorted([*expected, ("50000",)])
 
 
+@needs_spark_4_1
 def test_rows_that_change_between_tries_are_told(topics: Topics, tmp_path: Path) -> None:
     source, sink = topics.new(1), topics.new(1)
     with topics.client.producer(source) as producer:
