@@ -110,10 +110,14 @@ async def test_who_catches_up_is_not_behind(
     cluster: FakeCluster, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nearby, "BEHIND_S", 2.0)
-    await publish(cluster, "x" * 780)
+    async with Client(cluster.bootstrap) as writer, writer.producer("wide") as producer:
+        for _ in range(260):  # to one partition: the fake would send all of one before any of the next
+            await producer.send(b"x", partition=1)
+    for node in cluster.nodes:
+        node.push()
     async with client.consumer("wide", prefetch_records=4) as consumer:
         for _ in range(260):  # for longer than is looked for
-            await taken(consumer, 3)
+            await taken(consumer, 1)
             await asyncio.sleep(LOOK_S)
         assert asked(cluster)[:2] == [0, 0]
 
