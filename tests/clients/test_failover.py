@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.clients.fake_cluster import FakeCluster, running_cluster
+from tests.clients.fake_cluster import ClusterNode, FakeCluster, running_cluster
 from tests.clients.fake_node import Do, Refuse
 
 from tidelog import Client, Consumer
@@ -47,6 +47,15 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
 
 async def take(consumer: Consumer, count: int) -> list[bytes | None]:
     return [(await anext(consumer)).value for _ in range(count)]
+
+
+async def asked_who_owns(nodes: list[ClusterNode]) -> None:
+    """Wait until one of some nodes was asked for metadata: which one answers first is up to the machine."""
+    waiting = [asyncio.ensure_future(node.received("metadata")) for node in nodes]
+    async with asyncio.timeout(30):
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for each in waiting:
+        each.cancel()
 
 
 # ------------------------------------------------------------------------------------------------- finding the way
@@ -113,7 +122,7 @@ async def test_a_dead_owner_is_followed_by_the_next_one(
     sending = [await producer.enqueue(value) for value in values[100:]]
     await cluster.nodes[0].stop()
     cluster.move("t", None)
-    await cluster.nodes[1].received("metadata")
+    await asked_who_owns(cluster.nodes[1:])
     cluster.move("t", cluster.nodes[2])
     assert [(await each).offset for each in sending] == list(range(100, 400))
     assert cluster.values("t") == values

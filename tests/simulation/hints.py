@@ -48,7 +48,9 @@ def main() -> int:
     """Look where each mutant is noticed, and write it down; the exit code says whether one never was."""
     from tests.simulation import mutants  # noqa: PLC0415
     from tests.simulation.whole import mutants as whole  # noqa: PLC0415
+    from tests.simulation.whole.run import with_ordered_sets  # noqa: PLC0415
 
+    with_ordered_sets(__spec__.name)
     jobs = [("core", name) for name in mutants.MUTANTS] + [("whole", name) for name in whole.MUTANTS]
     found: dict[str, dict[str, str]] = {"core": {}, "whole": {}}
     with get_context("fork").Pool(os.cpu_count() or 1) as pool:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tests.simulation.hints import hint
 from tests.simulation.whole.mutants import MUTANTS, switched_on
-from tests.simulation.whole.run import run_seed
+from tests.simulation.whole.run import run_seed, with_ordered_sets
 
 
 class Task(NamedTuple):
@@ -43,11 +43,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Count how the mutants of whole nodes die.")
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--mutant", action="append", help="only this one")
+    parser.add_argument("--first", action="store_true", help="stop each at the first seed that notices it")
     options = parser.parse_args()
+    with_ordered_sets(__spec__.name)
+    names = options.mutant or list(MUTANTS)
+    if options.first:
+        noticed = {name: notice(name, options.seeds) for name in names}
+        print("\n".join(f"{name}: {found or 'not noticed'}" for name, found in noticed.items()))
+        return 0 if all(noticed.values()) else 1
     lived = 0
     print(f"| mutant | {options.seeds} seeds | of | by |\n| --- | --- | --- | --- |")
     with get_context("fork").Pool(os.cpu_count() or 1) as pool:
-        tasks = [Task(name, range(options.seeds)) for name in options.mutant or list(MUTANTS)]
+        tasks = [Task(name, range(options.seeds)) for name in names]
         for name, checks in pool.imap(count, tasks, chunksize=1):
             lived += not checks
             by = ", ".join(f"{check} {number}" for check, number in checks.most_common())

@@ -267,6 +267,15 @@ def many(first: int, count: int, processes: int, run: Callable[[int], Result] = 
     return len(failed)
 
 
+def with_ordered_sets(module: str) -> None:
+    """Begin this process's module anew where sets of names are not in the order that seeds are repeated in.
+
+    That order is a matter of the interpreter's start.
+    """
+    if os.environ.get(HASH_SEED) != "0":
+        os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], os.environ | {HASH_SEED: "0"})
+
+
 def main() -> int:
     """Run what the command line asks for; the exit code says whether a seed failed."""
     parser = argparse.ArgumentParser(description="Run whole nodes in a simulated world.")
@@ -275,12 +284,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="only this one, with its trace")
     parser.add_argument("--trace", type=int, default=TRACE_SHOWN, help="how many events a failure shows")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--kind", help="of world, another one than each seed's own")
     arguments = parser.parse_args()
-    if os.environ.get(HASH_SEED) != "0":  # the order of sets of names is a matter of the interpreter's start
-        os.execve(sys.executable, [sys.executable, "-m", __spec__.name, *sys.argv[1:]], os.environ | {HASH_SEED: "0"})
+    with_ordered_sets(__spec__.name)
+    run = partial(run_seed, kind=arguments.kind)
     if arguments.seed is None:
-        return 1 if many(arguments.first, arguments.seeds, arguments.processes) else 0
-    result = run_seed(arguments.seed, trace=arguments.trace)
+        return 1 if many(arguments.first, arguments.seeds, arguments.processes, run) else 0
+    result = run(arguments.seed, trace=arguments.trace)
     print(report(result) if result.invariant else f"seed {result.seed}: every invariant held")
     print(f"{result}"[:300])
     return 1 if result.invariant else 0

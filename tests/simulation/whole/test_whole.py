@@ -1,39 +1,47 @@
 """Whole nodes in the simulated world: a few seeds and every mutant with each test run; `make simulate` runs more.
 
-The seeds run in processes of their own, as on the command line: what is found here is found again there.
+All run in processes of their own, as on the command line: what is found here is found again there.
 """
 
 from __future__ import annotations
 
-import os
+import re
 import subprocess
 import sys
 
 import pytest
-from tests.simulation.whole.kill import notice
 from tests.simulation.whole.mutants import MUTANTS
-from tests.simulation.whole.run import HASH_SEED, run_seed
-from tests.simulation.whole.world import CHURNING, MEETING
 
 SEEDS = 10
 MUTANT_SEEDS = 60
 
 
-def test_every_invariant_holds() -> None:
-    command = [sys.executable, "-m", "tests.simulation.whole.run", "--seeds", str(SEEDS), "--processes", "1"]
-    done = subprocess.run(command, env=os.environ | {HASH_SEED: "0"}, capture_output=True, text=True, check=False)
+def output_of(module: str, *options: object) -> str:
+    command = [sys.executable, "-m", f"tests.simulation.whole.{module}", *map(str, options)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{SEEDS} seeds of whole nodes" in done.stdout
+    return done.stdout
 
 
-def test_what_the_worlds_are_for_happens_in_them() -> None:
-    worlds = [(0, MEETING), (1, MEETING), *((seed, CHURNING) for seed in range(3))]  # one in five compacts nothing
-    results = [run_seed(seed, kind=kind) for seed, kind in worlds]
-    assert sum(result.decisions for result in results) >= len(results)
-    assert any(result.refusals for result in results), "a world in which nobody is refused shows nothing"
-    assert any(result.compactions for result in results)
+def test_every_invariant_holds() -> None:
+    assert f"{SEEDS} seeds of whole nodes" in output_of("run", "--seeds", SEEDS, "--processes", 1)
 
 
-@pytest.mark.parametrize("name", MUTANTS)
-def test_the_checks_notice(name: str) -> None:
-    assert notice(name, MUTANT_SEEDS), f"{MUTANT_SEEDS} seeds with {name!r}: nothing was noticed"
+@pytest.mark.parametrize(
+    ("kind", "seeds", "happens"),
+    [
+        ("meeting", 2, r"([1-9]\d*) epochs of __meta decided, ([1-9]\d*) starts refused"),
+        ("churning", 1, r"in [1-9]\d* seeds,"),
+    ],
+)
+def test_what_the_worlds_are_for_happens_in_them(kind: str, seeds: int, happens: str) -> None:
+    told = output_of("run", "--kind", kind, "--seeds", seeds, "--processes", 1)
+    assert re.search(happens, told), f"worlds in which that does not happen show nothing: {told}"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", sorted({mutant.mixture for mutant in MUTANTS.values()}))
+def test_the_checks_notice(kind: str) -> None:
+    names = [name for name, mutant in MUTANTS.items() if mutant.mixture == kind]
+    told = output_of("kill", "--first", "--seeds", MUTANT_SEEDS, *(f"--mutant={name}" for name in names))
+    assert told.count(": seed ") == len(names), told
