@@ -44,14 +44,17 @@ _IN_ONE_PIECE: Final = frozenset({Codec.GZIP, Codec.SNAPPY})
 _NUMBER: Final = struct.Struct("<q")
 _PAIR: Final = struct.Struct("<2q")
 
-_ONE_OF_EACH: Final[dict[str, Any]] = {
-    OFFSET_DELTA.name: pa.array([0], OFFSET_DELTA.type),
-    "timestamp": pa.array([0], pa.int64()).view(TIMESTAMP_TYPE),
-    "key": pa.array([b"k"], pa.binary()),
-    "value": pa.array([b"v"], pa.binary()),
-    "headers": pa.array([[("k", b"v")]], HEADERS_TYPE),
-    "tag": pa.array(["t"], pa.string()),
-}
+
+def _one_of_each() -> dict[str, Any]:
+    """Return a value of each column. Made when asked for: pyarrow imports pandas, where there is one, for the first."""
+    return {
+        OFFSET_DELTA.name: pa.array([0], OFFSET_DELTA.type),
+        "timestamp": pa.array([0], pa.int64()).view(TIMESTAMP_TYPE),
+        "key": pa.array([b"k"], pa.binary()),
+        "value": pa.array([b"v"], pa.binary()),
+        "headers": pa.array([[("k", b"v")]], HEADERS_TYPE),
+        "tag": pa.array(["t"], pa.string()),
+    }
 
 
 class Projection(NamedTuple):
@@ -148,7 +151,8 @@ def _cut(header: BatchHeader, body: memoryview, kept: int) -> bytes:
 def _template(stored: int, codec: Codec) -> _Template:
     """Return a message's front for columns (and offset deltas), whose numbers are those of one row."""
     schema = stored_schema_of(stored)
-    row = pa.RecordBatch.from_arrays([_ONE_OF_EACH[name] for name in schema.names], schema=schema)
+    one_of_each = _one_of_each()
+    row = pa.RecordBatch.from_arrays([one_of_each[name] for name in schema.names], schema=schema)
     message, _ = encode_body(row, codec)
     head = bytes(message[: PREFIX_BYTES + metadata_bytes(message)])
     return _Template(head, number_places(head[PREFIX_BYTES:]))
