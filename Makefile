@@ -13,7 +13,7 @@ SHORT_PIP = /^ *(Collecting|Downloading|Building|Installing)/ { \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo up test check faults soak bench loadtest clean simulate mutants pipeline kills lock audit sbom sparkbench sparktest check-ruff check-mypy check-basedpyright
+.PHONY: help demo up test testall check faults soak bench loadtest clean simulate mutants pipeline kills lock audit sbom sparkbench sparktest check-ruff check-mypy check-basedpyright
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,7 +41,10 @@ up: $(STAMP) ## a node and a gateway on this machine, until Ctrl-C (data in .up/
 	@$(BIN)/tidelog up --data .up
 
 # Tests that take all of a machine keep to one of the processes, see tests/conftest.py.
-test: check ## check, then every test, in as many processes as there are processors (at most 4)
+test: check ## check, then every test but the long ones, in as many processes as there are processors (at most 4)
+	$(BIN)/python -m pytest -m "not long" -n logical --maxprocesses 4 --dist loadgroup
+
+testall: check ## check, then every test: half an hour on two cores
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup
 
 simulate: $(STAMP) ## replication and whole nodes in simulated clusters that fail: SEEDS=1000 WHOLE=300, or SEED=7 with its trace

@@ -19,6 +19,7 @@ TARGETS = {
     "demo",
     "up",
     "test",
+    "testall",
     "check",
     "faults",
     "soak",

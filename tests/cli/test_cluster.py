@@ -25,6 +25,7 @@ def test_the_status_shows_node_and_topics(cli: Cli, topic: str, node: str) -> No
     assert topic in shown
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [("drain", "n"), ("undrain", "n"), ("remove", "n"), ("rebalance",)])
 def test_a_node_on_its_own_has_nowhere_to_move_anything(cli: Cli, words: tuple[str, ...]) -> None:
     told = cli("cluster", *words)

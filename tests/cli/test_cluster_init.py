@@ -61,6 +61,7 @@ def test_a_program_is_told_the_same(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert read_secrets(Path(told["secret_file"])).first
 
 
+@pytest.mark.long
 def test_a_node_starts_by_its_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (port,) = free_ports(1)
     assert init(tmp_path / "orders", "--node", f"log1=127.0.0.1:{port}", "--json") == 0

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from tests.cli.conftest import Cli
 
 from tidelog_cli.output import ABSENT
@@ -93,6 +94,7 @@ def wait_for_members(cli: Cli, group: str, count: int) -> dict[str, Any]:
     raise AssertionError(f"{group} has not got {count} members")
 
 
+@pytest.mark.long
 def test_two_shells_that_follow_share_a_topic(cli: Cli, node: str, topic: str) -> None:
     with shell(node, topic, "--group", topic, "--follow") as first:
         wait_for_members(cli, topic, 1)

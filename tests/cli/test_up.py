@@ -37,6 +37,7 @@ def test_it_starts_both_and_stops_both(tmp_path: Path) -> None:
     assert main(["topic", "list", "--bootstrap", ready["bootstrap"]]) == failures.EXIT_CANNOT_CONNECT
 
 
+@pytest.mark.long
 def test_started_again_it_has_the_same_ports_or_those_that_are_asked_for(tmp_path: Path) -> None:
     def ports(*options: str) -> tuple[str, str, str]:
         command = [sys.executable, "-m", "tidelog_cli", "up", "--data", str(tmp_path / "data"), *options, "--json"]
@@ -52,6 +53,7 @@ def test_started_again_it_has_the_same_ports_or_those_that_are_asked_for(tmp_pat
     assert ports("--http-port", "0")[:2] == first[:2]
 
 
+@pytest.mark.long
 def test_secure_in_one_go_and_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDELOG_CONTEXTS", str(tmp_path / "contexts.json"))
     command = [sys.executable, "-m", "tidelog_cli", "up", "--data", str(tmp_path / "safe"), "--json"]

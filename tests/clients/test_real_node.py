@@ -79,6 +79,7 @@ async def test_publish_fetch_consume_commit(real_node: RealNode) -> None:
         }
 
 
+@pytest.mark.long
 async def test_every_acknowledged_record_is_there_once_after_kills(real_node: RealNode) -> None:
     """Kill -9 in the middle of publishing, three times; the producer just goes on."""
     address = f"127.0.0.1:{real_node.port}"
@@ -110,6 +111,7 @@ async def test_every_acknowledged_record_is_there_once_after_kills(real_node: Re
         assert (await client.list_offsets("t", "latest"))[0].offset == 30_000
 
 
+@pytest.mark.long
 async def test_a_consumer_outlives_the_node(real_node: RealNode) -> None:
     async with Client(f"127.0.0.1:{real_node.port}") as client:
         await client.create_topic("t")
@@ -132,6 +134,7 @@ def test_the_blocking_client(real_node: RealNode) -> None:
         assert sum(each.next_offset for each in client.committed("g")) == 100
 
 
+@pytest.mark.long
 async def test_topics_that_match_partitions_by_hand_and_places_to_go_on_at(real_node: RealNode) -> None:
     async with Client(f"127.0.0.1:{real_node.port}") as client:
         for name in ("orders.eu", "orders.us", "other", "dead"):
@@ -179,6 +182,7 @@ async def _until_end(client: Client, topic: str, partition: int) -> AsyncIterato
                 return
 
 
+@pytest.mark.long
 async def test_a_record_that_does_not_decode_goes_to_a_topic_of_its_own(real_node: RealNode) -> None:
     async with Client(f"127.0.0.1:{real_node.port}") as client:
         for name in ("t", "dead"):
@@ -191,6 +195,7 @@ async def test_a_record_that_does_not_decode_goes_to_a_topic_of_its_own(real_nod
         assert dict(dead.headers()[0])["tidelog-offset"] == b"1"
 
 
+@pytest.mark.long
 async def test_records_are_found_by_key_and_tag(real_node: RealNode) -> None:
     async with Client(f"127.0.0.1:{real_node.port}") as client:
         await client.create_topic("t", partitions=3)
@@ -220,6 +225,7 @@ async def test_records_are_found_by_key_and_tag(real_node: RealNode) -> None:
             client.consumer("t", tag="t" * 4097)
 
 
+@pytest.mark.long
 async def test_positions_of_a_filtered_consumer_get_to_the_end(real_node: RealNode) -> None:
     async with Client(f"127.0.0.1:{real_node.port}") as client:
         await client.create_topic("t")
@@ -230,6 +236,7 @@ async def test_positions_of_a_filtered_consumer_get_to_the_end(real_node: RealNo
             assert (len(batch), batch.batch.end_offset) == (0, 500)
 
 
+@pytest.mark.long
 def test_the_blocking_client_finds_by_key(real_node: RealNode) -> None:
     with sync.Client(f"127.0.0.1:{real_node.port}") as client:
         client.create_topic("t")
@@ -242,6 +249,7 @@ def test_the_blocking_client_finds_by_key(real_node: RealNode) -> None:
         assert newest.value == b"3"
 
 
+@pytest.mark.long
 async def test_the_latest_of_each_key_is_left_when_a_topic_is_compacted(real_node: RealNode) -> None:
     await create_compacted(real_node.port, "prices", tombstone_retention_ms=60_000)
     async with Client(f"127.0.0.1:{real_node.port}") as client:

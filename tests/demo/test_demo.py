@@ -20,6 +20,7 @@ from tidelog_demo.stack import own_directory
 pytestmark = [pytest.mark.e2e, pytest.mark.machine]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_all_counts_are_right_and_everything_is_where_it_says(tmp_path: Path) -> None:
@@ -37,6 +38,7 @@ def test_all_counts_are_right_and_everything_is_where_it_says(tmp_path: Path) ->
     assert "/docs" in ended.stdout
 
 
+@pytest.mark.long
 def test_a_stop_in_the_middle_ends_every_process(tmp_path: Path) -> None:
     directory = tmp_path / "demo"
     demo = subprocess.Popen(
@@ -95,6 +97,7 @@ def run_with(monkeypatch: pytest.MonkeyPatch, directory: Path, stored: list[str]
     return demo.main()
 
 
+@pytest.mark.long
 def test_one_count_that_is_off_ends_it_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -245,6 +245,7 @@ ABUSE: Final[dict[str, Abuse]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ABUSE)
 async def test_memory_keeps_to_the_budget_and_others_are_served(gateway: Gateway, name: str) -> None:
     quiet_s = await polite(gateway, SECONDS / 3)

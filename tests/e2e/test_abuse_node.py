@@ -95,6 +95,7 @@ def p99(took_s: list[float]) -> float:
 Flood = Callable[[RealNode, bytes, int], Awaitable[None]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flood", [names, groups, pings], ids=lambda flood: flood.__name__)
 async def test_a_flood_keeps_to_the_budget_and_others_are_served(node: RealNode, flood: Flood) -> None:
     async with connected(node.port) as peer:

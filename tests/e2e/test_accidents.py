@@ -79,6 +79,7 @@ async def founded(tmp_path: Path) -> AsyncIterator[Founded]:
 # ---------------------------------------------------------------------------- mistakes, with nodes as processes
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 async def test_nodes_that_do_not_belong_are_told_why_and_the_cluster_goes_on(up: Cluster, tmp_path: Path) -> None:
     (tmp_path / "other").write_text("the secret of others")
@@ -139,6 +140,7 @@ async def test_nodes_that_do_not_belong_are_told_why_and_the_cluster_goes_on(up:
         )
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 async def test_of_two_processes_with_one_directory_and_its_copy_the_older_stops(up: Cluster, tmp_path: Path) -> None:
     port, gossip_port = free_ports(2)

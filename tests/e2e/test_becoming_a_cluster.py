@@ -71,6 +71,7 @@ def own_ends(data: Path) -> dict[str, int]:
     return ends
 
 
+@pytest.mark.long
 async def test_what_a_lone_node_had_outlives_it(tmp_path: Path) -> None:
     ports, data, files = free_ports(3), tmp_path / "first", tmp_path / "cluster"
     process = start(data, port=ports[0])

@@ -118,7 +118,7 @@ def check(values: dict[int, list[bytes]], loads: list[Load]) -> None:
             assert own == sorted(own), "a producer's records changed their order"
 
 
-@pytest.mark.parametrize("flush", ["always", "never"])
+@pytest.mark.parametrize("flush", ["always", pytest.param("never", marks=pytest.mark.long)])
 async def test_killed_again_and_again_under_load(tmp_path: Path, flush: Any) -> None:
     """The same producers go on over every kill; in the end each record that they sent is there once, in order."""
     data, port, rng = tmp_path / "data", free_ports(1)[0], random.Random(flush)

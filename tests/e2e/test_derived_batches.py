@@ -76,6 +76,7 @@ def gateway(node: str) -> Iterator[str]:
         yield f"127.0.0.1:{ready['http_port']}"
 
 
+@pytest.mark.long
 async def test_consumers(node: str) -> None:
     async with asyncio.timeout(WAIT_S), Client(node) as client:
         assert (await client.list_offsets(TOPIC, "latest"))[0].offset == END_OFFSET
@@ -90,6 +91,7 @@ async def test_consumers(node: str) -> None:
                     assert (len(batch), batch.batch.end_offset) == (0, END_OFFSET)
 
 
+@pytest.mark.long
 async def test_times(node: str) -> None:
     """The first record of a time is found, though the offsets between are gone."""
     async with asyncio.timeout(WAIT_S), Client(node) as client:
@@ -176,6 +178,7 @@ async def test_websocket(gateway: str) -> None:
         assert json.loads(await socket.recv())["id"] == 2
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")

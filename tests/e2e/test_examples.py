@@ -45,6 +45,7 @@ def node() -> Iterator[testing.LocalNode]:
         yield node
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", [pytest.param(snippet, id=name) for name, snippet in examples()])
 def test_an_example_does_what_is_shown(example: Snippet, node: testing.LocalNode, tmp_path: Path) -> None:
     code = example.code.replace("127.0.0.1:7400", node.bootstrap).replace("(9000,", f"({free_ports(1)[0]},")

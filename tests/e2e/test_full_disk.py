@@ -44,6 +44,7 @@ def node(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.long
 async def test_a_full_disk_refuses_keeps_what_it_has_and_goes_on_once_there_is_room(
     node: subprocess.Popen[str],
 ) -> None:

@@ -114,6 +114,7 @@ async def collect(socket: ClientConnection, into: list[tuple[int, str]], count: 
         into += [(record["offset"], record["value"]) for record in message["batch"]["records"]]
 
 
+@pytest.mark.long
 async def test_http_and_a_websocket_outlive_the_owner(stack: LocalStack, http: httpx.AsyncClient) -> None:
     assert (await http.post("/v1/topics", json={"name": TOPIC, "replication_factor": 3})).status_code == 201
     opened = connect(stack.http_url.replace("http", "ws") + "/v1/ws", subprotocols=[Subprotocol("tidelog.v1.json")])
@@ -142,6 +143,7 @@ async def test_http_and_a_websocket_outlive_the_owner(stack: LocalStack, http: h
     assert (await http.get("/readyz")).status_code == 200, "two nodes of three do"
 
 
+@pytest.mark.long
 async def test_without_a_quorum_it_is_said_so_in_time(
     impatient: None, stack: LocalStack, http: httpx.AsyncClient
 ) -> None:
@@ -171,6 +173,7 @@ def spark_session() -> Iterator[SparkSession]:
         session.stop()
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")

@@ -41,6 +41,7 @@ def check(shown: str, output: str) -> None:
         assert any(fnmatchcase(each, pattern) for each in lines), f"{line!r} is not in the output:\n{output}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", GUIDES)
 def test_the_examples_of_a_guide_do_what_it_says(page: str, address: str) -> None:
     output = ""

@@ -105,6 +105,7 @@ def bomb(codec: Codec) -> bytes:
     return bytes(memoryview(pa.Codec("snappy").compress(message)))
 
 
+@pytest.mark.long
 async def test_a_decompression_bomb_is_refused_and_takes_no_memory(node: RealNode) -> None:
     async with connected(node.port) as peer:
         topic_id = (await peer.create()).topic_id
@@ -123,6 +124,7 @@ async def test_a_decompression_bomb_is_refused_and_takes_no_memory(node: RealNod
         assert good.base_offset == 1
 
 
+@pytest.mark.long
 async def test_a_client_that_never_reads_is_cut_off_and_takes_bounded_memory(node: RealNode) -> None:
     """It asks for gigabytes and takes nothing of them, while another one is served."""
     async with Client(f"127.0.0.1:{node.port}") as client, connected(node.port) as peer:

@@ -68,6 +68,7 @@ def interrupted(arguments: list[str], after_s: float, processes: int, folder: Pa
     return process.returncode, errors
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("arguments", "latest_s", "stages"),

@@ -37,6 +37,7 @@ def running(data: Path) -> Iterator[str]:
         end(process)
 
 
+@pytest.mark.long
 async def test_a_rotten_log_is_cut_and_goes_on(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running(data) as address:

@@ -62,6 +62,7 @@ async def taken(consumer: Consumer, values: range) -> None:
     assert found == list(values)
 
 
+@pytest.mark.long
 async def test_a_client_reads_in_its_zone(nodes: list[Node], management: list[str]) -> None:
     bootstrap = ",".join(node.address for node in nodes)
     async with Client(bootstrap) as anywhere, asyncio.timeout(3 * WAIT_S):

@@ -51,6 +51,7 @@ async def deaf_client(port: int) -> Peer:
     return peer
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's word is in /proc")
 async def test_thousands_of_subscriptions_that_nobody_reads_stay_within_the_budget(node: RealNode) -> None:
     """They ping without reading, too: that makes nobody alive."""

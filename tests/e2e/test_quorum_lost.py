@@ -104,6 +104,7 @@ async def said(process: asyncio.subprocess.Process, what: bytes) -> None:
         assert line, "it ended without a word"
 
 
+@pytest.mark.long
 async def test_what_is_committed_is_read_and_it_goes_on_by_itself(nodes: list[Node], management: str) -> None:
     where = ("--bootstrap", bootstrap(nodes))
     async with Client(bootstrap(nodes)) as client:
@@ -127,6 +128,7 @@ async def test_what_is_committed_is_read_and_it_goes_on_by_itself(nodes: list[No
         assert not await all_of_it.stdout.read(), "each record once"
 
 
+@pytest.mark.long
 async def test_the_gateway_reads_on_and_says_what_is_missing(nodes: list[Node], management: str) -> None:
     (port,) = free_ports(1)
     async with Client(bootstrap(nodes)) as client:

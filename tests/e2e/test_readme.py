@@ -89,6 +89,7 @@ def check(snippet: Snippet, stack: dict[str, str]) -> None:
         assert any(fnmatchcase(line, pattern) for line in lines), f"{shown!r} is not in the output:\n{output}"
 
 
+@pytest.mark.long
 def test_the_readme_from_top_to_bottom(tmp_path: Path) -> None:
     """One test, because each step builds on the one before."""
     recipe = subprocess.run(["make", "-n", "up"], cwd=ROOT, capture_output=True, text=True, check=True).stdout

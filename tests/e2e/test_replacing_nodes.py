@@ -69,6 +69,7 @@ def is_settled(status: ClusterStatus, nodes: set[str]) -> bool:
     )
 
 
+@pytest.mark.long
 async def test_every_node_is_replaced_and_nothing_is_missing_at_any_step(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
@@ -98,6 +99,7 @@ async def test_every_node_is_replaced_and_nothing_is_missing_at_any_step(founded
         await check(client, values)
 
 
+@pytest.mark.long
 async def test_the_only_copy_moves_on_and_on_and_is_found_where_it_was_last(founded: Founded) -> None:
     """After two moves the first epoch's node is gone, and who holds it is named neither at its end nor at the last."""
     await founded.found()

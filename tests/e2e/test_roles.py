@@ -75,6 +75,7 @@ async def publish(client: Client, values: dict[str, list[bytes]], *topics: str) 
         values[topic] += more
 
 
+@pytest.mark.long
 async def test_the_only_node_that_may_own_is_killed_and_comes_back(founded: Founded) -> None:
     values: dict[str, list[bytes]] = {topic: [] for topic in TOPICS}
     with contextlib.ExitStack() as running:

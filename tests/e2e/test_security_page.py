@@ -9,11 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tidelog_cli.local_cluster import free_ports
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 
 
+@pytest.mark.long
 def test_from_nothing_to_a_node_that_asks_who_you_are(tmp_path: Path) -> None:
     first, second = blocks("From nothing to a node that asks who you are")
     (quotas,) = blocks("Quotas")

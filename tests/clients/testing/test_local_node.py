@@ -144,6 +144,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(temporary: Path) -> None
     assert left_in(temporary) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("then", ["raise SystemExit(3)", "import os; os._exit(3)"])
 def test_however_its_process_ends_nothing_is_left(then: str, temporary: Path) -> None:
     with holder(then) as (parent, pid):
@@ -151,6 +152,7 @@ def test_however_its_process_ends_nothing_is_left(then: str, temporary: Path) ->
         assert ended(pid, temporary)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_process_that_is_killed_or_interrupted_takes_its_node_along(how: signal.Signals, temporary: Path) -> None:
     with holder("time.sleep(600)") as (parent, pid):
