@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.cli.conftest import Cli
 
 
@@ -17,13 +16,6 @@ def test_lines_become_records_with_one_key(cli: Cli, topic: str) -> None:
     records = consumed(cli, topic)
     assert [(record["key"], record["value"]) for record in records] == [("k", "a"), ("k", ""), ("k", "b")]
     assert len({record["partition"] for record in records}) == 1
-
-
-@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_compression_changes_nothing_for_the_reader(cli: Cli, topic: str, codec: str) -> None:
-    content = b"".join(b'{"n":%d}\n' % n for n in range(1000))
-    assert cli("produce", topic, "-", "--partition", 0, "--compression", codec, stdin=content).code == 0
-    assert cli("consume", topic).out.encode() == content
 
 
 def test_files_and_standard_input_follow_each_other(cli: Cli, topic: str, tmp_path: Path) -> None:
@@ -68,7 +60,3 @@ def test_what_is_wrong_is_named(cli: Cli, topic: str, tmp_path: Path) -> None:
     assert "nowhere" in cli("produce", "nowhere", stdin=b"x\n").err
     nothing = cli("produce", "nowhere", stdin=b"")
     assert (nothing.code, nothing.out, "nowhere" in nothing.err) == (1, "", True)
-
-
-def test_nothing_to_publish_is_no_error(cli: Cli, topic: str) -> None:
-    assert cli("produce", topic).out == f"published 0 records to {topic}\n"

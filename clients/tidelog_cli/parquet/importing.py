@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -14,20 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 
-from tidelog import Client
-from tidelog_cli.background import in_background
+from tidelog import Topic
 from tidelog_cli.failures import CommandFailed
-from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, print_json
-from tidelog_cli.produce import (
-    AcksChoice,
-    CompressionChoice,
-    Piece,
-    Published,
-    document_of,
-    publish,
-    publishing_progress,
-)
-from tidelog_cli.session import with_client
+from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption
+from tidelog_cli.publishing import AcksChoice, AcksOption, CompressionOption, Piece, publish_all
 
 PIECE_BYTES: Final = 4 << 20
 """About what is read of a file at once."""
@@ -52,8 +40,8 @@ def import_(
     keep_timestamps: Annotated[
         bool, typer.Option("--keep-timestamps/--now", help="Each record's own time, or that of the import.")
     ] = True,
-    compression: Annotated[CompressionChoice | None, typer.Option(help="Compress the batches.")] = None,
-    acks: Annotated[AcksChoice, typer.Option(help="Copies that must be durable.")] = AcksChoice.QUORUM,
+    compression: CompressionOption = None,
+    acks: AcksOption = AcksChoice.QUORUM,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -65,23 +53,12 @@ def import_(
     files = files_in(sources)
     pieces = pieces_of(files, keep_partitions=keep_partitions, keep_timestamps=keep_timestamps)
 
-    async def work(client: Client) -> Published:
-        partitions = (await client.topic(topic)).partition_count
+    def check(there: Topic) -> None:
         if keep_partitions:
-            check_partitions(files, partitions, topic)
-        async with client.producer(
-            topic, acks=acks.value, compression=None if compression is None else compression.value
-        ) as producer:
-            with publishing_progress() as progress:
-                return await publish(producer, in_background(pieces), progress)
+            check_partitions(files, there.partition_count, topic)
 
-    started = time.monotonic()
-    published = with_client(bootstrap, work)
-    if as_json:
-        print_json(document_of(topic, published, time.monotonic() - started))
-    else:
-        what = "record" if published.records == 1 else "records"
-        sys.stdout.write(f"imported {published.records:,} {what} into {topic}; their offsets are new\n")
+    published = publish_all(topic, pieces, acks=acks, compression=compression, bootstrap=bootstrap, check=check)
+    published.tell(topic, "imported {} into {}; their offsets are new", as_json=as_json)
 
 
 def files_in(sources: Sequence[Path]) -> list[Path]:
