@@ -13,7 +13,6 @@ from typing import Final, TypeVar
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.partition.reader import PartitionReader
 from tidelog_broker.partition.state import PartitionState
-from tidelog_broker.storage.io.errors import NotHeldError
 from tidelog_broker.storage.partition.matching import Newest, ReadResult, Wanted, filter_all
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.column_slices import TextColumn
@@ -81,12 +80,8 @@ class FilteredReader:
         return found
 
     async def _call(self, look: Callable[[], T], offset: int) -> T:
-        try:
+        with self._state.reading(offset):
             return await self._workers.call(self._io_key, look)
-        except NotHeldError as error:
-            raise self._state.not_here(offset) from error
-        except ProtocolError as error:
-            raise (self._state.refusal or error) from error  # the log is closed under it when its topic is deleted
 
 
 def wanted_of(message: pb.RecordFilter) -> Wanted | None:

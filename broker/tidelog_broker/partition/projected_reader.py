@@ -10,11 +10,9 @@ from functools import partial
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.partition.reader import PartitionReader
 from tidelog_broker.partition.state import PartitionState
-from tidelog_broker.storage.io.errors import NotHeldError
 from tidelog_broker.storage.partition.matching import ReadResult
 from tidelog_broker.storage.partition.projecting import project_all
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import COLUMN_FLAGS, OFFSET_MAX
 from tidelog_proto.projected import Projection
 
@@ -47,7 +45,7 @@ class ProjectedReader:
         if offset >= end:
             return ReadResult([], offset)
         hot = self._reader.read_hot(offset, bytes_max)
-        try:
+        with self._state.reading(offset):
             if hot:
                 wanted = [hot[0], *(entry for entry in hot[1:] if entry.base_offset < projection.end_offset)]
                 return await self.of(ReadResult([entry.data for entry in wanted], wanted[-1].end_offset), projection)
@@ -60,10 +58,6 @@ class ProjectedReader:
                 to_send=is_prompt,
             )
             return await self._workers.call(self._io_key, read)
-        except NotHeldError as error:
-            raise self._state.not_here(offset) from error
-        except ProtocolError as error:
-            raise (self._state.refusal or error) from error  # the log is closed under it when its topic is deleted
 
     async def of(self, found: ReadResult, projection: Projection) -> ReadResult:
         """Return what is wanted of batches in memory.

@@ -11,7 +11,6 @@ from itertools import chain
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.ring import HotRing, RingEntry
 from tidelog_broker.partition.state import PartitionState
-from tidelog_broker.storage.io.errors import NotHeldError
 from tidelog_broker.storage.segment.reading import FoundBatches
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, iter_batches
@@ -99,16 +98,8 @@ class PartitionReader:
         if offset >= limit:
             return FoundBatches([], [], offset)
         read = self._log.reader.read
-        try:
+        with self._state.reading(offset):
             return await self._workers.call(self._io_key, read, offset, bytes_max, limit_offset=limit, to_send=to_send)
-        except NotHeldError as error:
-            raise self._state.not_here(offset) from error
-        except ProtocolError as error:
-            raise self._why(error) from error
-
-    def _why(self, error: ProtocolError) -> ProtocolError:
-        """Return why a read failed: the log was closed under it when its topic was deleted."""
-        return self._state.refusal if self._state.refusal is not None else error
 
     async def find_by_time(self, timestamp_us: int) -> tuple[int, int] | None:
         """Return offset and timestamp of the first committed record that is at least that late, or None.
@@ -117,10 +108,8 @@ class PartitionReader:
             ProtocolError: as `read_log`.
         """
         start_offset = self._state.log_start
-        try:
+        with self._state.reading(start_offset):
             offset = await self._workers.call(self._io_key, self._log.reader.find_by_time, timestamp_us, start_offset)
-        except ProtocolError as error:
-            raise self._why(error) from error
         if self._replica.backfill.incomplete and (offset is None or offset <= self._replica.backfill.whole_from):
             raise self._state.not_here(self._state.log_start)  # an older one may be the first
         while offset is not None and (buffers := await self.read_log(offset, 1)):

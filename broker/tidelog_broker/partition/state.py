@@ -5,10 +5,14 @@ Nothing here waits or changes anything, but for `refusal`, `topic` and what is k
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from tidelog_broker.cluster.routes import Route, route_of
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.driver_ports import Neighbours
+from tidelog_broker.storage.io.errors import NotHeldError
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -213,6 +217,21 @@ class PartitionState:
         return ProtocolError(
             pb.LIMBO, f"{self.name} takes no records here: {self._known.halted}; see `tidelog log verify`"
         )
+
+    @contextmanager
+    def reading(self, offset: int) -> Iterator[None]:
+        """Say, of what fails inside, why nothing can be read from `offset` on.
+
+        Raises:
+            ProtocolError: what it was; NOT_OWNER or EPOCH_CHANGING where this copy lacks the records; the refusal of a
+                partition that is deleted, under which its log was closed.
+        """
+        try:
+            yield
+        except NotHeldError as error:
+            raise self.not_here(offset) from error
+        except ProtocolError as error:
+            raise (self.refusal or error) from error
 
     def not_here(self, offset: int) -> ProtocolError:
         """Return the error for a committed record that this copy lacks: the owner has it, or is fetching it itself."""
