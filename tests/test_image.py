@@ -97,6 +97,7 @@ exec setpriv --no-new-privs --inh-caps=-all --bounding-set=-all "${@:2}"
 """
 
 
+@pytest.mark.long
 def test_a_node_needs_no_capability_and_writes_nothing_but_its_data(tmp_path: Path) -> None:
     data, sealed = tmp_path / "data", ["unshare", "--mount", "bash", "-c", SEALED, "sealed"]
     data.mkdir()

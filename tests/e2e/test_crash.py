@@ -159,6 +159,7 @@ def begun(data: Path) -> tuple[int, bool]:
     return record["boot_counter"], record["stopped_cleanly"]
 
 
+@pytest.mark.long
 def test_interrupted_at_any_moment_it_ends_and_starts_again(tmp_path: Path) -> None:
     """Ctrl-C while Python loads, while the node recovers, has just begun to listen, or serves."""
     data, rng = tmp_path / "data", random.Random(5)
@@ -191,6 +192,7 @@ def test_two_interrupts_in_a_row_are_one(tmp_path: Path) -> None:
     assert code == 0, errors
 
 
+@pytest.mark.long
 def test_a_second_node_on_the_same_directory_names_the_first(tmp_path: Path) -> None:
     process = start(tmp_path / "data")
     ready(process)

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 ROUNDS = 2
 
 
+@pytest.mark.long
 def test_somebody_else_serves_soon_after_a_silent_cut() -> None:
     way, reason = way_in()
     if not way:

@@ -46,6 +46,7 @@ async def test_latency_compares_times_not_rates(tmp_path: Path) -> None:
     assert result.ratio > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flush", ["never", "always"])
 async def test_a_cluster_is_measured_beside_a_probe_of_its_topology(tmp_path: Path, flush: FlushName) -> None:
     plan = bench.Plan(batch_records=100, rounds=1, records=2_000, data=tmp_path, nodes=3)

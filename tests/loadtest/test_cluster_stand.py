@@ -14,6 +14,7 @@ def test_there_are_three_copies_where_there_are_three_nodes() -> None:
     assert [copies_on(nodes) for nodes in (1, 2, 3, 5)] == [1, 2, 3, 3]
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 @pytest.mark.parametrize("sync", [False, True])
 async def test_a_cluster_stands_beside_a_probe_of_its_topology(tmp_path: Path, sync: bool) -> None:

@@ -54,6 +54,7 @@ def test_the_owner_is_whom_the_newest_epoch_names_whoever_is_asked_last() -> Non
     assert newest_owners(told) == {0: "b", 1: "c"}
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 @pytest.mark.machine
 @pytest.mark.parametrize("fault", ["kill", "cut"])

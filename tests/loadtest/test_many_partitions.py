@@ -59,6 +59,7 @@ def test_the_command_asks_for_what_it_was_told(monkeypatch: pytest.MonkeyPatch) 
     assert (asked[0].partitions, asked[0].used, asked[0].flush) == (50, 50, "never")
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 async def test_three_thousand_partitions_on_a_real_node(tmp_path: Path) -> None:
     plan = ManyPlan(3_000, used=20, batch_records=10, rounds=1, seconds=0.2, idle_s=0.2, data=tmp_path)

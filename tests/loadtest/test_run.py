@@ -8,6 +8,7 @@ import pytest
 pytestmark = [pytest.mark.e2e, pytest.mark.machine]
 
 
+@pytest.mark.long
 def test_a_short_load_test_passes_and_prints_every_kind_of_user() -> None:
     command = [sys.executable, "-m", "tidelog_loadtest.run", "--seconds", "4", "--users", "4"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)

@@ -14,6 +14,7 @@ def test_files_are_forgotten_and_stay(tmp_path: Path) -> None:
     assert (tmp_path / "part" / "file").read_bytes() == bytes(1 << 20)
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 @pytest.mark.machine
 @pytest.mark.parametrize("cold", [False, True])

@@ -60,6 +60,7 @@ def test_a_job_that_there_is_not_is_refused() -> None:
     assert "there is no job 'scam'" in str(result.exception or result.output)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 async def test_what_each_kind_of_job_reads(spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811

@@ -18,12 +18,20 @@ from tests.simulation.scenario import (
 
 SEEDS = 160
 AT_A_TIME = 20
-RETENTION_SEEDS = 40
+AT_A_CHANGE = 60
+"""So many with every change, the others with `make testall`."""
+LOSING_SEEDS = [range(8), pytest.param(range(8, 40), marks=pytest.mark.long)]
 RECOVERY_SEEDS = 30
 DEDUPLICATED_SEEDS = 40
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, AT_A_TIME))
+@pytest.mark.parametrize(
+    "first",
+    [
+        *range(0, AT_A_CHANGE, AT_A_TIME),
+        *(pytest.param(first, marks=pytest.mark.long) for first in range(AT_A_CHANGE, SEEDS, AT_A_TIME)),
+    ],
+)
 def test_every_invariant_holds(first: int) -> None:
     acked = epochs = 0
     for seed in range(first, first + AT_A_TIME):
@@ -38,9 +46,10 @@ def test_every_invariant_holds(first: int) -> None:
 LOSING = [RETENTION, DELETED_AND_LOST, AGES, INDEXED, COMPACTION, COMPACTED_AND_DELETED, SCRUBBED]
 
 
+@pytest.mark.parametrize("seeds", LOSING_SEEDS, ids=["first", "others"])
 @pytest.mark.parametrize("mixture", LOSING)
-def test_every_invariant_holds_where_logs_lose_records_and_are_searched(mixture: str) -> None:
-    for seed in range(RETENTION_SEEDS):
+def test_every_invariant_holds_where_logs_lose_records_and_are_searched(mixture: str, seeds: range) -> None:
+    for seed in seeds:
         result = run_seed(seed, mixture=mixture)
         assert not result.invariant, report(result)
 

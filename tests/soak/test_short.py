@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.machine, pytest.mark.timeout(400)]
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_a_short_soak_finds_nothing(tmp_path: Path) -> None:
     picture = tmp_path / "soak.svg"
     command = [sys.executable, "-m", "tests.soak.run", "--minutes", "0.6", "--seed", "12", "--picture", str(picture)]

@@ -99,6 +99,7 @@ def ends(pid: int) -> bool:
         os.close(handle)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_spark_runs_on_a_machine_without_java_and_leaves_nothing_behind(tmp_path: Path, path_without_java: str) -> None:
     done = run("twice", cwd=tmp_path, PATH=path_without_java)
@@ -113,6 +114,7 @@ def test_spark_runs_on_a_machine_without_java_and_leaves_nothing_behind(tmp_path
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("hsperfdata")] == []
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_java_ends_with_a_process_that_is_killed(tmp_path: Path) -> None:
     done = run("die", cwd=tmp_path)
@@ -132,6 +134,7 @@ def test_ctrl_c_in_the_middle_of_the_start_leaves_nothing_behind(tmp_path: Path,
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("hsperfdata")] == []
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_an_active_session_is_returned_as_it_is(spark: SparkSession) -> None:
     assert local_spark() is spark

@@ -70,12 +70,14 @@ def places(*offsets: int, partitions: tuple[int, ...] = (0, 1)) -> list[tuple[in
     return [(partition, offset) for partition in partitions for offset in offsets]
 
 
+@pytest.mark.long
 def test_offsets_and_partitions_are_in_the_headers(read: Read) -> None:
     found, size_bytes = read("true", "")
     assert found == places(*range(BATCHES * ROWS))
     assert size_bytes <= 2 * BATCHES * 128
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("where", "columns", "wanted", "share"),
     [
@@ -97,6 +99,7 @@ def test_filters(read: Read, where: str, columns: str, wanted: list[tuple[int, i
     assert size_bytes <= share * ALL_BYTES + 500
 
 
+@pytest.mark.long
 def test_without_pushing_down_the_answer_is_the_same(read: Read, spark: SparkSession) -> None:
     name = "spark.sql.python.filterPushdown.enabled"
     assert spark.conf.get(name) == "true", "local_spark() says so"

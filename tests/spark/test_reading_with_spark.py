@@ -107,6 +107,7 @@ def test_every_column_is_as_published(new_topic: NewTopic, compression: str | No
     ]
 
 
+@pytest.mark.long
 def test_ranges_tasks_and_batches(new_topic: NewTopic) -> None:
     topic = new_topic(3)
     for start in range(0, 6000, 1000):
@@ -128,6 +129,7 @@ def test_ranges_tasks_and_batches(new_topic: NewTopic) -> None:
     assert len(everything.limit(3).collect()) == 3
 
 
+@pytest.mark.long
 def test_times(new_topic: NewTopic) -> None:
     topic = new_topic()
     stamps = pa.array([(BASE_MS + 10 * i) * 1000 for i in range(100)]).cast(pa.timestamp("us", "UTC"))
@@ -184,6 +186,7 @@ def test_sql(new_topic: NewTopic, spark: SparkSession, node: Node) -> None:
     spark.sql("DROP TABLE kept")
 
 
+@pytest.mark.long
 def test_json_values(new_topic: NewTopic) -> None:
     topic = new_topic(2)
     carriers = ("UA", "B6", "DL")
@@ -212,6 +215,7 @@ def start_after_retention(topic: Topic) -> int:
     raise AssertionError("retention deleted nothing")
 
 
+@pytest.mark.long
 def test_records_deleted_by_retention(new_topic: NewTopic) -> None:
     topic = new_topic(1, segment_bytes=64 * 1024, retention_bytes=128 * 1024)
     for start in range(0, 60_000, 1000):

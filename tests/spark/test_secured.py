@@ -161,6 +161,7 @@ def test_each_operation_by_nobody_the_wrong_the_revoked_and_the_right(secured: S
             assert PASSWORD not in str(caught.value), (name, operation)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_whole_way_and_no_secret_in_plans_or_checkpoints(
     secured: Secured, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.spark
 PAGE = ROOT / "docs" / "spark.md"
 
 
+@pytest.mark.long
 @needs_spark_4_2
 def test_the_examples_do_what_is_shown(spark: SparkSession, node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {"__name__": "example"}

@@ -101,6 +101,7 @@ def test_a_query_goes_on_where_it_stopped_and_finds_new_partitions(stream: Strea
     assert stream.taken() == list(range(150))
 
 
+@pytest.mark.long
 def test_a_live_query_takes_what_comes(stream: Stream) -> None:
     stream.client.create_topic(stream.name, flush="never")
     with stream.query():
@@ -111,6 +112,7 @@ def test_a_live_query_takes_what_comes(stream: Stream) -> None:
     assert stream.taken() == list(range(20))
 
 
+@pytest.mark.long
 @needs_spark_4_2
 def test_a_batch_that_failed_is_read_again_as_it_was(stream: Stream) -> None:
     stream.client.create_topic(stream.name, flush="never")
@@ -130,6 +132,7 @@ def broken(stream: Stream, match: str, **options: str) -> None:
         stream.run(**options)
 
 
+@pytest.mark.long
 def test_what_is_gone_fails_a_query_unless_that_may_be(stream: Stream) -> None:
     broken(stream, "there is no topic")
     stream.client.create_topic(stream.name, flush="never")

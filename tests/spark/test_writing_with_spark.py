@@ -77,6 +77,7 @@ def refused(topics: Topics, frame: DataFrame, match: str, mode: str = "append", 
         frame.write.format("tidelog").options(bootstrap=topics.node.address, **options).mode(mode).save()
 
 
+@pytest.mark.long
 def test_what_cannot_be_written_is_said(topics: Topics) -> None:
     frame = topics.spark.sql("SELECT 'x' AS value")
     topic = topics.new()
@@ -109,6 +110,7 @@ def dying(directory: Path, times: int) -> Callable[[Iterator[pa.RecordBatch]], I
     return passing
 
 
+@pytest.mark.long
 @needs_spark_4_1
 def test_a_task_that_dies_and_is_tried_again_doubles_nothing(topics: Topics, tmp_path: Path) -> None:
     source, sink = topics.new(1), topics.new()
@@ -137,6 +139,7 @@ def test_a_task_that_dies_and_is_tried_again_doubles_nothing(topics: Topics, tmp
     assert topics.rows(sink) == sorted([*expected, ("50000",)])
 
 
+@pytest.mark.long
 @needs_spark_4_1
 def test_rows_that_change_between_tries_are_told(topics: Topics, tmp_path: Path) -> None:
     source, sink = topics.new(1), topics.new(1)

@@ -95,6 +95,7 @@ def test_what_a_node_gives_and_that_nothing_of_it_is_left(temporary: Path) -> No
         node.restart()
 
 
+@pytest.mark.long
 def test_records_survive_a_restart_and_a_kill_at_the_same_address() -> None:
     with testing.node() as node, node.client() as client:
         topic, bootstrap, pids = node.topic(), node.bootstrap, {node.pid}
