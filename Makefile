@@ -11,6 +11,9 @@ EXTRAS := broker,gateway,spark,loadtest,demo,dev
 SHORT_PIP = /^ *(Collecting|Downloading|Building|Installing)/ { \
 	printf "\r\033[K  %s", substr($$0, match($$0, /[A-Z]/), 70); fflush() } END { printf "\r\033[K" }
 
+# Tests start hundreds of processes: each would compile the project anew where the environment has compiled files not kept.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo up test testall check faults soak bench loadtest clean simulate mutants pipeline kills lock audit sbom sparkbench sparktest check-ruff check-mypy check-basedpyright
