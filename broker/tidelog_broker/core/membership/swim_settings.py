@@ -3,7 +3,8 @@
 A node whose machine is busy can be silent for half a second and live. Of three starts of nine nodes at once on two
 busy cores, with a suspicion of 300 ms, one ended with live ones declared dead, and partitions changed hands for
 nothing. So a silent member gets 800 ms. A killed process is another case: its machine refuses the connection that is
-tried at once, which is nearly proof, and that suspicion is short.
+tried at once, which is nearly proof, and that suspicion is short. A process that lives does not refuse, however busy
+it is: the kernel takes connections for it. 100 ms are two rounds of gossip, for one that was started again elsewhere.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class SwimSettings:
     probe_timeout_ms: int = 40
     indirect_probes: int = 3
     suspicion_ms: int = 800
-    refused_suspicion_ms: int = 250
+    refused_suspicion_ms: int = 100
     gossip_interval_ms: int = 50
     gossip_fanout: int = 3
     retransmit_factor: int = 3

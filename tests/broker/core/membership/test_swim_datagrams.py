@@ -24,7 +24,7 @@ from tidelog_broker.core.membership.swim import Effects, Swim
 from tidelog_broker.core.membership.swim_settings import SwimSettings
 
 PLAIN = SwimSettings()
-PATIENT = SwimSettings(suspicion_ms=60_000)
+PATIENT = SwimSettings(suspicion_ms=60_000, refused_suspicion_ms=60_000)
 
 
 class One:
