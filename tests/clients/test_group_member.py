@@ -84,7 +84,7 @@ async def test_a_member_whose_machine_slept_hands_out_nothing_when_its_session_i
 ) -> None:
     """The monotonic clock, which the event loop's timers go by, stood still meanwhile."""
     topic = await new_topic(real, partitions=1, records=10)
-    async with real.consumer(topic, group=Group(topic, session_timeout_s=30.0, commit="manual")) as consumer:
+    async with real.consumer(topic, group=Group(topic, session_timeout_s=5.0, commit="manual")) as consumer:
         assert (await anext(consumer)).value == b"0:0"
         before, clock = consumer.member_id, time.clock_gettime
         monkeypatch.setattr(time, "clock_gettime", lambda which: clock(which) + 60.0)

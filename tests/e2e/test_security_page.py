@@ -63,6 +63,7 @@ def blocks(heading: str) -> list[str]:
     return re.findall(r"```text\n(.*?)```", section, re.DOTALL)
 
 
+@pytest.mark.long
 def test_from_nothing_to_a_secured_cluster(tmp_path: Path) -> None:
     founding, starting, looking = blocks("From nothing to a secured cluster")
     lines = [line for line in (founding + starting + looking).splitlines() if line]

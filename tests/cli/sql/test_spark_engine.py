@@ -17,6 +17,7 @@ from tidelog_cli.sql.topics import Topics
 SPARK_WARNS = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @SPARK_WARNS
 def test_both_engines_answer_the_same(cli: Cli, topic: str, node: str) -> None:

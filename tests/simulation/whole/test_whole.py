@@ -13,7 +13,7 @@ import sys
 import pytest
 from tests.simulation.whole.mutants import MUTANTS
 
-SEEDS = 10
+SEEDS = 6
 MUTANT_SEEDS = 60
 
 
