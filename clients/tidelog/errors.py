@@ -393,7 +393,7 @@ class UnknownGroupError(GroupError):
 
 
 class QuotaExceededError(TidelogError):
-    """There are as many topics, partitions or connections of this caller as its quota allows."""
+    """There are as many topics, partitions, groups or connections of this caller as its quota allows."""
 
     default_code = pb.QUOTA_EXCEEDED
 

@@ -199,6 +199,7 @@ def _info(summary: pb.GroupSummary, members: Iterable[GroupMemberInfo] = ()) -> 
         coordinator=summary.coordinator,
         last_commit_us=summary.last_commit_us or None,
         members=tuple(members),
+        creator=summary.creator or None,
     )
 
 

@@ -386,7 +386,11 @@ class GroupMemberInfo:
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """A consumer group. `members` is filled by `Client.group` alone; `last_commit_us` is None if it never committed."""
+    """A consumer group.
+
+    `members` is filled by `Client.group` alone; `last_commit_us` is None if it never committed, `creator` if it was
+    made before there were quotas of groups, or where nobody has a name.
+    """
 
     name: str
     state: GroupState
@@ -397,6 +401,7 @@ class GroupInfo:
     coordinator: str
     last_commit_us: int | None
     members: tuple[GroupMemberInfo, ...] = ()
+    creator: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ class Quota:
         requests: a second, at each node; at least 1.
         connections: at each node; 0: none.
         in_flight_bytes: of requests that a node works on, at each node; at least 4 KiB.
-        topics, partitions: that he has made and that are there, in the cluster.
+        topics, partitions, groups: that he has made and that are there, in the cluster.
     """
 
     produce_bytes: float | None = None
@@ -30,6 +30,7 @@ class Quota:
     in_flight_bytes: float | None = None
     topics: float | None = None
     partitions: float | None = None
+    groups: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

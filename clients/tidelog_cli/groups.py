@@ -85,7 +85,7 @@ def describe(
         return
     typer.echo(
         f"{info.name}: {info.state}, generation {info.generation}, {info.member_count} members, "
-        f"shared {info.assignor or ABSENT}, coordinated by {info.coordinator}"
+        f"shared {info.assignor or ABSENT}, coordinated by {info.coordinator}, made by {info.creator or ABSENT}"
     )
     if info.members:
         print_table(

@@ -63,6 +63,7 @@ def set_quota(
     ] = None,
     topics: Annotated[float | None, typer.Option(parser=_number, metavar="N", help="That he has made.")] = None,
     partitions: Annotated[float | None, typer.Option(parser=_number, metavar="N", help="Of those.")] = None,
+    groups: Annotated[float | None, typer.Option(parser=_number, metavar="N", help="That he has made.")] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Bound how much a subject may have, instead of what bounded it before.
@@ -77,6 +78,7 @@ def set_quota(
         in_flight_bytes=in_flight,
         topics=topics,
         partitions=partitions,
+        groups=groups,
     )
 
     async def work(client: Client) -> None:

@@ -1181,23 +1181,27 @@ class TopicName(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., name: _Optional[str] = ...) -> None: ...
 
 class GroupList(_message.Message):
-    __slots__ = ("after", "partition")
+    __slots__ = ("after", "partition", "made_by")
     AFTER_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
+    MADE_BY_FIELD_NUMBER: _ClassVar[int]
     after: str
     partition: int
-    def __init__(self, after: _Optional[str] = ..., partition: _Optional[int] = ...) -> None: ...
+    made_by: str
+    def __init__(self, after: _Optional[str] = ..., partition: _Optional[int] = ..., made_by: _Optional[str] = ...) -> None: ...
 
 class GroupListReply(_message.Message):
-    __slots__ = ("groups", "more")
+    __slots__ = ("groups", "more", "made")
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    MADE_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[GroupSummary]
     more: bool
-    def __init__(self, groups: _Optional[_Iterable[_Union[GroupSummary, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+    made: int
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupSummary, _Mapping]]] = ..., more: _Optional[bool] = ..., made: _Optional[int] = ...) -> None: ...
 
 class GroupSummary(_message.Message):
-    __slots__ = ("group", "generation", "members", "positions", "assignor", "state", "coordinator", "last_commit_us")
+    __slots__ = ("group", "generation", "members", "positions", "assignor", "state", "coordinator", "last_commit_us", "creator")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
@@ -1206,6 +1210,7 @@ class GroupSummary(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     LAST_COMMIT_US_FIELD_NUMBER: _ClassVar[int]
+    CREATOR_FIELD_NUMBER: _ClassVar[int]
     group: str
     generation: int
     members: int
@@ -1214,7 +1219,8 @@ class GroupSummary(_message.Message):
     state: str
     coordinator: str
     last_commit_us: int
-    def __init__(self, group: _Optional[str] = ..., generation: _Optional[int] = ..., members: _Optional[int] = ..., positions: _Optional[int] = ..., assignor: _Optional[_Union[Assignor, str]] = ..., state: _Optional[str] = ..., coordinator: _Optional[str] = ..., last_commit_us: _Optional[int] = ...) -> None: ...
+    creator: str
+    def __init__(self, group: _Optional[str] = ..., generation: _Optional[int] = ..., members: _Optional[int] = ..., positions: _Optional[int] = ..., assignor: _Optional[_Union[Assignor, str]] = ..., state: _Optional[str] = ..., coordinator: _Optional[str] = ..., last_commit_us: _Optional[int] = ..., creator: _Optional[str] = ...) -> None: ...
 
 class GroupDelete(_message.Message):
     __slots__ = ("group",)
@@ -1869,7 +1875,7 @@ class OffsetsValue(_message.Message):
     def __init__(self, group: _Optional[_Union[GroupRecord, _Mapping]] = ...) -> None: ...
 
 class GroupRecord(_message.Message):
-    __slots__ = ("group", "revision", "generation", "target_revision", "assignor", "members", "deleted", "changed_us")
+    __slots__ = ("group", "revision", "generation", "target_revision", "assignor", "members", "deleted", "changed_us", "creator")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -1878,6 +1884,7 @@ class GroupRecord(_message.Message):
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     DELETED_FIELD_NUMBER: _ClassVar[int]
     CHANGED_US_FIELD_NUMBER: _ClassVar[int]
+    CREATOR_FIELD_NUMBER: _ClassVar[int]
     group: str
     revision: int
     generation: int
@@ -1886,7 +1893,8 @@ class GroupRecord(_message.Message):
     members: _containers.RepeatedCompositeFieldContainer[GroupMember]
     deleted: bool
     changed_us: int
-    def __init__(self, group: _Optional[str] = ..., revision: _Optional[int] = ..., generation: _Optional[int] = ..., target_revision: _Optional[int] = ..., assignor: _Optional[_Union[Assignor, str]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., deleted: _Optional[bool] = ..., changed_us: _Optional[int] = ...) -> None: ...
+    creator: str
+    def __init__(self, group: _Optional[str] = ..., revision: _Optional[int] = ..., generation: _Optional[int] = ..., target_revision: _Optional[int] = ..., assignor: _Optional[_Union[Assignor, str]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., deleted: _Optional[bool] = ..., changed_us: _Optional[int] = ..., creator: _Optional[str] = ...) -> None: ...
 
 class GroupMember(_message.Message):
     __slots__ = ("member_id", "wish", "held", "target")
@@ -2181,7 +2189,7 @@ class SecurityRecord(_message.Message):
     def __init__(self, id: _Optional[str] = ..., revision: _Optional[int] = ..., deleted: _Optional[bool] = ..., api_key: _Optional[_Union[ApiKey, _Mapping]] = ..., rule: _Optional[_Union[AccessRule, _Mapping]] = ..., user: _Optional[_Union[ScramUser, _Mapping]] = ..., scram_secret: _Optional[bytes] = ..., quota: _Optional[_Union[Quota, _Mapping]] = ...) -> None: ...
 
 class Quota(_message.Message):
-    __slots__ = ("quota_id", "subject", "produce_bytes", "consume_bytes", "requests", "connections", "in_flight_bytes", "topics", "partitions")
+    __slots__ = ("quota_id", "subject", "produce_bytes", "consume_bytes", "requests", "connections", "in_flight_bytes", "topics", "partitions", "groups")
     QUOTA_ID_FIELD_NUMBER: _ClassVar[int]
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     PRODUCE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -2191,6 +2199,7 @@ class Quota(_message.Message):
     IN_FLIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     quota_id: str
     subject: str
     produce_bytes: int
@@ -2200,7 +2209,8 @@ class Quota(_message.Message):
     in_flight_bytes: int
     topics: int
     partitions: int
-    def __init__(self, quota_id: _Optional[str] = ..., subject: _Optional[str] = ..., produce_bytes: _Optional[int] = ..., consume_bytes: _Optional[int] = ..., requests: _Optional[int] = ..., connections: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., topics: _Optional[int] = ..., partitions: _Optional[int] = ...) -> None: ...
+    groups: int
+    def __init__(self, quota_id: _Optional[str] = ..., subject: _Optional[str] = ..., produce_bytes: _Optional[int] = ..., consume_bytes: _Optional[int] = ..., requests: _Optional[int] = ..., connections: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., topics: _Optional[int] = ..., partitions: _Optional[int] = ..., groups: _Optional[int] = ...) -> None: ...
 
 class SecurityChange(_message.Message):
     __slots__ = ("create_key", "revoke_key", "grant", "revoke_rule", "create_user", "delete_user", "set_password", "set_quota", "remove_quota")

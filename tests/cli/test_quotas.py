@@ -6,10 +6,17 @@ from tests.cli.conftest import Cli
 
 
 def test_a_quota_is_set_listed_and_removed(cli: Cli) -> None:
-    told = cli("quota", "set", "role:etl", "--produce-bytes", "10MiB", "--requests", "unlimited", "--topics", 0)
+    told = cli(
+        "quota", "set", "role:etl", "--produce-bytes", "10MiB", "--requests", "unlimited", "--topics", 0, "--groups", 3
+    )
     assert told.code == 0, told.err
     (found,) = [quota for quota in json.loads(cli("quota", "list", "--json").out) if quota["subject"] == "role:etl"]
-    assert (found["produce_bytes"], found["requests"], found["topics"]) == (10 << 20, "unlimited", 0)
+    assert (found["produce_bytes"], found["requests"], found["topics"], found["groups"]) == (
+        10 << 20,
+        "unlimited",
+        0,
+        3,
+    )
     assert found["connections"] is None
     assert "10,485,760" in cli("quota", "list").out
     assert cli("quota", "set", "role:etl", "--in-flight", "1MiB").code == 0

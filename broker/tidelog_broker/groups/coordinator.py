@@ -134,8 +134,12 @@ class Coordinator:
 
     # ---------------------------------------------------------------------------------------------- members
 
-    async def heartbeat(self, asked: pb.GroupHeartbeat) -> pb.GroupHeartbeatReply:
+    async def heartbeat(self, asked: pb.GroupHeartbeat, *, creator: str = "") -> pb.GroupHeartbeatReply:
         """Hear a member, and tell it what to read: when that is other than it has seen, or after `wait_ms`.
+
+        Args:
+            asked: what it says.
+            creator: the principal that makes the group, if it joins one that is not there; empty: nobody is known.
 
         Raises:
             ProtocolError: MEMBER_FENCED; INVALID_REQUEST where there is no room for a group, a member or its topics; as
@@ -144,7 +148,7 @@ class Coordinator:
         await self.ready()
         if asked.leave:
             return await self._leave(asked)
-        coordinated = self._join(asked) if asked.HasField("join") else self._groups.get(asked.group)
+        coordinated = self._join(asked, creator) if asked.HasField("join") else self._groups.get(asked.group)
         member = None if coordinated is None else coordinated.group.member(asked.member_id)
         if coordinated is None or member is None:
             raise fenced(asked.group)
@@ -187,6 +191,11 @@ class Coordinator:
 
     # ----------------------------------------------------------------------------------------------- groups
 
+    def is_new(self, name: str) -> bool:
+        """Whether who joins a group, or commits for it, makes it: nothing of it is durable, and it has no members."""
+        is_kept = self._records.get(name) is not None or self._positions.count_of(name) > 0
+        return not is_kept and name not in self._groups
+
     def has_members(self, name: str) -> bool:
         """Whether a group has members, decided or durable."""
         coordinated, record = self._groups.get(name), self._records.get(name)
@@ -211,13 +220,16 @@ class Coordinator:
 
     # -------------------------------------------------------------------------------------------- internals
 
-    def _join(self, asked: pb.GroupHeartbeat) -> Coordinated:
+    def _join(self, asked: pb.GroupHeartbeat, creator: str) -> Coordinated:
         self._check_stays(asked.group)
+        is_new = self.is_new(asked.group)
         coordinated = self._groups.get(asked.group)
         if coordinated is None or coordinated.group.member(asked.member_id) is None:
             self._check_room(asked.group)
         if coordinated is None:
             coordinated = self._groups[asked.group] = self._coordinated(asked.group)
+        if is_new:
+            coordinated.group.creator = creator
         try:
             self._subscriptions.try_out(asked.join)
             replaced = coordinated.group.join(asked.member_id, asked.join)

@@ -85,6 +85,7 @@ class Descriptions:
             state="empty" if not record.members else "moving" if moving else "stable",
             coordinator=self._node_id,
             last_commit_us=self._positions.last_commit_us(name),
+            creator=record.creator,
         )
 
     def effort(self, name: str) -> int:

@@ -16,6 +16,7 @@ from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.core.groups.positions import GroupBounds, GroupOffsets, GroupTotals
 from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.core.topics import OFFSETS_TOPIC_ID, PartitionKey, TopicRegistry
+from tidelog_broker.groups.claims import GroupClaims
 from tidelog_broker.groups.coordinator import Coordinator
 from tidelog_broker.groups.descriptions import Descriptions
 from tidelog_broker.groups.subscriptions import Subscriptions
@@ -63,6 +64,7 @@ class GroupShards:
         node_id: str,
         life: Life,
     ) -> None:
+        self.claims = GroupClaims()
         self._tasks = tasks
         self._partitions = partitions
         self._topics = topics

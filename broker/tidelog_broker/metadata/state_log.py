@@ -388,15 +388,19 @@ class OffsetsLog(StateLog):
         else:
             await self.write([wrapped_group(record)])
 
-    async def write_offsets(self, records: list[pb.OffsetRecord]) -> None:
+    async def write_offsets(self, records: list[pb.OffsetRecord], *, made: pb.GroupRecord | None = None) -> None:
         """Make prepared positions durable and apply them.
+
+        Args:
+            records: the positions.
+            made: of the group that comes about by them: who has made it.
 
         Raises:
             ProtocolError: as `StateLog.write`; records of which it is certain that they were not written are withdrawn.
                 Others may come about, so what follows them gets a higher revision.
         """
         try:
-            await self.write(records)
+            await self.write(records if made is None or not records else [wrapped_group(made), *records])
         except ProtocolError as error:
             if NATURE[error.code].definite:
                 for record in records:

@@ -67,6 +67,8 @@ class ConsumerGroup:
 
     def __init__(self, name: str, subscribed: Subscribed) -> None:
         self.name = name
+        self.creator = ""
+        """Who has made it; empty: nobody is known. Whoever makes it sets this before the first record."""
         self._subscribed = subscribed
         self._members: dict[str, ConsumerMember] = {}
         self._generation = 0
@@ -118,7 +120,8 @@ class ConsumerGroup:
         A record that was made here and has not come about by then may come about still: what is made from now on has a
         higher revision.
         """
-        record = record if record is not None else pb.GroupRecord(group=self.name)
+        record = record if record is not None else pb.GroupRecord(group=self.name, creator=self.creator)
+        self.creator = record.creator
         self._members = {
             member.member_id: ConsumerMember(member.wish, _held_of(member), keys_of(member.target))
             for member in record.members
@@ -233,6 +236,7 @@ class ConsumerGroup:
             generation=self._generation,
             target_revision=self._target_revision,
             assignor=self._assignor,
+            creator=self.creator,
         )
         for member_id, member in self._members.items():
             record.members.append(

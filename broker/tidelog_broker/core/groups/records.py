@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Final
 
@@ -17,6 +18,7 @@ class GroupRecords:
 
     def __init__(self) -> None:
         self._records: dict[str, pb.GroupRecord] = {}
+        self._made: Counter[str] = Counter()
         self.size_bytes = 0
         """About what they take in memory."""
 
@@ -30,11 +32,13 @@ class GroupRecords:
             return False
         if standing is not None:
             self.size_bytes -= _size_bytes(standing)
+            self._count(standing.creator, -1)
         if record.deleted:
             self._records.pop(record.group, None)
         else:
             self._records[record.group] = record
             self.size_bytes += _size_bytes(record)
+            self._count(record.creator, 1)
         return True
 
     def get(self, group: str) -> pb.GroupRecord | None:
@@ -45,14 +49,25 @@ class GroupRecords:
         """The groups that have one."""
         return self._records.keys()
 
+    def made_by(self, creator: str) -> int:
+        """Return how many of them a principal has made."""
+        return self._made[creator]
+
     def forget_all(self) -> None:
         """Drop everything."""
         self._records.clear()
+        self._made.clear()
         self.size_bytes = 0
 
     def records(self) -> Iterator[pb.GroupRecord]:
         """Yield everything that stands: a snapshot."""
         yield from self._records.values()
+
+    def _count(self, creator: str, more: int) -> None:
+        if creator:
+            self._made[creator] += more
+            if not self._made[creator]:
+                del self._made[creator]
 
 
 def _size_bytes(record: pb.GroupRecord) -> int:

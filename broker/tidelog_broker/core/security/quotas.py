@@ -37,6 +37,7 @@ class Limits(NamedTuple):
     in_flight_bytes: int | None = None
     topics: int | None = None
     partitions: int | None = None
+    groups: int | None = None
 
     @property
     def has_rates(self) -> bool:
@@ -192,8 +193,8 @@ def check_quota(quota: pb.Quota) -> None:
         raise ProtocolError(pb.INVALID_REQUEST, f"0 connections for {quota.subject!r} would lock everybody out")
     if not any(quota.HasField(field) for field in FIELDS):
         raise ProtocolError(pb.INVALID_REQUEST, "a quota names at least one limit; to end one, remove it")
-    if is_address and any(quota.HasField(field) for field in ("topics", "partitions")):
-        raise ProtocolError(pb.INVALID_REQUEST, "topics and partitions are counted by principal alone")
+    if is_address and any(quota.HasField(field) for field in ("topics", "partitions", "groups")):
+        raise ProtocolError(pb.INVALID_REQUEST, "topics, partitions and groups are counted by principal alone")
 
 
 def counted_address(host: str) -> str:

@@ -18,8 +18,10 @@ from typing import Final
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey, Place
 from tidelog_broker.core.topics import TopicRegistry
+from tidelog_broker.groups.shards import GroupShard
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.server.coordination import at_coordinator
+from tidelog_broker.server.group_quota import group_made
 from tidelog_broker.server.handlers.fetch import check_entries
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
@@ -38,18 +40,23 @@ async def commit(broker: Broker, request: Request) -> None:
     """Handle COMMIT: all entries in one batch, then what holds for each.
 
     Raises:
-        ProtocolError: a name is bad, or the write was refused: then nothing of the request holds.
+        ProtocolError: a name is bad, QUOTA_EXCEEDED, or the write was refused: then nothing of the request holds.
     """
     asked = request.envelope.commit
     check_group_name(asked.group)
     check_entries(len(asked.entries))
-    request.reply(await at_coordinator(broker, asked.group, request, lambda envelope: _commit(broker, envelope.commit)))
+
+    async def local(envelope: pb.Envelope) -> pb.Envelope:
+        shard = broker.groups.of(asked.group)
+        await shard.coordinator.ready()
+        async with group_made(broker, shard, asked.group, request.session) as creator:
+            return await _commit(broker, shard, envelope.commit, creator)
+
+    request.reply(await at_coordinator(broker, asked.group, request, local))
 
 
-async def _commit(broker: Broker, asked: pb.Commit) -> pb.Envelope:
-    shard = broker.groups.of(asked.group)
+async def _commit(broker: Broker, shard: GroupShard, asked: pb.Commit, creator: str) -> pb.Envelope:
     positions, coordinator = shard.positions, shard.coordinator
-    await coordinator.ready()
     _check_answer(positions, asked)
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in asked.entries)
     if broker.cluster.is_alone:  # else nobody's end of the log counts here, see `_check_entry`
@@ -79,7 +86,10 @@ async def _commit(broker: Broker, asked: pb.Commit) -> pb.Envelope:
         if record is not None:
             records.append(record)
         results.append((key, result))
-    await shard.log.write_offsets(records)
+    made = None
+    if creator and coordinator.is_new(asked.group):  # it outdates nothing: whatever else comes about holds
+        made = pb.GroupRecord(group=asked.group, creator=creator, changed_us=now_us)
+    await shard.log.write_offsets(records, made=made)
     for key, result in results:
         standing = positions.get(key)
         if standing is None:

@@ -15,6 +15,7 @@ from tidelog_broker.groups.descriptions import Descriptions
 from tidelog_broker.groups.subscriptions import check_wish
 from tidelog_broker.server.coordination import at_coordinator, founded
 from tidelog_broker.server.forwarding import ask_owner, at_owner
+from tidelog_broker.server.group_quota import group_made, made_here
 from tidelog_broker.wire.callers import hand_on
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
@@ -42,16 +43,22 @@ async def heartbeat(broker: Broker, request: Request) -> None:
     """Handle GROUP_HEARTBEAT; the answer may be held back.
 
     Raises:
-        ProtocolError: MEMBER_FENCED; INVALID_REQUEST for what no member may say.
+        ProtocolError: MEMBER_FENCED; INVALID_REQUEST for what no member may say; QUOTA_EXCEEDED where it joins a group
+            that is not there.
     """
     asked = request.envelope.group_heartbeat
     _check(asked)
-    request.reply(await at_coordinator(broker, asked.group, request, partial(_heartbeat, broker)))
+    request.reply(await at_coordinator(broker, asked.group, request, partial(_heartbeat, broker, request.session)))
 
 
-async def _heartbeat(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
-    coordinator = broker.groups.of(envelope.group_heartbeat.group).coordinator
-    return pb.Envelope(group_heartbeat_reply=await coordinator.heartbeat(envelope.group_heartbeat))
+async def _heartbeat(broker: Broker, session: Session | None, envelope: pb.Envelope) -> pb.Envelope:
+    asked = envelope.group_heartbeat
+    shard = broker.groups.of(asked.group)
+    if session is None or asked.leave or not asked.HasField("join"):
+        return pb.Envelope(group_heartbeat_reply=await shard.coordinator.heartbeat(asked))
+    await shard.coordinator.ready()
+    async with group_made(broker, shard, asked.group, session) as creator:
+        return pb.Envelope(group_heartbeat_reply=await shard.coordinator.heartbeat(asked, creator=creator))
 
 
 async def describe(broker: Broker, request: Request) -> None:
@@ -79,6 +86,9 @@ async def list_some(broker: Broker, request: Request) -> None:
     """
     asked = request.envelope.group_list
     await founded(broker)
+    if asked.made_by:
+        await _count(broker, request)
+        return
 
     async def of(key: PartitionKey) -> pb.GroupListReply:
         question = pb.Envelope(group_list=pb.GroupList(after=asked.after, partition=key[1]))
@@ -98,6 +108,19 @@ async def list_some(broker: Broker, request: Request) -> None:
     else:
         reply = _merged(await asyncio.gather(*map(of, broker.groups.all_keys())))
     request.reply(pb.Envelope(group_list_reply=reply))
+
+
+async def _count(broker: Broker, request: Request) -> None:
+    """Answer how many groups somebody has made, to a node that is about to let him make one more."""
+    asked = request.envelope.group_list
+    if not request.is_of_node or request.connection.peer_id is None:
+        raise ProtocolError(pb.INVALID_REQUEST, "nodes alone ask who has made how many groups")
+
+    async def local(_: pb.Envelope) -> pb.Envelope:
+        made = await made_here(broker, asked.partition, asked.made_by)
+        return pb.Envelope(group_list_reply=pb.GroupListReply(made=made))
+
+    request.reply(await at_owner(broker, broker.groups.at(asked.partition).key, request, local))
 
 
 def _merged(pages: Sequence[pb.GroupListReply]) -> pb.GroupListReply:

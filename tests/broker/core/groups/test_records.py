@@ -53,6 +53,21 @@ def test_sizes_follow_what_is_kept() -> None:
     assert records.size_bytes == 0
 
 
+def test_groups_count_for_who_made_them() -> None:
+    records = GroupRecords()
+    for name, creator in (("g", "ann"), ("h", "ann"), ("i", ""), ("j", "ben")):
+        records.apply(pb.GroupRecord(group=name, creator=creator))
+    assert (records.made_by("ann"), records.made_by("ben"), records.made_by("")) == (2, 1, 0)
+    records.apply(pb.GroupRecord(group="g", creator="ann", revision=1, members=[pb.GroupMember()]))
+    records.apply(pb.GroupRecord(group="h", revision=1, deleted=True))
+    records.apply(pb.GroupRecord(group="j", revision=1))
+    assert (records.made_by("ann"), records.made_by("ben")) == (1, 0)
+    records.apply(pb.GroupRecord(group="g", creator="ben"))
+    assert records.made_by("ben") == 0, "it is older than what is known"
+    records.forget_all()
+    assert records.made_by("ann") == 0
+
+
 def test_a_groups_record_is_told_from_a_position() -> None:
     one = record(7, members=2)
     assert group_in(wrapped(one).SerializeToString()) == one

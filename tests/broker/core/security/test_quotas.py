@@ -37,7 +37,7 @@ def test_each_limit_is_that_of_the_narrowest_subject_that_names_it() -> None:
             "ann": pb.Quota(requests=4),
         }
     )
-    assert quotas.of_principal("ann", ["etl"])[2:] == (4, 2, None, 3, None)
+    assert quotas.of_principal("ann", ["etl"])[2:] == (4, 2, None, 3, None, None)
     assert quotas.of_principal("ben", ["etl", "batch"]).requests == 9, "of several roles the largest"
     assert quotas.of_principal("cleo").requests == 2
     assert quotas.of_address("10.0.0.1/32").requests == 1

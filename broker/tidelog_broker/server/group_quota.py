@@ -1,0 +1,113 @@
+"""How many groups somebody may have: counted by who made them, over all partitions of `__offsets`.
+
+A group's record names the principal that made it, by joining it or by a commit, for as long as the group is there.
+Groups of before this, and those made where nobody has a name, are nobody's.
+
+A coordinator knows the groups of its own partition alone. Where a quota bounds them it asks the coordinators of all
+others before a group is made; groups that are there, and principals without such a quota, cost nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from tidelog_broker.broker import Broker
+from tidelog_broker.core.security.session import Session
+from tidelog_broker.core.topics import PartitionKey
+from tidelog_broker.groups.shards import GroupShard
+from tidelog_broker.server.forwarding import ask_owner
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+COUNT_TIMEOUT_S: Final = 5.0
+"""For the turn and the answers of all coordinators, together."""
+
+
+@asynccontextmanager
+async def group_made(broker: Broker, shard: GroupShard, name: str, session: Session | None) -> AsyncIterator[str]:
+    """Within this a caller may make a group, if it is not there: yields who that makes its creator, or "".
+
+    Args:
+        broker: of this node, which coordinates the group and is ready.
+        shard: the group's.
+        name: the group's.
+        session: the caller's; None where nobody has a name.
+
+    Raises:
+        ProtocolError: QUOTA_EXCEEDED; EPOCH_CHANGING: nobody can count in time.
+    """
+    creator = "" if session is None else session.principal
+    if session is None or not shard.coordinator.is_new(name):
+        yield creator
+        return
+    bound = broker.security.registry.quotas.of_principal(creator, session.roles).groups
+    if bound is None:
+        yield creator
+        return
+    turn = broker.groups.claims.turn(creator)
+    deadline_s = broker.loop.time() + COUNT_TIMEOUT_S
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            await turn.acquire()
+    except TimeoutError:
+        raise _uncounted(creator, "others of his are counted before") from None
+    with broker.groups.claims.claim(creator, shard.key[1], name):
+        try:
+            await _check(broker, shard, creator, bound, deadline_s)
+        finally:
+            turn.release()
+        yield creator
+
+
+async def made_here(broker: Broker, index: int, creator: str) -> int:
+    """Return how many groups of a partition of `__offsets`, which this node owns, a principal has made.
+
+    Raises:
+        ProtocolError: as `Coordinator.ready`.
+    """
+    shard = broker.groups.at(index)
+    await shard.coordinator.ready(confirmed=True)
+    return broker.groups.claims.made_by(creator, index, shard.records)
+
+
+async def _check(broker: Broker, shard: GroupShard, creator: str, bound: int, deadline_s: float) -> None:
+    """Refuse a group that is claimed, where it is one too many."""
+    own = broker.groups.claims.made_by(creator, shard.key[1], shard.records)
+    if own > bound:  # whatever others say
+        raise _too_many(creator, own - 1, bound)
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            counts = await asyncio.gather(*(_made(broker, key, creator) for key in broker.groups.all_keys()))
+    except TimeoutError:
+        raise _uncounted(creator, "not all coordinators have answered") from None
+    except ProtocolError as error:
+        raise _uncounted(creator, str(error)) from error
+    made = sum(counts)
+    if made > bound:
+        raise _too_many(creator, made - 1, bound)
+
+
+async def _made(broker: Broker, key: PartitionKey, creator: str) -> int:
+    async def local(_: pb.Envelope) -> pb.Envelope:
+        return pb.Envelope(group_list_reply=pb.GroupListReply(made=await made_here(broker, key[1], creator)))
+
+    question = pb.Envelope(group_list=pb.GroupList(partition=key[1], made_by=creator))
+    answer = await ask_owner(broker, key, question, local, timeout_s=COUNT_TIMEOUT_S)
+    return answer.group_list_reply.made
+
+
+def _too_many(creator: str, there: int, bound: int) -> ProtocolError:
+    return ProtocolError(
+        pb.QUOTA_EXCEEDED,
+        f"{creator!r} has made groups that are there, or about to be: {there}; one more would be past its quota, which "
+        f"is {bound}: delete some (tidelog group delete), or ask for a larger one",
+    )
+
+
+def _uncounted(creator: str, why: str) -> ProtocolError:
+    return ProtocolError(
+        pb.EPOCH_CHANGING, f"the groups of {creator!r}, which a quota bounds, cannot be counted now: {why}; send again"
+    )
