@@ -7,9 +7,11 @@ meanwhile. Such a client shares the connections of the one that it was made of, 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
+from weakref import WeakKeyDictionary
 
 from tidelog.connection import Connection
 from tidelog.errors import (
@@ -20,6 +22,7 @@ from tidelog.errors import (
     error_of,
 )
 from tidelog.passwords import Password
+from tidelog.throttle import Throttle
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.features import ON_BEHALF
 
@@ -51,6 +54,8 @@ class Naming:
 
     def __init__(self, caller: Caller | None) -> None:
         self.caller = caller
+        self._throttles: WeakKeyDictionary[Connection, Throttle] = WeakKeyDictionary()
+        """What nodes have said of the caller's quota, beside that of the connections, which others share."""
 
     def name(self, envelope: pb.Envelope, connection: Connection) -> None:
         """Let a request that is about to be sent name the caller.
@@ -62,6 +67,21 @@ class Naming:
             if ON_BEHALF not in connection.greeting.features:
                 raise NodeUnreachableError(f"{connection.name} is of a release that does not know of callers")
             envelope.on_behalf = self.caller.ticket()
+
+    def throttles(self, connection: Connection) -> list[Throttle]:
+        """Return what holds up what is published over a connection: the client's own quota, and the caller's."""
+        own = self._throttles.get(connection) if self._throttles else None
+        return [throttle for throttle in (connection.throttle, own) if throttle is not None]
+
+    def heard(self, envelope: pb.Envelope, connection: Connection) -> None:
+        """Note what an answer says of the caller's quota."""
+        if not envelope.caller_throttle_ms:
+            return
+        throttle = self._throttles.get(connection)
+        if throttle is None:
+            loop = asyncio.get_running_loop()
+            throttle = self._throttles[connection] = Throttle(loop, connection.name, connection.count_throttled)
+        throttle.heard(envelope, envelope.caller_throttle_ms)
 
     def learn_from(self, envelope: pb.Envelope, error: TidelogError) -> None:
         """Note what the answer to a request says of its ticket."""

@@ -332,7 +332,7 @@ class Connection(asyncio.BufferedProtocol):
     def _handle(self, frame: Frame) -> None:
         correlation_id = frame.envelope.correlation_id
         if frame.envelope.throttle_ms:
-            self._throttled().heard(frame.envelope)
+            self._throttled().heard(frame.envelope, frame.envelope.throttle_ms)
         if correlation_id == 0:
             self._push(frame)
             return

@@ -147,6 +147,12 @@ class Lane:
         """When the first of what is queued is given up; infinity with nothing queued."""
         return self._queue[0].deadline if self._queue else math.inf
 
+    @property
+    def next_expiry(self) -> float:
+        """When the first of what is not in flight is given up; infinity with nothing."""
+        waiting = (batch.deadline for batch in self._line if batch.state is State.WAITING)
+        return min(next(waiting, math.inf), self.first_deadline)
+
     def unsettled(self) -> list[Load]:
         """Return every load without an outcome."""
         in_line = [load for batch in self._line if batch.state not in _SETTLED for load in batch.loads]

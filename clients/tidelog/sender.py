@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,6 @@ from tidelog.model import PartitionRoute
 from tidelog.named_producer import Instance
 from tidelog.owner_moves import Expectation
 from tidelog.routing import TELL_AFTER_S, Router
-from tidelog.throttle import Throttle
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame
 from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX
@@ -110,6 +110,7 @@ class Sender:
         self._scheduled = False
         self._closed = False
         self._timers: dict[int, RetryTimer] = {}
+        self._expiries: dict[int, asyncio.TimerHandle] = {}
         self._flying_on: dict[int, Connection] = {}
         self._unwatch = router.watch(topic, self._routes_changed)
         self._seekers: dict[int, asyncio.Task[None]] = {}
@@ -141,6 +142,8 @@ class Sender:
         self._unwatch()
         for timer in self._timers.values():
             timer.handle.cancel()
+        for handle in self._expiries.values():
+            handle.cancel()
         seekers = list(self._seekers.values())
         for seeker in seekers:
             seeker.cancel()
@@ -169,8 +172,8 @@ class Sender:
                 batch = None if connection is None else lane.next_to_send(now, now_us)
                 if connection is not None and batch is not None:
                     shipments.setdefault(connection, []).append(Shipment(lane, batch))
-                    if connection.throttle is not None:
-                        connection.throttle.published(batch.encoded.length)
+                    for throttle in self._router.naming.throttles(connection):
+                        throttle.published(batch.encoded.length)
                     if lane.has_more:
                         going_on.append(lane)
                 else:
@@ -200,16 +203,27 @@ class Sender:
         if not connection.ready:
             connection.when_ready(partial(self.wake, lane))
             return None
-        throttle = connection.throttle
-        if throttle is not None and not throttle.may_publish():
-            throttle.when_open((self, lane.partition), partial(self.wake, lane))
-            return None
+        for throttle in self._router.naming.throttles(connection):
+            if not throttle.may_publish():
+                throttle.when_open((self, lane.partition), partial(self.wake, lane))
+                self._expire_later(lane)
+                return None
         return connection
 
     def _is_gone(self) -> bool:
         """Whether the name stands for another topic now. What is on its way to the old one is judged by its answer."""
         route = self._router.metadata.topic(self._topic)
         return route is not None and route.topic_id != self.topic_id
+
+    def _expire_later(self, lane: Lane) -> None:
+        """Look at a lane in time to give up what waits for a quota for too long."""
+        at = lane.next_expiry
+        if at < math.inf and lane.partition not in self._expiries:
+            self._expiries[lane.partition] = self._loop.call_at(at, self._expires, lane)
+
+    def _expires(self, lane: Lane) -> None:
+        del self._expiries[lane.partition]
+        self.wake(lane)
 
     def _wake_later(self, lane: Lane) -> None:
         at = lane.wake_at()
@@ -299,19 +313,24 @@ class Sender:
                 answered=partial(self._answered, connection, shipments, envelope),
             )
         except TidelogError as error:
-            if connection.throttle is not None:
-                _came_back(connection.throttle, shipments)
+            self._came_back(connection, shipments)
             self._failed(shipments, error)
             return
         if self._meter is not None:
             for shipment in shipments:
                 self._meter.sent(shipment.batch)
 
+    def _came_back(self, connection: Connection, shipments: Sequence[Shipment]) -> None:
+        """Count as on their way no more what a node bounds."""
+        for throttle in self._router.naming.throttles(connection):
+            throttle.answered(sum(shipment.batch.encoded.length for shipment in shipments))
+
     def _answered(
         self, connection: Connection, shipments: list[Shipment], asked: pb.Envelope, answer: Frame | TidelogError
     ) -> None:
-        if connection.throttle is not None:
-            _came_back(connection.throttle, shipments)
+        if not isinstance(answer, TidelogError):
+            self._router.naming.heard(answer.envelope, connection)
+        self._came_back(connection, shipments)
         if isinstance(answer, TidelogError):
             self._router.naming.learn_from(asked, answer)
             self._failed(shipments, answer)
@@ -392,8 +411,3 @@ class Sender:
     def _no_trouble(self, lane: Lane) -> None:
         if self._troubled_since.pop(lane.partition, None) is not None and not self._troubled_since:
             self._told = False
-
-
-def _came_back(throttle: Throttle, shipments: Sequence[Shipment]) -> None:
-    """Count as on their way no more what a node bounds."""
-    throttle.answered(sum(shipment.batch.encoded.length for shipment in shipments))

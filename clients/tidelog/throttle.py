@@ -49,10 +49,10 @@ class Throttle:
         """The node has said how much may be written, in bytes a second; 0: that is not bounded."""
         self._ahead_bytes = produce_bytes * AHEAD_S
 
-    def heard(self, envelope: pb.Envelope) -> None:
-        """Take note of how long the client is in debt for what this is about."""
+    def heard(self, envelope: pb.Envelope, throttle_ms: int) -> None:
+        """Take note of how long the client, or who it asks for, is in debt for what an answer is about."""
         now = self._loop.time()
-        until = now + envelope.throttle_ms / 1000
+        until = now + throttle_ms / 1000
         if until > self._delayed_until:
             self._count(until - max(now, self._delayed_until))
             self._delayed_until = until

@@ -4,6 +4,9 @@ What is announced is counted before a byte of it is read, and nothing obliges a 
 room presses: those give way that have sent nothing worth mentioning for `GIVE_WAY_S`, or would take longer than
 `WHOLE_WITHIN_S` at their pace, the largest first, until half of the budget is free. While there is room nobody is
 hurried by this.
+
+Where it is known whose it is, one caller may have as much as is free: alone half of the budget, two a third each. So
+what one has waiting, because his quota is used up, leaves the others room.
 """
 
 from __future__ import annotations
@@ -63,17 +66,39 @@ class Budget:
             arrival.give_way()
 
 
+class Share:
+    """What one caller has reserved."""
+
+    __slots__ = ("held_bytes",)
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+
+
 class Arrival:
     """Something that comes in, and what it has reserved.
 
     Args:
         budget: everybody's.
         give_way: called when others need the room; what was reserved is given back already.
+        share: the caller's; None where nobody is asked who he is.
     """
 
-    __slots__ = ("_arrived_bytes", "_budget", "_mark_at", "_mark_bytes", "_since", "give_way", "held_bytes")
+    __slots__ = (
+        "_arrived_bytes",
+        "_budget",
+        "_is_shared",
+        "_mark_at",
+        "_mark_bytes",
+        "_share",
+        "_since",
+        "give_way",
+        "held_bytes",
+    )
 
-    def __init__(self, budget: Budget, give_way: Callable[[], None]) -> None:
+    def __init__(self, budget: Budget, give_way: Callable[[], None], share: Share | None = None) -> None:
+        self._share = Share() if share is None else share
+        self._is_shared = share is not None
         self.give_way = give_way
         self.held_bytes = 0
         self._budget = budget
@@ -95,7 +120,7 @@ class Arrival:
         """
         before_bytes = self.held_bytes
         if size_bytes > before_bytes:
-            if not self._budget.take(size_bytes - before_bytes):
+            if self._has_too_much(size_bytes - before_bytes) or not self._budget.take(size_bytes - before_bytes):
                 return False
             if self.held_bytes != before_bytes:
                 self._budget.give_back(size_bytes - before_bytes)
@@ -103,6 +128,7 @@ class Arrival:
             self.begin()
         else:
             self._budget.give_back(self.held_bytes - size_bytes)
+        self._share.held_bytes += size_bytes - before_bytes
         self.held_bytes = size_bytes
         if not size_bytes:
             self.whole()
@@ -122,7 +148,13 @@ class Arrival:
         """Give everything back."""
         self.whole()
         self._budget.give_back(self.held_bytes)
+        self._share.held_bytes -= self.held_bytes
         self.held_bytes = 0
+
+    def _has_too_much(self, more_bytes: int) -> bool:
+        others_bytes = self._share.held_bytes - self.held_bytes
+        left_bytes = self._budget.limit_bytes - self._budget.used_bytes
+        return self._is_shared and others_bytes > 0 and self._share.held_bytes + more_bytes > left_bytes
 
     def is_slow(self, now: float) -> bool:
         """Whether it does not come on."""

@@ -16,6 +16,7 @@ from typing import Final
 from tidelog.callers import Identified, NotIdentifiedError
 from tidelog.errors import TidelogError, UnauthenticatedError
 from tidelog_gateway.credentials import Shown
+from tidelog_gateway.incoming import Share
 from tidelog_gateway.problems import Problem
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class KnownCaller:
 
     Attributes:
         users: requests and WebSockets of him.
+        share: what of him is in memory.
         ended: set when he is nobody any more; `over` says why.
     """
 
@@ -51,6 +53,7 @@ class KnownCaller:
     ) -> None:
         self.principal = identified.principal
         self.users = 0
+        self.share = Share()
         self.ended = asyncio.Event()
         self.over: TidelogError | None = None
         self._credentials = credentials

@@ -16,7 +16,8 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidelog_gateway.incoming import Arrival, Budget
+from tidelog_gateway.context import Gateway
+from tidelog_gateway.incoming import Arrival, Budget, Share
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.request_ids import request_id_of
 from tidelog_gateway.settings import GatewaySettings
@@ -35,7 +36,7 @@ class LimitsMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        arrival = Arrival(self.budget, _nothing)
+        arrival = Arrival(self.budget, _nothing, _share_of(scope))
         try:
             await self._http(scope, receive, send, arrival)
         finally:
@@ -155,6 +156,12 @@ def _not_finished(*, unchanged: bool) -> Problem:
         return Problem(503, "shutting_down", detail, retryable=True, headers=headers)
     detail = "this gateway is stopping, and the answer did not come in time: whether anything was done is not known"
     return Problem(504, "outcome_unknown", detail, headers=headers)
+
+
+def _share_of(scope: Scope) -> Share | None:
+    """Return the share of who sends a request, None where nobody is asked."""
+    gateway: Gateway | None = scope.get("state", {}).get("gateway")
+    return None if gateway is None or gateway.caller is None else gateway.caller.share
 
 
 def _nothing() -> None:

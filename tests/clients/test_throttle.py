@@ -24,7 +24,7 @@ class World:
     def heard(self, throttle_ms: int, kind: str = "publish_reply") -> None:
         envelope = pb.Envelope(throttle_ms=throttle_ms)
         getattr(envelope, kind).SetInParent()
-        self.throttle.heard(envelope)
+        self.throttle.heard(envelope, throttle_ms)
 
     def wait(self, name: str) -> None:
         self.throttle.when_open(name, lambda: self.woken.append(name))

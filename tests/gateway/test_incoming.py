@@ -11,7 +11,7 @@ from tests.gateway.conftest import Serve
 from tests.gateway.websocket.test_frames import CLOSE, opened, received
 
 from tidelog_gateway import incoming as incoming_module
-from tidelog_gateway.incoming import Arrival, Budget
+from tidelog_gateway.incoming import Arrival, Budget, Share
 from tidelog_gateway.pressing import PROGRESS_BYTES
 from tidelog_proto.limits import MIB
 
@@ -138,3 +138,18 @@ async def test_without_room_a_message_ends_its_websocket(serve: Serve, monkeypat
         assert (opcode, int.from_bytes(data[:2], "big")) == (CLOSE, 1013)
         first.close()
         second.close()
+
+
+def test_one_caller_may_have_half_and_leaves_the_rest_to_others() -> None:
+    gone = list[str]()
+    budget = Budget(100)
+    ann, ben = Share(), Share()
+    held = [Arrival(budget, gone.clear, ann) for _ in range(10)]
+    assert [one.hold(10) for one in held] == [True] * 5 + [False] * 5
+    other = Arrival(budget, gone.clear, ben)
+    assert other.hold(40)
+    assert other.hold(50), "of one arrival alone all that is free"
+    assert not held[5].hold(10)
+    for one in (*held, other):
+        one.end()
+    assert (ann.held_bytes, ben.held_bytes, budget.used_bytes) == (0, 0, 0)

@@ -1,4 +1,4 @@
-"""For whom a gateway asks: from a ticket to the session of the caller that it names.
+"""For whom a gateway asks: from a ticket to the session of the caller that it names, and to what he may have.
 
 A ticket is verified once and remembered by its bytes; what may change meanwhile (that the gateway may show it, that the
 caller's identity stands, the time) is looked at with each request.
@@ -14,7 +14,8 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.core.security.registry import KEY, USER
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.security.tickets import refused
-from tidelog_broker.wire.connection import Connection
+from tidelog_broker.wire.connection import Connection, Request
+from tidelog_broker.wire.shares import Shares
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -76,3 +77,26 @@ class OnBehalf:
         if not session.identity.startswith((KEY, USER)) or registry.vouches_for(session.identity, session.principal):
             return ""
         return "this node does not know the API key, or the user"
+
+
+def charge(broker: Broker, request: Request) -> None:
+    """Charge a request to the caller that its ticket names, and who has been found.
+
+    Raises:
+        ProtocolError: OVERLOADED, it is early; see `Shares.take`.
+    """
+    connection, session = request.connection, request.session
+    assert session is not None, "a ticket names somebody"
+    if connection.shares is None:
+        settings = broker.settings
+        connection.shares = Shares(
+            requests_max=settings.requests_in_flight, bytes_max=settings.connection_in_flight_bytes
+        )
+        if connection.account is not None:
+            connection.account.share()
+    connection.shares.take(
+        request,
+        broker.accounts.of_caller(session),
+        requests=connection.requests_in_flight,
+        size_bytes=connection.in_flight_bytes,
+    )

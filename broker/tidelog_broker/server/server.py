@@ -37,6 +37,7 @@ from tidelog_broker.server.handlers import (
     subscribe,
     topics,
 )
+from tidelog_broker.server.on_behalf import charge
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_broker.wire.strangers import Strangers
 from tidelog_proto import broker_pb2 as pb
@@ -242,6 +243,8 @@ class Server:
             envelope = request.envelope
             if request.connection.session is not None or envelope.HasField("caller") or envelope.on_behalf:
                 self.access.check(kind, request)
+            if envelope.on_behalf and envelope.correlation_id:
+                charge(self.broker, request)
             work = handler(self.broker, request)
         except ProtocolError as error:
             request.fail(error)

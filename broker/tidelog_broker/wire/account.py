@@ -94,6 +94,9 @@ class Account:
         """For how long its connections and fetches have waited, all together."""
         self.reading = asyncio.Lock()
         """Held by the one fetch of this account that reads."""
+        self.users = 0
+        """Requests and subscriptions of it that came over connections of gateways."""
+        self._refused_until_s = 0.0
         self._limits_of = limits_of
         self._now_s = now_s
         self._count = count
@@ -183,15 +186,19 @@ class Account:
     def came(self, client: Client, size_bytes: int) -> None:
         """Count a request."""
         now_s = self._now_s()
-        is_early = False
-        if self._requests is not None:
-            is_early = self._requests.debt_s(now_s) > 0
-            self._requests.take(1, now_s)
-        if self._produce is not None and size_bytes:
-            is_early = is_early or self._produce.debt_s(now_s) > 0
-            self._produce.take(size_bytes, now_s)
+        is_early = self._early_s(size_bytes, now_s) > 0
+        self._take(size_bytes, now_s)
         if is_early:
             self.hold(client)
+
+    def _early_s(self, size_bytes: int, now_s: float) -> float:
+        return max(_debt_s(self._requests, now_s), _debt_s(self._produce, now_s) if size_bytes else 0.0)
+
+    def _take(self, size_bytes: int, now_s: float) -> None:
+        if self._requests is not None:
+            self._requests.take(1, now_s)
+        if self._produce is not None and size_bytes:
+            self._produce.take(size_bytes, now_s)
 
     def hold(self, client: Client) -> None:
         """Have a connection wait until there is neither a debt nor too much in flight."""
@@ -231,6 +238,44 @@ class Account:
         self.holds = len(self._incoming) > 0
         self._waited(waited_s)
         client.read_on()
+
+    # --- what comes over a connection that callers share (see `shares`) ----------------------------------
+
+    def is_filled_by(self, size_bytes: int) -> bool:
+        """Whether too much would be in flight with one more request; one that is alone always may."""
+        in_flight = self.in_flight_bytes
+        return bool(size_bytes and in_flight and in_flight + size_bytes > self.in_flight_bytes_max)
+
+    def came_through(self, size_bytes: int) -> float:
+        """Count a request, unless it is early: return by how many seconds, 0 for one that is counted."""
+        now_s = self._now_s()
+        early_s = self._early_s(size_bytes, now_s)
+        if early_s <= 0:
+            self._take(size_bytes, now_s)
+            return 0.0
+        until_s = now_s + early_s
+        if until_s > self._refused_until_s:
+            self._waited(until_s - max(now_s, self._refused_until_s))
+            self._refused_until_s = until_s
+        return early_s
+
+    def begin(self, size_bytes: int) -> None:
+        """A request of it is worked on."""
+        self.users += 1
+        self.in_flight_bytes += size_bytes
+
+    def end(self, size_bytes: int) -> None:
+        """It is answered."""
+        self.users -= 1
+        self.in_flight_bytes -= size_bytes
+        if self.holds and size_bytes:
+            self.made_room()
+
+    def share(self) -> None:
+        """Its connections are a gateway's: what they may have in flight a quota says, or each of its callers'."""
+        if self._default_bytes < math.inf:
+            self._default_bytes = math.inf
+            self.refresh(self.limits)
 
     # --- what goes out -----------------------------------------------------------------------------------
 

@@ -24,6 +24,8 @@ IDLE_MAX: Final = 4_096
 COUNTED_MAX: Final = 100
 """Callers that are counted by name, those that waited first; all others are counted together."""
 OTHERS: Final = "(others)"
+SHARED_MAX: Final = 4_096
+"""Callers of gateways that are remembered between their requests, those that ask and read now beside them."""
 LOOKED_AT: Final = 4
 """So many of them are looked at with each that becomes one, the oldest first."""
 
@@ -57,6 +59,8 @@ class Accounts:
         self._of_client: dict[Client, list[_Key]] = {}
         self._idle: dict[_Key, None] = {}
         """Of these, those without connections, which have had something lately."""
+        self._shared: dict[_Key, None] = {}
+        """Of these, callers of gateways, who came last at the end."""
         self._roles: dict[str, set[str]] = {}
         """Of each principal that has an account, those of all that it has shown."""
         self._changes = quotas.changes
@@ -86,7 +90,7 @@ class Accounts:
         except ProtocolError:
             self._leave(client, joined)
             for unused, found in (*others, (key, account)):
-                if unused in self._by_key and not found.clients:
+                if unused in self._by_key and not found.clients and unused not in self._shared:
                     self._rest(unused, found)
             raise
         self._of_client[client] = [*joined, key]
@@ -101,15 +105,31 @@ class Accounts:
                 (("address", address), self._account(("address", address), ADDRESS_PREFIX + address, limits_of))
             )
         if session is not None:
-            key = ("principal", session.principal)
-            roles = self._roles.setdefault(session.principal, set())
-            limits_of = partial(self._quotas.of_principal, session.principal, roles)
-            account = self._account(key, session.principal, limits_of)
-            if not session.roles <= roles:
-                roles |= session.roles
-                account.refresh()
-            found.append((key, account))
+            found.append(self._of_principal(session))
         return found
+
+    def _of_principal(self, session: Session) -> tuple[_Key, Account]:
+        key = ("principal", session.principal)
+        roles = self._roles.setdefault(session.principal, set())
+        account = self._account(key, session.principal, partial(self._quotas.of_principal, session.principal, roles))
+        if not session.roles <= roles:
+            roles |= session.roles
+            account.refresh()
+        return key, account
+
+    def of_caller(self, session: Session) -> Account:
+        """Return the account of somebody for whom a gateway asks; it is that of his own connections, too."""
+        key, account = self._of_principal(session)
+        self._shared.pop(key, None)
+        self._shared[key] = None
+        if len(self._shared) > SHARED_MAX:
+            for longest in list(islice(self._shared, LOOKED_AT)):
+                found = self._by_key[longest]
+                if not found.users and longest != key:
+                    del self._shared[longest]
+                    if not found.clients:
+                        self._rest(longest, found)
+        return account
 
     def leave(self, client: Client) -> None:
         """A connection is gone."""
@@ -151,7 +171,7 @@ class Accounts:
         for key in keys:
             account = self._by_key[key]
             account.leave(client)
-            if not account.clients:
+            if not account.clients and key not in self._shared:
                 self._rest(key, account)
 
     def _rest(self, key: _Key, account: Account) -> None:

@@ -35,6 +35,7 @@ from tidelog_broker.wire.budget import SMALL_ENVELOPE_BYTES, Budget
 from tidelog_broker.wire.inbox import Inbox
 from tidelog_broker.wire.outgoing import Backlog, Outgoing
 from tidelog_broker.wire.pushing import Pushing
+from tidelog_broker.wire.shares import Shares
 from tidelog_broker.wire.sockets import sends_no_more, tune
 from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
 from tidelog_proto import broker_pb2 as pb
@@ -59,7 +60,7 @@ _NOTHING: Final = memoryview(b"")
 class Request:
     """One request being worked on. It is answered exactly once; answering gives its bytes back."""
 
-    __slots__ = ("answered", "attachment", "connection", "envelope", "session", "size_bytes")
+    __slots__ = ("account", "answered", "attachment", "connection", "envelope", "session", "size_bytes")
 
     def __init__(self, connection: Connection, frame: Frame, size_bytes: int) -> None:
         self.connection = connection
@@ -69,6 +70,8 @@ class Request:
         self.attachment = frame.attachment
         self.session: Session | None = None
         """What its caller may do, once that is known; None where everybody may do everything."""
+        self.account: Account | None = None
+        """That of the caller for whom a gateway asks, until it is answered; None where the connection's counts."""
         self.answered = False
 
     @property
@@ -126,6 +129,9 @@ class ConnectionHost(Protocol):
 
 class Connection(asyncio.BufferedProtocol):
     """The shell of a connection. The server makes one per accepted socket."""
+
+    shares: Shares | None = None
+    """Set when a gateway has asked on it for one of its callers."""
 
     def __init__(self, server: ConnectionHost) -> None:
         self.server = server
@@ -398,6 +404,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._in_flight_bytes
 
     @property
+    def requests_in_flight(self) -> int:
+        """How many those are."""
+        return self._requests
+
+    @property
     def is_open(self) -> bool:
         """Whether anything can still be sent."""
         return self._transport is not None and not self._transport.is_closing()
@@ -451,6 +462,8 @@ class Connection(asyncio.BufferedProtocol):
         """Answer a request and give its share of the budgets back."""
         if self.meter is not None:
             envelope.throttle_ms = self.meter.throttle_ms(request.envelope.WhichOneof("kind") or "")
+        if request.account is not None and request.account.limits.has_rates:
+            envelope.caller_throttle_ms = request.account.throttle_ms(request.envelope.WhichOneof("kind") or "")
         try:
             self.send(envelope, attachments)
         except ProtocolError as error:  # the answer fits no frame; that, too, is an answer
@@ -460,6 +473,8 @@ class Connection(asyncio.BufferedProtocol):
     def release(self, request: Request) -> None:
         """Give a request's share of the budgets back."""
         request.attachment = _NOTHING
+        if self.shares is not None:
+            self.shares.give_back(request)
         self._give_back(request.size_bytes)
         if not self._reading:
             self._balance_reading()

@@ -17,7 +17,7 @@ from tests.broker.stand import Stand, settled
 from tests.clients.counted import Counted
 
 from tidelog import Client
-from tidelog.errors import QuotaExceededError
+from tidelog.errors import DeliveryTimeoutError, QuotaExceededError
 from tidelog.quota import Quota
 from tidelog.security import AccessRule
 from tidelog_broker.node.node import Node
@@ -324,3 +324,16 @@ async def test_a_flood_without_a_quota_waits_and_another_program_at_its_address_
         await peer.reply(number)
     await other.reply(single)
     assert (account.in_flight_bytes, account.holds) == (0, False)
+
+
+async def test_what_waits_for_a_debt_is_given_up_in_time(node: Node) -> None:
+    async with Client(f"127.0.0.1:{node.port}") as writer:
+        await writer.create_topic("t", partitions=1)
+        await bound(node, produce_bytes=4 * KIB)
+        async with writer.producer("t", delivery_timeout_s=0.5) as producer:
+            await producer.send(bytes(200 * KIB))
+            began_s = time.monotonic()
+            with pytest.raises(DeliveryTimeoutError):
+                await producer.send(b"x")
+            assert time.monotonic() - began_s < 10, "not when 49 s of debt are paid"
+        await unbound(node)

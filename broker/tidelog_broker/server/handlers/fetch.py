@@ -24,6 +24,7 @@ from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.projected_reader import projection_of
 from tidelog_broker.server.access import check_entry
 from tidelog_broker.storage.partition.matching import ReadResult, Wanted
+from tidelog_broker.wire.account import Account
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -74,10 +75,13 @@ async def fetch(broker: Broker, request: Request) -> None:
             partitions = _listen(broker, asked.entries, woken)
         while True:
             woken.clear()
-            meter = request.connection.meter
-            turn = contextlib.nullcontext(True) if meter is None else meter.turn_to_read(request.connection)
-            async with request.connection.reading, turn as may_read:
-                room_bytes = bytes_max if meter is None else meter.read_bytes_max(bytes_max) * may_read
+            account, meter = request.account, request.connection.meter
+            if meter is account:
+                meter = None
+            # A caller of a gateway waits for his own turn first: what others share is not held meanwhile.
+            async with _turn(request, account) as his, request.connection.reading, _turn(request, meter) as may_read:
+                meters = [each for each in (account, meter) if each is not None]
+                room_bytes = min([bytes_max, *(each.read_bytes_max(bytes_max) for each in meters)]) * (his and may_read)
                 gathered = await _gather_what_fits(broker, request, positions, room_bytes, current=current)
                 _tell_changes(gathered, epochs)
                 epochs = epochs or [(partition, partition.state.epoch) for partition in partitions]
@@ -85,11 +89,13 @@ async def fetch(broker: Broker, request: Request) -> None:
                 enough = gathered.size_bytes >= min(min_bytes, gathered.bytes_max) and (
                     gathered.size_bytes > 0 or min_bytes == 0
                 )
-                is_over = left_s <= 0 or not may_read or broker.life.stopping or not request.connection.is_open
+                is_over = (
+                    left_s <= 0 or not (his and may_read) or broker.life.stopping or not request.connection.is_open
+                )
                 if gathered.failed or enough or is_over:
                     broker.metrics.bytes_out.inc(gathered.size_bytes)
-                    if meter is not None:
-                        meter.sent(gathered.size_bytes)
+                    for each in meters:
+                        each.sent(gathered.size_bytes)
                     request.reply(pb.Envelope(fetch_reply=gathered.reply), gathered.attachments)
                     return
             if gathered.is_behind:
@@ -101,6 +107,11 @@ async def fetch(broker: Broker, request: Request) -> None:
         request.connection.closed_listeners.discard(woken.set)
         for partition in partitions:
             partition.changes.listeners.discard(woken.set)
+
+
+def _turn(request: Request, meter: Account | None) -> contextlib.AbstractAsyncContextManager[bool]:
+    """Return when who a fetch counts for may read; False: not in time."""
+    return contextlib.nullcontext(True) if meter is None else meter.turn_to_read(request.connection)
 
 
 def _tell_changes(gathered: _Gathered, epochs: list[tuple[Partition, int]]) -> None:

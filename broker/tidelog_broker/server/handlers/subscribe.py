@@ -62,6 +62,9 @@ class Pump:
     ) -> None:
         self._broker = broker
         self._connection = connection
+        self._account = None if caller is None else broker.accounts.of_caller(caller)
+        if self._account is not None:
+            self._account.users += 1
         self._caller = caller
         """For whom a gateway reads it; None: its connection ends with its identity."""
         self._refusal: ProtocolError | None = None
@@ -147,6 +150,9 @@ class Pump:
     def stop(self) -> None:
         """Stop listening and sending."""
         self.stopped = True
+        if self._account is not None:
+            self._account.users -= 1
+            self._account = None
         if self._expiry is not None:
             self._expiry.cancel()
         self._count(-len(self._partitions))
@@ -173,7 +179,9 @@ class Pump:
     def _may_send(self) -> bool:
         if not self._started or self.stopped or not self.subscription.may_send or not self._connection.is_writable:
             return False
-        meter = self._connection.meter
+        meter, account = self._connection.meter, self._account
+        if account is not None and not account.may_send(self._connection):
+            return False
         return meter is None or meter.may_send(self._connection)
 
     def _send_next(self, key: PartitionKey) -> bool:
@@ -266,6 +274,8 @@ class Pump:
         self._broker.metrics.bytes_out.inc(size_bytes)
         envelope = pb.Envelope(message_event=self._event(key, partition, records))
         meter = self._connection.meter
+        if self._account is not None:
+            self._account.sent(size_bytes)
         if meter is not None:
             meter.sent(size_bytes)
             envelope.throttle_ms = meter.throttle_ms("message_event")
