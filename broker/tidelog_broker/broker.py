@@ -486,6 +486,8 @@ class Broker:
             roles=roles_to(roles_named(self.settings.roles)),
             membership=self.cluster.membership(self.node_id),
             no_quorum=len(health.no_quorum),
+            certificate_ends_us=int(self.tls.ends.get("certificate", 0) * 1e6),
+            ca_ends_us=int(self.tls.ends.get("ca", 0) * 1e6),
         )
 
 

@@ -132,6 +132,8 @@ def status_of(reply: pb.ClusterStatusReply) -> ClusterStatus:
             membership=status.membership,
             draining=status.draining,
             no_quorum=status.no_quorum,
+            certificate_ends_us=status.certificate_ends_us or None,
+            ca_ends_us=status.ca_ends_us or None,
         )
         for status in reply.nodes
     )

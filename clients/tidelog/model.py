@@ -286,7 +286,8 @@ class Node:
 
     `membership` is what the other nodes have found out: alive, suspect, dead, left or unknown; empty for a node that
     stands alone. A node that is `draining` gets no new copies and gives away what it has. Of the partitions that it has
-    a copy of, `no_quorum` have too few replicas to be written.
+    a copy of, `no_quorum` have too few replicas to be written. `certificate_ends_us` and `ca_ends_us` are when its
+    certificate ends, and the CA that it believes, in microseconds since 1970; None without TLS.
     """
 
     node_id: str
@@ -306,6 +307,8 @@ class Node:
     membership: str = ""
     draining: bool = False
     no_quorum: int = 0
+    certificate_ends_us: int | None = None
+    ca_ends_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

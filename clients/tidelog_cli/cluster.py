@@ -7,7 +7,9 @@ lost for good.
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import sys
+import time
 from typing import Annotated, Any, Final
 
 import typer
@@ -37,6 +39,9 @@ NodeArgument = Annotated[str, typer.Argument(metavar="NODE", show_default=False)
 
 SHOWN_MAX = 8
 """So many partitions without a quorum are named."""
+WARN_DAYS: Final = 30
+"""A certificate that ends in less is warned of."""
+DAY_S: Final = 24 * 3600
 NO_ANSWER: Final = "no answer"
 """The state of a node of which only others tell."""
 _UNTOLD: Final = frozenset({"away", "no owner", "idle"})
@@ -44,7 +49,19 @@ _UNTOLD: Final = frozenset({"away", "no owner", "idle"})
 
 _LOAD: Final = ("uptime_ms", "connections", "in_flight_bytes", "data_bytes", "disk_free_bytes")
 
-NODE_COLUMNS = ("node", "address", "zone", "roles", "state", "up", "connections", "in flight", "data", "disk free")
+NODE_COLUMNS = (
+    "node",
+    "address",
+    "zone",
+    "roles",
+    "state",
+    "up",
+    "connections",
+    "in flight",
+    "data",
+    "disk free",
+    "cert ends",
+)
 PARTITION_COLUMNS = ("topic", "partition", "owner", "epoch", "copies (records behind)", "records", "size", "state")
 
 
@@ -98,6 +115,28 @@ def print_status(cluster: ClusterStatus, *, internal: bool) -> None:
     )
     if missing := missing_text(cluster):
         note(missing)
+    for text in ending_texts(cluster, time.time()):
+        note(text)
+
+
+def ending_texts(cluster: ClusterStatus, now_s: float) -> list[str]:
+    """Return which nodes have a certificate, or believe a CA, that ends within 30 days, or has ended: a line each."""
+    texts: list[str] = []
+    for node in cluster.nodes:
+        for what, ends_us in (("certificate", node.certificate_ends_us), ("CA", node.ca_ends_us)):
+            if ends_us is None or ends_us / 1e6 - now_s >= WARN_DAYS * DAY_S:
+                continue
+            verb = "ends" if ends_us / 1e6 > now_s else "has ended"
+            texts.append(
+                f"the {what} of {node.node_id} {verb} on {date_text(ends_us)}: issue a newer one and put it in its "
+                "place (tidelog certs issue … --replace); who connects after that takes this node no more"
+            )
+    return texts
+
+
+def date_text(at_us: int | None) -> str:
+    """Return a day, in UTC, for a table."""
+    return ABSENT if at_us is None else f"{dt.datetime.fromtimestamp(at_us / 1e6, dt.UTC):%Y-%m-%d}"
 
 
 def missing_text(cluster: ClusterStatus) -> str:
@@ -232,6 +271,7 @@ def _node_row(node: Node) -> tuple[object, ...]:
         ", ".join(node.roles),
         state_text(node),
         *(ABSENT if node.state == NO_ANSWER else each for each in load),
+        date_text(node.certificate_ends_us),
     )
 
 
@@ -257,9 +297,16 @@ def status_document(cluster: ClusterStatus) -> dict[str, Any]:
                 "draining": node.draining,
                 "state": node.state,
                 "software": node.software,
+                "certificate_ends_ms": _ms(node.certificate_ends_us),
+                "ca_ends_ms": _ms(node.ca_ends_us),
             }
             | {name: None if node.state == NO_ANSWER else getattr(node, name) for name in _LOAD}
             for node in cluster.nodes
         ],
         "topics": [topic_document(topic, copies=True) for topic in cluster.topics],
+        "warnings": ending_texts(cluster, time.time()),
     }
+
+
+def _ms(at_us: int | None) -> int | None:
+    return None if at_us is None else at_us // 1000

@@ -77,7 +77,17 @@ class Metrics:
             "Connections cut because their clients left unread what they were sent.",
             registry=self.registry,
         )
+        self.tls_ends = Gauge(
+            "tidelog_gateway_tls_ends_timestamp_seconds",
+            "When the gateway's certificate ends, in seconds since 1970.",
+            ("what",),
+            registry=self.registry,
+        )
         outgoing.on_cut = self.cut_connections.inc
+
+    def tls_ends_at(self, what: str, ends_s: float) -> None:
+        """Tell when what is in a file of certificates ends."""
+        self.tls_ends.labels(what).set(ends_s)
 
     def page(self) -> bytes:
         """Return the metrics in Prometheus' text format."""

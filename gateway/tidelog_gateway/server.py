@@ -49,7 +49,9 @@ class GatewayServer(uvicorn.Server):
         """Start, then print the one line that starters wait for."""
         await super().startup(sockets=sockets)
         if self._tls is not None:
-            self._following = asyncio.create_task(self._tls.follow(), name="following the certificate")
+            self._following = asyncio.create_task(
+                self._tls.follow(self._app.state.gateway.metrics.tls_ends_at), name="following the certificate"
+            )
         sys.stdout.write(json.dumps({"event": "ready", "http_port": self._http_port}) + "\n")
         sys.stdout.flush()
 

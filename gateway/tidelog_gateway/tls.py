@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import Final, Self
 
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.refusals import CONNECTION_LOG, refusal_bytes
 from tidelog_gateway.settings import GatewaySettings
+from tidelog_proto.certificate_ends import CertificateEnds
 from tidelog_proto.settings import SettingsError
 from tidelog_proto.tls_entrance import TlsEntrance
 from tidelog_proto.tls_files import FollowedTls, TlsFiles, TlsFilesError, server_context
@@ -51,8 +54,16 @@ class GatewayTls:
             return None
         return cls(TlsFiles(settings.tls_cert_file, settings.tls_key_file), timeout_s=settings.head_timeout_s)
 
-    async def follow(self) -> None:
-        """Have new files count for new connections, until it is cancelled."""
+    async def follow(self, tell_end: Callable[[str, float], None]) -> None:
+        """Have new files count for new connections, and warn of the certificate's end, until it is cancelled.
+
+        Args:
+            tell_end: told what ends, and when, see `CertificateEnds`.
+        """
+        ends = CertificateEnds(self._followed.files, time.time, tell_end, whose="gateway")
+        await asyncio.to_thread(ends.read)
         while True:
+            ends.look()
             await asyncio.sleep(CERTIFICATE_LOOK_S)
-            await asyncio.to_thread(self._followed.look)
+            if await asyncio.to_thread(self._followed.look):
+                await asyncio.to_thread(ends.read)

@@ -1353,7 +1353,7 @@ class ClusterStatusReply(_message.Message):
     def __init__(self, cluster_id: _Optional[bytes] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., next: _Optional[_Union[TopicCursor, _Mapping]] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("node", "software", "uptime_ms", "connections", "in_flight_bytes", "data_bytes", "disk_free_bytes", "state", "roles", "membership", "draining", "no_quorum")
+    __slots__ = ("node", "software", "uptime_ms", "connections", "in_flight_bytes", "data_bytes", "disk_free_bytes", "state", "roles", "membership", "draining", "no_quorum", "certificate_ends_us", "ca_ends_us")
     NODE_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     UPTIME_MS_FIELD_NUMBER: _ClassVar[int]
@@ -1366,6 +1366,8 @@ class NodeStatus(_message.Message):
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     NO_QUORUM_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_ENDS_US_FIELD_NUMBER: _ClassVar[int]
+    CA_ENDS_US_FIELD_NUMBER: _ClassVar[int]
     node: NodeInfo
     software: str
     uptime_ms: int
@@ -1378,7 +1380,9 @@ class NodeStatus(_message.Message):
     membership: str
     draining: bool
     no_quorum: int
-    def __init__(self, node: _Optional[_Union[NodeInfo, _Mapping]] = ..., software: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., connections: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., data_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., state: _Optional[str] = ..., roles: _Optional[_Iterable[_Union[NodeRole, str]]] = ..., membership: _Optional[str] = ..., draining: _Optional[bool] = ..., no_quorum: _Optional[int] = ...) -> None: ...
+    certificate_ends_us: int
+    ca_ends_us: int
+    def __init__(self, node: _Optional[_Union[NodeInfo, _Mapping]] = ..., software: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., connections: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., data_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., state: _Optional[str] = ..., roles: _Optional[_Iterable[_Union[NodeRole, str]]] = ..., membership: _Optional[str] = ..., draining: _Optional[bool] = ..., no_quorum: _Optional[int] = ..., certificate_ends_us: _Optional[int] = ..., ca_ends_us: _Optional[int] = ...) -> None: ...
 
 class ClusterChange(_message.Message):
     __slots__ = ("drain", "undrain", "remove", "rebalance", "unsafe_recovery", "accept_data_loss")

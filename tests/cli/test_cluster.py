@@ -7,7 +7,7 @@ from tests.cli.conftest import Cli
 
 from tidelog import ClusterStatus, Node, Partition, Topic
 from tidelog_cli import failures
-from tidelog_cli.cluster import missing_text, print_status, state_text, status_document
+from tidelog_cli.cluster import ending_texts, missing_text, print_status, state_text, status_document
 from tidelog_cli.output import ABSENT
 
 
@@ -84,3 +84,25 @@ def test_the_status_says_what_a_lost_quorum_takes_away() -> None:
     assert "20 partitions without a quorum (t/0, " in missing_text(ClusterStatus(bytes(16), nodes, (many,)))
     assert "t/7, …)" in missing_text(ClusterStatus(bytes(16), nodes, (many,)))
     assert not missing_text(ClusterStatus(bytes(16), nodes))
+
+
+def test_certificates_that_end_soon_are_warned_of() -> None:
+    now_s = 1_800_000_000
+    days_us = 24 * 3600 * 1_000_000
+
+    def ending(node_id: str, days: float | None, ca_days: float = 400) -> Node:
+        ends = None if days is None else int(now_s * 1e6 + days * days_us)
+        return Node(node_id, "h", 1, certificate_ends_us=ends, ca_ends_us=int(now_s * 1e6 + ca_days * days_us))
+
+    nodes = (ending("a", 31), ending("b", 29), ending("c", -1), ending("d", 300, ca_days=5), ending("e", None))
+    texts = ending_texts(ClusterStatus(b"", nodes), now_s)
+    assert [text.partition(" on ")[0] for text in texts] == [
+        "the certificate of b ends",
+        "the certificate of c has ended",
+        "the CA of d ends",
+    ]
+    assert "on 2027-02-13: issue a newer one" in texts[0]
+    told = status_document(ClusterStatus(b"", nodes))
+    assert told["nodes"][0]["certificate_ends_ms"] == now_s * 1000 + 31 * 24 * 3600 * 1000
+    assert told["nodes"][4]["certificate_ends_ms"] is None
+    assert isinstance(told["warnings"], list)

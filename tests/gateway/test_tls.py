@@ -3,12 +3,14 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import time
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from tests.authority import Authority
+from tests.broker.stand import settled
 from tests.gateway.conftest import Serve
 from tests.gateway.fake_log import FakeLog
 from websockets.asyncio.client import connect
@@ -18,6 +20,7 @@ from tidelog_gateway import tls as module
 from tidelog_gateway.server import make_server
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.ws_protocol import SUBPROTOCOL
+from tidelog_proto import certificate_ends
 from tidelog_proto.settings import SettingsError
 from tidelog_proto.tls_files import TlsFiles, client_context
 
@@ -100,3 +103,17 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         make_server(settings, FastAPI(), None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="of no use without tls_cert_file"):
         GatewaySettings(tls_key_file=tmp_path / "key")
+
+
+async def test_the_end_of_its_certificate_is_told_and_warned_of(
+    serve: Serve, authority: Authority, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certificate_ends, "WARN_SHARE", 1.0)
+    name = "tidelog_gateway_tls_ends_timestamp_seconds{"
+    async with (
+        serve(**told(authority)) as served,
+        httpx.AsyncClient(base_url=f"https://localhost:{served.port}", verify=believing(authority)) as http,
+    ):
+        await settled(lambda: "nobody who connects later takes this gateway" in caplog.text, "nobody was warned")
+        shown = [line for line in (await http.get("/metrics")).text.splitlines() if line.startswith(name)]
+        assert [float(line.split()[1]) for line in shown] == [pytest.approx(time.time() + 24 * 3600, abs=120)]

@@ -8,9 +8,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Self
 
-from tidelog_broker.base.certificate_ends import CertificateEnds
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.offload import Offload
+from tidelog_proto.certificate_ends import CertificateEnds
 from tidelog_proto.settings import SettingsError
 from tidelog_proto.tls_files import FollowedTls, TlsFiles, TlsFilesError, client_context, server_context
 from tidelog_proto.tls_stream import open_stream
@@ -30,6 +30,8 @@ class NodeTls:
     """
 
     def __init__(self, files: TlsFiles | None) -> None:
+        self.ends: dict[str, float] = {}
+        """When the "certificate" and the "ca" end, in seconds since 1970, once they were read."""
         try:
             self._followed = None if files is None else FollowedTls(files, server_context, client_context)
         except TlsFilesError as error:
@@ -81,7 +83,12 @@ class NodeTls:
         """
         if self._followed is None:
             return
-        ends = CertificateEnds(self._followed.files, time.time, tell_end)
+
+        def tell(what: str, ends_s: float) -> None:
+            self.ends[what] = ends_s
+            tell_end(what, ends_s)
+
+        ends = CertificateEnds(self._followed.files, time.time, tell)
         await workers.call(0, ends.read)
         while True:
             ends.look()

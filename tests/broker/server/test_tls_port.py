@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+import time
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +147,21 @@ async def test_handshakes_that_hang_take_no_connection_from_those_who_speak(stan
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b"", "a stop waits for none of them"
         writer.close()
+
+
+async def test_the_status_tells_when_certificates_end(stand: Stand, authority: Authority) -> None:
+    node = await stand.start(**told(authority.files("node", "a", days=1)))
+    async with client_of(node, Tls(str(authority.ca))) as client:
+
+        async def ends_s() -> tuple[float, float]:
+            async with asyncio.timeout(20):
+                while True:
+                    (status,) = (await client.cluster_status()).nodes
+                    if status.certificate_ends_us is not None and status.ca_ends_us is not None:
+                        return status.certificate_ends_us / 1e6, status.ca_ends_us / 1e6
+                    await asyncio.sleep(0.05)
+
+        assert await ends_s() == (
+            pytest.approx(time.time() + 24 * 3600, abs=120),
+            pytest.approx(time.time() + 2 * 24 * 3600, abs=120),
+        )

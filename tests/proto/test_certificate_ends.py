@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.authority import Authority
 
-from tidelog_broker.base.certificate_ends import DAY_S, CertificateEnds
+from tidelog_proto.certificate_ends import DAY_S, CertificateEnds
 from tidelog_proto.tls_files import TlsFiles
 
 

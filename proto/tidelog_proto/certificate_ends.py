@@ -1,4 +1,4 @@
-"""When a node's certificates end: told to its metrics, and warned of in its log in time, once a day.
+"""When the certificates of a node or a gateway end: told to its metrics, and warned of in its log, once a day.
 
 A certificate that ends takes nothing from connections that stand, and everything from those that are to come: clients
 and nodes find no way in any more, one after the other. So it is told before.
@@ -35,16 +35,20 @@ class Ending(NamedTuple):
 
 
 class CertificateEnds:
-    """Of the files of one node.
+    """Of the files of one node, or gateway.
 
     Args:
         files: where they are.
         now_s: the wall clock, in seconds since 1970.
         tell: told what ends ("certificate" or "ca") and when, in seconds since 1970.
+        whose: of what they are, for the warning.
     """
 
-    def __init__(self, files: TlsFiles, now_s: Callable[[], float], tell: Callable[[str, float], None]) -> None:
+    def __init__(
+        self, files: TlsFiles, now_s: Callable[[], float], tell: Callable[[str, float], None], *, whose: str = "node"
+    ) -> None:
         self._files = files
+        self._whose = whose
         self._now_s = now_s
         self._tell = tell
         self._endings: dict[str, Ending] = {}
@@ -72,11 +76,12 @@ class CertificateEnds:
             when = f"{dt.datetime.fromtimestamp(ending.ends_s, dt.UTC):%Y-%m-%d %H:%M} UTC"
             verb = "ends on" if left_s > 0 else "has ended on"
             log.warning(
-                "%s in %s %s %s: issue a newer one and put it there; nobody who connects later takes this node then",
+                "%s in %s %s %s: issue a newer one and put it there; nobody who connects later takes this %s then",
                 what,
                 ending.path,
                 verb,
                 when,
+                self._whose,
             )
 
 
