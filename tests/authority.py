@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from pathlib import Path
 
-from tidelog_cli.certificates import Issued, Kind, issue, new_authority
+from tidelog_cli.certificates import Issued, Kind, issue, new_authority, revoke, serial_of
 from tidelog_proto.tls_files import TlsFiles
 
 HOSTS = ("localhost", "127.0.0.1")
@@ -26,6 +27,17 @@ class Authority:
         cert, key = self.directory / f"{name}.pem", self.directory / f"{name}.key"
         put(issue(self.made, kind, name, hosts if kind != "client" else (), days=days), cert, key)
         return TlsFiles(cert=cert, key=key, ca=self.ca)
+
+    def revoke(self, *files: TlsFiles) -> Path:
+        """Take certificates back, and return where the list of all of them lies."""
+        crl = self.directory / "crl.pem"
+        serials = [serial_of(each.cert.read_bytes()) for each in files if each.cert is not None]
+        before = crl.read_bytes() if crl.exists() else None
+        made = revoke(self.made, before, serials, dt.datetime.now(dt.UTC).replace(microsecond=0))
+        new = crl.with_suffix(".new")
+        new.write_bytes(made)
+        new.replace(crl)
+        return crl
 
 
 def put(issued: Issued, cert: Path, key: Path) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
 from cryptography import x509
@@ -84,6 +84,52 @@ def issue(authority: Issued, kind: Kind, name: str, hosts: Sequence[str], *, day
     builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
     known = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
     return _signed(builder.add_extension(known, critical=False), key, ca_key)
+
+
+def revoke(authority: Issued, before: bytes | None, serials: Iterable[int], now: dt.datetime) -> bytes:
+    """Return the CA's list of revoked certificates with more of them, in PEM. It holds as long as the CA.
+
+    Args:
+        authority: the CA.
+        before: the list as it was; None: there was none.
+        serials: numbers of certificates; those that are in it already stay as they are.
+        now: the time, in UTC.
+
+    Raises:
+        ValueError: the list of before is none, or another CA's; or the CA has ended.
+    """
+    ca_cert = x509.load_pem_x509_certificate(authority.cert)
+    ca_key = serialization.load_pem_private_key(authority.key, password=None)
+    assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
+    if ca_cert.not_valid_after_utc <= now:
+        raise ValueError(f"the CA ended on {ca_cert.not_valid_after_utc:%Y-%m-%d}")
+    number, entries = 0, dict[int, x509.RevokedCertificate]()
+    if before is not None:
+        earlier = x509.load_pem_x509_crl(before)
+        if not earlier.is_signature_valid(ca_key.public_key()):
+            raise ValueError("the list that is there is not of this CA")
+        number = earlier.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+        entries = {entry.serial_number: entry for entry in earlier}
+    for serial in serials:
+        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+        entries.setdefault(serial, entry)
+    builder = x509.CertificateRevocationListBuilder().issuer_name(ca_cert.subject)
+    builder = builder.last_update(now - _CLOCKS_APART).next_update(ca_cert.not_valid_after_utc)
+    builder = builder.add_extension(x509.CRLNumber(number + 1), critical=False)
+    known = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
+    builder = builder.add_extension(known, critical=False)
+    for entry in entries.values():
+        builder = builder.add_revoked_certificate(entry)
+    return builder.sign(ca_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def serial_of(cert: bytes) -> int:
+    """Return the number of a certificate in PEM.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return x509.load_pem_x509_certificate(cert).serial_number
 
 
 def _begun(

@@ -2,6 +2,7 @@
 
     DIR/ca.pem, DIR/ca.key       the CA; its key is needed to issue, and by no node
     DIR/NAME.pem, DIR/NAME.key   of a node, a server or a client
+    DIR/crl.pem                  the list of those that the CA has taken back, see `certs_revoke`
 
 Nothing is ever half there: a key is written before its certificate, and of what is replaced both are whole at any
 moment (a node that reads in between finds that they do not belong together, and keeps what it has).
@@ -9,7 +10,6 @@ moment (a node that reads in between finds that they do not belong together, and
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
+from tidelog_cli.certs_files import CA, LIST, DirectoryArgument, authority_in, paths, replace_file, see_to_cryptography
+from tidelog_cli.certs_revoke import revoke
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import JsonOption, print_json
 
 if TYPE_CHECKING:
     from tidelog_cli.certificates import Issued, Kind
 
-CA: Final = "ca"
 CA_DAYS: Final = 3650
 DAYS: Final = 365
 _DAYS_MAX: Final = 36_500
@@ -32,14 +33,13 @@ _KINDS: Final = ("node", "server", "client")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
 _HOST: Final = re.compile(r"[A-Za-z0-9:*][A-Za-z0-9.:*_-]{0,252}")
 
-DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Where the CA is.", show_default=False)]
-
 
 def register(app: typer.Typer) -> None:
     """Add `certs` and its sub-commands to the command."""
     certs_app = typer.Typer(help="Make certificates, where there is no other CA.", no_args_is_help=True)
     certs_app.command("init")(init)
     certs_app.command("issue")(issue)
+    certs_app.command("revoke")(revoke)
     app.add_typer(certs_app, name="certs")
 
 
@@ -103,8 +103,8 @@ def new_ca(directory: Path, *, name: str, days: int) -> Issued:
     Raises:
         CommandFailed: there is one, or it cannot be written.
     """
-    _issuing()
-    from tidelog_cli import certificates  # noqa: PLC0415 # see `_issuing`
+    see_to_cryptography()
+    from tidelog_cli import certificates  # noqa: PLC0415 # see `see_to_cryptography`
 
     made = certificates.new_authority(name, days=days)
     try:
@@ -123,54 +123,24 @@ def new_certificate(directory: Path, kind: str, name: str, hosts: Sequence[str],
     """
     if kind not in _KINDS:
         raise CommandFailed(f"{kind!r} is none of {', '.join(_KINDS)}", EXIT_USAGE)
-    if _NAME.fullmatch(name) is None or name == CA:
-        raise CommandFailed(f"{name!r} is no name: 1 to 100 of A-Z a-z 0-9 . _ @ -, and not {CA!r}", EXIT_USAGE)
+    if _NAME.fullmatch(name) is None or name in {CA, LIST}:
+        what = f"{name!r} is no name: 1 to 100 of A-Z a-z 0-9 . _ @ -, and neither {CA!r} nor {LIST!r}"
+        raise CommandFailed(what, EXIT_USAGE)
     if (kind == "client") == bool(hosts):
         what = "a client is called by nobody: leave --host out" if hosts else f"give the hosts of the {kind}: --host"
         raise CommandFailed(what, EXIT_USAGE)
     for host in hosts:
         if _HOST.fullmatch(host) is None:
             raise CommandFailed(f"{host!r} is neither a host's name nor an address, without a port", EXIT_USAGE)
-    _issuing()
-    from tidelog_cli import certificates  # noqa: PLC0415 # see `_issuing`
+    authority = authority_in(directory)
+    from tidelog_cli import certificates  # noqa: PLC0415 # see `see_to_cryptography`
 
-    authority = _authority(directory)
     try:
         made = certificates.issue(authority, cast("Kind", kind), name, hosts, days=days)
     except ValueError as error:
         raise CommandFailed(f"{directory / 'ca.pem'} and ca.key cannot issue: {error}") from error
     _write(directory, name, made, replace=replace)
     return made
-
-
-def paths(directory: Path, name: str) -> tuple[Path, Path]:
-    """Return where a certificate and its key lie."""
-    return directory / f"{name}.pem", directory / f"{name}.key"
-
-
-def _issuing() -> None:
-    """See to it that there is what certificates are made with: nothing else of the command needs it.
-
-    Raises:
-        CommandFailed: there is not.
-    """
-    try:
-        import cryptography.x509  # noqa: F401, PLC0415
-    except ImportError as error:
-        raise CommandFailed("certificates are made with `cryptography`: pip install 'tidelog[broker]'") from error
-
-
-def _authority(directory: Path) -> Issued:
-    import datetime as dt  # noqa: PLC0415
-
-    from tidelog_cli.certificates import Issued  # noqa: PLC0415
-
-    cert, key = paths(directory, CA)
-    try:
-        return Issued(cert.read_bytes(), key.read_bytes(), dt.datetime.max.replace(tzinfo=dt.UTC))
-    except OSError as error:
-        hint = f"; make one: tidelog certs init {directory}" if isinstance(error, FileNotFoundError) else ""
-        raise CommandFailed(f"no CA in {directory}: {error.filename}: {error.strerror}{hint}") from error
 
 
 def _write(directory: Path, name: str, made: Issued, *, replace: bool) -> None:
@@ -181,13 +151,6 @@ def _write(directory: Path, name: str, made: Issued, *, replace: bool) -> None:
         raise CommandFailed(f"{present[0]} is there already and stays as it is: {instead}", EXIT_USAGE)
     try:
         for path, content, mode in ((key, made.key, 0o600), (cert, made.cert, 0o644)):
-            new = path.with_name(f".{path.name}.new")
-            new.unlink(missing_ok=True)
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(path)
+            replace_file(path, content, mode=mode)
     except OSError as error:
         raise CommandFailed(f"{error.filename or directory} cannot be written: {error.strerror}") from error

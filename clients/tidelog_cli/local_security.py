@@ -24,7 +24,8 @@ from tidelog.credentials import API_KEY_FILE_VARIABLE, API_KEY_VARIABLE
 from tidelog.free_ports import HOST
 from tidelog.security import AccessRule
 from tidelog.tls import CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE, TLS_VARIABLE
-from tidelog_cli.certs import CA, CA_DAYS, DAYS, new_ca, new_certificate, paths
+from tidelog_cli.certs import CA_DAYS, DAYS, new_ca, new_certificate
+from tidelog_cli.certs_files import CA, paths
 from tidelog_cli.failures import CommandFailed
 from tidelog_proto.api_key import new_key
 

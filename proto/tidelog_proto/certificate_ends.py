@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from cryptography import x509
 
+from tidelog_proto.revocation import lists_in
 from tidelog_proto.tls_files import TlsFiles
 
 log = logging.getLogger(__name__)
@@ -25,8 +26,11 @@ WARN_SHARE: Final = 0.2
 """...but in the last fifth of its time only: there are certificates for a day."""
 
 
+_NAMES: Final = {"certificate": "the certificate", "ca": "the CA", "crl": "the list of revoked certificates"}
+
+
 class Ending(NamedTuple):
-    """A file of certificates: what it is, for how long it holds, and when it ends, in seconds since 1970."""
+    """A file of certificates or lists: what it is, for how long it holds, and when it ends, in seconds since 1970."""
 
     what: str
     path: Path
@@ -40,7 +44,7 @@ class CertificateEnds:
     Args:
         files: where they are.
         now_s: the wall clock, in seconds since 1970.
-        tell: told what ends ("certificate" or "ca") and when, in seconds since 1970.
+        tell: told what ends ("certificate", "ca" or "crl") and when, in seconds since 1970.
         whose: of what they are, for the warning.
     """
 
@@ -56,7 +60,11 @@ class CertificateEnds:
 
     def read(self) -> None:
         """Find out anew when they end. What cannot be read is told by who uses it, and ends when it did."""
-        found = [_ending("certificate", self._files.cert, min), _ending("ca", self._files.ca, max)]
+        found = [
+            _ending("certificate", self._files.cert, min),
+            _ending("ca", self._files.ca, max),
+            _ending_of_lists(self._files.crl),
+        ]
         self._endings |= {ending.what: ending for ending in found if ending is not None}
         self._warned_s.clear()
         for ending in self._endings.values():
@@ -72,17 +80,31 @@ class CertificateEnds:
             if now_s - self._warned_s.get(ending.what, -DAY_S) < DAY_S:
                 continue
             self._warned_s[ending.what] = now_s
-            what = "the certificate" if ending.what == "certificate" else "the CA"
             when = f"{dt.datetime.fromtimestamp(ending.ends_s, dt.UTC):%Y-%m-%d %H:%M} UTC"
             verb = "ends on" if left_s > 0 else "has ended on"
             log.warning(
                 "%s in %s %s %s: issue a newer one and put it there; nobody who connects later takes this %s then",
-                what,
+                _NAMES[ending.what],
                 ending.path,
                 verb,
                 when,
                 self._whose,
             )
+
+
+def _ending_of_lists(path: Path | None) -> Ending | None:
+    if path is None:
+        return None
+    try:
+        lists = lists_in(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    spans = {
+        each.next_update_utc.timestamp(): (each.next_update_utc - each.last_update_utc).total_seconds()
+        for each in lists
+        if each.next_update_utc is not None
+    }
+    return Ending("crl", path, spans[min(spans)], min(spans)) if spans else None
 
 
 def _ending(what: str, path: Path | None, of_several: Callable[[list[float]], float]) -> Ending | None:

@@ -6,12 +6,13 @@ as it must be changes nothing: what was read before holds, and the fault is told
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
 import ssl
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -39,6 +40,7 @@ class TlsFiles:
         ca: certificates of the CAs that are believed; None: those of the system, where others are to be believed.
         ca_pem: such certificates themselves, instead of a file.
         cert_pem: its own certificate and its private key themselves, instead of files.
+        crl: lists of revoked certificates of the CAs, which are refused then; None: nobody looks. With `cert` and `ca`.
     """
 
     cert: Path | None = None
@@ -46,6 +48,7 @@ class TlsFiles:
     ca: Path | None = None
     ca_pem: str = field(default="", repr=False)
     cert_pem: str = field(default="", repr=False)
+    crl: Path | None = None
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
@@ -62,6 +65,7 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     if files.ca is not None:
         _believe(context, files)
         context.verify_mode = ssl.CERT_OPTIONAL
+        _refuse_revoked(context, files)
     return context
 
 
@@ -80,6 +84,7 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
         _show(context, files)
     elif files.cert_pem:
         _show_text(context, files.cert_pem)
+    _refuse_revoked(context, files)
     return context
 
 
@@ -97,6 +102,40 @@ def _believe(context: ssl.SSLContext, files: TlsFiles) -> None:
     except (ssl.SSLError, ValueError) as error:
         where = f"the CA file {files.ca}" if files.ca else "what was given as the CA"
         raise TlsFilesError(f"{where} holds no certificate in PEM: {_reason(error)}") from error
+
+
+def _refuse_revoked(context: ssl.SSLContext, files: TlsFiles) -> None:
+    if files.crl is None:
+        return
+    from tidelog_proto.revocation import check_lists  # noqa: PLC0415 # who has no lists needs no `cryptography`
+
+    assert files.cert is not None
+    assert files.ca is not None
+    content = read_pem(files.crl, "the list of revoked certificates")
+    try:
+        check_lists(content, read_pem(files.cert, "the certificate"), read_pem(files.ca, "the CA"))
+    except ValueError as error:
+        if isinstance(error, TlsFilesError):
+            raise
+        raise TlsFilesError(f"{files.crl} {error}") from error
+    with _in_memory(content) as path:
+        try:
+            context.load_verify_locations(cafile=path)
+        except (OSError, ValueError) as error:
+            raise TlsFilesError(
+                f"{files.crl} holds no list of revoked certificates in PEM: {_reason(error)}"
+            ) from error
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+
+
+@contextlib.contextmanager
+def _in_memory(content: bytes) -> Iterator[str]:
+    """Give a path for what is in no file, or was read already: OpenSSL's loaders want one. It reaches no disk."""
+    descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        yield f"/proc/self/fd/{descriptor}"
 
 
 def _show(context: ssl.SSLContext, files: TlsFiles) -> None:
@@ -118,13 +157,9 @@ def _show(context: ssl.SSLContext, files: TlsFiles) -> None:
 
 
 def _show_text(context: ssl.SSLContext, text: str) -> None:
-    """Show a certificate that is in no file. OpenSSL's loader wants one: it is given memory, which reaches no disk."""
-    descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(text.encode())
-        file.flush()
+    with _in_memory(text.encode()) as path:
         try:
-            context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=lambda: "")
+            context.load_cert_chain(path, password=lambda: "")
         except (OSError, ValueError) as error:
             what = f"what was given is no certificate in PEM and its private key: {_reason(error)}"
             raise TlsFilesError(what) from error
@@ -202,7 +237,8 @@ class FollowedTls:
         """Return what tells whether any of the files is another one than before."""
         files = self.files
         digest = hashlib.sha256()
-        for path, what in ((files.cert, "the certificate"), (files.key, "the private key"), (files.ca, "the CA")):
+        named = (files.cert, "the certificate"), (files.key, "the private key"), (files.ca, "the CA")
+        for path, what in (*named, (files.crl, "the list of revoked certificates")):
             if path is not None:
                 content = read_pem(path, what, is_secret=path == files.key)
                 digest.update(hashlib.sha256(content).digest())

@@ -35,6 +35,7 @@ _ALERTS: Final = {
     "BAD_CERTIFICATE": "the other side does not take the certificate that was shown to it",
     "CERTIFICATE_UNKNOWN": "the other side does not take the certificate that was shown to it",
     "CERTIFICATE_EXPIRED": "the certificate that was shown to the other side has expired",
+    "CERTIFICATE_REVOKED": "the certificate that was shown to the other side has been revoked",
     "UNSUPPORTED_CERTIFICATE": "the certificate that was shown to the other side is not made for this use",
     "PROTOCOL_VERSION": "both sides have no version of TLS in common; 1.2 is the least",
     "NO_PROTOCOLS_AVAILABLE": "both sides have no version of TLS in common; 1.2 is the least",
@@ -115,6 +116,14 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         """Closed before the loop has made the connection."""
         self._error: Exception | None = None
         self.set_protocol(above)
+
+    @property
+    def shown(self) -> bytes | None:
+        """The certificate of the other side, verified, in DER: empty where it shows none, None while that is open."""
+        try:
+            return self._tls.getpeercert(binary_form=True) or b""
+        except ValueError:  # the handshake is under way
+            return None
 
     # --- a protocol to the transport below -------------------------------------------------------------
 

@@ -12,7 +12,8 @@ from tidelog_proto.tls_files import TlsFiles
 
 
 class Clock:
-    now_s = time.time()
+    def __init__(self) -> None:
+        self.now_s = time.time()
 
     def __call__(self) -> float:
         return self.now_s

@@ -26,7 +26,8 @@ from tidelog.errors import ForbiddenError, UnauthenticatedError
 from tidelog.named_producer import Work
 from tidelog.security import AccessRule
 from tidelog.sync import Client
-from tidelog_cli.certs import CA, new_certificate, paths
+from tidelog_cli.certs import new_certificate
+from tidelog_cli.certs_files import CA, paths
 from tidelog_cli.local_security import LocalSecurity, secure
 
 PASSWORD = "correct horse battery"

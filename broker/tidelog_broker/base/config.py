@@ -79,6 +79,11 @@ class NodeSettings(BaseModel):
         description="The CAs in PEM whose certificates the node believes, of other nodes and of clients; unless given "
         "those of the system, of other nodes only.",
     )
+    tls_crl_file: Path | None = Field(
+        None,
+        description="Lists of certificates that the CAs have revoked (CRLs), in PEM: who shows one, client or node, "
+        "is refused, and its connections end within two seconds. Unless given nobody looks. The file is followed.",
+    )
     insecure: bool = Field(
         False,
         description="Listen elsewhere than on loopback without TLS or `auth`: only where strangers reach nothing.",
@@ -375,6 +380,8 @@ class NodeSettings(BaseModel):
     def _files_of_tls_belong_together(self) -> Self:
         if self.tls_cert_file is None and (self.tls_key_file or self.tls_ca_file):
             raise ValueError("tls_key_file and tls_ca_file are of no use without tls_cert_file: give that, too")
+        if self.tls_crl_file is not None and self.tls_ca_file is None:
+            raise ValueError("tls_crl_file is of no use without tls_ca_file, whose certificates it is about: give both")
         if self.peer_auth == "certificate" and self.tls_ca_file is None:
             raise ValueError(
                 "peer_auth = certificate asks for tls_cert_file and tls_ca_file: nodes show certificates of it"

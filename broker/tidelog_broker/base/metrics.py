@@ -35,7 +35,7 @@ class NodeMetrics:
         self.tls_failed = counter("tidelog_tls_failed", "Connections in TLS that did not come about")
         self.tls_ends = Gauge(
             "tidelog_tls_ends_timestamp_seconds",
-            "When the certificate of this node, or its CA, ends, in seconds since 1970",
+            "When the node's certificate, its CA, or its list of revoked certificates ends, in seconds since 1970",
             ["what"],
             registry=self.registry,
         )

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, Self
+from weakref import WeakSet
 
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.offload import Offload
 from tidelog_proto.certificate_ends import CertificateEnds
+from tidelog_proto.revocation import revoked_of
 from tidelog_proto.settings import SettingsError
-from tidelog_proto.tls_files import FollowedTls, TlsFiles, TlsFilesError, client_context, server_context
-from tidelog_proto.tls_stream import open_stream
+from tidelog_proto.tls_files import FollowedTls, TlsFiles, TlsFilesError, client_context, read_pem, server_context
+from tidelog_proto.tls_stream import TlsStream, open_stream
+
+log = logging.getLogger(__name__)
 
 FILES_LOOK_S: Final = 1.0
 """How often the files are read."""
@@ -31,7 +37,9 @@ class NodeTls:
 
     def __init__(self, files: TlsFiles | None) -> None:
         self.ends: dict[str, float] = {}
-        """When the "certificate" and the "ca" end, in seconds since 1970, once they were read."""
+        """When the "certificate", the "ca" and the "crl" end, in seconds since 1970, once they were read."""
+        self._streams: WeakSet[TlsStream] = WeakSet()
+        """Connections that end when their certificate is revoked."""
         try:
             self._followed = None if files is None else FollowedTls(files, server_context, client_context)
         except TlsFilesError as error:
@@ -46,7 +54,8 @@ class NodeTls:
         """
         if settings.tls_cert_file is None:
             return cls(None)
-        return cls(TlsFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file))
+        files = TlsFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file, crl=settings.tls_crl_file)
+        return cls(files)
 
     @property
     def is_on(self) -> bool:
@@ -72,7 +81,18 @@ class NodeTls:
             TlsError, OSError: there is no such connection.
         """
         context = None if self._followed is None else self._followed.contexts[1]
-        await open_stream(above, context, host, timeout_s=timeout_s, connect=connect)
+
+        async def watched(protocol: asyncio.BaseProtocol) -> None:
+            if isinstance(protocol, TlsStream):
+                self.watch(protocol)
+            await connect(protocol)
+
+        await open_stream(above, context, host, timeout_s=timeout_s, connect=watched)
+
+    def watch(self, stream: TlsStream) -> None:
+        """End a connection when the certificate of its other side is revoked."""
+        if self._followed is not None and self._followed.files.crl is not None:
+            self._streams.add(stream)
 
     async def follow(self, workers: Offload, tell_end: Callable[[str, float], None]) -> None:
         """Have new files count for new connections, and warn of the end of certificates, as long as the node runs.
@@ -90,8 +110,36 @@ class NodeTls:
 
         ends = CertificateEnds(self._followed.files, time.time, tell)
         await workers.call(0, ends.read)
+        is_due = False
         while True:
             ends.look()
             await asyncio.sleep(FILES_LOOK_S)
             if await workers.call(0, self._followed.look):
+                is_due = True
                 await workers.call(0, ends.read)
+            if is_due:
+                is_due = not await self._end_revoked(workers)
+
+    async def _end_revoked(self, workers: Offload) -> bool:
+        """End the connections that stand by certificates which the lists have by now; False: try once more.
+
+        Handshakes that are under way may be looked at by the lists of before: they end, too, and are made again.
+        """
+        assert self._followed is not None
+        crl = self._followed.files.crl
+        if crl is None:
+            return True
+        shown = [(stream, stream.shown) for stream in self._streams if not stream.is_closing()]
+        proven = [(stream, der) for stream, der in shown if der]
+        try:
+            content = await workers.call(0, partial(read_pem, crl, "the list of revoked certificates"))
+            revoked = await workers.call(0, partial(revoked_of, content, [der for _, der in proven]))
+        except ValueError as error:  # it is being replaced once more: the next look has it
+            log.warning("%s is looked at again: %s", crl, error)
+            return False
+        doomed = [stream for (stream, _), is_revoked in zip(proven, revoked, strict=True) if is_revoked]
+        for stream in (*doomed, *(stream for stream, der in shown if der is None)):
+            stream.abort()
+        if doomed:
+            log.warning("%d connections end, as their certificates are revoked by %s", len(doomed), crl)
+        return True

@@ -149,7 +149,11 @@ class Server:
 
     def _protocol(self) -> asyncio.BaseProtocol:
         connection = Connection(self)
-        return connection if self._entrance is None else self._entrance.admit(connection)
+        if self._entrance is None:
+            return connection
+        stream = self._entrance.admit(connection)
+        self.broker.tls.watch(stream)
+        return stream
 
     def _not_encrypted(self, error: TlsError) -> None:
         self.metrics.tls_failed.inc()

@@ -1,0 +1,117 @@
+"""Which lists of revoked certificates are taken, and whom they shut out: with the sides of real handshakes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime as dt
+import ssl
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from tests.authority import Authority
+
+from tidelog_proto.revocation import lists_in, revoked_of
+from tidelog_proto.tls_files import FollowedTls, TlsFiles, TlsFilesError, client_context, server_context
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "ca")
+
+
+def shake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """Let two sides shake hands, without a socket.
+
+    Raises:
+        ssl.SSLError: one of them does not take the other.
+    """
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    called = server.wrap_bio(up, down, server_side=True)
+    calls = client.wrap_bio(down, up, server_hostname="localhost")
+    for _ in range(4):
+        for side in (calls, called):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    called.do_handshake()
+    return called, calls
+
+
+def test_who_is_revoked_is_refused_on_both_sides_and_others_are_not(authority: Authority) -> None:
+    node, other = authority.files("node", "a"), authority.files("node", "b")
+    ann, ben = authority.files("client", "ann"), authority.files("client", "ben")
+    crl = authority.revoke(other, ann)
+    server = server_context(dataclasses.replace(node, crl=crl))
+    called, _ = shake(server, client_context(ben))
+    shake(server, client_context(TlsFiles(ca=authority.ca)))  # who shows none is asked elsewhere
+    with pytest.raises(ssl.SSLCertVerificationError, match="certificate revoked"):
+        shake(server, client_context(ann))
+    calling = client_context(dataclasses.replace(node, crl=crl))
+    with pytest.raises(ssl.SSLCertVerificationError, match="certificate revoked"):
+        shake(server_context(other), calling)
+    shake(server_context(node), calling)
+    shown = called.getpeercert(binary_form=True)
+    assert shown is not None
+    assert ann.cert is not None
+    taken_back = ssl.PEM_cert_to_DER_cert(ann.cert.read_text())
+    assert revoked_of(crl.read_bytes(), [shown, taken_back]) == [False, True]
+
+
+def test_lists_that_would_shut_everybody_out_are_not_taken(authority: Authority, tmp_path: Path) -> None:
+    node = dataclasses.replace(authority.files("node", "a"), crl=tmp_path / "lists.pem")
+    assert node.crl is not None
+    foreign = Authority(tmp_path / "other", "other")
+    same_name = Authority(tmp_path / "same")
+    for content, why in (
+        (b"", "has no list of CN=tests CA"),
+        (b"garbage", "has no list of"),
+        (b"-----BEGIN X509 CRL-----\ngarbage", "holds something that is no list"),
+        (foreign.revoke().read_bytes(), "has no list of CN=tests CA"),
+        (same_name.revoke().read_bytes(), "that is not signed by that CA"),
+        (_ended(authority), "has ended on"),
+    ):
+        node.crl.write_bytes(content)
+        with pytest.raises(TlsFilesError, match=why):
+            server_context(node)
+    node.crl.unlink()
+    with pytest.raises(TlsFilesError, match="cannot read the list of revoked certificates"):
+        client_context(node)
+    both = foreign.revoke().read_bytes() + authority.revoke().read_bytes()
+    assert len(lists_in(both)) == 2
+    server_context(dataclasses.replace(node, crl=_in(tmp_path / "both.pem", both)))
+
+
+def test_a_list_is_followed_and_one_that_is_wrong_changes_nothing(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    ann = authority.files("client", "ann")
+    crl = authority.revoke()
+    followed = FollowedTls(dataclasses.replace(authority.files("node", "a"), crl=crl), server_context)
+    shake(followed.contexts[0], client_context(ann))
+    authority.revoke(ann)
+    assert followed.look()
+    good = crl.read_bytes()
+    for wrong in (b"", good[:-200]):
+        crl.write_bytes(wrong)
+        assert not followed.look()
+        with pytest.raises(ssl.SSLCertVerificationError):
+            shake(followed.contexts[0], client_context(ann))
+    assert "what was read before holds" in caplog.text
+    crl.write_bytes(good)
+    assert not followed.look()
+
+
+def _in(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def _ended(authority: Authority) -> bytes:
+    cert = x509.load_pem_x509_certificate(authority.made.cert)
+    key = serialization.load_pem_private_key(authority.made.key, password=None)
+    now = dt.datetime.now(dt.UTC)
+    builder = x509.CertificateRevocationListBuilder().issuer_name(cert.subject)
+    builder = builder.last_update(now - dt.timedelta(days=2)).next_update(now - dt.timedelta(days=1))
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)  # type: ignore[arg-type]
