@@ -1,9 +1,10 @@
 """Who the gateway's callers are, and the gateway as each of them has it.
 
 Whoever shows credentials is looked up by a keyed hash of them. Who is new is asked about at a node: once for all who
-show the same at a time, and for few at a time in all. A caller gets a client of his own over the gateway's connections,
-so what he sees and sends is his; it goes when he has not been here for longest and there are too many. What was wrong
-is remembered for a moment, and counted for the address that it came from.
+show the same at a time, and for few at a time, of each address and in all. A caller gets a client of his own over the
+gateway's connections, so what he sees and sends is his; it goes when he has not been here for longest and there are too
+many. What was wrong is remembered for a moment, and counted for the address that it came from; who goes on with it
+waits for each answer.
 
 A caller is used by requests, for as long as they last, and by his open WebSockets. Of who is used the ticket is renewed
 in time, and when an identity or a rule has changed: a node is asked each second whether one has. The others are asked
@@ -17,6 +18,7 @@ import contextlib
 import hmac
 import logging
 import math
+import random
 import secrets
 import time
 from collections import OrderedDict
@@ -28,12 +30,13 @@ from typing import Final
 from tidelog.callers import Identified, NotIdentifiedError
 from tidelog.client import Client
 from tidelog.errors import AccessError, InvalidRequestError, TidelogError
+from tidelog_gateway.address_turns import AddressTurns, FullError
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.credentials import Shown, UserPassword, bytes_of, refused
 from tidelog_gateway.known_caller import Identify, KnownCaller
 from tidelog_gateway.problems import Problem, from_error
 from tidelog_gateway.producers import Kept, Producers
-from tidelog_gateway.tries import Tries
+from tidelog_gateway.tries import Tries, network_of
 from tidelog_proto import broker_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -48,6 +51,14 @@ PASSWORDS_AT_ONCE: Final = 4
 """Passwords that are proven at a time: each takes some 20 ms of a core."""
 PASSWORDS_WAITING_MAX: Final = 256
 """Those that wait for that; keys and tokens do not wait for them."""
+ADDRESS_ASKED_AT_ONCE: Final = 8
+"""Credentials of one address that are looked at, or wait for one of those turns."""
+ADDRESS_WAITING_MAX: Final = 128
+"""The same, with those that wait for that."""
+SLOWED_S: Final = 1.0
+"""About so long the answer is held back to who shows again what was wrong, or comes from where too much was."""
+SLOWED_MAX: Final = 1024
+"""Answers that are held back; beyond it they are given at once."""
 REFUSED_S: Final = 2.0
 """For so long what was wrong is wrong."""
 REFUSED_MAX: Final = 4096
@@ -111,6 +122,8 @@ class Callers:
         self._password_turns = asyncio.Semaphore(PASSWORDS_AT_ONCE)
         self._passwords_asked: set[bytes] = set()
         self._tries = Tries(own.settings.wrong_credentials_max, clock)
+        self._address_turns = AddressTurns(at_once=ADDRESS_ASKED_AT_ONCE, waiting=ADDRESS_WAITING_MAX)
+        self._slowed = 0
         self._closing: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -185,17 +198,11 @@ class Callers:
     async def _news(self, mark: bytes, credentials: Shown, address: str) -> _Kept:
         until, error = self._refused.get(mark, (0.0, None))
         if error is not None and self._clock() < until:
+            await self._slow_down()
             raise refused(error)
-        wait_s = self._tries.wait_s(address)
-        if wait_s > 0:
-            self._own.metrics.identified.labels("limited").inc()
-            raise Problem(
-                429,
-                "too_many_tries",
-                "wrong credentials came from this address too often: wait, and send right ones",
-                retryable=True,
-                retry_after_s=math.ceil(wait_s),
-            )
+        if self._tries.wait_s(address) > 0:
+            await self._slow_down()
+            raise self._limited(address)
         asking = self._asking.get(mark)
         if asking is None:
             is_password = isinstance(credentials, UserPassword)
@@ -204,7 +211,9 @@ class Callers:
             )
             if len(waiting) >= most:
                 raise Problem(429, "overloaded", "too many callers are being looked at: send again", retryable=True)
-            asking = asyncio.get_running_loop().create_task(self._ask(mark, credentials), name="identifying a caller")
+            asking = asyncio.get_running_loop().create_task(
+                self._ask_in_turn(mark, credentials, address), name="identifying a caller"
+            )
             self._asking[mark] = asking
             if is_password:
                 self._passwords_asked.add(mark)
@@ -212,8 +221,44 @@ class Callers:
         try:
             return await asyncio.shield(asking)
         except NotIdentifiedError as wrong:
-            self._tries.failed(address)
             raise refused(wrong.error) from wrong
+
+    async def _ask_in_turn(self, mark: bytes, credentials: Shown, address: str) -> _Kept:
+        """Ask, with few of one address at a time: what is wrong counts before more of it is asked."""
+        if not self._own.settings.wrong_credentials_max:  # everybody has the address of a proxy
+            return await self._ask(mark, credentials)
+        try:
+            async with self._address_turns.turn(network_of(address)):
+                if self._tries.wait_s(address) > 0:
+                    raise self._limited(address)
+                try:
+                    return await self._ask(mark, credentials)
+                except NotIdentifiedError:
+                    self._tries.failed(address)
+                    raise
+        except FullError:
+            what = "too many callers of this address are being looked at: send again"
+            raise Problem(429, "overloaded", what, retryable=True) from None
+
+    def _limited(self, address: str) -> Problem:
+        self._own.metrics.identified.labels("limited").inc()
+        return Problem(
+            429,
+            "too_many_tries",
+            "wrong credentials came from this address too often: wait, and send right ones",
+            retryable=True,
+            retry_after_s=math.ceil(max(1.0, self._tries.wait_s(address))),
+        )
+
+    async def _slow_down(self) -> None:
+        """Hold an answer back: who floods waits for it, and the gateway answers others meanwhile."""
+        if self._slowed >= SLOWED_MAX:
+            return
+        self._slowed += 1
+        try:
+            await asyncio.sleep(SLOWED_S * random.uniform(0.5, 1.5))  # noqa: S311 - else all of them come at once
+        finally:
+            self._slowed -= 1
 
     def _asked(self, mark: bytes, asking: asyncio.Task[_Kept]) -> None:
         self._asking.pop(mark, None)

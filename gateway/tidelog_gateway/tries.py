@@ -33,20 +33,21 @@ class Tries:
         """Return how long an address has to wait before it may try again; 0 when it may."""
         if not self._most:
             return 0.0
-        owed_s = self._paid_at.get(_network(address), 0.0) - self._clock()
+        owed_s = self._paid_at.get(network_of(address), 0.0) - self._clock()
         return max(0.0, owed_s - self._most + 1)
 
     def failed(self, address: str) -> None:
         """Count a wrong try."""
         if not self._most:
             return
-        network = _network(address)
+        network = network_of(address)
         self._paid_at[network] = max(self._paid_at.pop(network, 0.0), self._clock()) + 1.0
         if len(self._paid_at) > ADDRESSES_MAX:
             self._paid_at.popitem(last=False)
 
 
-def _network(address: str) -> str:
+def network_of(address: str) -> str:
+    """Return what an address counts as: itself, or its /64 with IPv6."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -7,11 +7,15 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 from tests.gateway.secured import Secured, bearer, secured
 
 from tidelog.quota import Quota
+from tidelog_gateway import callers as callers_module
+from tidelog_gateway.callers import Callers
 
 KIB = 1024
+_DIGITS = str.maketrans("0123456789", "abcdefghij")
 WRITES = (("produce",), "topic", "t")
 BODY = {"records": [{"value": "x" * (16 * KIB), "partition": 0}]}
 SMALL = {"records": [{"value": "x", "partition": 0}]}
@@ -77,3 +81,34 @@ async def test_what_one_caller_has_waiting_leaves_the_others_room(tmp_path: Path
         codes = await asyncio.gather(*floods)
         assert codes.count(429) >= 8, "half of the budget is three such bodies"
         assert set(codes) <= {429, 503, 504}
+
+
+async def test_a_flood_of_wrong_keys_holds_up_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callers_module, "SLOWED_S", 0.2)
+    async with secured(tmp_path) as gate:
+        await gate.admin.create_topic("t")
+        known = await gate.key_of("ann", (("describe",), "topic", "t"))
+        fresh = [await gate.key_of(f"new{number}", (("describe",), "topic", "t")) for number in range(5)]
+        elsewhere = httpx.AsyncHTTPTransport(local_address="127.0.0.2")
+        codes: list[int] = []
+
+        async def guess(number: int) -> None:
+            for turn in range(4):
+                wrong = f"tlk_{'abcdefgh'[turn]}{number:015}".translate(_DIGITS) + "_" + "w" * 43
+                codes.append((await gate.http.get("/v1/topics/t", headers=bearer(wrong))).status_code)
+
+        async with httpx.AsyncClient(base_url=str(gate.http.base_url), transport=elsewhere, timeout=30) as good:
+            guesses = [asyncio.create_task(guess(number)) for number in range(90)]
+            slowest_s = 0.0
+            for key in [known, *fresh] * 3:
+                asked_s = time.monotonic()
+                assert (await good.get("/v1/topics/t", headers=bearer(key))).status_code == 200
+                slowest_s = max(slowest_s, time.monotonic() - asked_s)
+            await asyncio.gather(*guesses)
+        assert codes.count(401) <= 20 + 8 + 4, (
+            "a node is asked as often as an address may be wrong, not as often as it asks"
+        )
+        assert set(codes) == {401, 429}
+        assert slowest_s < 3.0, "it is 0.1 s where nothing else runs"
+        callers: Callers = gate.app.state.callers
+        assert len(callers) == 6, "nothing of what was wrong is kept as a caller"
