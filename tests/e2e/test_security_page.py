@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tidelog_broker.base.secret_file import read_secrets
 from tidelog_cli.local_cluster import free_ports
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
@@ -105,6 +106,28 @@ def test_from_nothing_to_a_secured_cluster(tmp_path: Path) -> None:
             environment | {"TIDELOG_CA_FILE": str(tmp_path / "orders" / "ca.pem")},
         )
         assert "asks who you are" in anonymous.stderr
+
+
+def test_the_files_by_which_a_secret_is_replaced(tmp_path: Path) -> None:
+    (lines,) = blocks("The cluster's secret is replaced")
+    environment = dict(os.environ) | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    made = run(f"set -e\ntidelog cluster init orders --node log1=127.0.0.1:1\n{lines}", tmp_path, environment)
+    assert made.returncode == 0, made.stderr
+    (old,) = read_secrets(tmp_path / "orders" / "secret")
+    steps = [tuple(read_secrets(tmp_path / "orders" / f"secret.{number}")) for number in (1, 2, 3)]
+    (new,) = steps[2]
+    assert old != new
+    assert steps[:2] == [(old, new), (new, old)]
+    assert all((tmp_path / "orders" / f"secret.{number}").stat().st_mode & 0o077 == 0 for number in (1, 2, 3))
+
+
+def test_revoking_from_the_page(tmp_path: Path) -> None:
+    (lines,) = blocks("Certificates that are revoked")
+    environment = dict(os.environ) | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    issued = "tidelog certs init certs\ntidelog certs issue certs client billing --days 90"
+    told = run(f"set -e\n{issued}\n{lines}", tmp_path, environment)
+    assert told.returncode == 0, told.stderr
+    assert "1 more" in told.stdout
 
 
 def test_a_node_and_a_command_in_tls(tmp_path: Path) -> None:

@@ -141,5 +141,5 @@ class NodeTls:
         for stream in (*doomed, *(stream for stream, der in shown if der is None)):
             stream.abort()
         if doomed:
-            log.warning("%d connections end, as their certificates are revoked by %s", len(doomed), crl)
+            log.warning("certificates are revoked by %s; connections ended: %d", crl, len(doomed))
         return True
