@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -73,7 +74,10 @@ async def test_the_groups_of_all_coordinators_count(founded: Founded, key_file: 
                     await refused(ann, "one-more")
             await join(ann, third)
             await commit(ann, first)
-            await founded.crash(founded.owner(shards.key_of(first), "a"))
+        await flood(founded, await reader(admin, "ben"))
+        mine = [group.name for group in await admin.groups.list() if group.creator == "ben"]
+        assert 1 <= len(mine) <= 3, "of many at once, at all nodes, never more are made than may be"
+        await founded.crash(founded.owner(shards.key_of(first), "a"))
         left = next(iter(founded.nodes))
         async with client(founded.ports[left], key) as ann:
             with pytest.raises(QuotaExceededError):
@@ -83,6 +87,16 @@ async def test_the_groups_of_all_coordinators_count(founded: Founded, key_file: 
             await commit(ann, "one-more")
             with pytest.raises(QuotaExceededError):
                 await commit(ann, first)
+
+
+async def flood(founded: Founded, key: str) -> None:
+    """Make many groups at once, by way of each node."""
+    async with AsyncExitStack() as stack:
+        ports = list(founded.ports.values())[:3]
+        clients = [await stack.enter_async_context(client(port, key)) for port in ports]
+        made = [commit(clients[number % 3], f"flood{number}") for number in range(15)]
+        told = await asyncio.gather(*made, return_exceptions=True)
+    assert all(error is None or isinstance(error, QuotaExceededError) for error in told), told
 
 
 async def test_of_many_that_come_at_once_as_many_are_made_as_may_be(stand: Stand, key_file: Path) -> None:
