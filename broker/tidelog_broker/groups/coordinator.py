@@ -21,6 +21,7 @@ from tidelog_broker.core.groups.positions import GroupBounds, GroupOffsets
 from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.core.topics import PartitionKey, TopicRegistry
 from tidelog_broker.groups.coordinated import Coordinated
+from tidelog_broker.groups.departed import Departed
 from tidelog_broker.groups.descriptions import Descriptions
 from tidelog_broker.groups.sessions import Sessions, Who
 from tidelog_broker.groups.subscriptions import Subscriptions
@@ -106,6 +107,7 @@ class Coordinator:
         self._counted = (0, 0)
         self._groups: dict[str, Coordinated] = {}
         self._sessions = Sessions()
+        self._departed = Departed()
         self._epoch: int | None = None
         """The epoch of that partition in which all this is known; None while this node coordinates nothing."""
         self._topics_seen = 0
@@ -222,6 +224,8 @@ class Coordinator:
 
     def _join(self, asked: pb.GroupHeartbeat, creator: str) -> Coordinated:
         self._check_stays(asked.group)
+        if Who(asked.group, asked.member_id) in self._departed:
+            raise fenced(asked.group)
         is_new = self.is_new(asked.group)
         coordinated = self._groups.get(asked.group)
         if coordinated is None or coordinated.group.member(asked.member_id) is None:
@@ -262,8 +266,9 @@ class Coordinator:
             )
 
     async def _leave(self, asked: pb.GroupHeartbeat) -> pb.GroupHeartbeatReply:
-        coordinated = self._groups.get(asked.group)
-        self._sessions.forget([Who(asked.group, asked.member_id)])
+        coordinated, who = self._groups.get(asked.group), Who(asked.group, asked.member_id)
+        self._sessions.forget([who])
+        self._departed.note(who)
         if coordinated is not None and coordinated.group.remove(asked.member_id):
             coordinated.removed([asked.member_id])
             await asyncio.shield(coordinated.settle())
@@ -306,6 +311,7 @@ class Coordinator:
         self._epoch = None
         groups, self._groups = self._groups, {}
         self._sessions = Sessions()
+        self._departed = Departed()
         self._count()
         for coordinated in groups.values():
             coordinated.fail(_elsewhere())

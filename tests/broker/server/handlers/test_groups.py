@@ -94,6 +94,16 @@ async def test_one_who_leaves_is_followed_at_once(stand: Stand, peer: Peer) -> N
     await ada.leave()  # twice is once
 
 
+async def test_a_join_that_was_overtaken_makes_no_member(stand: Stand, peer: Peer) -> None:
+    """It is answered late, where the coordinator had to be found first, and whoever sent it has gone meanwhile."""
+    await make(peer)
+    late, bob = GroupMember(await stand.peer(), "t"), GroupMember(peer, "t")
+    await late.leave()
+    assert await late.refused() == pb.MEMBER_FENCED
+    await bob.ask()
+    assert bob.held == {0, 1, 2, 3}
+
+
 async def test_one_who_is_silent_expires_and_commits_no_more(node: Node, stand: Stand, peer: Peer) -> None:
     topic_id = await make(peer)
     ada, bob = GroupMember(peer, "t", session_ms=600), GroupMember(await stand.peer(), "t")
