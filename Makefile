@@ -16,10 +16,10 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo up test testall check faults soak bench loadtest clean simulate mutants pipeline kills lock audit sbom sparkbench sparktest check-ruff check-mypy check-basedpyright
+.PHONY: help demo up test testall check faults soak bench loadtest clean simulate mutants pipeline kills lock audit sbom sparkbench sparktest sparkcluster check-ruff check-mypy check-basedpyright
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -93,6 +93,9 @@ sparktest: $(STAMP) ## the tests of the Spark source with another Spark than the
 	  $(BIN)/python -m pip install --disable-pip-version-check --quiet --target .spark-$(SPARK) 'pyspark==$(SPARK).*' && \
 	  touch .spark-$(SPARK)/.installed; }
 	PYTHONPATH=$(CURDIR)/.spark-$(SPARK) $(BIN)/python -m pytest tests/spark
+
+sparkcluster: $(STAMP) ## the connector on executors that have its zip alone: a standalone master and two workers, local-cluster
+	TIDELOG_TEST_SPARK_CLUSTER=1 $(BIN)/python -m pytest tests/spark_cluster
 
 pipeline: $(STAMP) ## flights through two streaming queries of Spark into topics and a picture, killed in the middle (pipeline.svg)
 	@$(BIN)/python -m examples.pipeline

@@ -35,6 +35,7 @@ TARGETS = {
     "sbom",
     "sparkbench",
     "sparktest",
+    "sparkcluster",
 }
 
 

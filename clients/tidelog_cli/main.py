@@ -16,7 +16,21 @@ from typing import Annotated, Final
 import typer
 
 from tidelog.contexts import CONTEXT_VARIABLE
-from tidelog_cli import certs, cluster, consume, contexts, groups, plugins, produce, quotas, security, topics, up, users
+from tidelog_cli import (
+    certs,
+    cluster,
+    consume,
+    contexts,
+    groups,
+    plugins,
+    produce,
+    quotas,
+    security,
+    spark_bundle,
+    topics,
+    up,
+    users,
+)
 from tidelog_cli.failures import EXIT_CODES_HELP, EXIT_FAILED, EXIT_INTERRUPTED, describe, exit_code_of
 from tidelog_cli.loading import interrupts_end_quietly
 from tidelog_cli.parquet import exporting, importing
@@ -40,6 +54,7 @@ OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "cluster": cluster.register,
     "certs": certs.register,
     "context": contexts.register,
+    "spark": spark_bundle.register,
 }
 
 

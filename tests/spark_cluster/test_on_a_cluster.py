@@ -1,0 +1,216 @@
+"""Executors that have the zip and the named libraries, and nothing else: on a standalone cluster, and on a local one.
+
+Each job starts a Java for the driver and one for each executor, so these are run by `make sparkcluster` alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.spark.conftest import Node, started_node
+from tests.spark_cluster.bare_python import bare_python, link_libraries
+from tests.spark_cluster.standalone import SparkPrograms, started_master
+
+from tidelog.contexts import Context, change_contexts, with_context
+from tidelog.security import AccessRule
+from tidelog.sync import Client
+from tidelog_cli.certs import CA, paths
+from tidelog_cli.local_security import secure
+from tidelog_cli.spark_bundle import LIBRARIES, PACKAGES, write_bundle
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.machine,
+    pytest.mark.skipif("TIDELOG_TEST_SPARK_CLUSTER" not in os.environ, reason="takes minutes: make sparkcluster"),
+]
+
+JOB = Path(__file__).with_name("job.py")
+NUMBERS = 1_000
+SPLIT = {"maxRecordsPerPartition": str(NUMBERS // 4)}
+"""Tasks for all executors, though the topic has one partition."""
+
+
+@dataclass(frozen=True)
+class Spark:
+    """Spark's programs, the zip, and a Python for executors that has nothing of the project."""
+
+    programs: SparkPrograms
+    bundle: Path
+    python: Path
+
+    def run(
+        self,
+        master: str,
+        job: list[object],
+        *,
+        python: Path | None = None,
+        settings: dict[str, str] | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> Any:
+        """Submit a job with the zip; `python` in place of the one with the libraries."""
+        program = str(python or self.python)
+        return self.programs.submit(
+            master,
+            job,
+            settings={"spark.submit.pyFiles": str(self.bundle), **(settings or {})},
+            environment={"PYSPARK_DRIVER_PYTHON": program, "PYSPARK_PYTHON": program, **(environment or {})},
+        )
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Spark:
+    directory = tmp_path_factory.mktemp("spark")
+    bundle = write_bundle(directory / "tidelog.zip", replace=False).path
+    return Spark(SparkPrograms.made(directory / "programs"), bundle, bare_python(directory / "python", LIBRARIES))
+
+
+@pytest.fixture(scope="module")
+def master(spark: Spark) -> Iterator[str]:
+    with started_master(spark.programs, workers=2) as master:
+        yield master
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with started_node(tmp_path_factory.mktemp("node")) as node:
+        yield node
+
+
+def make_topics(client: Client, name: str) -> tuple[str, str]:
+    """Make a topic with the numbers, and one to write to."""
+    client.create_topic(f"{name}-in", flush="never")
+    client.create_topic(f"{name}-out", flush="never")
+    with client.producer(f"{name}-in") as producer:
+        producer.send_many([b"%d" % number for number in range(NUMBERS)])
+    return f"{name}-in", f"{name}-out"
+
+
+def project_path() -> str:
+    """Return the path on which this Python finds the project."""
+    origins = [spec.origin for package in PACKAGES if (spec := find_spec(package)) is not None]
+    return os.pathsep.join({str(Path(origin).parents[1]) for origin in origins if origin})
+
+
+def numbers(client: Client, topic: str) -> list[int]:
+    """Return the numbers in a topic of one partition."""
+    found: list[int] = []
+    end = client.list_offsets(topic, "latest")[0].offset
+    offset = 0
+    while offset < end:
+        answer = client.fetch(topic, 0, offset)
+        found += [
+            int(value or b"") for batch in answer.batches for value in batch.columns().column("value").to_pylist()
+        ]
+        assert answer.next_offset > offset
+        offset = answer.next_offset
+    return found
+
+
+def check(client: Client, topic: str, told: Any, python: Path) -> None:
+    """See that all was read and written, on both executors, by the bare Python with what the zip has."""
+    assert (told["rows"], told["total"]) == (NUMBERS, sum(range(NUMBERS)))
+    assert sorted(numbers(client, topic)) == [2 * number for number in range(NUMBERS)]
+    directories, programs, files = zip(*told["tasks"], strict=True)
+    assert len(set(directories)) == 2
+    assert set(programs) == {str(python)}
+    assert all("tidelog.zip/pyspark_tidelog" in file for file in files)
+
+
+def job(options: dict[str, str], topics: tuple[str, str], *, register: bool = True) -> list[object]:
+    reading, writing = {**options, **SPLIT, "subscribe": topics[0]}, {**options, "topic": topics[1]}
+    return [JOB, json.dumps({"reading": reading, "writing": writing, "register": register})]
+
+
+def test_the_zip_is_all_of_the_project_on_driver_and_executors(spark: Spark, master: str, node: Node) -> None:
+    with Client(node.address) as client:
+        topics = make_topics(client, "zip")
+        told = spark.run(master, job({"bootstrap": node.address}, topics))
+        check(client, topics[1], told, spark.python)
+
+
+@contextmanager
+def secured(directory: Path) -> Iterator[tuple[Client, str]]:
+    """Run a node that asks who calls; yield an administrator, and a key that is kept in the context `prod`."""
+    files = secure(directory, ["node"])
+    with (
+        started_node(directory / "node", *files.config("node")) as node,
+        Client(node.address, **files.client_options(node.address)) as admin,
+    ):
+        for topic in ("secured-in", "secured-out"):
+            admin.security.grant(AccessRule("spark", ("consume", "produce"), "topic", topic))
+        key = admin.security.create_key("spark").api_key
+        context = Context((node.address,), api_key=key, ca_file=str(paths(files.certs, CA)[0]))
+        change_contexts(lambda kept: with_context(kept, "prod", context, instead=False, use=False))
+        yield admin, key
+
+
+def test_a_context_of_the_driver_does_and_its_secret_is_written_nowhere(
+    spark: Spark, master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver has the project on its path, as where it is installed, so nobody registers the source."""
+    monkeypatch.setenv("TIDELOG_CONTEXTS", str(tmp_path / "contexts.json"))
+    events = tmp_path / "events"
+    events.mkdir()
+    with secured(tmp_path) as (admin, key):
+        topics = make_topics(admin, "secured")
+        told = spark.run(
+            master,
+            job({"context": "prod"}, topics, register=False),
+            settings={
+                "spark.eventLog.enabled": "true",
+                "spark.eventLog.compress": "false",
+                "spark.eventLog.dir": events.as_uri(),
+            },
+            environment={"PYTHONPATH": project_path(), "TIDELOG_CONTEXTS": os.environ["TIDELOG_CONTEXTS"]},
+        )
+        check(admin, topics[1], told, spark.python)
+    written = [path for place in (spark.programs.directory, events) for path in place.rglob("*") if path.is_file()]
+    texts = {path: path.read_bytes() for path in written}
+    assert b"Physical Plan" in texts[spark.programs.directory / "driver.log"]
+    assert any(b"SparkListenerSQLExecutionStart" in texts[path] for path in texts if path.is_relative_to(events))
+    assert any(path.name == "stderr" and texts[path] for path in texts), "executors write logs"
+    assert [path for path, text in texts.items() if key.encode() in text] == []
+
+
+def test_executors_with_nothing_get_the_libraries_as_an_archive(
+    spark: Spark, master: str, node: Node, tmp_path: Path
+) -> None:
+    nothing = bare_python(tmp_path / "python")
+    libraries = tmp_path / "libraries"
+    libraries.mkdir()
+    link_libraries(libraries, LIBRARIES)
+    with tarfile.open(tmp_path / "libraries.tar", "w", dereference=True) as archive:
+        for path in sorted(libraries.iterdir()):  # Spark refuses an archive with an entry for "."
+            archive.add(path, path.name)
+    lacking = subprocess.run([nothing, "-c", "import pyarrow"], env={}, capture_output=True, check=False)
+    assert b"ModuleNotFoundError" in lacking.stderr
+    with Client(node.address) as client:
+        topics = make_topics(client, "archive")
+        told = spark.run(
+            master,
+            job({"bootstrap": node.address}, topics),
+            python=nothing,
+            settings={
+                "spark.archives": f"{tmp_path / 'libraries.tar'}#libraries",
+                "spark.executorEnv.PYTHONPATH": "libraries",
+            },
+            environment={"PYTHONPATH": str(libraries)},
+        )
+        check(client, topics[1], told, nothing)
+
+
+def test_a_local_cluster(spark: Spark, node: Node) -> None:
+    with Client(node.address) as client:
+        topics = make_topics(client, "local")
+        told = spark.run("local-cluster[2,1,1024]", job({"bootstrap": node.address}, topics))
+        check(client, topics[1], told, spark.python)
