@@ -374,6 +374,7 @@ class Client:
                 `end_offset`: batches that begin there or behind may stay.
                 `nearest`: ask a replica in the client's zone, if there is one that can answer, instead of an owner
                 elsewhere; give `end_offset` where you know that there are records up to it.
+                `topic_id`: of the topic that is meant; a later one of its name is unknown then.
 
         Raises:
             OffsetOutOfRangeError: with the bounds; UnknownTopicError, UnknownPartitionError.

@@ -487,3 +487,10 @@ def told(error: TidelogError) -> str:
 def error_of_local(error: ProtocolError) -> TidelogError:
     """Return the error for a refusal that was raised on this side, before anything was sent."""
     return error_of(error.to_message())
+
+
+def error_of_read(error: ProtocolError, topic: str, partition: int, offset: int) -> TidelogError:
+    """Return the error for a batch that came from a node and cannot be read; `offset`: where it begins."""
+    message = error.to_message()
+    message.message = f"topic {topic!r}, partition {partition}, offset {offset}: {message.message}"
+    return error_of(message)

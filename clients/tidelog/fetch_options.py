@@ -30,6 +30,7 @@ class FetchOptions(TypedDict, total=False):
     until_us: int | None
     end_offset: int | None
     nearest: bool
+    topic_id: bytes
 
 
 def projection_message(

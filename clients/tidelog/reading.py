@@ -14,7 +14,7 @@ from tidelog.errors import (
     TidelogError,
     UnknownTopicError,
     error_of,
-    error_of_local,
+    error_of_read,
     told,
 )
 from tidelog.fetch_options import FETCH_BYTES_DEFAULT, projection_message
@@ -30,6 +30,8 @@ from tidelog_proto.batch import RecordBatch, iter_batches
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX
 
+OFFSETS_PER_REQUEST: Final = 256
+"""Of how many partitions a node is asked at a time where they lie: it may have to open each of them first."""
 _MS: Final = 1000
 
 
@@ -49,6 +51,7 @@ async def fetch(
     until_us: int | None = None,
     end_offset: int | None = None,
     nearest: bool = False,
+    topic_id: bytes = b"",
     control: bool = False,
 ) -> Fetched:
     """Read whole batches from `offset` on, or what is wanted of them; `control`: also those of the broker's own.
@@ -60,7 +63,7 @@ async def fetch(
             f"offset {offset}, max_bytes {max_bytes} (1 to {FETCH_BYTES_MAX}), wait_ms {wait_ms} "
             f"(0 to {FETCH_WAIT_MS_MAX}): one of them is out of range"
         )
-    entry = pb.FetchEntry(partition=partition, offset=offset)
+    entry = pb.FetchEntry(partition=partition, offset=offset, topic_id=topic_id)
     if (wanted := record_filter(key, tag)) is not None:
         entry.filter.CopyFrom(wanted.to_message())
     if (projection := projection_message(columns, since_us, until_us, end_offset)) is not None:
@@ -88,6 +91,8 @@ async def _fetched_from(
     route = await router.topic(topic)
     envelope = pb.Envelope(fetch=request)
     (entry,) = envelope.fetch.entries
+    if entry.topic_id and entry.topic_id != route.topic_id:
+        raise UnknownTopicError(f"the topic {topic!r} that was to be read was deleted; the one of that name is another")
     entry.topic_id = route.topic_id
     partition, offset = entry.partition, entry.offset
     where = [TopicPartition(topic, partition)]
@@ -103,7 +108,7 @@ async def _fetched_from(
     if not result.length and not got_on and offset < known_end:
         raise _lags(reached.connection, topic, partition, offset)
     return Fetched(
-        batches=parse_batches(frame.attachment, offset, control=control),
+        batches=parse_batches(frame.attachment, TopicPartition(topic, partition), offset, control=control),
         next_offset=result.next_offset,
         log_start_offset=result.log_start_offset,
         high_watermark=result.high_watermark,
@@ -117,17 +122,25 @@ def _lags(connection: Connection, topic: str, partition: int, offset: int) -> Ti
     return EpochChangingError(f"{host}:{port} cannot read {topic!r}/{partition} up to offset {offset} yet; try again")
 
 
-def parse_batches(attachment: memoryview, offset: int, *, control: bool = False) -> list[RecordBatch]:
+def parse_batches(
+    attachment: memoryview, where: TopicPartition, offset: int, *, control: bool = False
+) -> list[RecordBatch]:
     """Cut an attachment into batches, without what lies before `offset`; the broker's own with `control` only.
 
     Raises:
-        CorruptBatchError, UnsupportedBatchError: the bytes are damaged, or of a newer version.
+        CorruptBatchError, UnsupportedBatchError: the bytes are damaged, or of a newer version; says where.
     """
+    wanted: list[RecordBatch] = []
+    at = offset
     try:
-        parsed = [RecordBatch.parse(view).slice_from(offset) for view in iter_batches(attachment)]
+        for view in iter_batches(attachment):
+            batch = RecordBatch.parse(view).slice_from(offset)
+            at = batch.end_offset
+            if len(batch) and (control or not batch.control):
+                wanted.append(batch)
     except ProtocolError as error:
-        raise error_of_local(error) from error
-    return [batch for batch in parsed if len(batch) and (control or not batch.control)]
+        raise error_of_read(error, where.topic, where.partition, at) from error
+    return wanted
 
 
 class OffsetSearch:
@@ -170,16 +183,21 @@ class OffsetSearch:
                 self._note([partition], one)
             else:
                 groups.setdefault(one.connection, (one, []))[1].append(partition)
-        asked = [(one, part) for one, group in groups.values() for part in in_requests(group)]
-        answers = await asyncio.gather(*(self._ask(one, part) for one, part in asked), return_exceptions=True)
-        for (_, partitions), answer in zip(asked, answers, strict=True):
-            if answer is not None:
-                self._note(partitions, answer)
+        await asyncio.gather(*(self._ask_in_turn(one, group) for one, group in groups.values()))
         if any(isinstance(failure, UnknownTopicError) for failure in self.failures.values()):
             self.found.clear()  # the name may stand for another topic now
         for failure in sorted(self.failures.values(), key=lambda each: each.retriable):
             raise failure
         return {partition: self.found[partition] for partition in self._wanted}
+
+    async def _ask_in_turn(self, reached: Reached, group: list[int]) -> None:
+        """Ask a node for some partitions after the others, until it fails: what is left fails with it."""
+        for start in range(0, len(group), OFFSETS_PER_REQUEST):
+            try:
+                await self._ask(reached, group[start : start + OFFSETS_PER_REQUEST])
+            except TidelogError as failure:
+                self._note(group[start:], failure)
+                return
 
     async def _ask(self, reached: Reached, group: list[int]) -> None:
         route = await self._router.topic(self._topic)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from tidelog.errors import BadReplyError, TidelogError, error_of, error_of_local
+from tidelog.errors import BadReplyError, TidelogError, error_of, error_of_read
 from tidelog.model import TopicPartition
 from tidelog.prefetch import Credit, Window
 from tidelog_proto.batch import RecordBatch, iter_batches
@@ -141,7 +141,7 @@ class Subscription:
                     )
                     position = batch.end_offset
         except ProtocolError as error:
-            raise error_of_local(error) from error
+            raise error_of_read(error, where.topic, where.partition, position) from error
         if self._filtered and next_offset > position:
             accepted.append(_nothing(position, next_offset))
         self.positions[where] = max(position, next_offset)

@@ -10,8 +10,10 @@ import pyarrow as pa
 
 from pyspark_tidelog.columns import constants
 from pyspark_tidelog.errors import DataLossError
+from tidelog.errors import error_of_read
 from tidelog.joined_batches import Joiner, wire_batch
 from tidelog.ranges import Fetch, OffsetRange, fetch_range
+from tidelog_proto.errors import ProtocolError
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -23,7 +25,7 @@ def read_batches(
 
     Raises:
         DataLossError: records of the range are gone and `fail_on_data_loss` is on; otherwise a warning is logged.
-        TidelogError: the client's, when the broker cannot be asked.
+        TidelogError: the client's, when the broker cannot be asked; CorruptBatchError for a batch that cannot be read.
     """
     joiner = Joiner(schema, constants(wanted.topic, wanted.partition), max_records=max_records)
 
@@ -31,7 +33,11 @@ def read_batches(
         _lost(wanted, start, end, fail_on_data_loss=fail_on_data_loss)
 
     for batch in fetch_range(wanted, fetch, lost):
-        yield from joiner.add(wire_batch(batch, schema).cut(wanted.start, wanted.end))
+        try:
+            piece = wire_batch(batch, schema)
+        except ProtocolError as error:
+            raise error_of_read(error, wanted.topic, wanted.partition, batch.base_offset) from error
+        yield from joiner.add(piece.cut(wanted.start, wanted.end))
     yield from joiner.finish()
 
 

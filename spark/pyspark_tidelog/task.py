@@ -1,4 +1,4 @@
-"""A task of Spark: one range of one partition, read with a connection of its own. Batch reads and streams share it.
+"""A task of Spark: one range of one partition, read with its Python worker's client. Batch reads and streams share it.
 
 `RangePartition` and `RangeReader` travel to the tasks pickled.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 from collections.abc import Iterator
 from typing import Final
 
@@ -14,17 +15,20 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_tidelog.errors import DataLossError
+from pyspark_tidelog.kept_client import KeptClient
 from pyspark_tidelog.options import ReadOptions
 from pyspark_tidelog.plan import EVERYTHING, LogClient
 from pyspark_tidelog.reader import read_batches
 from tidelog.client_options import ClientOptions
-from tidelog.errors import UnknownTopicError
+from tidelog.errors import TidelogError, UnknownTopicError
 from tidelog.model import Fetched
 from tidelog.ranges import OffsetRange, fetch_options
 from tidelog.sync import Client
 
 ZONE_VARIABLE: Final = "TIDELOG_ZONE"
 """Where an executor says in which zone it runs, if the option `zone` does not."""
+KEPT: Final = KeptClient[Client]()
+"""Of the tasks of this process."""
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -55,10 +59,13 @@ class RangeReader:
 
     def client(self) -> Client:
         """Return a new client as the options say; it is for the caller to close."""
-        access, options = self._options.access, self._options
-        zone = (options.zone or os.environ.get(ZONE_VARIABLE, "")) if options.nearest else ""
-        client_options: ClientOptions = {**access.client_options, "zone": zone}
+        access = self._options.access
+        client_options: ClientOptions = {**access.client_options, "zone": self._zone}
         return Client(access.bootstrap, **client_options)
+
+    @property
+    def _zone(self) -> str:
+        return (self._options.zone or os.environ.get(ZONE_VARIABLE, "")) if self._options.nearest else ""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range.
@@ -68,16 +75,28 @@ class RangeReader:
         """
         if not isinstance(partition, RangePartition):  # what Spark makes of an empty list of partitions
             return
-        with self.client() as client:
-            if self._is_planned_topic(client, partition):
-                yield from self._read(client, partition.wanted)
+        # Credentials travel with each task anew, so they are the same when their bytes are.
+        asked_as = pickle.dumps((self._options.access, self._zone))
+        with KEPT.lent(asked_as, self.client) as client:
+            try:
+                yield from self._read(client, partition)
+            except UnknownTopicError as error:
+                self._lost_topic(partition.wanted.topic, error)
 
-    def _read(self, client: LogClient, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+    def _read(self, client: LogClient, partition: RangePartition) -> Iterator[pa.RecordBatch]:
+        wanted = partition.wanted
         options = self.narrowed.options(fetch_options(wanted, self._schema))
         options["nearest"] = self._options.nearest
+        options["topic_id"] = partition.topic_id  # each fetch: a topic may be made anew between two of them
 
         def fetch(offset: int) -> Fetched:
-            return client.fetch(wanted.topic, wanted.partition, offset, **options)
+            try:
+                return client.fetch(wanted.topic, wanted.partition, offset, **options)
+            except TidelogError as error:  # most do not say where; Spark shows the note below the error
+                error.add_note(
+                    f"while a task read topic {wanted.topic!r}, partition {wanted.partition}, offset {offset}"
+                )
+                raise
 
         return read_batches(
             wanted,
@@ -87,16 +106,9 @@ class RangeReader:
             fail_on_data_loss=self._options.fail_on_data_loss,
         )
 
-    def _is_planned_topic(self, client: LogClient, partition: RangePartition) -> bool:
-        """Whether the topic is still the one that the range was planned for; if not, its records are lost."""
-        topic = partition.wanted.topic
-        try:
-            if client.topic(topic).topic_id == partition.topic_id or not partition.topic_id:
-                return True
-            message = f"topic {topic!r} was deleted and made again since this read was planned."
-        except UnknownTopicError:
-            message = f"topic {topic!r} was deleted since this read was planned."
+    def _lost_topic(self, topic: str, error: UnknownTopicError) -> None:
+        """The topic is not, or no more, the one that the range was planned for: its records are lost."""
+        message = f"topic {topic!r} was deleted since this read was planned"
         if self._options.fail_on_data_loss:
-            raise DataLossError(f"{message} Load it again.")
-        _LOG.warning("%s Its records are skipped.", message)
-        return False
+            raise DataLossError(f"{message} ({error}). Load it again.") from error
+        _LOG.warning("%s (%s). Its records are skipped.", message, error)

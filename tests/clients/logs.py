@@ -123,6 +123,9 @@ class FakeClient:
 
     def fetch(self, topic: str, partition: int, offset: int, **options: Unpack[FetchOptions]) -> Fetched:
         self.options = options
+        wanted = options.get("topic_id")
+        if wanted and wanted != self.topic(topic).topic_id:
+            raise UnknownTopicError(f"another topic {topic!r}")
         return self.logs[topic][partition].fetch(offset)
 
     def _offset(self, log: FakeLog, at: Literal["earliest", "latest"] | datetime | int) -> Offset:

@@ -8,6 +8,7 @@ from tests.clients.fake_node import FakeConnection, FakeNode
 
 from tidelog import reading
 from tidelog.errors import BadReplyError, CorruptBatchError, InvalidRequestError, UnknownTopicError
+from tidelog.model import TopicPartition
 from tidelog.pool import ConnectionPool, Identity
 from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
@@ -32,10 +33,11 @@ def stored(base_offset: int, *values: bytes, control: bool = False) -> bytes:
 
 def test_batches_are_cut_trimmed_and_cleared_of_the_brokers_own() -> None:
     attachment = b"".join([stored(0, b"a"), stored(1, b"b", b"c"), stored(3, b"x", control=True), stored(4, b"d")])
-    batches = reading.parse_batches(memoryview(attachment), 2)
+    where = TopicPartition("t", 3)
+    batches = reading.parse_batches(memoryview(attachment), where, 2)
     assert [(batch.base_offset, batch.values()) for batch in batches] == [(2, [b"c"]), (4, [b"d"])]
-    with pytest.raises(CorruptBatchError):
-        reading.parse_batches(memoryview(attachment[:-1]), 0)
+    with pytest.raises(CorruptBatchError, match="topic 't', partition 3, offset 4: "):
+        reading.parse_batches(memoryview(attachment[:-1]), where, 0)
 
 
 @pytest.mark.parametrize("wrong", [{"offset": -1}, {"max_bytes": 0}, {"max_bytes": 1 << 30}, {"wait_ms": 10**7}])
@@ -70,6 +72,17 @@ async def test_a_commit_for_a_topic_that_was_made_anew(node: FakeNode, router: R
     assert held.next_offset == 1
     with pytest.raises(UnknownTopicError):
         await reading.commit(router, "g", "t", {0: 2}, reset=False, note="", topic_id=b"t".ljust(16, b"\0"))
+
+
+async def test_a_fetch_of_one_topic_is_not_answered_by_a_later_one_of_its_name(node: FakeNode, router: Router) -> None:
+    meant = (await router.topic("t")).topic_id
+    assert (await reading.fetch(router, "t", 0, 0, topic_id=meant)).next_offset == 0
+    node.add_topic("t", topic_id=b"anew".ljust(16))
+    await router.refresh("t")
+    with pytest.raises(UnknownTopicError, match="is another"):
+        await reading.fetch(router, "t", 0, 0, topic_id=meant)
+    assert (await reading.fetch(router, "t", 0, 0)).next_offset == 0
+    assert (await reading.fetch(router, "t", 0, 0, topic_id=b"anew".ljust(16))).next_offset == 0
 
 
 async def test_positions_of_an_unknown_topic(router: Router) -> None:

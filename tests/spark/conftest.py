@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_tidelog import local_spark
+from pyspark_tidelog.task import KEPT
 from tidelog.sync import Client
 
 READY_TIMEOUT_S = 60
@@ -51,6 +52,13 @@ class Node:
         ) as page:
             lines = page.read().decode().splitlines()
         return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+
+
+@pytest.fixture(autouse=True)
+def _no_kept_client() -> Iterator[None]:
+    """Close what tasks keep that a test has run in this process."""
+    yield
+    KEPT.close()
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from tests.proto.derived_batches import END_OFFSET, STARTS, compacted_log, survi
 from pyspark_tidelog.columns import arrow_schema
 from pyspark_tidelog.errors import DataLossError
 from pyspark_tidelog.reader import read_batches
-from tidelog.errors import NodeUnreachableError
+from tidelog.errors import CorruptBatchError, NodeUnreachableError
 from tidelog.model import Fetched
 from tidelog.ranges import Fetch, OffsetRange, fetch_range
 from tidelog_proto.batch import RecordBatch
@@ -49,6 +49,14 @@ def test_nothing_is_fetched_behind_the_range() -> None:
     log = log_of(*[10] * 8)
     assert read(log.fetch, 5, 35) == list(range(5, 35))
     assert log.fetched_at == [5, 20]
+
+
+def test_a_batch_that_does_not_decode_says_where_it_is() -> None:
+    log = log_of(10, 10)
+    garbage = log.batches[1]
+    log.batches[1] = RecordBatch(garbage.header, b"\x00garbage" * 10)
+    with pytest.raises(CorruptBatchError, match="topic 't', partition 0, offset 10: "):
+        read(log.fetch, 0, 20)
 
 
 def test_the_next_fetch_is_under_way_while_a_batch_is_used() -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from tests.broker.issuer import Issuer
-from tests.spark.conftest import started_node
+from tests.spark.conftest import needs_spark_4_1, started_node
 
 from pyspark_tidelog.errors import OptionError
 from pyspark_tidelog.options import parse_options
@@ -164,6 +164,7 @@ def test_each_operation_by_nobody_the_wrong_the_revoked_and_the_right(secured: S
 
 @pytest.mark.long
 @pytest.mark.spark
+@needs_spark_4_1
 def test_the_whole_way_and_no_secret_in_plans_or_checkpoints(
     secured: Secured, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

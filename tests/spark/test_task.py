@@ -10,6 +10,8 @@ from tests.clients.logs import FakeClient, FakeLog, numbered
 from pyspark_tidelog import DataLossError, task
 from pyspark_tidelog.options import parse_options
 from pyspark_tidelog.task import RangePartition, RangeReader
+from tidelog.errors import LimboError
+from tidelog.model import Fetched
 from tidelog.ranges import OffsetRange
 
 SCHEMA = pa.schema([pa.field("offset", pa.int64())])
@@ -46,10 +48,40 @@ def test_another_topic_of_the_same_name_is_not_read(
         fake.logs.clear()
     else:
         fake.made["t"] = 1
-    with pytest.raises(DataLossError, match="was deleted"):
+    with pytest.raises(DataLossError, match="topic 't' was deleted"):
         list(reader().read(planned))
     assert list(reader(failOnDataLoss="false").read(planned)) == []
     assert "skipped" in caplog.text
+
+
+def test_a_topic_that_is_made_anew_between_two_fetches_is_not_mixed_in(
+    fake: FakeClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    planned = RangePartition(WANTED, fake.topic("t").topic_id)
+    (log,) = fake.logs["t"]
+    log.batches_per_fetch = 1
+    first = log.fetch
+
+    def once(offset: int) -> Fetched:
+        fake.made["t"] = 1
+        return first(offset)
+
+    monkeypatch.setattr(log, "fetch", once)
+    with pytest.raises(DataLossError, match="was deleted since this read was planned"):
+        list(reader().read(planned))
+    fake.made.clear()
+    assert offsets(reader(failOnDataLoss="false", maxRecordsPerBatch="5").read(planned)) == list(range(10, 30))
+    assert "skipped" in caplog.text
+
+
+def test_a_failure_says_what_was_read(fake: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(offset: int) -> Fetched:
+        raise LimboError("the copy is damaged")
+
+    monkeypatch.setattr(fake.logs["t"][0], "fetch", fails)
+    with pytest.raises(LimboError) as caught:
+        list(reader().read(RangePartition(WANTED, b"")))
+    assert caught.value.__notes__ == ["while a task read topic 't', partition 0, offset 10"]
 
 
 def test_a_task_reads_nearby_where_it_is_told_to(fake: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
