@@ -94,8 +94,8 @@ sparktest: $(STAMP) ## the tests of the Spark source with another Spark than the
 	  touch .spark-$(SPARK)/.installed; }
 	PYTHONPATH=$(CURDIR)/.spark-$(SPARK) $(BIN)/python -m pytest tests/spark
 
-sparkcluster: $(STAMP) ## the connector on executors that have its zip alone: a standalone master and two workers, local-cluster; 10,000 partitions
-	TIDELOG_TEST_SPARK_CLUSTER=1 $(BIN)/python -m pytest tests/spark_cluster tests/spark/test_accidents_with_spark.py
+sparkcluster: $(STAMP) ## the connector on executors that have its zip alone: a standalone master and two workers, local-cluster
+	$(BIN)/python -m pytest tests/spark_cluster
 
 pipeline: $(STAMP) ## flights through two streaming queries of Spark into topics and a picture, killed in the middle (pipeline.svg)
 	@$(BIN)/python -m examples.pipeline

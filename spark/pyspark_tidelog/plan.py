@@ -120,14 +120,16 @@ def starts_of(options: ReadOptions, client: LogClient, losses: Losses) -> Stream
     return StreamPosition(begins, {at.topic: topics[at.topic].topic_id.hex() for at in begins})
 
 
-def standing_of(options: ReadOptions, client: LogClient) -> Standing:
+def standing_of(options: ReadOptions, client: LogClient, *, all_named: bool = False) -> Standing:
     """Look at what there is of the chosen partitions; topics that are gone, or not there yet, are left out.
 
     Raises:
+        OptionError: with `all_named`: a topic or partition that the options name is not there.
         TidelogError: the client's, when the broker cannot be asked.
     """
     topics = {topic.name: topic for topic in client.topics()}
-    partitions = select_present(options.selection, {name: topic.partition_count for name, topic in topics.items()})
+    chosen = select if all_named else select_present
+    partitions = chosen(options.selection, {name: topic.partition_count for name, topic in topics.items()})
     bounds = _bounds(client, partitions)
     return Standing(bounds, {at.topic: topics[at.topic].topic_id.hex() for at in bounds})
 

@@ -4,7 +4,8 @@ One reader lives as long as the query, in a process of its own beside the driver
 travel to the tasks, which connect by themselves. Spark keeps the positions (`stream_offsets.py`) in its checkpoint.
 
 Before Spark 4.2 a Python source is asked for the latest offset without being told where the stream stands: then all
-that there is is one micro-batch, and options that limit it are refused.
+that there is is one micro-batch, options that limit it are refused, and what was lost, and which partitions are new, is
+seen when the micro-batch is planned.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pyspark_tidelog.stream_offsets import (
     StreamPosition,
     advance,
     backlog_of,
+    begun,
     parse_position,
     ranges_between,
 )
@@ -42,6 +44,9 @@ else:
         class SupportsTriggerAvailableNow:
             """Spark does not know it yet."""
 
+
+TELLS_START: Final = SupportsTriggerAvailableNow.__module__ != __name__
+"""Whether this Spark says where a stream stands when it asks where the next micro-batch ends."""
 
 WARNINGS_MAX: Final = 1_000
 """So many losses are told of in a query."""
@@ -94,7 +99,9 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start is None:
             if self._options.max_offsets or self._options.min_offsets:
                 raise OptionError("'maxOffsetsPerTrigger' and 'minOffsetsPerTrigger' need Spark 4.2 or newer.")
-            return _all_of(self._standing()).to_json()
+            # Where a query begins Spark asks later: an end without a topic that is named would stay in the checkpoint.
+            all_named = self._options.fail_on_data_loss
+            return _all_of(standing_of(self._options, self._connected(), all_named=all_named)).to_json()
         begin = parse_position(start)
         if self._target is not None and not self._has_begun and _is_ahead(begin, self._target):
             self._target = self._standing()  # it was taken before it was known where the query begins
@@ -123,8 +130,14 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._standing()
 
     def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> Sequence[RangePartition]:
-        """Return the ranges of a micro-batch; the same for the same positions, always."""
+        """Return the ranges of a micro-batch; the same for the same positions, always (but see `begun`).
+
+        Raises:
+            DataLossError, TidelogError: before Spark 4.2 only, as `begun` and `standing_of`.
+        """
         begin, stop = parse_position(start), parse_position(end)
+        if not TELLS_START:
+            begin = begun(begin, stop, self._standing, self._losses())
         return [
             RangePartition(wanted, bytes.fromhex(stop.topic_ids.get(wanted.topic, "")))
             for wanted in split(ranges_between(begin, stop), self._options.min_partitions, self._options.max_records)

