@@ -24,7 +24,7 @@ from tests.spark_cluster.standalone import SparkPrograms, started_master
 from tidelog.contexts import Context, change_contexts, with_context
 from tidelog.security import AccessRule
 from tidelog.sync import Client
-from tidelog_cli.certs import CA, paths
+from tidelog_cli.certs_files import CA, paths
 from tidelog_cli.local_security import secure
 from tidelog_cli.spark_bundle import LIBRARIES, PACKAGES, write_bundle
 
