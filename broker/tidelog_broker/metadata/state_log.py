@@ -32,14 +32,15 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, columns_of, encode_batch, iter_batches
 from tidelog_proto.errors import NATURE, ProtocolError
 from tidelog_proto.header import unpack_header
-from tidelog_proto.limits import MIB
+from tidelog_proto.limits import KIB, MIB
 
 log = logging.getLogger(__name__)
 
 SNAPSHOT_AFTER_BYTES: Final = 16 * MIB
 """A snapshot is written when the log has grown by this much, and by four times its own size, since the last."""
 
-_READ_BYTES: Final = 4 * MIB
+_READ_BYTES: Final = 256 * KIB
+"""What is applied at once: others have their turn in between."""
 WRITE_TIMEOUT_S: Final = 20.0
 _READY_TIMEOUT_S: Final = 5.0
 RECORDS_PER_BATCH: Final = 10_000
@@ -82,6 +83,8 @@ class StateLog:
         self._snapshotting = False
         self._unsettled = 0
         """Appends on their way, those included whose writers have stopped waiting."""
+        self._applying = asyncio.Lock()
+        """Held by who applies: where a log comes here all who ask wait for it, and it is to be read once."""
         self._barring = 0
         """Those of them that take something back: a snapshot begun now would say it once more behind them."""
 
@@ -117,15 +120,18 @@ class StateLog:
             ProtocolError: the log cannot be read.
         """
         partition = self._partition
-        if self.applied < partition.state.log_start:
-            self.forget()  # what was taken back since is not in the snapshot that the log begins with now
-        offset = max(self.applied, partition.state.log_start)
-        while offset < partition.state.high_watermark:
-            buffers = await partition.reader.read_log(offset, _READ_BYTES)
-            if not buffers:
-                return
-            for buffer in buffers:
-                offset = max(offset, self.take(buffer))
+        if partition.state.log_start <= self.applied >= partition.state.high_watermark:
+            return
+        async with self._applying:
+            if self.applied < partition.state.log_start:
+                self.forget()  # what was taken back since is not in the snapshot that the log begins with now
+            offset = max(self.applied, partition.state.log_start)
+            while offset < partition.state.high_watermark:
+                buffers = await partition.reader.read_log(offset, _READ_BYTES)
+                if not buffers:
+                    return
+                for buffer in buffers:
+                    offset = max(offset, self.take(buffer))
 
     def forget(self) -> None:
         """Forget what was applied, if a snapshot alone does not outdate it."""

@@ -82,6 +82,31 @@ async def test_snapshots_keep_the_log_short_and_the_state_whole(stand: Stand, en
     assert found.next_offset == 119
 
 
+async def test_all_who_ask_a_new_coordinator_wait_for_one_reading(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await with_groups(await stand.start(offsets_partitions=1))
+    peer = await stand.peer()
+    topic = await peer.create()
+    await peer.publish(topic.topic_id, batch(*[b"x"] * 300))
+    for number in range(1, 20):
+        await commit(peer, topic.topic_id, number, "g")
+    await stand.stop()
+    node = await stand.start(offsets_partitions=1)
+    shard = node.broker.groups.at(0)
+    applied: list[int] = []
+    take = shard.log.take
+
+    def counted(buffer: memoryview) -> int:
+        applied.extend(RecordBatch.parse(view).base_offset for view in iter_batches(buffer))
+        return take(buffer)
+
+    monkeypatch.setattr(shard.log, "take", counted)
+    await asyncio.gather(*(shard.coordinator.ready() for _ in range(20)))
+    assert applied == sorted(set(applied)), "each has applied all of it, and held up the rest of the node"
+    assert len(applied) >= 19
+
+
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("operation", ["unlink", "sync"])
 async def test_a_crash_during_a_snapshot_loses_nothing(stand: Stand, operation: str) -> None:
