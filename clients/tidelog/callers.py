@@ -54,6 +54,8 @@ class Naming:
 
     def __init__(self, caller: Caller | None) -> None:
         self.caller = caller
+        self.is_throttled = False
+        """Whether a node has said anything of the caller's quota."""
         self._throttles: WeakKeyDictionary[Connection, Throttle] = WeakKeyDictionary()
         """What nodes have said of the caller's quota, beside that of the connections, which others share."""
 
@@ -70,17 +72,16 @@ class Naming:
 
     def throttles(self, connection: Connection) -> list[Throttle]:
         """Return what holds up what is published over a connection: the client's own quota, and the caller's."""
-        own = self._throttles.get(connection) if self._throttles else None
+        own = self._throttles.get(connection)
         return [throttle for throttle in (connection.throttle, own) if throttle is not None]
 
     def heard(self, envelope: pb.Envelope, connection: Connection) -> None:
-        """Note what an answer says of the caller's quota."""
-        if not envelope.caller_throttle_ms:
-            return
+        """Note what an answer with `caller_throttle_ms` says of the caller's quota."""
         throttle = self._throttles.get(connection)
         if throttle is None:
             loop = asyncio.get_running_loop()
             throttle = self._throttles[connection] = Throttle(loop, connection.name, connection.count_throttled)
+            self.is_throttled = True
         throttle.heard(envelope, envelope.caller_throttle_ms)
 
     def learn_from(self, envelope: pb.Envelope, error: TidelogError) -> None:

@@ -98,6 +98,7 @@ class Sender:
     ) -> None:
         self.topic_id = b""
         self._router = router
+        self._naming = router.naming
         self._topic = topic
         self._acks = acks
         self._loop = loop
@@ -172,8 +173,9 @@ class Sender:
                 batch = None if connection is None else lane.next_to_send(now, now_us)
                 if connection is not None and batch is not None:
                     shipments.setdefault(connection, []).append(Shipment(lane, batch))
-                    for throttle in self._router.naming.throttles(connection):
-                        throttle.published(batch.encoded.length)
+                    if connection.throttle is not None or self._naming.is_throttled:
+                        for throttle in self._naming.throttles(connection):
+                            throttle.published(batch.encoded.length)
                     if lane.has_more:
                         going_on.append(lane)
                 else:
@@ -203,11 +205,12 @@ class Sender:
         if not connection.ready:
             connection.when_ready(partial(self.wake, lane))
             return None
-        for throttle in self._router.naming.throttles(connection):
-            if not throttle.may_publish():
-                throttle.when_open((self, lane.partition), partial(self.wake, lane))
-                self._expire_later(lane)
-                return None
+        if connection.throttle is not None or self._naming.is_throttled:
+            for throttle in self._naming.throttles(connection):
+                if not throttle.may_publish():
+                    throttle.when_open((self, lane.partition), partial(self.wake, lane))
+                    self._expire_later(lane)
+                    return None
         return connection
 
     def _is_gone(self) -> bool:
@@ -304,7 +307,7 @@ class Sender:
                 self._topic, partition, connection, partial(self._abandoned, shipment)
             )
         try:
-            self._router.naming.name(envelope, connection)
+            self._naming.name(envelope, connection)
             connection.ask(
                 envelope,
                 parts,
@@ -313,7 +316,8 @@ class Sender:
                 answered=partial(self._answered, connection, shipments, envelope),
             )
         except TidelogError as error:
-            self._came_back(connection, shipments)
+            if connection.throttle is not None or self._naming.is_throttled:
+                self._came_back(connection, shipments)
             self._failed(shipments, error)
             return
         if self._meter is not None:
@@ -322,17 +326,18 @@ class Sender:
 
     def _came_back(self, connection: Connection, shipments: Sequence[Shipment]) -> None:
         """Count as on their way no more what a node bounds."""
-        for throttle in self._router.naming.throttles(connection):
+        for throttle in self._naming.throttles(connection):
             throttle.answered(sum(shipment.batch.encoded.length for shipment in shipments))
 
     def _answered(
         self, connection: Connection, shipments: list[Shipment], asked: pb.Envelope, answer: Frame | TidelogError
     ) -> None:
-        if not isinstance(answer, TidelogError):
-            self._router.naming.heard(answer.envelope, connection)
-        self._came_back(connection, shipments)
+        if not isinstance(answer, TidelogError) and answer.envelope.caller_throttle_ms:
+            self._naming.heard(answer.envelope, connection)
+        if connection.throttle is not None or self._naming.is_throttled:
+            self._came_back(connection, shipments)
         if isinstance(answer, TidelogError):
-            self._router.naming.learn_from(asked, answer)
+            self._naming.learn_from(asked, answer)
             self._failed(shipments, answer)
             return
         try:
