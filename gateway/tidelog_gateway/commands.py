@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from tidelog_gateway.settings import GatewaySettings
+from tidelog_proto.core_files import leave_no_core_files
 from tidelog_proto.loopback import is_loopback
 from tidelog_proto.settings import SettingsError, load_settings
 
@@ -53,6 +54,7 @@ def gateway(
         # Until the server takes signals itself, Ctrl-C ends the process as the system does it: an exception in the
         # middle of building data models comes out as somebody else's error.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    leave_no_core_files()
     from tidelog_gateway.server import serve  # noqa: PLC0415 # the web framework is not loaded for `tidelog --help`
 
     try:

@@ -25,6 +25,7 @@ from tidelog_broker.node.admitting import IdentityError
 from tidelog_broker.node.join import open_founding
 from tidelog_broker.node.node import Node
 from tidelog_broker.storage.io.errors import NodeDirError
+from tidelog_proto.core_files import leave_no_core_files
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.settings import SettingsError, load_settings
 
@@ -109,6 +110,7 @@ def node(
 
 async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
     """Open the data directory, start the node, print the ready line, serve until a signal."""
+    leave_no_core_files()
     loop = asyncio.get_running_loop()
     opened = await open_founding(settings, replaces=replaces)
     _warn_of_loopback(opened.settings)
