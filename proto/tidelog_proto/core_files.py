@@ -6,8 +6,8 @@ import resource
 from typing import Final
 
 NOT_WORTH_IT: Final = 1
-"""Bytes: too few for any file. Where Linux hands cores to a program (`core_pattern` with a pipe) it does so whatever the
-bound is, but for this one (core(5), `do_coredump`).
+"""Bytes: too few for any file. Where Linux hands cores to a program (`core_pattern` with a pipe) it does so whatever
+the bound is, but for this one (`do_coredump` in the kernel).
 """
 
 
