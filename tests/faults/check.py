@@ -133,7 +133,7 @@ def judge(
         _check_routed(verdict, history, key, truth, routed)
         _check_order(verdict, history, key, truth)
         readers = {reader: runs for (reader, of), runs in history.runs.items() if of == key}
-        begun = {reader: history.begun.get((reader, key), 0) for reader in readers}
+        begun = {reader: history.begun.get((reader, key), (0, 0)) for reader in readers}
         _check_reads(verdict, key, truth, readers, begun)
         for reader in sorted(reader for reader, keys in (must_end or {}).items() if key in keys):
             end = readers[reader][-1].end if reader in readers else 0
@@ -285,12 +285,14 @@ def _check_reads(
     key: Key,
     truth: array[int],
     readers: Mapping[str, Sequence[Run]],
-    begun: Mapping[str, int],
+    begun: Mapping[str, tuple[int, int]],
 ) -> None:
     """Hold what was delivered against what is stored, and each reader's progress against the offsets."""
     wrong: dict[int, set[int]] = {}
     for reader, runs in readers.items():
-        position = begun[reader]
+        position, latest = begun[reader]
+        if runs and position < runs[0].first <= latest:
+            position = runs[0].first
         for run in runs:
             if run.first < position:
                 verdict.add(Fault.REPEATED, f"{key}: {reader} had read to {position} and got {run.first}")

@@ -96,12 +96,14 @@ class History:
     def __init__(self) -> None:
         self.sent: defaultdict[Key, Sent] = defaultdict(Sent)
         self.runs: dict[tuple[str, Key], list[Run]] = {}
-        self.begun: dict[tuple[str, Key], int] = {}
-        """Where readers began that did not begin at 0."""
+        self.begun: dict[tuple[str, Key], tuple[int, int]] = {}
+        """Where readers began that did not begin at 0: there, or behind that as far as the second offset at most."""
         self.stale: list[Answer] = []
         self.asked: Counter[str] = Counter()
         self.committed: defaultdict[tuple[str, Key], int] = defaultdict(int)
         """Positions that groups have committed, acknowledged."""
+        self.tried: defaultdict[tuple[str, Key], int] = defaultdict(int)
+        """Positions that groups have been asked to commit. What has no outcome may come about later."""
         self.errors: Counter[str] = Counter()
         """What clients complained of, by the error's name; for the report, no fault by itself."""
         self.denials: list[str] = []
@@ -163,9 +165,9 @@ class History:
         """From now on there may be a quorum."""
         self._without_quorum = None
 
-    def begin(self, reader: str, key: Key, offset: int) -> None:
-        """A reader begins here, and not at 0."""
-        self.begun[reader, key] = offset
+    def begin(self, reader: str, key: Key, offset: int, *, latest: int = 0) -> None:
+        """A reader begins here, and not at 0; perhaps behind that, at `latest` at most."""
+        self.begun[reader, key] = offset, max(offset, latest)
 
     def read(self, reader: str, key: Key, offset: int, numbers: Sequence[int]) -> None:
         """A reader was given these records, the first of them at `offset`."""

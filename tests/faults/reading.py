@@ -92,7 +92,10 @@ async def be_member(world: World, client: Client, topic: str) -> None:
         try:
             held = await told_positions(world, client, topic)
             for partition, offset in held.items():
-                world.history.begin(reader, Key(topic, partition), offset)
+                key = Key(topic, partition)
+                # A commit without an outcome may come about after the position was told, and before it is a member.
+                latest = 0 if session % 2 else world.history.tried[group, key]
+                world.history.begin(reader, key, offset, latest=latest)
             if session % 2:
                 start = {key.partition: held.get(key.partition, 0) for key in world.partitions_of(topic)}
                 consumer = client.consumer(topic, start=start, partitions="all")
@@ -118,6 +121,7 @@ async def _read_session(world: World, client: Client, consumer: Consumer, topic:
         assert got is not None
         key = Key(topic, got.partition)
         take(world, reader, key, got.batch)
+        world.history.tried[group, key] = max(world.history.tried[group, key], got.batch.end_offset)
         stands = await _commit(client, consumer, group, TopicPartition(topic, got.partition), got.batch.end_offset)
         world.history.committed[group, key] = max(world.history.committed[group, key], stands)
 

@@ -277,6 +277,14 @@ def test_a_reader_that_begins_late_has_skipped_unless_it_says_so() -> None:
     assert scene.judge().total == 0
 
 
+@pytest.mark.parametrize(("latest", "skipped"), [(2, 1), (3, 0), (4, 0)])
+def test_a_member_may_begin_where_an_earlier_one_tried_to_commit(latest: int, skipped: int) -> None:
+    scene = Scene()
+    scene.history.begin("r3", KEY, 1, latest=latest)
+    scene.history.read("r3", KEY, 3, numbers(2, 0, 1))
+    assert scene.judge().counts[Fault.SKIPPED] == skipped
+
+
 def test_values_tell_their_record_and_nothing_else_does() -> None:
     values = {number_of(producer, sequence): None for producer in (1, 77) for sequence in range(300)}
     assert len({value_of(number) for number in values}) == len(values)
