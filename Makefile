@@ -50,7 +50,7 @@ TESTERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n + 1 : 4))
 test: check ## check, then every test but the long ones, in several processes (TESTERS=3)
 	$(BIN)/python -m pytest -m "not long" -n $(TESTERS) --dist loadgroup
 
-testall: check ## check, then every test: half an hour on two cores
+testall: check ## check, then every test, the long ones too
 	$(BIN)/python -m pytest -n $(TESTERS) --dist loadgroup
 
 simulate: $(STAMP) ## replication and whole nodes in simulated clusters that fail: SEEDS=1000 WHOLE=300, or SEED=7 with its trace
