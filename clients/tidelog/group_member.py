@@ -30,8 +30,9 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.names import OFFSETS_TOPIC
 from tidelog_proto.partitioner import partition_for_key
 
-WAIT_SHARE: Final = 3
-"""A question waits for this part of the session, or of the poll timeout, at most, so that two may get lost."""
+WAIT_SHARE: Final = 4
+"""A question waits for this part of the session, or of the poll timeout, at most. So when the coordinator dies at least
+half of the session is left, and its successor has that time."""
 TURN_S: Final = 0.05
 """A user who never waits gives the member a turn so often."""
 TURN_STEPS: Final = 4
@@ -182,12 +183,14 @@ class GroupMember:
         """
         wait_ms = int(min(self._wish.session_timeout_s, self._wish.poll_timeout_s) * 1000) // WAIT_SHARE
         backoff, idle = Backoff(), _Idle(self._wish.poll_timeout_s, time.monotonic())
-        while not life.is_over(session_time()):
+        is_late = False
+        while not life.is_over(sent_at := session_time()):
             self._news.clear()
-            sent_at = session_time()
             try:
-                reply = await self._unless_news(life, life.heartbeat(wait_ms=wait_ms))
+                # After a failure the session has run on, so the next answer is to come at once.
+                reply = await self._unless_news(life, life.heartbeat(wait_ms=0 if is_late else wait_ms))
             except TidelogError as error:
+                is_late = True
                 if not error.retriable:
                     raise
                 if self._coordinates is not None:
@@ -198,6 +201,7 @@ class GroupMember:
                 continue
             backoff.reset()
             if reply is not None:
+                is_late = False
                 change = life.answered(reply, sent_at=sent_at, now=session_time())
                 self.handover.give_up(life, change.gives_up)
                 self.handover.take_up(life, change.begins)

@@ -11,6 +11,8 @@ from tests.clients.sharing import Silence, fill, new_topic, positions, reading, 
 
 from tidelog import Client, Group, TopicPartition
 from tidelog.errors import InvalidRequestError, MemberFencedError, UnknownTopicError
+from tidelog.group_membership import Membership
+from tidelog_proto import broker_pb2 as pb
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("silence")]
 
@@ -65,6 +67,31 @@ async def test_a_silent_member_stops_by_its_own_clock_before_the_other_begins(
             with pytest.raises(MemberFencedError, match="read again"):
                 await first.consumer.commit()
             assert await first.consumer.commit() == {}
+
+
+async def test_a_member_that_was_not_answered_asks_for_an_answer_at_once(
+    real: Client, silence: Silence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[int] = []
+    heartbeat = Membership.heartbeat
+
+    def noted(self: Membership, *, wait_ms: int) -> pb.GroupHeartbeat:
+        waits.append(wait_ms)
+        return heartbeat(self, wait_ms=wait_ms)
+
+    monkeypatch.setattr(Membership, "heartbeat", noted)
+    topic = await new_topic(real, partitions=1, records=10)
+    consumer = real.consumer(topic, group=Group(topic, session_timeout_s=8.0))
+    async with reading(consumer) as reader:
+        await until(lambda: len(reader.seen) == 10)
+        assert set(waits) == {2000}, "the session would run out while it waits, if the coordinator died meanwhile"
+        silence.of.add(consumer.member_id)
+        await until(lambda: len(waits) > 3)
+        silence.of.clear()
+        since = len(waits)
+        await until(lambda: waits[-1] == 2000)
+        assert set(waits[since:-1]) <= {0}
+        assert 0 in waits, "the session ran on while nobody answered"
 
 
 async def test_a_member_whose_loop_is_blocked_hands_out_nothing_when_its_session_is_over(real: Client) -> None:

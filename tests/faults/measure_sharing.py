@@ -25,19 +25,24 @@ from typing import Final
 from tidelog import Client, Consumer, Group, Producer, TopicPartition
 from tidelog.errors import TidelogError
 from tidelog_loadtest.cluster_stand import own_cluster
+from tidelog_loadtest.footprint import cpu_s
 from tidelog_loadtest.nodes import Nodes
 
 TOPIC: Final = "shared"
 GROUP: Final = "measured"
 NODES: Final = 3
-PROBED: Final = 30
+PROBED: Final = 10
 """Members that are looked at while another one leaves."""
 LEAVE_RATE: Final = 10
-KILL_RATE: Final = 4
-"""Records a second, each probed partition."""
+BEFORE_RATE: Final = 0.5
+KILL_RATE: Final = 2
+"""Records a second, each probed partition: with the members' commits less than the machine can do, see `busy`."""
+QUIET: Final = 0.5
+"""Processors busy at most before anything is measured: what the joining has left behind is done by then."""
+QUIET_WITHIN_S: Final = 30
 LOOK_S: Final = 4.0
 WAIT_S: Final = 90.0
-COMMIT_EVERY_S: Final = 0.4
+COMMIT_EVERY_S: Final = 2.0
 COMMITS_SHOW_S: Final = 0.05
 _SENT_AT: Final = struct.Struct(">d")
 
@@ -192,8 +197,31 @@ def probes(members: Iterable[Member]) -> list[TopicPartition]:
     return [min(member.held) for member in members]
 
 
+def processor_s(nodes: Nodes) -> float:
+    """Return the processor time that the nodes and this process have used so far, in s."""
+    return time.process_time() + sum(cpu_s(pid) for pid in nodes.pids.values())
+
+
+async def busy(nodes: Nodes, seconds: float) -> float:
+    """Wait; return how many processors the nodes and this process kept busy meanwhile.
+
+    Where that is near to what the machine has, ages and times tell how fast it is, not how the group bears anything.
+    """
+    began, used = time.monotonic(), processor_s(nodes)
+    await asyncio.sleep(seconds)
+    return (processor_s(nodes) - used) / (time.monotonic() - began)
+
+
+async def until_quiet(nodes: Nodes) -> None:
+    """Wait until little is done by anybody, or it takes too long."""
+    deadline = time.monotonic() + QUIET_WITHIN_S
+    while await busy(nodes, 1) > QUIET and time.monotonic() < deadline:
+        pass
+
+
 async def measure_leaving(stand: Stand, rounds: int) -> None:
     quiet: list[float] = []
+    used: list[float] = []
     leaving: list[float] = []
     took: list[float] = []
     moved = others = 0
@@ -202,10 +230,11 @@ async def measure_leaving(stand: Stand, rounds: int) -> None:
         stay = [member for member in stand.members if member is not leaver]
         probed = stay[:: max(1, len(stay) // PROBED)][:PROBED]
         theirs = set(leaver.held)
+        await until_quiet(stand.nodes)
         async with Publishing(stand.producer, probes(probed), LEAVE_RATE):
             await asyncio.sleep(1)
             since = time.monotonic()
-            await asyncio.sleep(LOOK_S)
+            used.append(await busy(stand.nodes, LOOK_S))
             began = time.monotonic()
             quiet.append(oldest_ms(probed, since, began))
             await leaver.leave()
@@ -226,6 +255,7 @@ async def measure_leaving(stand: Stand, rounds: int) -> None:
     row("a member leaves: until others have its partitions, s (median, most)", _two(took, 2))
     row("its partitions that moved, all rounds together", f"{moved}")
     row("partitions of others that moved or were taken away", f"{others}")
+    row("processors busy, nothing going on (median, most)", _two(used, 2))
     row("oldest record handed out, nothing going on, ms (median, most)", _two(quiet, 0))
     row("oldest record handed out to who keeps his, one leaves, ms", _two(leaving, 0))
 
@@ -238,8 +268,11 @@ async def measure_killing(stand: Stand) -> None:
     coordinator = (await stand.client.groups.describe(GROUP)).coordinator
     assert coordinator is not None
     again = sum(member.again for member in stand.members)
-    async with Publishing(stand.producer, probes(stand.members), KILL_RATE):
-        await asyncio.sleep(2)
+    probed = probes(stand.members)
+    await until_quiet(stand.nodes)
+    async with Publishing(stand.producer, probed, BEFORE_RATE):
+        used = await busy(stand.nodes, 4)
+    async with Publishing(stand.producer, probed, KILL_RATE):
         began = time.monotonic()
         stand.moments.append(began)
         await stand.nodes.by_id[coordinator].kill()
@@ -248,6 +281,7 @@ async def measure_killing(stand: Stand) -> None:
             await asyncio.sleep(COMMITS_SHOW_S)
         await asyncio.sleep(2)
     times = [member.proven_at[began] - began for member in stand.members if began in member.proven_at]
+    row("processors busy before the coordinator is killed", f"{used:.2f}")
     row("the coordinator is killed: members that go on", f"{len(times)} of {len(stand.members)}")
     handed = [member.handed_at[began] - began for member in stand.members if began in member.handed_at]
     row("until a member is handed what was sent after it, s (median, most)", _two(handed, 2))

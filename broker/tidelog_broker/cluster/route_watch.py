@@ -7,7 +7,8 @@ may be held back. Who waits is noted with the topics that it waits for; a decisi
 They look a few at a time, and after each few the node does something else for as long as that took. A node that takes
 over a thousand partitions of which five hundred clients want to know would otherwise tell each of them of each
 partition, and do nothing but that for a minute; so who waits for its turn hears of more at once. All who look at a
-topic, and the answers they get, share one view of it.
+topic share one view of it, in which only partitions that have changed are looked up anew; and each is told of those
+alone that are news to it.
 
 Rejected: telling every connection of every change (the node would have to remember for each client what it cares about,
 and a thousand partitions that change hands are a thousand messages to clients that use one), a number that counts
@@ -20,9 +21,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import compress, count, islice
 from typing import Final, NamedTuple
 
 from tidelog_broker.cluster.routes import Route
@@ -44,8 +45,8 @@ HELD_BYTES_MAX: Final = 64 * MIB
 LOOKS_PER_TURN: Final = 16
 PAUSE_S_MAX: Final = 0.05
 """Between two turns, when the first was long because the whole machine was busy."""
-VIEW_S: Final = 0.02
-"""For how long a view is shared. What changes a route ends it sooner; this is for what does not say so."""
+VIEW_S: Final = 0.5
+"""For how long a view is shared. What changes a route says so; this is for what does not."""
 
 _HELD_BYTES: Final = 4 * KIB
 _TOPIC_BYTES: Final = 512
@@ -59,13 +60,19 @@ class TopicView(NamedTuple):
 
     Attributes:
         record: its record then.
-        info: as METADATA has it.
-        owned: for each partition the newest epoch, -1 where that is unknown or has no owner.
+        routes: for each partition the newest epoch, None where that is unknown.
+        owned: the number of that epoch, -1 where it is unknown or has no owner.
     """
 
     record: pb.TopicRecord
-    info: pb.TopicInfo
+    routes: list[Route | None]
     owned: list[int]
+
+    def look_up(self, index: int, route_of: RouteOf) -> None:
+        """Look a partition up anew."""
+        route = route_of((self.record.topic_id, index))
+        self.routes[index] = route
+        self.owned[index] = route.epoch if route is not None and route.owner else -1
 
 
 @dataclass(slots=True, eq=False)
@@ -87,6 +94,8 @@ class _Listened:
 
     waiting: dict[Held, None] = field(default_factory=dict)
     view: TopicView | None = None
+    stale: set[int] = field(default_factory=set)
+    """Partitions that have changed since the view was made."""
     fresh_until: float = 0.0
 
 
@@ -101,11 +110,14 @@ class RouteNews:
         self._began_at = 0.0
         self._held_bytes = 0
 
-    def changed(self, topic_id: bytes) -> None:
-        """A partition of the topic has another epoch, or the topic itself has changed."""
+    def changed(self, topic_id: bytes, partition: int | None = None) -> None:
+        """A partition of the topic has another epoch; None: the topic itself has changed."""
         listened = self._topics.get(topic_id)
         if listened is not None:
-            listened.view = None
+            if partition is None:
+                listened.view = None
+            else:
+                listened.stale.add(partition)
             self._let_look(listened.waiting)
 
     def wake(self) -> None:
@@ -151,9 +163,13 @@ class RouteNews:
             return view_of(record, route_of)
         now = asyncio.get_running_loop().time()
         view = listened.view
+        stale, listened.stale = listened.stale, set()
         if view is None or view.record is not record or now >= listened.fresh_until:
             view = listened.view = view_of(record, route_of)
             listened.fresh_until = now + VIEW_S
+        else:
+            for index in stale.intersection(range(len(view.routes))):
+                view.look_up(index, route_of)
         return view
 
     def _over(self, held: Held) -> None:
@@ -186,16 +202,22 @@ class RouteNews:
         loop.call_later(min(loop.time() - self._began_at, PAUSE_S_MAX), self._look)
 
 
-def view_of(record: pb.TopicRecord, route_of: RouteOf, partitions: range | None = None) -> TopicView:
-    """Return what there is to tell of a topic now, or of some of its partitions."""
+def view_of(record: pb.TopicRecord, route_of: RouteOf) -> TopicView:
+    """Return what there is to tell of a topic now."""
+    partitions = record.config.partitions
+    view = TopicView(record, [None] * partitions, [-1] * partitions)
+    for index in range(partitions):
+        view.look_up(index, route_of)
+    return view
+
+
+def described(record: pb.TopicRecord, routes: Iterable[tuple[int, Route | None]]) -> pb.TopicInfo:
+    """Return what METADATA says of a topic and some of its partitions; nothing of one whose route is unknown."""
     info = pb.TopicInfo(name=record.name, topic_id=record.topic_id, config=record.config, serial=record.serial)
-    owned: list[int] = []
-    for index in partitions if partitions is not None else range(record.config.partitions):
-        route = route_of((record.topic_id, index))
+    for index, route in routes:
         if route is not None:
             info.partitions.add(partition=index, owner=route.owner, epoch=route.epoch, placement=route.placement)
-        owned.append(route.epoch if route is not None and route.owner else -1)
-    return TopicView(record, info, owned)
+    return info
 
 
 def is_news(known: pb.KnownEpochs, view: TopicView | None) -> bool:
@@ -208,6 +230,12 @@ def is_news(known: pb.KnownEpochs, view: TopicView | None) -> bool:
     if view is None or len(view.owned) > len(known.news_from):
         return True
     return any(map(operator.ge, view.owned, known.news_from))
+
+
+def news_of(known: pb.KnownEpochs, view: TopicView) -> list[int]:
+    """Return the partitions of a topic of which this node knows more than who asks."""
+    are_news = map(operator.ge, view.owned, known.news_from)
+    return [*compress(count(), are_news), *range(len(known.news_from), len(view.owned))]
 
 
 def check_known(known: Sequence[pb.KnownEpochs]) -> None:

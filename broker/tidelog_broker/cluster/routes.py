@@ -29,14 +29,14 @@ class Routes:
     Args:
         topics: for the first epochs.
         local: the active epoch of a partition that is stored here; None for others.
-        changed: is told of the topics of which other nodes had news.
+        changed: is told of the partitions of which other nodes had news.
     """
 
     def __init__(
         self,
         topics: TopicRegistry,
         local: Callable[[PartitionKey], Route | None],
-        changed: Callable[[bytes], None] = lambda _: None,
+        changed: Callable[[bytes, int], None] = lambda *_: None,
     ) -> None:
         self._topics = topics
         self._local = local
@@ -66,7 +66,7 @@ class Routes:
                 told = self._told.get(key)
                 if partition.placement and (told is None or partition.epoch > told.epoch):
                     self._told[key] = Route(partition.epoch, partition.owner, tuple(partition.placement))
-                    self._changed(topic.topic_id)
+                    self._changed(*key)
 
     def forget(self, topic_id: bytes) -> None:
         """Forget a deleted topic."""

@@ -83,8 +83,10 @@ class StateLog:
         self._snapshotting = False
         self._unsettled = 0
         """Appends on their way, those included whose writers have stopped waiting."""
-        self._applying = asyncio.Lock()
-        """Held by who applies: where a log comes here all who ask wait for it, and it is to be read once."""
+        self._reading: asyncio.Future[Exception | None] | None = None
+        """The reading that is under way. Where a log comes here, all who ask wait for it, and go on in the same turn of
+        the event loop: one after the other, each would wait for a turn of a node that is busy with takeovers.
+        """
         self._barring = 0
         """Those of them that take something back: a snapshot begun now would say it once more behind them."""
 
@@ -122,16 +124,36 @@ class StateLog:
         partition = self._partition
         if partition.state.log_start <= self.applied >= partition.state.high_watermark:
             return
-        async with self._applying:
-            if self.applied < partition.state.log_start:
-                self.forget()  # what was taken back since is not in the snapshot that the log begins with now
-            offset = max(self.applied, partition.state.log_start)
-            while offset < partition.state.high_watermark:
-                buffers = await partition.reader.read_log(offset, _READ_BYTES)
-                if not buffers:
-                    return
-                for buffer in buffers:
-                    offset = max(offset, self.take(buffer))
+        reading = self._reading
+        if reading is None or reading.done():
+            reading = self._reading = self._tasks.loop.create_future()
+            self._tasks.spawn(self._read_to_the_end(reading), f"reading {partition.name}")
+        if (error := await asyncio.shield(reading)) is not None:
+            raise error
+
+    async def _read_to_the_end(self, reading: asyncio.Future[Exception | None]) -> None:
+        try:
+            await self._apply_rest()
+            reading.set_result(None)
+        except ProtocolError as error:
+            reading.set_result(error)
+        except Exception as error:
+            reading.set_result(error)
+            raise
+        finally:
+            reading.cancel()  # unless it has a result: who waits ends with this node
+
+    async def _apply_rest(self) -> None:
+        partition = self._partition
+        if self.applied < partition.state.log_start:
+            self.forget()  # what was taken back since is not in the snapshot that the log begins with now
+        offset = max(self.applied, partition.state.log_start)
+        while offset < partition.state.high_watermark:
+            buffers = await partition.reader.read_log(offset, _READ_BYTES)
+            if not buffers:
+                return
+            for buffer in buffers:
+                offset = max(offset, self.take(buffer))
 
     def forget(self) -> None:
         """Forget what was applied, if a snapshot alone does not outdate it."""

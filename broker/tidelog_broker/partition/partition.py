@@ -190,7 +190,7 @@ class Partition:
         )
         self.deduplication.forget()
         self.pipeline.decided(news.end_offset, not_written, held_by_all=news.held_by_all)
-        self.tools.route_news.changed(self.driver.key[0])
+        self.tools.route_news.changed(*self.driver.key)
         self.access.not_confirmed()
         self.changes.changed()
         self.changes.wake()

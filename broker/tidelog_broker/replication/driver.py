@@ -104,6 +104,8 @@ class ReplicaDriver:
         """When it will be ticked."""
         self.is_touched = False
         """Whether its deadline is to be looked at."""
+        self.written_ms = 0
+        """When something was last written to its log here."""
         self.stopped = False
         self.queued_bytes = 0
         """Of batches from other nodes that are not written yet."""
@@ -448,7 +450,7 @@ class ReplicaDriver:
         self.pump()
 
     def _tell(self, count: int, *, ok: bool) -> None:
-        now_ms = self._tools.now_ms()
+        now_ms = self.written_ms = self._tools.now_ms()
         for _ in range(count):
             queued = self._queue.popleft()
             if queued.size_bytes:

@@ -8,7 +8,17 @@ import pytest
 from tests.holding import entries_of
 
 from tidelog_broker.cluster import route_watch
-from tidelog_broker.cluster.route_watch import LOOKS_PER_TURN, Held, RouteNews, TopicView, check_known, is_news, view_of
+from tidelog_broker.cluster.route_watch import (
+    LOOKS_PER_TURN,
+    Held,
+    RouteNews,
+    TopicView,
+    check_known,
+    described,
+    is_news,
+    news_of,
+    view_of,
+)
 from tidelog_broker.cluster.routes import Route
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
@@ -175,15 +185,43 @@ def test_that_a_topic_is_gone_is_news() -> None:
     assert is_news(pb.KnownEpochs(topic_id=ID, news_from=[9]), None)
 
 
+async def test_of_a_view_only_what_has_changed_is_looked_up_anew() -> None:
+    news, record, asked = RouteNews(), topic(3), list[PartitionKey]()
+    routes = {(ID, index): Route(3, "a", ("a",)) for index in range(3)}
+
+    def route(key: PartitionKey) -> Route:
+        asked.append(key)
+        return routes[key]
+
+    with news.listening(known(ID), wait_s=LONG_S):
+        news.view(record, route)
+        asked.clear()
+        routes[ID, 1] = Route(4, "b", ("b",))
+        news.changed(ID, 1)
+        news.changed(ID, 7)  # of a newer record than this one
+        assert news.view(record, route).owned == [3, 4, 3]
+        assert news.view(record, route).routes[1] == Route(4, "b", ("b",))
+        assert asked == [(ID, 1)]
+
+
+@pytest.mark.parametrize(
+    ("news_from", "told"),
+    [([6, 6, 6], []), ([6, 5, 0], [1]), ([5], [0, 1, 2]), ([9] * 5, [])],
+    ids=["nothing", "one that is later", "two that are new", "more is known than here"],
+)
+def test_which_partitions_are_news(news_from: list[int], told: list[int]) -> None:
+    routes = {(ID, 0): Route(5, "a", ("a",)), (ID, 1): Route(5, "a", ("a",)), (ID, 2): Route(5, "", ("a",))}
+    view = view_of(topic(3), routes.get)
+    assert news_of(pb.KnownEpochs(topic_id=ID, news_from=news_from), view) == told
+
+
 def test_what_there_is_to_tell() -> None:
-    view = view_of(topic(2), {(ID, 1): Route(4, "b", ("b", "c"))}.get)
-    assert view == TopicView(
-        topic(2),
-        pb.TopicInfo(
-            name="t",
-            topic_id=ID,
-            config=pb.TopicConfig(partitions=2),
-            partitions=[pb.PartitionInfo(partition=1, owner="b", epoch=4, placement=["b", "c"])],
-        ),
-        [-1, 4],
+    route = Route(4, "b", ("b", "c"))
+    view = view_of(topic(2), {(ID, 1): route}.get)
+    assert view == TopicView(topic(2), [None, route], [-1, 4])
+    assert described(view.record, enumerate(view.routes)) == pb.TopicInfo(
+        name="t",
+        topic_id=ID,
+        config=pb.TopicConfig(partitions=2),
+        partitions=[pb.PartitionInfo(partition=1, owner="b", epoch=4, placement=["b", "c"])],
     )

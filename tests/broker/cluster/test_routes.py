@@ -48,8 +48,8 @@ def test_an_answer_without_nodes_is_none() -> None:
 
 
 def test_only_what_is_later_than_what_was_told_is_passed_on_as_news() -> None:
-    heard: list[bytes] = []
-    routes = Routes(TopicRegistry(), lambda _: None, heard.append)
+    heard: list[tuple[bytes, int]] = []
+    routes = Routes(TopicRegistry(), lambda _: None, lambda *key: heard.append(key))
     for epoch in (4, 4, 3, 5):
         routes.learn([told(epoch, "d")])
-    assert heard == [TOPIC, TOPIC]
+    assert heard == [(TOPIC, 0), (TOPIC, 0)]

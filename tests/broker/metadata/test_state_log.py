@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
+from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.core.groups.positions import OffsetKey
 from tidelog_broker.core.topics import META_KEY, OFFSETS_KEY
 from tidelog_broker.metadata import internal_topics
 from tidelog_broker.metadata import state_log as state_log_module
+from tidelog_broker.metadata.state_log import StateLog
 from tidelog_broker.node.node import Node
+from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, iter_batches
@@ -102,9 +106,42 @@ async def test_all_who_ask_a_new_coordinator_wait_for_one_reading(
         return take(buffer)
 
     monkeypatch.setattr(shard.log, "take", counted)
-    await asyncio.gather(*(shard.coordinator.ready() for _ in range(20)))
+    turns, went_on_in = 0, list[int]()
+
+    async def ready() -> None:
+        await shard.coordinator.ready()
+        went_on_in.append(turns)
+
+    asking = asyncio.gather(*(ready() for _ in range(20)))
+    while not asking.done():
+        turns += 1
+        await asyncio.sleep(0)
+    await asking
     assert applied == sorted(set(applied)), "each has applied all of it, and held up the rest of the node"
     assert len(applied) >= 19
+    assert len(set(went_on_in)) <= 2, "one after the other, each waits for a turn of a node that is busy"
+
+
+@pytest.mark.parametrize("error", [ProtocolError(pb.CORRUPT_BATCH, "rotten"), ZeroDivisionError("a bug")])
+async def test_all_who_wait_for_a_reading_hear_that_it_failed(error: Exception) -> None:
+    readings = 0
+
+    async def fails(*_: int) -> list[memoryview]:
+        nonlocal readings
+        readings += 1
+        await asyncio.sleep(0)
+        raise error
+
+    partition = SimpleNamespace(
+        name="t/0",
+        state=SimpleNamespace(log_start=0, high_watermark=5),
+        reader=SimpleNamespace(read_log=fails),
+    )
+    log = StateLog(Tasks(), lambda: cast(Partition, partition), apply=lambda _: None, live=lambda: ())
+    for asked in (1, 2):
+        outcomes = await asyncio.gather(*(log.apply_committed() for _ in range(3)), return_exceptions=True)
+        assert outcomes == [error] * 3
+        assert readings == asked
 
 
 @pytest.mark.usefixtures("tiny")

@@ -239,6 +239,8 @@ async def test_news_of_neighbours_reach_replicas_in_portions_and_those_of_own_to
     replication = node.broker.replication
     drivers = replication.all()[::-1]
     monkeypatch.setattr(replication, "all", lambda: drivers)  # in the order in which they were opened, as it may be
+    for number, driver in enumerate(drivers):
+        driver.written_ms = number % 5  # those of own topics, too
     own = {driver.key for driver in drivers if driver.key[0] in FIRST}
     assert own
     assert own.isdisjoint(driver.key for driver in drivers[: len(own)])
@@ -252,3 +254,6 @@ async def test_news_of_neighbours_reach_replicas_in_portions_and_those_of_own_to
     await settled(lambda: len(told) >= PORTION + len(drivers), "not all heard of it")
     assert sorted(told[PORTION:]) == sorted(driver.key for driver in drivers)
     assert set(told[PORTION : PORTION + len(own)]) == own
+    written_ms = [replication._drivers[key].written_ms for key in told[PORTION + len(own) :]]
+    assert written_ms == sorted(written_ms, reverse=True), "somebody waits for what was written to last"
+    assert len(set(written_ms)) > 1

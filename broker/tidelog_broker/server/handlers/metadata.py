@@ -1,4 +1,4 @@
-"""METADATA: who owns what, and where the nodes are; a page at a time, at once or when there is news.
+"""METADATA: who owns what, and where the nodes are; a page at a time at once, or when there is news that alone.
 
 What a node knows it tells by itself. Who decides something by the answer has it ask the owner of `__meta` first whether
 that is all there is. A name that it does not know may have been given to a topic a moment ago, so it hears of what
@@ -10,7 +10,14 @@ from __future__ import annotations
 from itertools import islice
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.cluster.route_watch import WAIT_MS_MAX, TopicView, check_known, is_news, view_of
+from tidelog_broker.cluster.route_watch import (
+    WAIT_MS_MAX,
+    TopicView,
+    check_known,
+    described,
+    is_news,
+    news_of,
+)
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import no_such_topic
 from tidelog_broker.server.pages import ROUTED_ENTRIES, Bounds, Item, Page, all_items, cursor_of, fill, named_items
@@ -41,31 +48,55 @@ async def metadata(broker: Broker, request: Request) -> None:
             return
     is_client = request.connection.peer_id is None
     unconfirmed = is_client and asked.confirmed and not await is_current(broker)
-    async with broker.bounds.turns.turn(request.connection):
-        names = list(dict.fromkeys(asked.topics))  # what is named twice is told once
-        unknown = _first_unknown(broker, names, cursor_of(asked))
-    unsure = None
-    if unknown is not None and is_client and not await is_current(broker):
-        unsure = cannot_be_asked(unknown)
-    async with broker.bounds.turns.turn(request.connection):
+    names = list(dict.fromkeys(asked.topics))  # what is named twice is told once
+
+    def reply(unsure: ProtocolError | None = None) -> None:
         if not request.connection.is_open:
             request.drop()
             return
-        answer = _answer(broker, request, names, unsure, shared=holds)
+        answer = (_news(broker, request, names) if holds else None) or _answer(broker, request, names, unsure)
         answer.metadata_reply.unconfirmed = unconfirmed
         request.reply(answer)
 
+    async with broker.bounds.turns.turn(request.connection):
+        unknown = _first_unknown(broker, names, cursor_of(asked))
+        if unknown is None or not is_client:
+            reply()
+            return
+    unsure = None if await is_current(broker) else cannot_be_asked(unknown)
+    async with broker.bounds.turns.turn(request.connection):
+        reply(unsure)
 
-def _answer(
-    broker: Broker, request: Request, names: list[str], unsure: ProtocolError | None, *, shared: bool
-) -> pb.Envelope:
-    """Return the page that is asked for; `shared`: others ask the same, as they all wait for the same news."""
+
+def _news(broker: Broker, request: Request, names: list[str]) -> pb.Envelope | None:
+    """Return of each topic what who asks does not know; None where he asks of others than he knows, or may not see.
+
+    What has no room in the answer is news to him at his next question.
+    """
+    known = {each.topic_id: each for each in request.envelope.metadata.known}
+    session = request.session
+    infos: list[pb.TopicInfo] = []
+    room = ROUTED_ENTRIES
+    if not names:
+        return None  # all there are, whatever he knows
+    for name in names:
+        record = broker.topics.find(name)
+        if record is None or record.topic_id not in known or (session is not None and not _may_see(session, name)):
+            return None
+        view = broker.route_news.view(record, broker.routes.get)
+        news = news_of(known[record.topic_id], view)[:room]
+        room -= len(news)
+        infos.append(described(record, ((index, view.routes[index]) for index in news)))
+    reply = pb.MetadataReply(cluster_id=broker.cluster_id, topics=infos, nodes=broker.cluster.nodes())
+    return pb.Envelope(metadata_reply=reply)
+
+
+def _answer(broker: Broker, request: Request, names: list[str], unsure: ProtocolError | None) -> pb.Envelope:
+    """Return the page that is asked for."""
     cursor = cursor_of(request.envelope.metadata)
 
     def describe(record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:
-        if shared and stop - first == record.config.partitions:
-            return broker.route_news.view(record, broker.routes.get).info
-        return view_of(record, broker.routes.get, range(first, stop)).info
+        return described(record, ((index, broker.routes.get((record.topic_id, index))) for index in range(first, stop)))
 
     session = request.session
 

@@ -272,7 +272,7 @@ async def test_metadata_that_brings_no_news_is_held_back_until_there_is_some(nod
     await peer.ask(topic_alter=pb.TopicAlter(name="t", partitions=2))
     async with asyncio.timeout(5):
         (told,) = (await held).envelope.metadata_reply.topics
-    assert len(told.partitions) == 2
+        assert [partition.partition for partition in told.partitions] == [1]
     assert not entries_of(node.broker.route_news)
 
 
@@ -307,6 +307,40 @@ async def test_metadata_that_is_held_back_holds_nobody_up(
             while entries_of(node.broker.route_news):  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.01)
             assert not made
+
+
+async def test_who_says_what_he_knows_is_told_only_what_is_news(node: Node, peer: Peer) -> None:
+    topic = await peer.create(partitions=4)
+    known = up_to_date(topic)
+
+    async def told(*news_from: int, topic_id: bytes = topic.topic_id) -> list[int]:
+        async with asyncio.timeout(5):
+            reply = await peer.ask(metadata=asks_for_news(topic_id, *news_from, wait_ms=20))
+        (info,) = reply.envelope.metadata_reply.topics
+        return [partition.partition for partition in info.partitions]
+
+    assert await told(*known) == [], "the time is over, and there is no news"
+    assert await told(*known[:2], 0, known[3]) == [2]
+    assert await told(*known[:3]) == [3]
+    assert await told() == [0, 1, 2, 3]
+    assert await told(*known, topic_id=b"?" * 16) == [0, 1, 2, 3], "what he knows is another topic"
+    everything = pb.Metadata(wait_ms=20, known=[pb.KnownEpochs(topic_id=topic.topic_id, news_from=known)])
+    (info,) = (await peer.ask(metadata=everything)).envelope.metadata_reply.topics
+    assert len(info.partitions) == 4, "he has not said of which topics"
+
+
+async def test_what_has_no_room_in_an_answer_is_news_at_the_next_question(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog_broker.server.handlers.metadata.ROUTED_ENTRIES", 3)
+    topic = await peer.create(partitions=5)
+    news_from = [0] * 5
+    for expected in ([0, 1, 2], [3, 4], []):
+        reply = await peer.ask(metadata=asks_for_news(topic.topic_id, *news_from, wait_ms=20))
+        (info,) = reply.envelope.metadata_reply.topics
+        assert [partition.partition for partition in info.partitions] == expected
+        for partition in info.partitions:
+            news_from[partition.partition] = partition.epoch + 1
 
 
 async def test_too_much_that_is_known_is_refused(peer: Peer) -> None:
