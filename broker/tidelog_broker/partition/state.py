@@ -222,6 +222,9 @@ class PartitionState:
     def reading(self, offset: int) -> Iterator[None]:
         """Say, of what fails inside, why nothing can be read from `offset` on.
 
+        What is committed and not deleted is out of nobody's range: this copy was cut or set aside under the read, as it
+        is made anew, and whoever believed that it is gone would go on somewhere else.
+
         Raises:
             ProtocolError: what it was; NOT_OWNER or EPOCH_CHANGING where this copy lacks the records; the refusal of a
                 partition that is deleted, under which its log was closed.
@@ -231,7 +234,11 @@ class PartitionState:
         except NotHeldError as error:
             raise self.not_here(offset) from error
         except ProtocolError as error:
-            raise (self.refusal or error) from error
+            if self.refusal is not None:
+                raise self.refusal from error
+            if error.code == pb.OFFSET_OUT_OF_RANGE and self.log_start <= offset <= self.high_watermark:
+                raise self.not_here(offset) from error
+            raise
 
     def not_here(self, offset: int) -> ProtocolError:
         """Return the error for a committed record that this copy lacks: the owner has it, or is fetching it itself."""

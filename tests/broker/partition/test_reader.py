@@ -47,6 +47,29 @@ async def test_asking_past_the_end_waits_and_is_never_out_of_range(stand: Cluste
         assert await (await stand.peer(name)).fetch(TOPIC_ID, 5) == []
 
 
+async def test_a_copy_that_is_cut_while_it_is_read_denies_nothing(
+    stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stand.start(ring_bytes=0)
+    await stand.publish(b"a")
+    await stand.publish(b"b")
+    await stand.agree(b"a", b"b")
+    owner = await stand.owner()
+    partition = stand.partition(next(name for name in NODES if name != owner))
+
+    def cut(*_: object, **__: object) -> None:
+        raise ProtocolError(pb.OFFSET_OUT_OF_RANGE, "offset 1; 0 to 0 can be read")
+
+    monkeypatch.setattr(partition.log.reader, "read", cut)
+    with pytest.raises(ProtocolError) as refused:
+        await partition.reader.read_log(1, 100)
+    assert refused.value.code == pb.NOT_OWNER, "the owner has it"
+    monkeypatch.setattr(type(partition.state), "log_start", 2)
+    with pytest.raises(ProtocolError) as deleted:
+        await partition.reader.read_log(1, 100)
+    assert deleted.value.code == pb.OFFSET_OUT_OF_RANGE
+
+
 async def test_an_owner_is_confirmed_by_the_others_and_only_by_them(
     stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
