@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyspark_tidelog.access import Access
@@ -171,6 +171,7 @@ def test_columns() -> None:
     assert parsed(columns="offset, headers").columns == ("offset", "headers")
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # the first draw makes the strategy, on a machine that is busy
 @pytest.mark.filterwarnings("ignore:Possible:FutureWarning")  # what a regular expression may mean some day
 @given(
     st.dictionaries(
