@@ -32,6 +32,8 @@ from tidelog_proto import broker_pb2 as pb
 LOOK_MS: Final = 5
 PORTION: Final = 16
 """So many replicas act on news, or on time, before the event loop sees to messages again."""
+RECENTLY_MS: Final = 10_000
+"""Somebody may be waiting for a partition that was written to so shortly ago."""
 FIRST: Final = frozenset({META_TOPIC_ID, OFFSETS_TOPIC_ID})
 """Topics whose partitions hear of news before all others: without them nobody creates, joins or commits."""
 
@@ -177,13 +179,16 @@ class Replication:
     def neighbours_changed(self) -> None:
         """Who is alive has changed: the replicas hear of it in portions, those of the broker's own topics first.
 
-        Then come those that were written to last: somebody is waiting for these, and for few of those that have been
-        quiet. All nodes of a partition have seen the same writes, so they hear of it in about the same order, and agree
-        to each other. When a node with hundreds of partitions dies, the takeovers that have begun go on between those
-        that begin; else all of them would be done as late as the last one.
+        Then come those that were written to recently: somebody is waiting for these, and for few of those that have
+        been quiet. All nodes of a partition have seen the same writes, so they hear of it in about the same order. When
+        a node with hundreds of partitions dies, the takeovers that have begun go on between those that begin; else all
+        of them would be done as late as the last one.
         """
         waits = bool(self._unaware)
-        self._unaware = deque(sorted(self.all(), key=lambda driver: (driver.key[0] not in FIRST, -driver.written_ms)))
+        since_ms = self._tools.now_ms() - RECENTLY_MS
+        self._unaware = deque(
+            sorted(self.all(), key=lambda driver: (driver.key[0] not in FIRST, driver.written_ms < since_ms))
+        )
         if not waits:
             self._make_aware()
 
