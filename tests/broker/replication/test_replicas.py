@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.node.node import Node
 from tidelog_broker.replication.driver import ReplicaDriver
-from tidelog_broker.replication.replicas import FIRST, PORTION, RECENTLY_MS
+from tidelog_broker.replication.replicas import FIRST, PORTION, RECENTLY_MS, clock_ms
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -239,7 +240,7 @@ async def test_news_of_neighbours_reach_replicas_in_portions_and_those_of_own_to
     replication = node.broker.replication
     drivers = replication.all()[::-1]
     monkeypatch.setattr(replication, "all", lambda: drivers)  # in the order in which they were opened, as it may be
-    now_ms = replication._tools.now_ms()
+    now_ms = clock_ms(asyncio.get_running_loop())()
     for number, driver in enumerate(drivers):
         driver.written_ms = now_ms - (number % 2) * 2 * RECENTLY_MS  # those of own topics, too
     own = {driver.key for driver in drivers if driver.key[0] in FIRST}
@@ -255,6 +256,7 @@ async def test_news_of_neighbours_reach_replicas_in_portions_and_those_of_own_to
     await settled(lambda: len(told) >= PORTION + len(drivers), "not all heard of it")
     assert sorted(told[PORTION:]) == sorted(driver.key for driver in drivers)
     assert set(told[PORTION : PORTION + len(own)]) == own
-    written_ms = [replication._drivers[key].written_ms for key in told[PORTION + len(own) :]]
+    of_key = {driver.key: driver.written_ms for driver in drivers}
+    written_ms = [of_key[key] for key in told[PORTION + len(own) :]]
     assert written_ms == sorted(written_ms, reverse=True), "somebody waits for what was written to a moment ago"
     assert len(set(written_ms)) == 2

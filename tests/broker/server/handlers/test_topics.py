@@ -11,6 +11,7 @@ from tests.holding import entries_of
 
 from tidelog_broker.cluster import route_watch
 from tidelog_broker.node.node import Node
+from tidelog_broker.server.handlers import metadata
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import (
     DIRTY_PERCENT_DEFAULT,
@@ -332,7 +333,7 @@ async def test_who_says_what_he_knows_is_told_only_what_is_news(node: Node, peer
 async def test_what_has_no_room_in_an_answer_is_news_at_the_next_question(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog_broker.server.handlers.metadata.ROUTED_ENTRIES", 3)
+    monkeypatch.setattr(metadata, "ROUTED_ENTRIES", 3)
     topic = await peer.create(partitions=5)
     news_from = [0] * 5
     for expected in ([0, 1, 2], [3, 4], []):
