@@ -123,7 +123,8 @@ LOCK = $(BIN)/uv pip compile --python-version 3.13 --python-platform linux --gen
 	--no-emit-index-url --no-header --no-annotate
 
 audit: $(TOOLS) ## ask for known weaknesses of what the image is made of
-	@$(BIN)/pip-audit --disable-pip --progress-spinner off -r locks/image.txt
+	@# Strict: where the index says nothing of a package, nothing was asked about it, and that is no good news.
+	@$(BIN)/pip-audit --strict --disable-pip --progress-spinner off -r locks/image.txt
 
 sbom: $(TOOLS) ## the image's bill of materials, CycloneDX (sbom.json)
 	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application --output-reproducible \
