@@ -17,7 +17,7 @@ request is not looked at. A new owner needs a higher epoch, so a node that lags 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -114,14 +114,10 @@ class Moves:
 
     def changed(self, topic: str) -> None:
         """Look at what is known of a topic's owners now, and abandon what waits in vain."""
-        self.look(self._expected.get(topic, ()))
-
-    def look(self, expectations: Iterable[Expectation]) -> None:
-        """The same for some expectations."""
         now = asyncio.get_running_loop().time()
-        for expectation in list(expectations):
-            if expectation not in self._expected.get(expectation.topic, ()):
-                continue  # forgotten, perhaps by what abandoning another one set off
+        for expectation in list(self._expected.get(topic, ())):
+            if expectation not in self._expected.get(topic, ()):
+                continue  # forgotten by what abandoning another one set off
             if not self._moved(expectation):
                 expectation.moved_at = None
                 continue
@@ -149,12 +145,11 @@ class Moves:
         loop = asyncio.get_running_loop()
         now = loop.time()
         for topic, expected in list(self._expected.items()):
-            timed = [expectation for expectation in expected if expectation.due_at is not None]
-            if any(_silent(expectation, now) for expectation in timed):
+            if any(_silent(expectation, now) for expectation in expected):
                 self._refresh(topic)
-            for expectation in [each for each in timed if each.reads and _silent(each, now, READER_SILENCE_S)]:
+            for expectation in [each for each in expected if each.reads and _silent(each, now, READER_SILENCE_S)]:
                 self._abandon(expectation)
-            self.look(timed)  # what waits for nothing in particular has been looked at when the news came
+            self.changed(topic)
         if any(each.due_at is not None for expected in self._expected.values() for each in expected):
             self._arm(loop)
 

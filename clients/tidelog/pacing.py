@@ -1,15 +1,10 @@
-"""How soon each partition is subscribed again: later each time, until something arrives or it is somewhere else.
-
-While the owner of hundreds of partitions is replaced there is news about one or another of them all the time. A
-partition is tried at once for what concerns it alone: all consumers of a process would otherwise try all of theirs each
-time.
-"""
+"""How soon each partition is subscribed again: later each time, until something arrives or there is news."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from tidelog.backoff import Backoff
@@ -24,16 +19,9 @@ _MS: Final = 1000
 
 
 class Pacing:
-    """The waits of one consumer's partitions.
+    """The waits of one consumer's partitions."""
 
-    Args:
-        place: tells where a partition is, as far as is known; two answers are compared.
-    """
-
-    def __init__(self, place: Callable[[TopicPartition], object]) -> None:
-        self._place = place
-        self._tried_at: dict[TopicPartition, object] = {}
-        """Where each partition was when it was tried."""
+    def __init__(self) -> None:
         self._backoffs: dict[TopicPartition, Backoff] = {}
         self._retry_at: dict[TopicPartition, float] = {}
 
@@ -43,7 +31,6 @@ class Pacing:
 
     def tried(self, where: TopicPartition, now: float) -> None:
         """A partition is tried."""
-        self._tried_at[where] = self._place(where)
         backoff = self._backoffs.setdefault(where, Backoff())
         self._retry_at[where] = now + backoff.next_wait_s()
 
@@ -56,13 +43,10 @@ class Pacing:
         for where in partitions:
             self._backoffs.pop(where, None)
             self._retry_at.pop(where, None)
-            self._tried_at.pop(where, None)
 
-    def news(self) -> bool:
-        """Let those wait no longer that are somewhere else than when they were tried; return whether there are any."""
-        moved = [where for where in self._retry_at if self._place(where) != self._tried_at.get(where)]
-        self.begin_anew(moved)
-        return bool(moved)
+    def news(self) -> None:
+        """Nobody need wait any longer."""
+        self._retry_at.clear()
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
         """Wait as long as the node asks for, and say what for if that goes on."""

@@ -104,7 +104,7 @@ class Serving:
         self.near: dict[TopicPartition, Address] = {}
         """Partitions that a replica in the client's zone serves, and where that is."""
         self._doubts = Doubts(router)
-        self._pacing = Pacing(self._place)
+        self._pacing = Pacing()
         self._attempts: dict[TopicPartition, asyncio.Task[None]] = {}
         self._stirred = asyncio.Event()
         prefetch.in_need = self.stir
@@ -171,9 +171,9 @@ class Serving:
         self._stirred.set()
 
     def news(self) -> None:
-        """Something about a topic has changed: what has moved does not wait any longer."""
-        if self._pacing.news():
-            self.stir()
+        """Something about a topic has changed: do not wait any longer."""
+        self._pacing.news()
+        self.stir()
 
     async def close(self) -> None:
         """Stop."""
@@ -184,10 +184,6 @@ class Serving:
         await asyncio.gather(*tasks, return_exceptions=True)
         for subscription in list(self._subscriptions):
             self._drop(subscription)
-
-    def _place(self, where: TopicPartition) -> object:
-        metadata = self._router.metadata
-        return metadata.route(*where), metadata.owner_address(*where)
 
     def _leave(self, where: TopicPartition) -> None:
         serving = self._serving[where]
@@ -379,24 +375,16 @@ class Serving:
     # ----------------------------------------------------------------------------------------- subscribing
 
     def _begin_attempts(self, now: float) -> None:
-        """Take up what is not served and need not wait, one task for each owner.
-
-        Of a node that is not connected all is tried together: it is one connection that is in the way of all of it.
-        """
+        """Take up what is not served and need not wait, one task for each owner."""
         groups: dict[Address | None, list[TopicPartition]] = {}
-        waiting: dict[Address | None, list[TopicPartition]] = {}
         owners: dict[Address | None, int] = {}
         for where, serving in self._serving.items():
             if where in self._paused:
                 continue
             address = self._router.nearby.address(*where) or self._router.metadata.owner_address(*where)
             owners[address] = owners.get(address, 0) + 1
-            if serving is None and self._may_attempt(where):
-                is_due = self._pacing.due_at(where, now) <= now
-                (groups if is_due else waiting).setdefault(address, []).append(where)
-        for address, partitions in groups.items():
-            if address is not None and self._router.pool.now(address) is None:
-                partitions.extend(waiting.get(address, ()))
+            if serving is None and self._may_attempt(where) and self._pacing.due_at(where, now) <= now:
+                groups.setdefault(address, []).append(where)
         many = len(self._subscriptions) + len(groups) + len(set(self._attempts.values()))
         self._prefetch.parts = max(many, sum(_parts(count) for count in owners.values()))
         for address, partitions in groups.items():
@@ -538,8 +526,8 @@ class Serving:
                 )
         window.ready(partial(self._send_credit, connection, subscription_id))
         self.stir()  # there may have been too little credit left for it
-        # A partition may have moved while the answer was on its way.
-        self._router.moves.look([self._expected[where] for where in partitions if where in self._expected])
+        for name in names:
+            self._router.moves.changed(name)  # it may have moved while the answer was on its way
 
     def _owner_changed(
         self, subscription: Subscription, where: TopicPartition, error: TidelogError, *, is_near: bool

@@ -152,26 +152,3 @@ async def test_abandoning_one_may_forget_another(world: World, connection: Conne
     expected += [world.moves.expect("t", 0, connection, partial(forget, other), wait_s=None) for other in (1, 0)]
     world.move(ELSEWHERE)
     assert len(gone) == 1
-
-
-async def test_only_what_is_named_is_looked_at(world: World, connection: Connection) -> None:
-    mine, other = (
-        world.moves.expect("t", 0, connection, world.abandon, wait_s=None),
-        world.moves.expect("t", 0, connection, world.abandon, wait_s=None),
-    )
-    forgotten = world.moves.expect("t", 0, connection, world.abandon, wait_s=None)
-    world.moves.forget(forgotten)
-    partition = pb.PartitionInfo(partition=0, owner="elsewhere", epoch=9)
-    world.metadata.merge(
-        pb.MetadataReply(
-            nodes=[pb.NodeInfo(node_id="elsewhere", host=ELSEWHERE[0], port=ELSEWHERE[1])],
-            topics=[pb.TopicInfo(name="t", topic_id=b"t" * 16, partitions=[partition])],
-        ),
-        ELSEWHERE,
-    )
-    world.moves.look([mine, forgotten])
-    assert len(world.abandoned) == 1
-    world.moves.look([mine])
-    assert len(world.abandoned) == 1
-    world.moves.look([other])
-    assert len(world.abandoned) == 2
