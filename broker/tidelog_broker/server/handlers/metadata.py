@@ -1,4 +1,4 @@
-"""METADATA: who owns what, and where the nodes are; a page at a time at once, or when there is news that alone.
+"""METADATA: who owns what, and where the nodes are. Answered at once, in pages, or held until there is news of it.
 
 What a node knows it tells by itself. Who decides something by the answer has it ask the owner of `__meta` first whether
 that is all there is. A name that it does not know may have been given to a topic a moment ago, so it hears of what
@@ -69,16 +69,20 @@ async def metadata(broker: Broker, request: Request) -> None:
 
 
 def _news(broker: Broker, request: Request, names: list[str]) -> pb.Envelope | None:
-    """Return of each topic what who asks does not know; None where he asks of others than he knows, or may not see.
+    """Answer a question that was held: of each topic only the partitions that the client does not know as they are.
 
-    What has no room in the answer is news to him at his next question.
+    What has no room in the answer is news to the client at its next question.
+
+    Returns:
+        None where the client asks for all topics, for one that it has not named in `known`, or for one that it may not
+        see: then it gets the whole answer.
     """
     known = {each.topic_id: each for each in request.envelope.metadata.known}
     session = request.session
     infos: list[pb.TopicInfo] = []
     room = ROUTED_ENTRIES
     if not names:
-        return None  # all there are, whatever he knows
+        return None
     for name in names:
         record = broker.topics.find(name)
         if record is None or record.topic_id not in known or (session is not None and not _may_see(session, name)):
