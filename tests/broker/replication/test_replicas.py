@@ -241,6 +241,7 @@ async def test_news_of_neighbours_reach_replicas_in_portions_and_those_of_own_to
     drivers = replication.all()[::-1]
     monkeypatch.setattr(replication, "all", lambda: drivers)  # in the order in which they were opened, as it may be
     now_ms = clock_ms(asyncio.get_running_loop())()
+    assert all(now_ms - driver.written_ms < RECENTLY_MS for driver in drivers if driver.key[0] == topic_id)
     for number, driver in enumerate(drivers):
         driver.written_ms = now_ms - (number % 2) * 2 * RECENTLY_MS  # those of own topics, too
     own = {driver.key for driver in drivers if driver.key[0] in FIRST}
