@@ -32,7 +32,7 @@ from tidelog_cli import (
     users,
 )
 from tidelog_cli.failures import EXIT_CODES_HELP, EXIT_FAILED, EXIT_INTERRUPTED, describe, exit_code_of
-from tidelog_cli.loading import interrupts_end_quietly
+from tidelog_cli.interrupts import interrupts_end_quietly
 from tidelog_cli.parquet import exporting, importing
 from tidelog_cli.session import named_context
 from tidelog_cli.sql import command as sql

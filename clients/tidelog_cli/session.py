@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Final, TypeVar
@@ -12,6 +11,7 @@ from tidelog.client_options import ClientOptions
 from tidelog.contexts import Context, find_context, read_contexts
 from tidelog.errors import NodeUnreachableError
 from tidelog_cli.failures import EXIT_CANNOT_CONNECT, EXIT_USAGE, CommandFailed
+from tidelog_cli.interrupts import run_interruptibly
 from tidelog_cli.output import LOCAL_BOOTSTRAP
 from tidelog_cli.wrong_port import speaks_http
 
@@ -42,7 +42,7 @@ def with_client(bootstrap: str, work: Callable[[Client], Awaitable[_ResultT]]) -
                 raise await _explained(addresses, error) from error
             return await work(client)
 
-    return asyncio.run(run())
+    return run_interruptibly(run)
 
 
 def place_and_options(bootstrap: str) -> tuple[str, ClientOptions]:
