@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 
+from tidelog import free_ports
+
 MACHINE_TIMEOUT_S = 300
 
 
 def pytest_configure() -> None:
-    """Take interrupts even where whoever started the tests ignores them (a shell's `&` does): tests send some."""
+    """Take interrupts even where whoever started the tests ignores them (a shell's `&` does): tests send some.
+
+    And look for free ports where no other of the processes that share the tests does: it could choose one a second time
+    before the node that it is meant for has it, or while that node is down.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    pytest.MonkeyPatch().setattr(free_ports, "CHOSEN_FROM", free_ports.CHOSEN_FROM[worker::workers])
 
 
 @pytest.fixture(autouse=True)
