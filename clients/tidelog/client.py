@@ -76,7 +76,7 @@ class Client:
             `tidelog.credentials.ApiKeyFile(path)`. None: what the environment names.
         credentials: instead, any of `tidelog.credentials`: a token or a password.
         tls: connect in TLS, as a `tidelog.tls.Tls` says; True: as the environment says. None: only if that says so, by
-            TIDELOG_CA_FILE, TIDELOG_CERT_FILE or TIDELOG_TLS=1. False: not at all.
+            TIDELOG_CA_FILE, TIDELOG_CERT_FILE, TIDELOG_CRL_FILE or TIDELOG_TLS=1. False: not at all.
         router: instead, one of another client that asks for a caller; see `tidelog.callers`. Close this one first.
 
     Raises:

@@ -50,7 +50,7 @@ class Context:
         user: the name of a user with a password...
         password_file: ...and the same of that.
         tls: connect in TLS; implied by the files. False: the environment says.
-        ca_file, cert_file, key_file: absolute paths, as of `tidelog.tls.Tls`.
+        ca_file, cert_file, key_file, crl_file: absolute paths, as of `tidelog.tls.Tls`.
     """
 
     bootstrap: tuple[str, ...]
@@ -63,6 +63,7 @@ class Context:
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
+    crl_file: str = ""
 
     def __post_init__(self) -> None:
         """Check all of it.
@@ -77,7 +78,7 @@ class Context:
         if sum(map(bool, (self.api_key, self.api_key_file, self.token_file, self.user))) > 1:
             raise InvalidRequestError("a context has an API key, the file of one, of a token, or a user: one of them")
         secrets = (self.api_key_file, self.token_file, self.password_file)
-        for path in (*secrets, self.ca_file, self.cert_file, self.key_file):
+        for path in (*secrets, self.ca_file, self.cert_file, self.key_file, self.crl_file):
             if path and not Path(path).is_absolute():
                 raise InvalidRequestError(f"the path of a file in a context is absolute, not {path!r}")
         self.encryption()
@@ -97,7 +98,7 @@ class Context:
             InvalidRequestError: its files contradict each other.
         """
         files = (self.ca_file, self.cert_file, self.key_file)
-        return Tls(*files) if self.tls or any(files) else None
+        return Tls(*files, crl_file=self.crl_file) if self.tls or any(files) or self.crl_file else None
 
     def with_options(self, options: ClientOptions) -> ClientOptions:
         """Return the arguments of a client: these, and from the context what they leave out."""

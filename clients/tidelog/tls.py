@@ -15,6 +15,7 @@ TLS_VARIABLE: Final = "TIDELOG_TLS"
 CA_FILE_VARIABLE: Final = "TIDELOG_CA_FILE"
 CERT_FILE_VARIABLE: Final = "TIDELOG_CERT_FILE"
 KEY_FILE_VARIABLE: Final = "TIDELOG_KEY_FILE"
+CRL_FILE_VARIABLE: Final = "TIDELOG_CRL_FILE"
 
 _WORDS: Final = {
     "1": True,
@@ -40,6 +41,9 @@ class Tls:
         key_file: the private key of that; "": it is in `cert_file`, too.
         ca_pem: certificates of CAs themselves, where there is no file.
         cert_pem: the certificate to show and its private key themselves, where there is no file.
+        crl_file: lists in PEM of certificates that the CAs of nodes have revoked, one of each CA. Who shows one of those
+            is not believed, nor a node of whose CA there is no list, or one that has ended. "": nobody looks.
+        crl_pem: such lists themselves, where there is no file.
     """
 
     ca_file: str = ""
@@ -47,6 +51,8 @@ class Tls:
     key_file: str = ""
     ca_pem: str = field(default="", repr=False)
     cert_pem: str = field(default="", repr=False)
+    crl_file: str = ""
+    crl_pem: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         """Check what can be checked without looking at files.
@@ -58,13 +64,15 @@ class Tls:
             raise InvalidRequestError("a client has the file of a CA or its text, not both")
         if self.cert_file and self.cert_pem:
             raise InvalidRequestError("a client has the file of its certificate or its text, not both")
+        if self.crl_file and self.crl_pem:
+            raise InvalidRequestError("a client has the file of revoked certificates or its text, not both")
         if self.key_file and not self.cert_file:
             raise InvalidRequestError("a private key is of no use without its certificate: give cert_file, too")
 
     def files(self) -> TlsFiles:
         """Return them as paths."""
         paths = (_path(self.cert_file), _path(self.key_file), _path(self.ca_file))
-        return TlsFiles(*paths, self.ca_pem, self.cert_pem)
+        return TlsFiles(*paths, self.ca_pem, self.cert_pem, _path(self.crl_file), self.crl_pem)
 
     def carried(self) -> Tls:
         """Return the same with what is in the files instead of the files, for where these are not.
@@ -72,9 +80,10 @@ class Tls:
         Raises:
             InvalidRequestError: one cannot be read.
         """
-        ca, cert = _path(self.ca_file), _path(self.cert_file)
+        ca, cert, crl = _path(self.ca_file), _path(self.cert_file), _path(self.crl_file)
         try:
             ca_pem = self.ca_pem if ca is None else _text(read_pem(ca, "the CA"))
+            crl_pem = self.crl_pem if crl is None else _text(read_pem(crl, "the list of revoked certificates"))
             cert_pem = self.cert_pem
             if cert is not None:
                 key = _path(self.key_file)
@@ -82,7 +91,7 @@ class Tls:
                 cert_pem = _text(own if key is None else own + b"\n" + read_pem(key, "the private key", is_secret=True))
         except TlsFilesError as error:
             raise InvalidRequestError(str(error)) from error
-        return Tls(ca_pem=ca_pem, cert_pem=cert_pem)
+        return Tls(ca_pem=ca_pem, cert_pem=cert_pem, crl_pem=crl_pem)
 
 
 def _text(pem: bytes) -> str:
@@ -106,12 +115,13 @@ def tls_of(given: Tls | bool | None) -> Tls | None:
         return given
     if given is False:
         return None
-    ca, cert, key = (os.environ.get(name, "") for name in (CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE))
+    names = (CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE, CRL_FILE_VARIABLE)
+    ca, cert, key, crl = (os.environ.get(name, "") for name in names)
     said = os.environ.get(TLS_VARIABLE, "").lower()
-    wanted = _WORDS.get(said, bool(ca or cert)) if said in _WORDS or not said else None
+    wanted = _WORDS.get(said, bool(ca or cert or crl)) if said in _WORDS or not said else None
     if wanted is None:
         raise InvalidRequestError(f"{TLS_VARIABLE} is 1 or 0, not {said[:20]!r}")
-    return Tls(ca, cert, key) if given or wanted else None
+    return Tls(ca, cert, key, crl_file=crl) if given or wanted else None
 
 
 class Trust:

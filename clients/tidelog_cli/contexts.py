@@ -63,6 +63,9 @@ def add(
     ca_file: Annotated[str, typer.Option(metavar="FILE", help="The CA of the nodes; the system's unless given.")] = "",
     cert_file: Annotated[str, typer.Option(metavar="FILE", help="The certificate to show to nodes.")] = "",
     key_file: Annotated[str, typer.Option(metavar="FILE", help="Its private key, if it is not in the same file.")] = "",
+    crl_file: Annotated[
+        str, typer.Option(metavar="FILE", help="Lists of revoked certificates: a node that shows one is refused.")
+    ] = "",
     use_it: Annotated[bool, typer.Option("--use", help="Make it the current one; the first one is at once.")] = False,
     instead: Annotated[bool, typer.Option("--replace", help="Instead of the one of that name.")] = False,
 ) -> None:
@@ -79,6 +82,7 @@ def add(
         ca_file=_absolute(ca_file),
         cert_file=_absolute(cert_file),
         key_file=_absolute(key_file),
+        crl_file=_absolute(crl_file),
     )
     asyncio.run(showing(credentials=context.credentials()).shown())  # that a file cannot be read is better heard now
     Trust(context.encryption())()

@@ -23,7 +23,7 @@ from tidelog.contexts import Context, change_contexts, with_context
 from tidelog.credentials import API_KEY_FILE_VARIABLE, API_KEY_VARIABLE
 from tidelog.free_ports import HOST
 from tidelog.security import AccessRule
-from tidelog.tls import CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE, TLS_VARIABLE
+from tidelog.tls import CA_FILE_VARIABLE, CERT_FILE_VARIABLE, CRL_FILE_VARIABLE, KEY_FILE_VARIABLE, TLS_VARIABLE
 from tidelog_cli.certs import CA_DAYS, DAYS, new_ca, new_certificate
 from tidelog_cli.certs_files import CA, paths
 from tidelog_cli.failures import CommandFailed
@@ -94,7 +94,7 @@ class LocalSecurity:
 
 _ABOUT_NODES: Final = {
     *(API_KEY_VARIABLE, API_KEY_FILE_VARIABLE),
-    *(TLS_VARIABLE, CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE),
+    *(TLS_VARIABLE, CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE, CRL_FILE_VARIABLE),
 }
 
 

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import ssl
 import stat
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ from tidelog_proto.limits import MIB
 log = logging.getLogger(__name__)
 
 PEM_BYTES_MAX: Final = MIB
+_LISTS: Final = "the list of revoked certificates"
+_PEM_KIND: Final = re.compile(rb"-----BEGIN ([^-\r\n]{1,60})-----")
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2: with forward secrecy, and authenticated. Those of 1.3 all are."""
 
@@ -40,7 +43,8 @@ class TlsFiles:
         ca: certificates of the CAs that are believed; None: those of the system, where others are to be believed.
         ca_pem: such certificates themselves, instead of a file.
         cert_pem: its own certificate and its private key themselves, instead of files.
-        crl: lists of revoked certificates of the CAs, which are refused then; None: nobody looks. With `cert` and `ca`.
+        crl: lists of revoked certificates of the CAs, which are refused then; None: nobody looks.
+        crl_pem: such lists themselves, instead of a file.
     """
 
     cert: Path | None = None
@@ -49,6 +53,7 @@ class TlsFiles:
     ca_pem: str = field(default="", repr=False)
     cert_pem: str = field(default="", repr=False)
     crl: Path | None = None
+    crl_pem: str = field(default="", repr=False)
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
@@ -65,7 +70,9 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     if files.ca is not None:
         _believe(context, files)
         context.verify_mode = ssl.CERT_OPTIONAL
-        _refuse_revoked(context, files)
+        lists = _refuse_revoked(context, files)
+        if lists:
+            _see_that_own_is_in(lists, files)
     return context
 
 
@@ -104,28 +111,39 @@ def _believe(context: ssl.SSLContext, files: TlsFiles) -> None:
         raise TlsFilesError(f"{where} holds no certificate in PEM: {_reason(error)}") from error
 
 
-def _refuse_revoked(context: ssl.SSLContext, files: TlsFiles) -> None:
-    if files.crl is None:
-        return
-    from tidelog_proto.revocation import check_lists  # noqa: PLC0415 # who has no lists needs no `cryptography`
-
-    assert files.cert is not None
-    assert files.ca is not None
-    content = read_pem(files.crl, "the list of revoked certificates")
-    try:
-        check_lists(content, read_pem(files.cert, "the certificate"), read_pem(files.ca, "the CA"))
-    except ValueError as error:
-        if isinstance(error, TlsFilesError):
-            raise
-        raise TlsFilesError(f"{files.crl} {error}") from error
+def _refuse_revoked(context: ssl.SSLContext, files: TlsFiles) -> bytes:
+    """Refuse whose certificate is in the lists, and return these; b"": there are none, and nobody looks."""
+    if files.crl is None and not files.crl_pem:
+        return b""
+    content = files.crl_pem.encode() if files.crl is None else read_pem(files.crl, _LISTS)
+    where = f"the file {files.crl}" if files.crl else "what was given as lists of revoked certificates"
+    kinds = set(_PEM_KIND.findall(content))
+    if kinds != {b"X509 CRL"}:  # a certificate among them would be believed as a CA
+        other = ", ".join(sorted(kind.decode("ascii", "replace") for kind in kinds - {b"X509 CRL"}))
+        raise TlsFilesError(
+            f"{where} holds {other or 'nothing in PEM'}: only lists of revoked certificates stand there"
+        )
     with _in_memory(content) as path:
         try:
             context.load_verify_locations(cafile=path)
         except (OSError, ValueError) as error:
-            raise TlsFilesError(
-                f"{files.crl} holds no list of revoked certificates in PEM: {_reason(error)}"
-            ) from error
+            raise TlsFilesError(f"{where} holds no list of revoked certificates in PEM: {_reason(error)}") from error
     context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    return content
+
+
+def _see_that_own_is_in(lists: bytes, files: TlsFiles) -> None:
+    """Take no lists that would have others of this side's own CA refused, all of them: a node would be alone."""
+    from tidelog_proto.revocation import check_lists  # noqa: PLC0415 # who has no lists needs no `cryptography`
+
+    assert files.cert is not None
+    assert files.ca is not None
+    try:
+        check_lists(lists, read_pem(files.cert, "the certificate"), read_pem(files.ca, "the CA"))
+    except ValueError as error:
+        if isinstance(error, TlsFilesError):
+            raise
+        raise TlsFilesError(f"{files.crl} {error}") from error
 
 
 @contextlib.contextmanager
@@ -238,7 +256,7 @@ class FollowedTls:
         files = self.files
         digest = hashlib.sha256()
         named = (files.cert, "the certificate"), (files.key, "the private key"), (files.ca, "the CA")
-        for path, what in (*named, (files.crl, "the list of revoked certificates")):
+        for path, what in (*named, (files.crl, _LISTS)):
             if path is not None:
                 content = read_pem(path, what, is_secret=path == files.key)
                 digest.update(hashlib.sha256(content).digest())

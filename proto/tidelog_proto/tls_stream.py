@@ -27,8 +27,13 @@ _HANDSHAKE: Final = 0x16
 _RECORDS: Final = range(0x14, 0x18)
 _MAJOR: Final = 3
 
-_UNKNOWN_CA: Final = range(18, 22)
-"""OpenSSL's ways to say that a certificate leads to no CA that is known."""
+_VERIFYING: Final = {
+    **dict.fromkeys(range(18, 22), "its CA is none of those that are believed here"),
+    3: "the lists of revoked certificates here have none of its CA",
+    12: "the list of revoked certificates of its CA has ended: get a newer one",
+    23: "it is revoked",
+}
+"""What OpenSSL's codes for a certificate that it does not accept mean, where its own words say little."""
 _ALERTS: Final = {
     "UNKNOWN_CA": "the other side does not know the CA of the certificate that was shown to it",
     "CERTIFICATE_REQUIRED": "the other side asks for a certificate, and none was shown",
@@ -430,8 +435,7 @@ async def open_stream(
 def why(error: ssl.SSLError) -> str:
     """Return what an error of TLS means, in words."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        strange = error.verify_code in _UNKNOWN_CA
-        because = "its CA is none of those that are believed here" if strange else error.verify_message
+        because = _VERIFYING.get(error.verify_code, error.verify_message)
         return f"the other side's certificate is not accepted: {because}"
     reason = error.reason or ""
     for name, words in _ALERTS.items():

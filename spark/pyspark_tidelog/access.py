@@ -33,6 +33,7 @@ ACCESS_OPTION_NAMES: Final = (
     "caFile",
     "certFile",
     "keyFile",
+    "crlFile",
 )
 ACCESS_FOREIGN: Final = {
     "kafka.bootstrap.servers": "bootstrap",
@@ -113,7 +114,7 @@ def _credentials(options: Mapping[str, str]) -> Credentials | None:
 
 def _tls(options: Mapping[str, str]) -> Tls | bool | None:
     """Return what `tls_of` takes; None: the options do not say."""
-    files = {name: options[name] for name in ("caFile", "certFile", "keyFile") if options.get(name)}
+    files = {name: options[name] for name in ("caFile", "certFile", "keyFile", "crlFile") if options.get(name)}
     if "tls" in options and not flag(options, "tls", default=True):
         if files:
             raise OptionError(f"option 'tls' is false, and {', '.join(files)} are for TLS: leave them out.")
@@ -123,7 +124,8 @@ def _tls(options: Mapping[str, str]) -> Tls | bool | None:
     if not files:
         return True if "tls" in options else None
     paths = {name: str(_path(name, files)) for name in files}
-    return Tls(paths.get("caFile", ""), paths.get("certFile", ""), paths.get("keyFile", ""))
+    own = (paths.get("caFile", ""), paths.get("certFile", ""), paths.get("keyFile", ""))
+    return Tls(*own, crl_file=paths.get("crlFile", ""))
 
 
 def _path(name: str, options: Mapping[str, str]) -> Path:

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from tests.authority import Authority
 from tests.cli.conftest import Cli
 
 PAGE = Path(__file__).parents[2] / "docs" / "contexts.md"
@@ -69,6 +70,17 @@ def test_contexts_are_listed_without_their_keys_and_removed(named: Cli, tmp_path
     assert SECRET not in added.out + kept.out + shown.out + json.dumps(listed)
     assert named("context", "remove", "kept").code == 0
     assert "kept" not in named("context", "list").out
+
+
+def test_lists_of_revoked_certificates_are_looked_at_when_they_are_named(named: Cli, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    adding = ("context", "add", "listed", "--bootstrap", "a:1", "--ca-file", str(authority.ca), "--crl-file")
+    refused = named(*adding, str(authority.ca))
+    assert refused.code != 0
+    assert "holds CERTIFICATE: only lists of revoked certificates stand there" in refused.err
+    assert named(*adding, str(authority.revoke())).code == 0
+    (listed,) = (each for each in json.loads(named("context", "list", "--json").out) if each["name"] == "listed")
+    assert listed["tls"]
 
 
 def test_what_is_wrong_is_told_and_keeps_nothing(named: Cli, tmp_path: Path) -> None:

@@ -220,12 +220,15 @@ def test_what_a_client_is_given_goes_before_the_context(tmp_path: Path) -> None:
 def test_a_context_says_how_its_nodes_are_reached() -> None:
     assert Context(("a:1",)).encryption() is None, "the environment says"
     assert Context(("a:1",), tls=True).encryption() == Tls()
-    filed = Context(("a:1",), ca_file="/ca.pem", cert_file="/c.pem", key_file="/c.key")
+    filed = Context(("a:1",), ca_file="/ca.pem", cert_file="/c.pem", key_file="/c.key", crl_file="/crl.pem")
     add("filed", filed)
     assert the_context("filed") == filed
-    assert filed.with_options({}).get("tls") == Tls("/ca.pem", "/c.pem", "/c.key")
+    assert filed.with_options({}).get("tls") == Tls("/ca.pem", "/c.pem", "/c.key", crl_file="/crl.pem")
+    assert Context(("a:1",), crl_file="/crl.pem").encryption() == Tls(crl_file="/crl.pem"), "implies TLS"
     with pytest.raises(InvalidRequestError, match="is absolute"):
         Context(("a:1",), ca_file="ca.pem")
+    with pytest.raises(InvalidRequestError, match="is absolute"):
+        Context(("a:1",), crl_file="crl.pem")
     with pytest.raises(InvalidRequestError, match="without its certificate"):
         Context(("a:1",), key_file="/c.key")
     contexts_path().write_text(contexts_path().read_text().replace('"ca_file": "/ca.pem"', '"tls": "yes"'))

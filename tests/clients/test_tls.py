@@ -7,12 +7,21 @@ import pytest
 from tests.authority import Authority
 
 from tidelog.errors import InvalidRequestError
-from tidelog.tls import CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE, TLS_VARIABLE, Tls, Trust, tls_of
+from tidelog.tls import (
+    CA_FILE_VARIABLE,
+    CERT_FILE_VARIABLE,
+    CRL_FILE_VARIABLE,
+    KEY_FILE_VARIABLE,
+    TLS_VARIABLE,
+    Tls,
+    Trust,
+    tls_of,
+)
 
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (TLS_VARIABLE, CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE):
+    for name in (TLS_VARIABLE, CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE, CRL_FILE_VARIABLE):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -36,11 +45,16 @@ def test_what_is_given_goes_before_the_environment(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv(CERT_FILE_VARIABLE)
     monkeypatch.delenv(KEY_FILE_VARIABLE)
     assert tls_of(None) == Tls()
+    monkeypatch.delenv(TLS_VARIABLE)
+    monkeypatch.setenv(CRL_FILE_VARIABLE, "/crl.pem")
+    assert tls_of(None) == Tls(crl_file="/crl.pem")
 
 
 def test_contradictions_are_refused_at_once() -> None:
     with pytest.raises(InvalidRequestError, match="not both"):
         Tls(ca_file="/ca.pem", ca_pem="text")
+    with pytest.raises(InvalidRequestError, match="not both"):
+        Tls(crl_file="/crl.pem", crl_pem="text")
     with pytest.raises(InvalidRequestError, match="cert_file"):
         Tls(key_file="/key")
 
@@ -85,3 +99,29 @@ def test_the_ca_is_carried_to_where_its_file_is_not(tmp_path: Path) -> None:
         Tls(cert_file=str(own.cert), key_file=str(tmp_path / "none")).carried()
     with pytest.raises(InvalidRequestError, match="cannot read the CA"):
         Tls(str(tmp_path / "none")).carried()
+
+
+def test_lists_of_revoked_certificates_are_followed_and_carried(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    crl = authority.revoke()
+    tls = Tls(str(authority.ca), crl_file=str(crl))
+    trust = Trust(tls)
+    first = trust()
+    assert first is not None
+    assert first.verify_flags & ssl.VERIFY_CRL_CHECK_LEAF
+    authority.revoke(authority.files("node", "a"))
+    second = trust()
+    assert second is not first
+    crl.write_text("slip")
+    assert trust() is second, "a slip changes nothing"
+    with pytest.raises(InvalidRequestError, match="only lists of revoked certificates"):
+        Trust(tls)()
+    crl.unlink()
+    authority.revoke()
+    carried = tls.carried()
+    assert (carried.crl_pem, carried.crl_file) == (crl.read_text(), "")
+    crl.unlink()
+    assert isinstance(Trust(carried)(), ssl.SSLContext)
+    assert "BEGIN" not in repr(carried)
+    with pytest.raises(InvalidRequestError, match="cannot read the list of revoked certificates"):
+        tls.carried()

@@ -15,6 +15,7 @@ from tests.authority import Authority
 
 from tidelog_proto.revocation import lists_in, revoked_of
 from tidelog_proto.tls_files import FollowedTls, TlsFiles, TlsFilesError, client_context, server_context
+from tidelog_proto.tls_stream import why
 
 
 @pytest.fixture
@@ -64,16 +65,18 @@ def test_lists_that_would_shut_everybody_out_are_not_taken(authority: Authority,
     assert node.crl is not None
     foreign = Authority(tmp_path / "other", "other")
     same_name = Authority(tmp_path / "same")
-    for content, why in (
-        (b"", "has no list of CN=tests CA"),
-        (b"garbage", "has no list of"),
-        (b"-----BEGIN X509 CRL-----\ngarbage", "holds something that is no list"),
+    for content, words in (
+        (b"", "holds nothing in PEM"),
+        (b"garbage", "holds nothing in PEM"),
+        (b"-----BEGIN X509 CRL-----\ngarbage", "holds no list of revoked certificates in PEM"),
+        (authority.revoke().read_bytes() + b"-----BEGIN X509 CRL-----\ngarbage", "no list"),
+        (authority.revoke().read_bytes() + foreign.made.cert, "holds CERTIFICATE: only lists"),
         (foreign.revoke().read_bytes(), "has no list of CN=tests CA"),
         (same_name.revoke().read_bytes(), "that is not signed by that CA"),
         (_ended(authority), "has ended on"),
     ):
         node.crl.write_bytes(content)
-        with pytest.raises(TlsFilesError, match=why):
+        with pytest.raises(TlsFilesError, match=words):
             server_context(node)
     node.crl.unlink()
     with pytest.raises(TlsFilesError, match="cannot read the list of revoked certificates"):
@@ -81,6 +84,30 @@ def test_lists_that_would_shut_everybody_out_are_not_taken(authority: Authority,
     both = foreign.revoke().read_bytes() + authority.revoke().read_bytes()
     assert len(lists_in(both)) == 2
     server_context(dataclasses.replace(node, crl=_in(tmp_path / "both.pem", both)))
+
+
+def test_who_calls_with_a_list_needs_no_certificate_and_believes_no_node_that_the_lists_say_nothing_of(
+    authority: Authority, tmp_path: Path
+) -> None:
+    node, other = authority.files("node", "a"), authority.files("node", "b")
+    lists = authority.revoke(other).read_text()
+    calling = client_context(TlsFiles(ca=authority.ca, crl_pem=lists))
+    shake(server_context(node), calling)
+    with pytest.raises(ssl.SSLCertVerificationError) as refused:
+        shake(server_context(other), calling)
+    assert why(refused.value) == "the other side's certificate is not accepted: it is revoked"
+    foreign, same_name = Authority(tmp_path / "other", "other"), Authority(tmp_path / "same")
+    for text, words in (
+        (foreign.revoke().read_text(), "have none of its CA"),
+        (_ended(authority).decode(), "has ended: get a newer one"),
+        (same_name.revoke().read_text(), "have none of its CA"),
+    ):
+        with pytest.raises(ssl.SSLCertVerificationError) as refused:
+            shake(server_context(node), client_context(TlsFiles(ca=authority.ca, crl_pem=text)))
+        assert words in why(refused.value)
+    for text in ("nothing", foreign.made.cert.decode(), lists + foreign.made.cert.decode()):
+        with pytest.raises(TlsFilesError, match="only lists of revoked certificates stand there"):
+            client_context(TlsFiles(ca=authority.ca, crl_pem=text))
 
 
 def test_a_list_is_followed_and_one_that_is_wrong_changes_nothing(

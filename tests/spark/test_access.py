@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import ssl
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,17 @@ HERE = {"bootstrap": "a:1"}
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("API_KEY", "API_KEY_FILE", "TOKEN_FILE", "USER", "PASSWORD_FILE", "TLS", "CA_FILE", "CERT_FILE"):
+    for name in (
+        "API_KEY",
+        "API_KEY_FILE",
+        "TOKEN_FILE",
+        "USER",
+        "PASSWORD_FILE",
+        "TLS",
+        "CA_FILE",
+        "CERT_FILE",
+        "CRL_FILE",
+    ):
         monkeypatch.delenv(f"TIDELOG_{name}", raising=False)
     monkeypatch.setenv("TIDELOG_CONTEXTS", str(tmp_path / "contexts.json"))
 
@@ -95,15 +106,19 @@ def test_the_context_says_what_options_leave_out_and_the_environment_what_it_doe
 
 
 def test_certificates_travel_as_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = Authority(tmp_path / "ca").files("client", "job")
-    given = {"caFile": str(files.ca), "certFile": str(files.cert), "keyFile": str(files.key)}
+    authority = Authority(tmp_path / "ca")
+    files = authority.files("client", "job")
+    crl = authority.revoke()
+    given = {"caFile": str(files.ca), "certFile": str(files.cert), "keyFile": str(files.key), "crlFile": str(crl)}
     access = access_of({**HERE, **given})
     assert "PRIVATE" not in repr(access)
-    for path in (files.ca, files.cert, files.key):
+    for path in (files.ca, files.cert, files.key, crl):
         assert path is not None
         path.unlink()
     travelled: Access = pickle.loads(pickle.dumps(access))
-    assert Trust(travelled.tls)() is not None, "OpenSSL has taken them"
+    context = Trust(travelled.tls)()
+    assert context is not None
+    assert context.verify_flags & ssl.VERIFY_CRL_CHECK_LEAF
     assert "cannot read the CA" in refused(**given)
     assert "give 'certFile', too" in refused(keyFile="/k")
     assert "leave them out" in refused(tls="false", caFile="/ca")

@@ -68,6 +68,25 @@ async def test_standing_sessions_end_with_their_certificate(stand: Stand, key_fi
             await each.topics()
 
 
+async def test_a_client_with_a_list_refuses_a_node_that_is_in_it(
+    stand: Stand, key_file: Path, authority: Authority
+) -> None:
+    files = authority.files("node", "a")
+    crl = authority.revoke()
+    own = {"tls_cert_file": files.cert, "tls_key_file": files.key}
+    node = await stand.start(auth="required", admin_key_file=key_file, **own)
+    tls = Tls(str(authority.ca), crl_file=str(crl))
+    async with (
+        Client(f"127.0.0.1:{node.port}", tls=tls, api_key=ADMIN) as before,
+        Client(f"127.0.0.1:{node.port}", tls=tls, api_key=ADMIN, request_timeout_s=2.0) as after,
+    ):
+        await before.topics()
+        authority.revoke(files)
+        await before.topics()  # a connection that stands is to the node that it was made to
+        with pytest.raises(TidelogError, match="certificate is not accepted: it is revoked"):
+            await after.topics()
+
+
 def _is_anns(connection: object) -> bool:
     certified: Callable[[str], list[str]] = connection.certified  # type: ignore[attr-defined]  # it is a Connection
     return certified("client") == ["ann"]
@@ -101,5 +120,5 @@ def _connected(founded: Founded, name: str) -> set[str]:
 
 async def test_a_list_that_cannot_be_used_stops_the_start(stand: Stand, authority: Authority) -> None:
     (authority.directory / "crl.pem").write_text("nothing")
-    with pytest.raises(SettingsError, match="has no list of"):
+    with pytest.raises(SettingsError, match="holds nothing in PEM"):
         await stand.start(**told(authority, authority.files("node", "a")))
