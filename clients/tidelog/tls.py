@@ -41,8 +41,8 @@ class Tls:
         key_file: the private key of that; "": it is in `cert_file`, too.
         ca_pem: certificates of CAs themselves, where there is no file.
         cert_pem: the certificate to show and its private key themselves, where there is no file.
-        crl_file: lists in PEM of certificates that the CAs of nodes have revoked, one of each CA. Who shows one of those
-            is not believed, nor a node of whose CA there is no list, or one that has ended. "": nobody looks.
+        crl_file: lists in PEM of certificates that the CAs of nodes have revoked, one of each CA; "": nobody looks. A
+            node whose certificate is in one is not believed, nor one of whose CA there is none that holds.
         crl_pem: such lists themselves, where there is no file.
     """
 
