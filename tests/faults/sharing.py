@@ -136,7 +136,7 @@ class Sharing:
             process = await self._spawn(who, number)
             listening = asyncio.create_task(self._listen(process))
             try:
-                if await self._torment(process):
+                if await self._torment(who, process):
                     continue
                 assert process.stdin is not None
                 process.stdin.write(b"stay\n")
@@ -161,13 +161,15 @@ class Sharing:
         )
         return self._alone
 
-    async def _torment(self, process: asyncio.subprocess.Process) -> bool:
+    async def _torment(self, who: str, process: asyncio.subprocess.Process) -> bool:
         """Stop the process once; return whether it is to be killed now, False when it is to stay."""
         await self.world.idle(self._rng.uniform(*STAY_S))
         if self.world.quiet:
             return False
+        since = time.monotonic()
         process.send_signal(SIGSTOP)
         await asyncio.sleep(self._rng.uniform(*STOPPED_S))
+        self.tenures.stop(who, since=since, until=time.monotonic())
         process.send_signal(SIGCONT)
         await self.world.idle(self._rng.uniform(*STAY_S))
         return not self.world.quiet

@@ -22,6 +22,10 @@ from tests.faults.values import CONTROL
 
 BUSY_S: Final = 0.25
 """So much later than it was handed out a record may be noted, in a process that has to wait for a processor."""
+NOTED_WOKEN_SHARE: Final = 0.2
+"""Of processes that were stopped so many may note first thing when they are woken what they were handed before. It is a
+matter of the moment in which they are stopped; a member that does not look whether its session is over does so nearly
+always, as records come all the time."""
 
 
 @dataclass(slots=True)
@@ -37,6 +41,15 @@ class Tenure:
     lost: bool = False
     last_at: float = 0.0
     """When a record was handed out last; 0 before the first one."""
+
+
+@dataclass(slots=True)
+class Stop:
+    """When a member's process stood still, and whether it has noted anything that it was handed since."""
+
+    since: float
+    until: float
+    has_noted: bool = False
 
 
 class Acked(NamedTuple):
@@ -82,6 +95,8 @@ class Tenures:
         self._acked: defaultdict[Key, list[Acked]] = defaultdict(list)
         self._told: defaultdict[Key, list[Told]] = defaultdict(list)
         self._newest: dict[tuple[str, Key], Tenure] = {}
+        self._stops: dict[str, Stop] = {}
+        self._noted_woken = 0
         self._read_to: defaultdict[Key, int] = defaultdict(int)
         self._count = 0
 
@@ -102,9 +117,24 @@ class Tenures:
         if tenure.ended_at is not None:
             how = "lost" if tenure.lost else "given up"
             self.outside.append(f"{key}: {who} was handed {first} {at - tenure.ended_at:.3f} s after it had been {how}")
-        tenure.last_at = max(tenure.last_at, at)
+        tenure.last_at = max(tenure.last_at, self._handed_at(who, tenure, at))
         self._history.read(tenure.reader, key, first, numbers)
         self._read_to[key] = max(self._read_to[key], first + len(numbers))
+
+    def _handed_at(self, who: str, tenure: Tenure, noted_at: float) -> float:
+        """Return when a record was handed out: before its process was stopped, if noted when it is woken."""
+        stop = self._stops.get(who)
+        if stop is None or stop.has_noted or noted_at < stop.until:
+            return noted_at
+        stop.has_noted = True
+        if tenure.began_at > stop.since or noted_at > stop.until + BUSY_S:
+            return noted_at
+        self._noted_woken += 1
+        return stop.since
+
+    def stop(self, who: str, *, since: float, until: float) -> None:
+        """A member's process, which is stopped once in its life, stood still; said before it notes anything again."""
+        self._stops[who] = Stop(since, until)
 
     def end(self, who: str, key: Key, *, lost: bool, at: float) -> None:
         """A member has a partition no longer."""
@@ -147,6 +177,9 @@ class Tenures:
             truths: the record at each offset of every partition, CONTROL where it is the broker's own.
         """
         found = Findings(list(self.outside), [], [], [])
+        stops = len(self._stops)
+        if self._noted_woken > max(1, stops * NOTED_WOKEN_SHARE):
+            found.double.append(f"{self._noted_woken} of {stops} processes noted a record when they were woken")
         for key, tenures in sorted(self.by_key.items()):
             tenures.sort(key=lambda tenure: tenure.began_at)
             found.double.extend(_double(key, tenures))

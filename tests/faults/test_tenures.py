@@ -85,6 +85,48 @@ def zombie_before_a_short_tenure(scene: Scene) -> None:
     scene.end("a", 9.0, lost=True)
 
 
+def noted_when_woken(scene: Scene) -> None:
+    scene.begin("a", 0, 1.0)
+    scene.group.stop("a", since=1.5, until=4.0)
+    scene.begin("b", 0, 2.0)
+    scene.hand("a", 0, 2, 4.01)
+    scene.hand("b", 0, 8, 4.1)
+    scene.end("a", 9.0, lost=True)
+
+
+def zombie_that_was_woken(scene: Scene) -> None:
+    scene.begin("a", 0, 1.0)
+    scene.group.stop("a", since=1.5, until=4.0)
+    scene.begin("b", 0, 2.0)
+    scene.hand("a", 0, 2, 4.01)
+    scene.hand("a", 2, 4, 4.3)
+    scene.hand("b", 0, 8, 4.4)
+    scene.end("a", 9.0, lost=True)
+
+
+def zombie_that_was_woken_long_ago(scene: Scene) -> None:
+    scene.begin("a", 0, 1.0)
+    scene.group.stop("a", since=1.5, until=2.5)
+    scene.begin("b", 0, 2.0)
+    scene.hand("b", 0, 8, 4.1)
+    scene.hand("a", 0, 2, 2.5 + 2 * BUSY_S)
+    scene.end("a", 9.0, lost=True)
+
+
+def zombies_of_every_stop(scene: Scene) -> None:
+    for number in range(6):
+        who, at = f"a{number}", 1.0 + number
+        scene.begin(who, 0, at)
+        scene.group.stop(who, since=at + 0.1, until=at + 0.5)
+        scene.begin("b", 0, at + 0.2, generation=100 + number)
+        if number < 2:
+            scene.hand(who, 0, 2, at + 0.51)
+        scene.end(who, at + 0.6, lost=True)
+        scene.end("b", at + 0.7)
+    scene.begin("b", 0, 8.9)
+    scene.hand("b", 0, 8, 9.0)
+
+
 def not_given_up(scene: Scene) -> None:
     scene.begin("a", 0, 1.0)
     scene.hand("a", 0, 8, 1.1)
@@ -150,6 +192,10 @@ def handed_to_nobody(scene: Scene) -> None:
     [
         (zombie, {Fault.DOUBLE: 1}),
         (zombie_before_a_short_tenure, {Fault.DOUBLE: 1}),
+        (noted_when_woken, {}),
+        (zombie_that_was_woken, {Fault.DOUBLE: 1}),
+        (zombie_that_was_woken_long_ago, {Fault.DOUBLE: 1}),
+        (zombies_of_every_stop, {Fault.DOUBLE: 1}),
         (not_given_up, {Fault.DOUBLE: 1}),
         (one_generation, {Fault.DOUBLE: 1}),
         (after_the_end, {Fault.DOUBLE: 1}),
