@@ -21,8 +21,9 @@ from tidelog_proto.batch import RecordBatch
 from tidelog_proto.columns import no_headers
 from tidelog_proto.header import Flags
 
-JOINED_BYTES: Final = 16 * 1024 * 1024
-"""A joined batch leaves when it holds this many bytes, however few its rows: large values must not pile up."""
+JOINED_BYTES: Final = 1024 * 1024
+"""A joined batch leaves when it holds this many bytes, however few its rows. An engine's time for a batch is little
+beside that for so many bytes, and a record batch that has them by itself is not copied."""
 
 _WIRE: Final = {
     "timestamp": Flags.TIMESTAMP,
@@ -97,6 +98,8 @@ class Joiner:
         self._schema = schema
         self._constants = constants
         self._max_records = max_records
+        self._repeated: dict[str, pa.Array[Any]] = {}
+        """The longest column of each constant that was made: shorter ones are its beginning, and cost nothing."""
         self._pieces: list[WireBatch] = []
         self._rows = 0
         self._bytes = 0
@@ -125,13 +128,17 @@ class Joiner:
         return joined
 
     def _column(self, field: pa.Field[pa.DataType]) -> pa.Array[Any]:
-        constant = self._constants.get(field.name)
-        if constant is not None:
-            repeated: pa.Array[Any] = pa.repeat(constant, self._rows)
-            return repeated
+        if field.name in self._constants:
+            return self._constant(field.name)
         if field.name == "offset":
             return _one([pa.array(piece.offsets) for piece in self._pieces])
         return _one([_column(piece, field) for piece in self._pieces])
+
+    def _constant(self, name: str) -> pa.Array[Any]:
+        longest = self._repeated.get(name)
+        if longest is None or len(longest) < self._rows:
+            longest = self._repeated[name] = pa.repeat(self._constants[name], self._rows)
+        return longest.slice(0, self._rows)
 
 
 def _column(piece: WireBatch, field: pa.Field[pa.DataType]) -> pa.Array[Any]:

@@ -8,6 +8,7 @@ scan, parquet scan         all columns of all rows
 empty                      as many rows that a source in Python makes of nothing: what Spark's way for Python passes
 tuples                     the topic's rows as tuples of Python, as sources usually give them; a tenth of the rows
 columns, parquet columns   partition and offset of all rows
+empty columns              the same of the source that makes rows of nothing
 offset, time               a hundredth of the rows, by a filter on their offsets or times (and what is as old as those)
 write                      keys and values of the Parquet files into another topic
 rows                       the same rows, not written: what `write` reads
@@ -49,6 +50,7 @@ JOBS: Final = (
     "tuples",
     "columns",
     "parquet columns",
+    "empty columns",
     "offset",
     "time",
     "write",
@@ -58,6 +60,7 @@ RATIOS: Final = (
     ("scan", "parquet scan", 0.9),
     ("scan", "empty", None),
     ("columns", "parquet columns", 0.6),
+    ("columns", "empty columns", None),
     ("scan", "tuples", 6.0),
     ("write", "rows", None),
 )
@@ -257,6 +260,7 @@ class _Jobs:
             "empty": self._empty,
             "tuples": lambda: self._rows_of("tuples", **self._ending(SHARE["tuples"])),
             "columns": lambda: self._rows_of(columns="partition,offset"),
+            "empty columns": lambda: self._empty("partition int, offset bigint"),
             "parquet columns": lambda: self._files().select("partition", "offset"),
             "offset": lambda: self._rows_of().where(f"offset < {self._per_partition // SHARE['offset']}"),
             "time": lambda: self._rows_of().where(f"timestamp <= timestamp_micros({self._early_us})"),
@@ -296,10 +300,11 @@ class _Jobs:
         reading = self._spark.read.format(source).options(bootstrap=self._address, subscribe=self._topic, **options)
         return reading.load()
 
-    def _empty(self) -> DataFrame:
+    def _empty(self, schema: str | None = None) -> DataFrame:
         plan = self._plan
         sizes = {"rows": plan.records, "size": plan.size_bytes, "partitions": plan.partitions, "batch": 100_000}
-        return self._spark.read.format("empty").options(**{name: str(size) for name, size in sizes.items()}).load()
+        reading = self._spark.read.format("empty").options(**{name: str(size) for name, size in sizes.items()})
+        return reading.load(schema=schema)
 
     def _files(self) -> DataFrame:
         return self._spark.read.parquet(str(self._parquet))

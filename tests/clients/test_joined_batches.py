@@ -86,6 +86,31 @@ def test_joining_loses_and_repeats_nothing(counts: list[int], max_records: int) 
     assert all(0 < batch.num_rows <= max_records for batch in out[-1:])
 
 
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=8))
+def test_constants_are_the_same_in_each_row_of_whatever_length(counts: list[int]) -> None:
+    schema = pa.schema([OFFSET, pa.field("topic", pa.string()), pa.field("partition", pa.int32())])
+    constants = {"partition": pa.scalar(3, pa.int32()), "topic": pa.scalar("flüge", pa.string())}
+    joiner, offset = Joiner(schema, constants, max_records=40), 0
+    for count in counts:
+        out = [*joiner.add(wire_batch(numbered(count, offset), schema)), *joiner.finish()]
+        offset += count
+        assert sum(batch.num_rows for batch in out) == count
+        for batch in out:
+            batch.validate(full=True)
+            assert batch.column("topic").to_pylist() == ["flüge"] * batch.num_rows
+            assert batch.column("partition").to_pylist() == [3] * batch.num_rows
+
+
+def test_a_batch_that_is_large_by_itself_is_not_copied() -> None:
+    schema = pa.schema([VALUE])
+    large = wire_batch(stored([b"x" * joined_batches.JOINED_BYTES]), schema)
+    (out,) = joined([large], schema)
+    given, taken = large.arrays["value"].buffers()[2], out.column("value").buffers()[2]
+    assert given is not None
+    assert taken is not None
+    assert taken.address == given.address
+
+
 def test_large_values_leave_before_the_rows_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joined_batches, "JOINED_BYTES", 1000)
     schema = pa.schema([VALUE])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -37,6 +39,32 @@ def test_a_range_is_read_of_the_topic_that_it_was_planned_for_where_that_is_know
     for topic_id in (fake.topic("t").topic_id, b""):
         assert offsets(reader().read(RangePartition(WANTED, topic_id))) == list(range(10, 50))
     assert offsets(reader().read(InputPartition(None))) == []
+
+
+def test_only_a_worker_of_spark_is_told_what_not_to_look_at(fake: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(task, "look_no_more_at_what_is_loaded", lambda: told.append("told"))
+    planned = RangePartition(WANTED, fake.topic("t").topic_id)
+    list(reader().read(planned))
+    assert not told, "it is a process of the user's"
+    monkeypatch.setattr(task, "TaskContext", InsideOfATask)
+    list(reader().read(planned))
+    assert told
+
+
+def test_what_is_loaded_is_looked_at_no_more() -> None:
+    call = "task.look_no_more_at_what_is_loaded(); print(gc.get_freeze_count())"
+    code = f"import gc; from pyspark_tidelog import task; {call}"
+    frozen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert int(frozen) > 10_000
+
+
+class InsideOfATask:
+    """Says that it is one."""
+
+    @staticmethod
+    def get() -> object:
+        return object()
 
 
 @pytest.mark.parametrize("gone", [True, False])
