@@ -1,5 +1,5 @@
-# A node, alone unless told otherwise; compose.yaml has three and a gateway, which runs from the same image:
-# docker run … tidelog gateway --bootstrap NODE:7400,NODE:7400,NODE:7400 --host 0.0.0.0 --insecure
+# A node, alone unless told otherwise; compose.yaml has three and a gateway, which runs from the same image.
+# How it is built and run: docs/containers.md
 
 FROM python:3.13-slim AS build
 WORKDIR /src
@@ -16,21 +16,25 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/build \
  && /opt/build/bin/pip install --require-hashes --only-binary :all: -r locks/build.txt \
  && /opt/build/bin/python -m hatchling build -t wheel -d /wheel
-RUN python -m venv /opt/tidelog \
- && /opt/tidelog/bin/pip install --require-hashes --only-binary :all: -r locks/image.txt \
- && /opt/tidelog/bin/pip install --no-deps --no-index /wheel/*.whl
+# Nothing is installed into it later, so it goes without a pip of its own.
+RUN python -m venv --without-pip /opt/tidelog \
+ && /opt/build/bin/pip --python /opt/tidelog install --require-hashes --only-binary :all: -r locks/image.txt \
+ && /opt/build/bin/pip --python /opt/tidelog install --no-deps --no-index /wheel/*.whl
 
 FROM python:3.13-slim
-RUN useradd --system --uid 10001 --create-home --home-dir /var/lib/tidelog tidelog \
- && mkdir /data \
- && chown tidelog: /data
+# A number that is the same in every image, for whoever gives files of the host to it.
+RUN groupadd --gid 10001 tidelog \
+ && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/tidelog --shell /usr/sbin/nologin tidelog \
+ && mkdir /data /var/lib/tidelog \
+ && chown tidelog: /data /var/lib/tidelog
 COPY --from=build /opt/tidelog /opt/tidelog
 ENV PATH=/opt/tidelog/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     TIDELOG_NODE_MANAGEMENT_HOST=0.0.0.0
 # A node that stands alone tells its clients to connect to 127.0.0.1, which is right for `-p 7400:7400` on one machine.
 # For clients elsewhere add -e TIDELOG_NODE_ADVERTISE_HOST=NAME; in a cluster the bootstrap file has the names.
-USER tidelog
+# As numbers: who asks for users other than root (runAsNonRoot of Kubernetes) sees it of those alone.
+USER 10001:10001
 WORKDIR /var/lib/tidelog
 VOLUME /data
 EXPOSE 7400 7400/udp 7401 8080

@@ -1,4 +1,4 @@
-"""What can be checked of the Dockerfile without an engine to build it."""
+"""What can be checked of the Dockerfile without an engine to build it; tests/image builds and runs it."""
 
 from __future__ import annotations
 
@@ -123,7 +123,10 @@ def test_it_runs_the_command_as_nobody_special() -> None:
     assert json.loads(entrypoint) == ["tidelog"]
     assert "tidelog" in PROJECT["project"]["scripts"]
     last_stage = instructions()[max(at for at, (name, _) in enumerate(instructions()) if name == "FROM") :]
-    assert [arguments for name, arguments in last_stage if name == "USER"] == ["tidelog"]
+    assert [arguments for name, arguments in last_stage if name == "USER"] == ["10001:10001"]
+    (made,) = [arguments for name, arguments in last_stage if name == "RUN"]
+    assert "groupadd --gid 10001 " in made
+    assert "useradd --uid 10001 --gid 10001 " in made
     assert all("latest" not in arguments and ":" in arguments for arguments in arguments_of("FROM"))
 
 
