@@ -1,95 +1,102 @@
-"""What can be checked of compose.yaml without an engine, or a parser of YAML: its lists stand on a line as JSON."""
+"""What can be checked of compose.yaml without an engine; tests/image runs what it says."""
 
 from __future__ import annotations
 
-import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import typer
+from tests.compose_file import NODES, TEXT, list_of, services, value_of
 
 from tidelog_broker.base.bootstrap import Bootstrap, load_bootstrap
 from tidelog_cli.main import build_app
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "compose.yaml").read_text()
-NODES = ["node1", "node2", "node3"]
 
 
-def services() -> dict[str, str]:
-    """Return each service's lines."""
-    part = re.split(r"^(?=\w)", TEXT, flags=re.MULTILINE)
-    (found,) = [lines for lines in part if lines.startswith("services:")]
-    pieces = re.split(r"^  (\w+):\n", found, flags=re.MULTILINE)[1:]
-    return dict(zip(pieces[::2], pieces[1::2], strict=True))
+def found_in(volume: Path) -> Bootstrap:
+    """Do what the service `founding` does, in a folder in place of its volume."""
+    (script,) = list_of("founding", "command")
+    assert list_of("founding", "volumes") == ["founding:/data"]
+    here = script.replace("/data/", f"{volume}/").replace("tidelog ", f"{sys.executable} -m tidelog_cli ")
+    entrypoint = list_of("founding", "entrypoint")
+    subprocess.run([*entrypoint, here], env=os.environ, check=True, timeout=60)
+    return load_bootstrap(volume / "cluster" / "cluster.json")
 
 
-def command_of(service: str) -> list[str]:
-    (line,) = re.findall(r"^    command: (\[.*\])$", services()[service], re.MULTILINE)
-    words: list[str] = json.loads(line)
-    return words
-
-
-def value_of(service: str, option: str) -> str:
-    words = command_of(service)
-    return words[words.index(option) + 1]
-
-
-def founded(folder: Path) -> Bootstrap:
-    path = folder / "cluster"
-    path.write_text(TEXT.partition("content: |\n")[2])
-    return load_bootstrap(path)
-
-
-def test_the_services_are_three_nodes_and_a_gateway() -> None:
-    assert sorted(services()) == ["gateway", *NODES]
+def test_the_services_are_three_nodes_a_gateway_and_what_founds_the_cluster() -> None:
+    assert sorted(services()) == ["founding", "gateway", *NODES]
 
 
 def test_all_run_read_only_and_without_capabilities() -> None:
-    common = TEXT.partition("x-node: &node\n")[2].partition("\nservices:")[0]
-    for lines in [common, services()["gateway"]]:
-        for line in ("read_only: true", "cap_drop: [ALL]", 'security_opt: ["no-new-privileges:true"]'):
-            assert re.search(rf"^ +{re.escape(line)}$", lines, re.MULTILINE), line
+    common = TEXT.partition("x-sealed: &sealed\n")[2].partition("\n\n")[0]
+    for line in ("read_only: true", "cap_drop: [ALL]", 'security_opt: ["no-new-privileges:true"]'):
+        assert re.search(rf"^ +{re.escape(line)}$", common, re.MULTILINE), line
+    assert "  <<: *sealed\n" in TEXT.partition("x-node: &node\n")[2].partition("\n\n")[0]
     assert all("<<: *node\n" in services()[name] for name in NODES)
+    assert all("<<: *sealed\n" in services()[name] for name in ("founding", "gateway"))
+
+
+def test_nothing_has_to_be_put_into_a_container_that_is_read_only() -> None:
+    """Compose copies the text of a config, and a secret of the environment, into the container, which is refused."""
+    assert not re.search(r"^ *(configs|secrets|content|environment):", TEXT, re.MULTILINE)
+
+
+def test_the_image_is_built_once() -> None:
+    assert TEXT.count("build:") == 1, "several builds of one name at a time disturb each other"
+    assert "build: ." in services()["founding"]
+    assert "founding: {condition: service_completed_successfully}" in TEXT
 
 
 def test_the_commands_are_valid_ones() -> None:
     group = typer.main.get_command(build_app())
-    for service in services():
-        name, *options = command_of(service)
+    for service in [*NODES, "gateway"]:
+        name, *options = list_of(service, "command")
         known = {option for parameter in group.commands[name].params for option in parameter.opts}  # type: ignore[attr-defined]  # a group has commands
         assert {option for option in options if option.startswith("--")} <= known, service
 
 
 def test_each_node_is_the_founder_of_its_name_with_a_volume_of_its_own(tmp_path: Path) -> None:
-    founders = founded(tmp_path).nodes
+    founders = found_in(tmp_path).nodes
     assert [(node.node_id, node.host, node.port) for node in founders] == [(name, name, 7400) for name in NODES]
     for name in NODES:
         assert value_of(name, "--node-id") == name
         assert value_of(name, "--data") == "/data"
-        assert f'volumes: ["{name}:/data"]' in services()[name]
+        assert list_of(name, "volumes") == [f"{name}:/data", "founding:/founding:ro"]
         assert f"  {name}:\n" in TEXT.partition("\nvolumes:\n")[2]
 
 
-def test_the_gateway_knows_every_node(tmp_path: Path) -> None:
-    addresses = [f"{node.host}:{node.port}" for node in founded(tmp_path).nodes]
+def test_a_cluster_is_founded_once_and_what_was_cut_off_is_done_again(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "cluster.json").write_text("{")
+    first = found_in(tmp_path)
+    assert found_in(tmp_path).cluster_id == first.cluster_id
+    assert [path.name for path in tmp_path.iterdir()] == ["cluster"]
+    assert (tmp_path / "cluster" / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_gateway_knows_every_node_and_has_no_volume_of_its_own(tmp_path: Path) -> None:
+    addresses = [f"{node.host}:{node.port}" for node in found_in(tmp_path).nodes]
     assert value_of("gateway", "--bootstrap").split(",") == addresses
+    assert list_of("gateway", "tmpfs") == ["/data"]
 
 
-def test_it_names_the_files_that_are_given_to_the_nodes() -> None:
+def test_it_names_the_files_that_the_nodes_find_in_their_volume(tmp_path: Path) -> None:
+    found_in(tmp_path)
     for name in NODES:
-        assert "<<: *node" in services()[name]
-        assert value_of(name, "--bootstrap") == "/cluster", "where a config lies whose name is cluster"
-        assert value_of(name, "--secret-file") == "/run/secrets/secret", "where a secret lies whose name is secret"
-    assert "environment: TIDELOG_SECRET" in TEXT
+        for option in ("--bootstrap", "--secret-file"):
+            path = Path(value_of(name, option))
+            assert (tmp_path / path.relative_to("/founding")).is_file()
 
 
-def test_health_is_asked_where_the_image_says(tmp_path: Path) -> None:
+def test_health_is_asked_where_the_image_says() -> None:
     image = (ROOT / "Dockerfile").read_text()
-    assert len(founded(tmp_path).nodes) == len(NODES)
     for name in NODES:
         assert f"127.0.0.1:{value_of(name, '--management-port')}/livez" in image
     port = value_of("gateway", "--http-port")
     assert f"127.0.0.1:{port}/livez" in image
     assert "healthcheck" not in TEXT
-    assert f'ports: ["127.0.0.1:{port}:{port}"]' in services()["gateway"]
+    assert list_of("gateway", "ports") == [f"127.0.0.1:{port}:{port}"]
