@@ -23,6 +23,7 @@ from tidelog_broker.core.membership.members import Address, Member, Members
 from tidelog_broker.core.membership.roster import Change, Event, IdentityConflict
 from tidelog_broker.core.membership.swim import Effects, Refusal, Swim
 from tidelog_broker.core.membership.swim_settings import SwimSettings
+from tidelog_broker.wire.lookup import look_up
 
 log = logging.getLogger(__name__)
 
@@ -253,7 +254,7 @@ class Gossip:
             return str(ipaddress.ip_address(host))
         assert self._transport is not None
         family = self._transport.get_extra_info("socket").family
-        infos = await self._loop.getaddrinfo(host, 0, family=family, type=socket.SOCK_DGRAM)
+        infos = await look_up(host, 0, family=family, kind=socket.SOCK_DGRAM)
         return str(infos[0][4][0])
 
 

@@ -18,13 +18,14 @@ import logging
 import random
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.tls import NodeTls
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.replication.outbox import LinkMessage
 from tidelog_broker.wire.link import Link, OneWay, RemovedError, unreachable
+from tidelog_broker.wire.lookup import look_up
 from tidelog_broker.wire.sockets import tune
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -277,7 +278,7 @@ async def _connected(loop: asyncio.AbstractEventLoop, address: Address) -> socke
     Done here and not by `create_connection`, which for a host with several addresses does not say whether all of them
     refused, and which cannot set an option before it connects.
     """
-    found: list[Any] = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
+    found = await look_up(*address, kind=socket.SOCK_STREAM)
     errors: list[OSError] = []
     for family, kind, protocol, _, target in found:
         candidate = socket.socket(family, kind, protocol)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tidelog_broker.wire.lookup import look_up
+
+ADDRESS = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 7400))]
+
+
+class NameServer:
+    """Stands in for `socket.getaddrinfo` where a name is asked for, and answers when it is let."""
+
+    def __init__(self, answer: list[tuple[Any, ...]] | Exception) -> None:
+        self.answer = answer
+        self.asked = 0
+        self.let = threading.Event()
+
+    def __call__(self, *_: object, flags: int = 0) -> list[tuple[Any, ...]]:
+        if flags & socket.AI_NUMERICHOST:
+            raise socket.gaierror(socket.EAI_NONAME, "no number")
+        self.asked += 1
+        self.let.wait(10)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def put(monkeypatch: pytest.MonkeyPatch, server: NameServer) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", server)
+
+
+async def test_a_number_is_its_own_answer_and_takes_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "Thread", None)
+    assert (await look_up("127.0.0.1", 7400, kind=socket.SOCK_STREAM))[0][4] == ("127.0.0.1", 7400)
+
+
+async def test_a_name_is_looked_up() -> None:
+    assert (await look_up("localhost", 0, family=socket.AF_INET, kind=socket.SOCK_DGRAM))[0][4] == ("127.0.0.1", 0)
+
+
+async def test_who_asks_the_same_meanwhile_gets_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    put(monkeypatch, server := NameServer(ADDRESS))
+    first, second = (asyncio.ensure_future(look_up("node1", 7400, kind=socket.SOCK_STREAM)) for _ in range(2))
+    await asyncio.sleep(0.05)
+    first.cancel()
+    server.let.set()
+    assert await second == ADDRESS
+    assert server.asked == 1
+    assert await look_up("node1", 7400, kind=socket.SOCK_STREAM) == ADDRESS
+    assert server.asked == 2, "an answer is not kept: names move"
+
+
+async def test_what_goes_wrong_is_raised_where_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    put(monkeypatch, server := NameServer(socket.gaierror(socket.EAI_AGAIN, "no answer")))
+    server.let.set()
+    with pytest.raises(socket.gaierror, match="no answer"):
+        await look_up("node1", 7400, kind=socket.SOCK_STREAM)
+
+
+STOPS = """
+import asyncio, socket, time, uvloop
+from tidelog_broker.wire.lookup import look_up
+really = socket.getaddrinfo
+socket.getaddrinfo = lambda *asked, flags=0: really(*asked, flags=flags) if flags else time.sleep(60)
+async def main():
+    try:
+        await asyncio.wait_for(look_up("node1", 7400, kind=socket.SOCK_STREAM), 0.1)
+    except TimeoutError:
+        print("stops")
+uvloop.run(main())
+"""
+
+
+def test_a_process_ends_while_a_name_server_does_not_answer() -> None:
+    began = time.monotonic()
+    ended = subprocess.run([sys.executable, "-c", STOPS], capture_output=True, text=True, timeout=50, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "stops\n", "")
+    assert time.monotonic() - began < 20
