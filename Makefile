@@ -1,4 +1,5 @@
-# Every target sets up .venv by itself: nothing but python3 >= 3.11 and make is needed, no Java, no sudo.
+# Every target sets up .venv by itself: nothing but python3 >= 3.11 and make is needed, no Java, no sudo. `image` alone needs
+# no Python, but docker, podman or buildah.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -16,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo up test testall check faults soak bench loadtest clean simulate mutants pipeline kills lock audit sbom sparkbench sparktest sparkcluster check-ruff check-mypy check-basedpyright
+.PHONY: help demo up test testall check faults soak bench loadtest clean simulate mutants pipeline kills image lock audit sbom sparkbench sparktest sparkcluster check-ruff check-mypy check-basedpyright
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -108,6 +109,17 @@ kills: $(STAMP) ## a streaming query of Spark whose driver, workers and nodes ar
 
 loadtest: $(STAMP) ## a short headless locust run against a node and a gateway
 	@$(BIN)/python -m tidelog_loadtest.run
+
+IMAGE ?= tidelog
+# Docker counts where its daemon answers. podman and buildah keep the health check in Docker's format only.
+image: ## build the container image with docker, podman or buildah, whichever is there (IMAGE=tidelog ENGINE=podman)
+	@for engine in $(or $(ENGINE),docker podman buildah); do \
+	  if $$engine info >/dev/null 2>&1; then \
+	    echo "Building $(IMAGE) with $$engine ..."; BUILDAH_FORMAT=docker exec $$engine build -t $(IMAGE) .; fi; \
+	  ! command -v $$engine >/dev/null || echo "$$engine is here, but '$$engine info' fails: does its daemon run?" >&2; \
+	done; \
+	echo "Nothing here builds images: install Docker (docs.docker.com/engine/install), or on Debian and Ubuntu the package" \
+	  "podman or buildah, and try again." >&2; exit 1
 
 # What a release needs, and nobody else.
 $(TOOLS): $(STAMP)

@@ -30,6 +30,7 @@ TARGETS = {
     "mutants",
     "pipeline",
     "kills",
+    "image",
     "lock",
     "audit",
     "sbom",
@@ -64,7 +65,7 @@ def test_help_is_the_default_and_lists_every_target() -> None:
 
 
 def test_every_target_that_needs_python_sets_it_up_first(project: Path) -> None:
-    for target in sorted(TARGETS - {"help", "clean"}):
+    for target in sorted(TARGETS - {"help", "clean", "image"}):
         assert "-m venv --clear .venv" in make(project, "-n", target).stdout, target
 
 
@@ -131,6 +132,46 @@ def test_a_failed_installation_is_shown_and_tried_again(project: Path) -> None:
         assert "no such release" in ended.stderr
         assert "Ready" not in ended.stdout
     assert calls(log, "pip install") == 2
+
+
+def make_image(project: Path, *arguments: str, **engines: str) -> subprocess.CompletedProcess[str]:
+    """Run `make image` where nothing else is to be had than the engines given, each by what its script does."""
+    tools = project / "tools"
+    tools.mkdir()
+    for engine, text in engines.items():
+        script(tools / engine, text)
+    command = [shutil.which("make") or "make", "image", *arguments]
+    return subprocess.run(
+        command, cwd=project, env={"PATH": str(tools)}, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+WORKS = 'echo "$0 $* as $BUILDAH_FORMAT"'
+
+
+def test_the_image_is_built_with_the_first_engine_that_answers(project: Path) -> None:
+    ended = make_image(project, "IMAGE=mine", docker="exit 1", podman=WORKS, buildah=WORKS)
+    assert ended.returncode == 0
+    assert ended.stdout.splitlines()[-1].endswith("/podman build -t mine . as docker")
+    assert "docker is here" in ended.stderr
+    assert "buildah" not in ended.stdout
+
+
+def test_the_engine_of_the_image_can_be_named(project: Path) -> None:
+    ended = make_image(project, "ENGINE=buildah", docker=WORKS, podman=WORKS, buildah=WORKS)
+    assert ended.stdout.splitlines()[-1].endswith("/buildah build -t tidelog . as docker")
+
+
+def test_an_image_that_cannot_be_built_is_a_failure(project: Path) -> None:
+    assert make_image(project, podman='[ "$1" = info ] || exit 7', buildah=WORKS).returncode != 0
+
+
+def test_without_an_engine_it_is_said_what_to_install(project: Path) -> None:
+    ended = make_image(project)
+    assert ended.returncode != 0
+    assert "install Docker" in ended.stderr
+    assert "podman or buildah" in ended.stderr
+    assert "is here" not in ended.stderr
 
 
 def test_what_a_cluster_on_trial_leaves_is_never_committed_and_cleaned_up() -> None:
