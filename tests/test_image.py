@@ -21,6 +21,7 @@ import pytest
 import typer
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tests.image.engine import SEALED as SEALED_OPTIONS
 
 from tidelog_cli.main import build_app
 from tidelog_gateway.settings import GatewaySettings
@@ -198,3 +199,9 @@ def test_health_is_asked_at_the_ports_that_a_node_and_a_gateway_have() -> None:
 
 def test_the_ports_are_the_documented_ones() -> None:
     assert arguments_of("EXPOSE") == ["7400 7400/udp 7401 8080"], "native, gossip, management; the gateway's"
+
+
+def test_the_page_runs_containers_as_they_are_tested() -> None:
+    runs = re.findall(r"^docker run .*", (ROOT / "docs" / "containers.md").read_text(), re.MULTILINE)
+    assert len(runs) == 3
+    assert [line for line in runs if " ".join(SEALED_OPTIONS) not in line] == []
