@@ -42,6 +42,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame, encode_frame
 from tidelog_proto.idle_poll import IdlePoll
 from tidelog_proto.limits import FRAME_BYTES_MAX, FRAME_BYTES_MAX_BEFORE_HELLO, PROTOCOL_VERSION
+from tidelog_proto.lookup import connect_to
 from tidelog_proto.pending import PendingRequests, settle
 from tidelog_proto.receiver import FrameReceiver
 from tidelog_proto.tls_stream import NotTlsError, TlsError, open_stream
@@ -439,7 +440,7 @@ async def connect(
                 tls,
                 address[0],
                 timeout_s=timeout_s,
-                connect=lambda protocol: loop.create_connection(lambda: protocol, *address),
+                connect=lambda protocol: connect_to(protocol, *address),
             )
             frame = await connection.request(pb.Envelope(hello=hello), timeout_s=timeout_s)
             if frame.envelope.WhichOneof("kind") == "hello_challenge":

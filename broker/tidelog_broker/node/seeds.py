@@ -18,6 +18,7 @@ from tidelog_broker.wire.links import Address
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import MIB, PROTOCOL_VERSION
+from tidelog_proto.lookup import connect_to
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,6 @@ async def _hello(seed: str, told: dict[str, str], tls: NodeTls) -> Seed | None:
     """Ask one seed; why it does not answer is said once, and again when it is another reason."""
     host, _, port = seed.rpartition(":")
     address = (host.strip("[]"), int(port))
-    loop = asyncio.get_running_loop()
     link = Link(seed, queue_bytes=MIB, metrics=NodeMetrics())
     try:
         async with asyncio.timeout(TIMEOUT_S):
@@ -65,7 +65,7 @@ async def _hello(seed: str, told: dict[str, str], tls: NodeTls) -> Seed | None:
                 link,
                 address[0],
                 timeout_s=TIMEOUT_S,
-                connect=lambda protocol: loop.create_connection(lambda: protocol, *address),
+                connect=lambda protocol: connect_to(protocol, *address),
             )
             asked = pb.Envelope(peer_hello=pb.PeerHello(version=PROTOCOL_VERSION))
             said = (await link.request(asked, timeout_s=TIMEOUT_S)).envelope.peer_hello_reply

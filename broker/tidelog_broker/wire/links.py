@@ -25,11 +25,11 @@ from tidelog_broker.base.tls import NodeTls
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.replication.outbox import LinkMessage
 from tidelog_broker.wire.link import Link, OneWay, RemovedError, unreachable
-from tidelog_broker.wire.lookup import look_up
 from tidelog_broker.wire.sockets import tune
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame
+from tidelog_proto.lookup import best_told, look_up
 
 log = logging.getLogger(__name__)
 
@@ -294,8 +294,7 @@ async def _connected(loop: asyncio.AbstractEventLoop, address: Address) -> socke
             raise
         else:
             return candidate
-    others = [error for error in errors if not isinstance(error, ConnectionRefusedError)]
-    raise (others or errors)[0]
+    raise best_told(errors)
 
 
 def _name(address: Address) -> str:

@@ -1,8 +1,8 @@
-"""Addresses of host names, asked for in threads that nobody waits for.
+"""Addresses of host names, asked for in threads that nobody waits for, and connections to them.
 
 A name server that does not answer keeps `getaddrinfo` for ten seconds and more, and nothing interrupts it. A loop waits
-for such calls of its own when it is closed, so a node would stop later than who stops it waits (ten seconds), and
-be killed. What asks here is left behind.
+for such calls of its own when it is closed, so a node or a gateway would stop later than who stops it waits (ten
+seconds), and be killed. What asks here is left behind.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -52,6 +53,30 @@ async def look_up(host: str, port: int, *, family: int = 0, kind: int) -> Found:
     if isinstance(found, Exception):
         raise found
     return found
+
+
+async def connect_to(above: asyncio.BaseProtocol, host: str, port: int) -> None:
+    """Connect a protocol to the first of a host's addresses that takes it.
+
+    Raises:
+        OSError, UnicodeError: as `look_up`; or none does, and the error says why, of several addresses the one that did
+            not just refuse.
+    """
+    loop, errors = asyncio.get_running_loop(), []
+    for family, _, _, _, target in await look_up(host, port, kind=socket.SOCK_STREAM):
+        try:
+            await loop.create_connection(lambda: above, target[0], port, family=family, flags=socket.AI_NUMERICHOST)
+        except OSError as error:
+            errors.append(error)
+        else:
+            return
+    raise best_told(errors)
+
+
+def best_told(errors: Sequence[OSError]) -> OSError:
+    """Return which of a host's addresses' errors to tell: the first that says more than that nobody listens."""
+    others = (error for error in errors if not isinstance(error, ConnectionRefusedError))
+    return next(others, errors[0])
 
 
 def _ask(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Found | Exception], question: _Question) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tidelog_broker.wire.lookup import look_up
+from tidelog_proto.lookup import best_told, connect_to, look_up
 
 ADDRESS = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 7400))]
 
@@ -65,9 +65,35 @@ async def test_what_goes_wrong_is_raised_where_it_is_waited_for(monkeypatch: pyt
         await look_up("node1", 7400, kind=socket.SOCK_STREAM)
 
 
+async def test_the_first_address_that_takes_a_connection_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = asyncio.Event()
+
+    async def take(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        taken.set()
+        writer.close()
+
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    nobody = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in ("127.0.0.2", "127.0.0.3")]
+    put(monkeypatch, names := NameServer([*nobody, (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]))
+    names.let.set()
+    async with server:
+        await connect_to(asyncio.Protocol(), "node1", port)
+        await asyncio.wait_for(taken.wait(), 10)
+        names.answer = nobody
+        with pytest.raises(ConnectionRefusedError, match=r"127\.0\.0\.2"):
+            await connect_to(asyncio.Protocol(), "node1", port)
+
+
+def test_of_several_errors_the_one_that_says_most_is_told() -> None:
+    refused, unreachable = ConnectionRefusedError("refused"), OSError("no route to host")
+    assert best_told([refused, unreachable]) is unreachable
+    assert best_told([refused, ConnectionRefusedError("refused, too")]) is refused
+
+
 STOPS = """
 import asyncio, socket, time, uvloop
-from tidelog_broker.wire.lookup import look_up
+from tidelog_proto.lookup import best_told, connect_to, look_up
 really = socket.getaddrinfo
 socket.getaddrinfo = lambda *asked, flags=0: really(*asked, flags=flags) if flags else time.sleep(60)
 async def main():
