@@ -21,7 +21,7 @@ from tidelog_proto.batch import RecordBatch
 from tidelog_proto.columns import no_headers
 from tidelog_proto.header import Flags
 
-JOINED_BYTES: Final = 1024 * 1024
+JOINED_BYTES: Final = 768 * 1024
 """A joined batch leaves when it holds this many bytes, however few its rows. An engine's time for a batch is little
 beside that for so many bytes, and a record batch that has them by itself is not copied."""
 
@@ -148,7 +148,9 @@ def _column(piece: WireBatch, field: pa.Field[pa.DataType]) -> pa.Array[Any]:
         column = _without_empty_lists(column) if field.name == "headers" and field.nullable else column
         return column if column.type.equals(field.type, check_metadata=True) else column.cast(field.type)
     if field.name == "timestamp":
-        return pa.repeat(pa.scalar(piece.base_timestamp_us, pa.int64()), piece.rows).cast(field.type)
+        at: Any = pa.scalar(piece.base_timestamp_us, pa.int64()).cast(field.type)
+        times: pa.Array[Any] = pa.repeat(at, piece.rows)
+        return times
     if field.name == "headers" and not field.nullable:
         return no_headers(piece.rows)
     return _nulls(piece.rows, field.type)
