@@ -57,6 +57,7 @@ def run_interruptibly(work: Callable[[], Awaitable[_ResultT]]) -> _ResultT:
         except asyncio.CancelledError:
             if not interrupt.came:
                 raise
+            raise KeyboardInterrupt from None
     if interrupt.came:
         raise KeyboardInterrupt
     return result
