@@ -78,7 +78,7 @@ class Tls:
         """Return the same with what is in the files instead of the files, for where these are not.
 
         Raises:
-            InvalidRequestError: one cannot be read.
+            InvalidRequestError: one cannot be read, or is empty.
         """
         ca, cert, crl = _path(self.ca_file), _path(self.cert_file), _path(self.crl_file)
         try:
@@ -91,6 +91,9 @@ class Tls:
                 cert_pem = _text(own if key is None else own + b"\n" + read_pem(key, "the private key", is_secret=True))
         except TlsFilesError as error:
             raise InvalidRequestError(str(error)) from error
+        for path, text in ((ca, ca_pem), (cert, cert_pem), (crl, crl_pem)):
+            if path is not None and not text.strip():  # as text it would say that there is none, and nobody would look
+                raise InvalidRequestError(f"{path} is empty")
         return Tls(ca_pem=ca_pem, cert_pem=cert_pem, crl_pem=crl_pem)
 
 

@@ -101,6 +101,14 @@ def test_the_ca_is_carried_to_where_its_file_is_not(tmp_path: Path) -> None:
         Tls(str(tmp_path / "none")).carried()
 
 
+def test_an_empty_file_is_not_carried_as_none(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.touch(mode=0o600)
+    for tls in (Tls(str(empty)), Tls(cert_file=str(empty)), Tls(crl_file=str(empty))):
+        with pytest.raises(InvalidRequestError, match=r"empty\.pem is empty"):
+            tls.carried()
+
+
 def test_lists_of_revoked_certificates_are_followed_and_carried(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     crl = authority.revoke()
