@@ -102,7 +102,10 @@ def _text(pem: bytes) -> str:
 
 
 def _path(text: str) -> Path | None:
-    return Path(text).expanduser() if text else None
+    try:
+        return Path(text).expanduser() if text else None
+    except RuntimeError as error:
+        raise InvalidRequestError(f"{text!r} is no path of a file: {error}") from error
 
 
 def tls_of(given: Tls | bool | None) -> Tls | None:

@@ -18,6 +18,7 @@ import typer
 from tidelog_cli.certs_files import CA, LIST, DirectoryArgument, authority_in, paths, replace_file
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import JsonOption, print_json
+from tidelog_proto.tls_files import PEM_BYTES_MAX
 
 _SERIAL: Final = re.compile(r"(?:0x)?[0-9A-Fa-f:]{1,80}")
 
@@ -77,6 +78,11 @@ def revoke_in(directory: Path, names: Iterable[str], serials: Iterable[str]) -> 
             fcntl.flock(lock, fcntl.LOCK_EX)
             before = path.read_bytes() if path.exists() else None
             made = certificates.revoke(authority, before, numbers, dt.datetime.now(dt.UTC).replace(microsecond=0))
+            if len(made) > PEM_BYTES_MAX:
+                room = f"nodes and clients read {PEM_BYTES_MAX}"
+                raise CommandFailed(
+                    f"{path} would have {len(made)} bytes, and {room}: issue certificates of another CA"
+                )
             replace_file(path, made, mode=0o644)
     except ValueError as error:
         raise CommandFailed(f"{path} cannot be made: {error}") from error

@@ -22,6 +22,7 @@ from tidelog.contexts import (
 from tidelog.credentials import KEY_CHARS_MAX, showing
 from tidelog.errors import InvalidRequestError
 from tidelog.tls import Trust
+from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import ABSENT, JsonOption, print_json, print_table
 
 FROM_INPUT: Final = "-"
@@ -136,7 +137,10 @@ def remove(name: NameArgument) -> None:
 
 
 def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute()) if path else ""
+    try:
+        return str(Path(path).expanduser().absolute()) if path else ""
+    except RuntimeError as error:
+        raise CommandFailed(f"{path!r} is no path of a file: {error}", EXIT_USAGE) from error
 
 
 def _shown(context: Context) -> str | None:

@@ -16,22 +16,15 @@ import contextlib
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 _ResultT = TypeVar("_ResultT")
 
 
-@contextlib.contextmanager
-def interrupts_end_quietly() -> Iterator[None]:
+def interrupts_end_quietly() -> AbstractContextManager[None]:
     """Let an interrupt end the process at once, with no traceback; afterwards it is a KeyboardInterrupt again."""
-    ours = _is_ours()
-    if ours:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+    return _interrupts_go_to(signal.SIG_DFL)
 
 
 def run_interruptibly(work: Callable[[], Awaitable[_ResultT]]) -> _ResultT:
@@ -50,7 +43,7 @@ def run_interruptibly(work: Callable[[], Awaitable[_ResultT]]) -> _ResultT:
         await asyncio.sleep(0)  # an interrupt from before the task began ends it here
         return await work()
 
-    with interrupt.noted():
+    with _interrupts_go_to(interrupt.on_signal):
         try:
             with asyncio.Runner() as runner:
                 result = runner.run(main())
@@ -70,25 +63,14 @@ class _Interrupt:
         self.came = False
         self._task: asyncio.Task[Any] | None = None
 
-    @contextlib.contextmanager
-    def noted(self) -> Iterator[None]:
-        """Note interrupts instead of raising them; where somebody else handles them, or no signal comes: do nothing."""
-        ours = threading.current_thread() is threading.main_thread() and _is_ours()
-        if ours:
-            signal.signal(signal.SIGINT, self._on_signal)
-        try:
-            yield
-        finally:
-            if ours:
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-
     def cancels(self, task: asyncio.Task[Any] | None) -> None:
         """Have the interrupt that comes, or came, cancel this task."""
         self._task = task
         if self.came:
             self._cancel()
 
-    def _on_signal(self, _number: int, _frame: object) -> None:
+    def on_signal(self, _number: int, _frame: object) -> None:
+        """Note the first interrupt, raise the second one."""
         if self.came:
             raise KeyboardInterrupt
         self.came = True
@@ -100,5 +82,17 @@ class _Interrupt:
             self._task.get_loop().call_soon_threadsafe(lambda: None)  # a loop that waits for its sockets wakes up
 
 
-def _is_ours() -> bool:
-    return signal.getsignal(signal.SIGINT) is signal.default_int_handler
+@contextlib.contextmanager
+def _interrupts_go_to(handler: Callable[[int, object], None] | signal.Handlers) -> Iterator[None]:
+    """Have `handler` take interrupts; where somebody else does, or in a thread, which gets none: change nothing."""
+    ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if ours:
+        signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -6,6 +6,7 @@ as it must be changes nothing: what was read before holds, and the fault is told
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import hashlib
 import logging
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 PEM_BYTES_MAX: Final = MIB
 _LISTS: Final = "the list of revoked certificates"
 _PEM_KIND: Final = re.compile(rb"-----BEGIN ([^-\r\n]{1,60})-----")
+_ONE_LIST: Final = re.compile(rb"-----BEGIN X509 CRL-----(.*?)-----END X509 CRL-----", re.DOTALL)
+_DELTA: Final = bytes.fromhex("0603551d1b")
+"""The extension that makes a list one of changes since another (RFC 5280, 5.2.4: 2.5.29.27), as DER has its name."""
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2: with forward secrecy, and authenticated. Those of 1.3 all are."""
 
@@ -115,19 +119,22 @@ def _refuse_revoked(context: ssl.SSLContext, files: TlsFiles) -> bytes:
     """Refuse whose certificate is in the lists, and return these; b"": there are none, and nobody looks."""
     if files.crl is None and not files.crl_pem:
         return b""
-    content = files.crl_pem.encode() if files.crl is None else read_pem(files.crl, _LISTS)
+    content = files.crl_pem.encode("utf-8", "replace") if files.crl is None else read_pem(files.crl, _LISTS)
     where = f"the file {files.crl}" if files.crl else "what was given as lists of revoked certificates"
     kinds = set(_PEM_KIND.findall(content))
     if kinds != {b"X509 CRL"}:  # a certificate among them would be believed as a CA
         other = ", ".join(sorted(kind.decode("ascii", "replace") for kind in kinds - {b"X509 CRL"}))
         raise TlsFilesError(
-            f"{where} holds {other or 'nothing in PEM'}: only lists of revoked certificates stand there"
+            f"{where} holds {other or 'nothing in PEM'}: only lists of revoked certificates stand there, in PEM"
         )
     with _in_memory(content) as path:
         try:
             context.load_verify_locations(cafile=path)
         except (OSError, ValueError) as error:
-            raise TlsFilesError(f"{where} holds no list of revoked certificates in PEM: {_reason(error)}") from error
+            raise TlsFilesError(f"{where} is cut off or damaged, copy it again: {_reason(error)}") from error
+    if any(_DELTA in binascii.a2b_base64(each) for each in _ONE_LIST.findall(content)):
+        # OpenSSL takes the newest list of a CA for all that there is, and would forget what the complete one has.
+        raise TlsFilesError(f"{where} holds a list of changes alone (a delta CRL): give the complete one of that CA")
     context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     return content
 
@@ -197,19 +204,29 @@ def read_pem(path: Path, what: str, *, is_secret: bool = False) -> bytes:
         is_secret: refuse it where everybody may read or change it.
 
     Raises:
-        TlsFilesError: it cannot be read, is too large, or is open to everybody.
+        TlsFilesError: it cannot be read, is no regular file (one that can be read again), is too large, or is open to
+            everybody.
     """
     try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            content = file.read(PEM_BYTES_MAX + 1)
-    except OSError as error:
-        raise TlsFilesError(f"cannot read {what} in {path}: {error.strerror}") from error
+        with open(path, "rb", opener=_at_once) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(PEM_BYTES_MAX + 1) if stat.S_ISREG(mode) else None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise TlsFilesError(f"cannot read {what} in {path}: {why}") from error
+    if content is None:
+        raise TlsFilesError(f"cannot read {what} in {path}: it is no regular file")
     if is_secret and mode & stat.S_IRWXO:
-        raise TlsFilesError(f"every user of this machine may use {what} in {path} (mode {mode:03o}): chmod 600 {path}")
+        open_to = f"{stat.S_IMODE(mode):03o}"
+        raise TlsFilesError(f"every user of this machine may use {what} in {path} (mode {open_to}): chmod 600 {path}")
     if len(content) > PEM_BYTES_MAX:
         raise TlsFilesError(f"{what} in {path} has more than {PEM_BYTES_MAX} bytes")
     return content
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open a file without waiting for whoever writes into it: of a pipe nobody might."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 class FollowedTls:

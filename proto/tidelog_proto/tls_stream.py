@@ -29,7 +29,7 @@ _MAJOR: Final = 3
 
 _VERIFYING: Final = {
     **dict.fromkeys(range(18, 22), "its CA is none of those that are believed here"),
-    3: "the lists of revoked certificates here have none of its CA",
+    3: "the lists of revoked certificates here have none of its CA: add it",
     12: "the list of revoked certificates of its CA has ended: get a newer one",
     23: "it is revoked",
 }

@@ -10,8 +10,10 @@ import pytest
 from cryptography import x509
 from tests.cli.test_certs import run
 
+from tidelog_cli import certs_revoke
 from tidelog_cli.certs import new_ca, new_certificate
 from tidelog_cli.certs_revoke import list_in, revoke_in
+from tidelog_cli.failures import CommandFailed
 from tidelog_proto.tls_files import TlsFiles, server_context
 
 
@@ -79,6 +81,15 @@ def test_a_list_of_another_ca_and_one_that_is_none_stay(
     code, _, err = run(capsys, "certs", "issue", ca, "client", "crl")
     assert code == 2
     assert "neither 'ca' nor 'crl'" in err
+
+
+def test_a_list_that_nobody_would_read_is_not_written(ca: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    revoke_in(ca, (), ["1"])
+    before = list_in(ca).read_bytes()
+    monkeypatch.setattr(certs_revoke, "PEM_BYTES_MAX", len(before))
+    with pytest.raises(CommandFailed, match=f"nodes and clients read {len(before)}: issue certificates of another CA"):
+        revoke_in(ca, (), [f"{number:x}" for number in range(2, 60)])
+    assert list_in(ca).read_bytes() == before
 
 
 def test_several_at_a_time_lose_nothing(ca: Path) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -11,35 +13,33 @@ from tidelog_cli.interrupts import interrupts_end_quietly, run_interruptibly
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Have an interrupt be a KeyboardInterrupt, as in a program; afterwards it is what it was."""
+    """Have an interrupt be a KeyboardInterrupt, as in a program."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "left as it was found"
-    finally:
-        signal.signal(signal.SIGINT, before)
+    yield
+    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler, "left as it was found"
 
 
-def test_an_interrupt_is_the_systems_until_everything_is_loaded() -> None:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with interrupts_end_quietly():
-            assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        with pytest.raises(ImportError), interrupts_end_quietly():
-            raise ImportError
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def test_who_ignores_interrupts_goes_on_ignoring_them() -> None:
+@pytest.fixture
+def ignored() -> Iterator[None]:
+    """Have interrupts be ignored, as `nohup` has it."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with interrupts_end_quietly():
-            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
+    yield
+    assert signal.signal(signal.SIGINT, before) is signal.SIG_IGN, "left as it was found"
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_is_the_systems_until_everything_is_loaded() -> None:
+    with interrupts_end_quietly():
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(ImportError), interrupts_end_quietly():
+        raise ImportError
+
+
+@pytest.mark.usefixtures("ignored")
+def test_who_ignores_interrupts_goes_on_ignoring_them() -> None:
+    with interrupts_end_quietly():
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 class LoopsThatAreInterrupted(asyncio.DefaultEventLoopPolicy):
@@ -105,13 +105,36 @@ def test_an_interrupt_cancels_the_work_which_cleans_up() -> None:
 
 @pytest.mark.usefixtures("interruptible")
 def test_a_second_interrupt_does_not_wait() -> None:
+    waited = False
+
     async def work() -> None:
+        nonlocal waited
         signal.raise_signal(signal.SIGINT)
         try:
             await asyncio.sleep(60)
         finally:
+            with contextlib.suppress(asyncio.CancelledError):
+                signal.raise_signal(signal.SIGINT)
+                await asyncio.sleep(0)
+            waited = True
+
+    with pytest.raises(KeyboardInterrupt):
+        run_interruptibly(work)
+    assert not waited
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_while_the_loop_is_closed_is_raised_behind_that() -> None:
+    async def left() -> AsyncGenerator[int, None]:
+        try:
+            yield 7
+        finally:
             signal.raise_signal(signal.SIGINT)
-            await asyncio.sleep(60)
+
+    given = left()
+
+    async def work() -> int:
+        return await anext(given)
 
     with pytest.raises(KeyboardInterrupt):
         run_interruptibly(work)
@@ -127,14 +150,19 @@ def test_work_that_ended_before_its_interrupt_is_interrupted_all_the_same() -> N
         run_interruptibly(work)
 
 
+@pytest.mark.usefixtures("ignored")
 def test_who_ignores_interrupts_is_not_interrupted() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
+    async def work() -> int:
+        signal.raise_signal(signal.SIGINT)
+        return 7
 
-        async def work() -> int:
-            signal.raise_signal(signal.SIGINT)
-            return 7
+    assert run_interruptibly(work) == 7
 
-        assert run_interruptibly(work) == 7
-    finally:
-        signal.signal(signal.SIGINT, before)
+
+@pytest.mark.usefixtures("interruptible")
+def test_in_a_thread_there_is_nothing_to_note() -> None:
+    async def work() -> int:
+        return 7
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(run_interruptibly, work).result() == 7

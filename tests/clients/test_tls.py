@@ -101,6 +101,11 @@ def test_the_ca_is_carried_to_where_its_file_is_not(tmp_path: Path) -> None:
         Tls(str(tmp_path / "none")).carried()
 
 
+def test_a_home_that_nobody_has_is_no_path() -> None:
+    with pytest.raises(InvalidRequestError, match=r"'~nobody-of-this-name/ca\.pem' is no path of a file"):
+        Trust(Tls("~nobody-of-this-name/ca.pem"))()
+
+
 def test_an_empty_file_is_not_carried_as_none(tmp_path: Path) -> None:
     empty = tmp_path / "empty.pem"
     empty.touch(mode=0o600)

@@ -85,23 +85,20 @@ def zombie_before_a_short_tenure(scene: Scene) -> None:
     scene.end("a", 9.0, lost=True)
 
 
-def noted_when_woken(scene: Scene) -> None:
+def noted_when_woken(scene: Scene, *more_at: float) -> None:
     scene.begin("a", 0, 1.0)
     scene.group.stop("a", since=1.5, until=4.0)
     scene.begin("b", 0, 2.0)
-    scene.hand("a", 0, 2, 4.01)
-    scene.hand("b", 0, 8, 4.1)
+    for first, at in enumerate((4.01, *more_at)):
+        scene.hand("a", 2 * first, 2 * first + 2, at)
+    scene.hand("b", 0, 8, 4.4)
     scene.end("a", 9.0, lost=True)
 
 
 def zombie_that_was_woken(scene: Scene) -> None:
-    scene.begin("a", 0, 1.0)
-    scene.group.stop("a", since=1.5, until=4.0)
-    scene.begin("b", 0, 2.0)
-    scene.hand("a", 0, 2, 4.01)
-    scene.hand("a", 2, 4, 4.3)
-    scene.hand("b", 0, 8, 4.4)
-    scene.end("a", 9.0, lost=True)
+    for number in range(20):  # among many stops a few notes would be let pass
+        scene.group.stop(f"other {number}", since=1.5, until=4.0)
+    noted_when_woken(scene, 4.02)
 
 
 def zombie_that_was_woken_long_ago(scene: Scene) -> None:

@@ -68,8 +68,8 @@ def test_lists_that_would_shut_everybody_out_are_not_taken(authority: Authority,
     for content, words in (
         (b"", "holds nothing in PEM"),
         (b"garbage", "holds nothing in PEM"),
-        (b"-----BEGIN X509 CRL-----\ngarbage", "holds no list of revoked certificates in PEM"),
-        (authority.revoke().read_bytes() + b"-----BEGIN X509 CRL-----\ngarbage", "no list"),
+        (b"-----BEGIN X509 CRL-----\ngarbage", "is cut off or damaged"),
+        (authority.revoke().read_bytes() + b"-----BEGIN X509 CRL-----\ngarbage", "is cut off or damaged"),
         (authority.revoke().read_bytes() + foreign.made.cert, "holds CERTIFICATE: only lists"),
         (foreign.revoke().read_bytes(), "has no list of CN=tests CA"),
         (same_name.revoke().read_bytes(), "that is not signed by that CA"),
@@ -110,6 +110,17 @@ def test_who_calls_with_a_list_needs_no_certificate_and_believes_no_node_that_th
             client_context(TlsFiles(ca=authority.ca, crl_pem=text))
 
 
+def test_a_list_of_changes_alone_is_refused_as_the_complete_one_would_count_no_more(authority: Authority) -> None:
+    other = authority.files("node", "b")
+    complete, delta = authority.revoke(other).read_bytes(), _signed(authority, days=1, delta=True)
+    shake(
+        server_context(authority.files("node", "a")), client_context(TlsFiles(ca=authority.ca, crl_pem=_text(complete)))
+    )
+    for lists in (delta, complete + delta, delta + complete):
+        with pytest.raises(TlsFilesError, match="a delta CRL"):
+            client_context(TlsFiles(ca=authority.ca, crl_pem=_text(lists)))
+
+
 def test_a_list_is_followed_and_one_that_is_wrong_changes_nothing(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -135,10 +146,21 @@ def _in(path: Path, content: bytes) -> Path:
     return path
 
 
+def _text(lists: bytes) -> str:
+    return lists.decode("ascii")
+
+
 def _ended(authority: Authority) -> bytes:
+    return _signed(authority, days=-1)
+
+
+def _signed(authority: Authority, *, days: int, delta: bool = False) -> bytes:
+    """Return a list of nothing that holds until so many days from now."""
     cert = x509.load_pem_x509_certificate(authority.made.cert)
     key = serialization.load_pem_private_key(authority.made.key, password=None)
     now = dt.datetime.now(dt.UTC)
     builder = x509.CertificateRevocationListBuilder().issuer_name(cert.subject)
-    builder = builder.last_update(now - dt.timedelta(days=2)).next_update(now - dt.timedelta(days=1))
+    builder = builder.last_update(now - dt.timedelta(days=2)).next_update(now + dt.timedelta(days=days))
+    if delta:
+        builder = builder.add_extension(x509.DeltaCRLIndicator(1), critical=True)
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)  # type: ignore[arg-type]

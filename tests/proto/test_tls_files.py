@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import ssl
 from pathlib import Path
 
@@ -62,6 +63,16 @@ def test_files_that_cannot_be_used_are_named(authority: Authority, tmp_path: Pat
     garbage.write_bytes(b"x" * 2_000_000)
     with pytest.raises(TlsFilesError, match="more than"):
         client_context(TlsFiles(ca=garbage))
+
+
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path, Path("/dev/zero")):
+        with pytest.raises(TlsFilesError, match=r"it is no regular file|Is a directory"):
+            client_context(TlsFiles(ca=path))
+    with pytest.raises(TlsFilesError, match="null byte"):
+        client_context(TlsFiles(ca=Path("a\0b")))
 
 
 def test_a_key_with_a_password_is_refused_and_nobody_is_asked(authority: Authority) -> None:
