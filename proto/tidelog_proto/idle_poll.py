@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-POLL_US_DEFAULT: Final = 200
+POLL_US_DEFAULT: Final = 500
 POLL_US_MAX: Final = 10_000
 POLLED_BYTES_MAX: Final = 16 * 1024
 """What is larger is waited for asleep."""
