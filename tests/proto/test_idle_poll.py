@@ -77,10 +77,29 @@ def test_it_looks_for_no_longer_than_it_may(turns: Turns) -> None:
 def test_one_that_comes_late_ends_it_until_one_comes_soon(turns: Turns) -> None:
     poll = poll_of(turns)
     turns.exchange(poll)
-    assert turns.exchange(poll, seconds=300e-6)
+    assert turns.exchange(poll, seconds=500e-6)
     turns.turn()
     assert not turns.exchange(poll)
     assert turns.exchange(poll)
+
+
+def test_what_was_waited_for_asleep_may_take_longer_than_it_is_looked_for(turns: Turns) -> None:
+    poll = poll_of(turns)
+    assert not turns.exchange(poll, seconds=300e-6)
+    assert turns.exchange(poll, seconds=150e-6)
+
+
+def test_what_it_looks_for_in_vain_it_looks_for_more_and_more_rarely(turns: Turns) -> None:
+    poll = poll_of(turns)
+    turns.exchange(poll)
+    tried, began_s = 0, turns.now_s
+    while turns.now_s < began_s + 1.0:
+        poll.waits(100)
+        tried += bool(turns.due)
+        for _ in range(15):  # 300 µs, of which it looks for 200
+            turns.turn(20e-6)
+        poll.came()
+    assert 5 <= tried <= 12, "2 + 4 + ... ms, and not each of 3,333 times"
 
 
 def test_waiting_anew_while_it_looks_goes_on_with_the_same_look(turns: Turns) -> None:
