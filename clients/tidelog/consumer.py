@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -83,12 +84,12 @@ class Consumer:
         self._member: GroupMember | None = None
         if wish is not None:
             self._member = GroupMember(
-                router, options, wish, self._assignment, client_id=client_id, is_waiting=lambda: self._waiting
+                router, options, wish, self._assignment, client_id=client_id, is_waiting=lambda: self._waiting > 0
             )
         self.commits_processed = wish is not None and wish.commit == "processed"
         """Whether asking for more commits what the user is done with."""
-        self._waiting = False
-        """Whether the user waits for records."""
+        self._waiting = 0
+        """Above zero while the user waits for records; `turn` may be awaited while `more` still is."""
         self._begun = False
         self._closed = False
 
@@ -155,7 +156,8 @@ class Consumer:
     async def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[Record]:
         """Return what is there, at most `max_records` records; wait for the first of them, `timeout_s` at most.
 
-        The list is empty when nothing came in time, or the consumer was closed. The first call begins, which may take
+        The list is empty when nothing came in time, the consumer was closed, or the session of a member was over before
+        it could be returned. The first call begins, which may take
         longer. Many thousands of records at once cost more each: Python's garbage collector looks at all of them.
 
         Raises:
@@ -184,6 +186,9 @@ class Consumer:
         with contextlib.suppress(TidelogError):  # the next call raises it
             while len(taken) < max_records and self._load_next():
                 taken += self._cursor.take(max_records - len(taken))
+        if self._member is not None and session_time() >= self._member.reads_until:
+            await self._turn(self._member)  # the process was stopped meanwhile
+            return self._cursor.kept(taken)
         return taken
 
     def _load_next(self) -> bool:
@@ -211,6 +216,19 @@ class Consumer:
         if self._member is not None and session_time() >= self._member.turn_at:
             await self._turn(self._member)
         return await self._wait_for_batch()
+
+    @property
+    def reads_until(self) -> float:
+        """By `session_time`, until when nobody else may have what it reads; of one that is no member infinite.
+
+        It may grow. Then `turn` is to be awaited before anything more is handed out; any thread may look at it.
+        """
+        return math.inf if self._member is None else self._member.reads_until
+
+    async def turn(self) -> None:
+        """Let a member hear and be heard; where its session is over, what it has is dropped before this returns."""
+        if self._member is not None:
+            await self._turn(self._member)
 
     async def fill(self) -> bool:
         """Take note that the user is done with all that was handed out, and get `more`.
@@ -479,20 +497,20 @@ class Consumer:
             await self._dead_letters.close()
 
     async def _wait_for_batch(self) -> ConsumedBatch | None:
-        self._waiting = True
+        self._waiting += 1
         try:
             return await self._assignment.next_batch()
         finally:
-            self._waiting = False
+            self._waiting -= 1
 
     async def _turn(self, member: GroupMember) -> None:
-        if not self._begun or self._closed:
+        if not self._begun:
             return
-        self._waiting = True
+        self._waiting += 1
         try:
             await member.turn()
         finally:
-            self._waiting = False
+            self._waiting -= 1
 
     async def _commit_processed(self, member: GroupMember) -> None:
         """Commit what the user is done with; what is another's by now is read again by that one, and reading goes on.

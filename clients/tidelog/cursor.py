@@ -227,6 +227,11 @@ class Cursor:
             if taken or not self.open():
                 return taken
 
+    def kept(self, records: list[Record]) -> list[Record]:
+        """Return those of some records, which `take` has returned, whose partitions were not taken away since."""
+        positions = self.positions
+        return [each for each in records if positions.get(TopicPartition(each.topic, each.partition), -1) > each.offset]
+
     def rest(self) -> ConsumedBatch | None:
         """Hand out what is left of the batch at hand as a batch; None when there is nothing left."""
         with self._lock:

@@ -103,6 +103,11 @@ class GroupMember:
         """What this member is called in its group by now; empty before it asks to join."""
         return "" if self._life is None else self._life.member_id
 
+    @property
+    def reads_until(self) -> float:
+        """By `session_time`, until when nobody else may have what this member reads, as is known so far."""
+        return 0.0 if self._life is None else self._life.ends_at
+
     def begin(self) -> None:
         """Join, and stay a member until `close`."""
         self._run(self._stay(), f"member of {self._group}")
@@ -120,7 +125,7 @@ class GroupMember:
         for _ in range(TURN_STEPS):
             await asyncio.sleep(0)
         left_s = TURN_S
-        while (life := self._life) is not None and not self._running[0].done():
+        while (life := self._life) is not None and self._running and not self._running[0].done():
             if not life.is_over(session_time()):
                 left_s = min(TURN_S, life.ends_at - session_time()) if life.is_joined else TURN_S
                 break

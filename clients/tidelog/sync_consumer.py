@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import math
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -14,6 +15,7 @@ from tidelog.cursor import Cursor
 from tidelog.errors import InvalidRequestError, TidelogError
 from tidelog.loop_thread import LoopThread
 from tidelog.model import Committed, ConsumedBatch, Record, TopicPartition
+from tidelog.session_clock import session_time
 
 if TYPE_CHECKING:
     from tidelog.sync import Client
@@ -62,6 +64,8 @@ class Consumer:
         # The only one that loads the cursor: of two, one would load a batch over what the other has loaded.
         self._more = _Asked(thread, consumer.more)
         self._next = _Asked(thread, consumer.next_batch)
+        self._turn = _Asked(thread, consumer.turn)
+        self._is_member = consumer.reads_until < math.inf
 
     def __enter__(self) -> Self:
         self.begin()
@@ -76,6 +80,9 @@ class Consumer:
             self.abort()
 
     def __iter__(self) -> Iterator[Record]:
+        return self._records_of_member() if self._is_member else self._records()
+
+    def _records(self) -> Iterator[Record]:
         cursor = self._cursor
         while True:
             try:
@@ -89,12 +96,38 @@ class Consumer:
             if not cursor.open() and not self.fill():
                 return
 
+    def _records_of_member(self) -> Iterator[Record]:
+        """As `_records`, with a look at the clock before each record: when the session is over it is another's."""
+        cursor, sure_until = self._cursor, 0.0
+        while True:
+            if session_time() >= sure_until:
+                sure_until = self._be_sure()
+            try:
+                record = next(cursor.records, None)
+            except Exception as error:  # noqa: BLE001 - see above
+                cursor.failed(error)
+                continue
+            except KeyboardInterrupt:
+                cursor.again()
+                raise
+            if record is not None:
+                yield record
+            elif not cursor.open() and not self.fill():
+                return
+
+    def _be_sure(self) -> float:
+        """Have dropped what may be another's by now; return until when nothing is, by `session_time`."""
+        if session_time() >= self._consumer.reads_until:
+            self._turn.get()
+        return self._consumer.reads_until
+
     def __next__(self) -> Record:
         return next(iter(self))
 
     def batches(self) -> Iterator[ConsumedBatch]:
         """See `tidelog.Consumer.batches`."""
         while True:
+            self._be_sure()
             batch = self._cursor.rest()
             if batch is not None:
                 yield batch
@@ -109,6 +142,7 @@ class Consumer:
         self.begin()
         self.ask(polls=True)
         deadline = time.monotonic() + timeout_s
+        sure_until = self._be_sure()
         taken = self._cursor.take(max_records)
         while len(taken) < max_records:
             try:
@@ -124,6 +158,9 @@ class Consumer:
                 if not taken:
                     raise
                 break
+        if session_time() >= sure_until:
+            self._be_sure()
+            return self._cursor.kept(taken)
         return taken
 
     def ask(self, *, polls: bool = False) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from tests.clients.fake_node import FakeNode
@@ -19,10 +20,16 @@ RECORDS = 40
 
 
 class Coordinator:
-    """Gives everything of the topic to the first that joins, and then is silent; first it may take it away again."""
+    """Gives everything of the topic to the first that joins, and then is silent; first it may take it away again.
+
+    Attributes:
+        takes_away: whether it does that.
+        takes_in: whether it gives everything to the later ones, too.
+    """
 
     def __init__(self, node: FakeNode) -> None:
         self.takes_away = False
+        self.takes_in = False
         self._has_joined = False
         topic_id = node.topics["t"].topic_id
         self._all = [pb.TopicPartitions(topic_id=topic_id, topic="t", partitions=[0])]
@@ -31,8 +38,8 @@ class Coordinator:
         if asked.leave:
             return pb.GroupHeartbeatReply(unchanged=True)
         if asked.HasField("join"):
-            joined, self._has_joined = self._has_joined, True
-            return None if joined else pb.GroupHeartbeatReply(revision=1, generation=1, assigned=self._all)
+            is_silent, self._has_joined = self._has_joined and not self.takes_in, True
+            return None if is_silent else pb.GroupHeartbeatReply(revision=1, generation=1, assigned=self._all)
         if self.takes_away:
             if not asked.held:
                 return pb.GroupHeartbeatReply(revision=1, generation=1, unchanged=True)
@@ -124,3 +131,32 @@ async def test_what_is_being_given_up_when_the_session_ends_is_lost(coordinator:
             while len(told.events) < 2:  # noqa: ASYNC110 - the session is over when the clock says so
                 await asyncio.sleep(0.05)
         assert told.events[1] == ("lost", frozenset([T0]))
+
+
+async def test_what_a_poll_has_taken_is_not_returned_when_the_session_ends_in_the_middle(client: Client) -> None:
+    def held_up(content: bytes) -> bytes:
+        if content == b"2":
+            be_stopped()
+        return content
+
+    told = Told()
+    async with client.consumer("t", group=told.group(), value_deserializer=held_up) as consumer:
+        assert await consumer.poll(5, timeout_s=5.0) == []
+        assert told.events == [("assigned", frozenset([T0])), ("lost", frozenset([T0]))]
+
+
+async def test_who_waits_is_not_idle_when_the_member_has_a_turn_beside_that(
+    node: FakeNode, coordinator: Coordinator, client: Client
+) -> None:
+    goes_on = pb.GroupHeartbeatReply(revision=1, generation=1, unchanged=True)
+    node.coordinate = lambda asked: coordinator.answer(asked) or goes_on
+    told = Told()
+    async with client.consumer("t", group=replace(told.group(), poll_timeout_s=0.3)) as consumer:
+        for _ in range(RECORDS):
+            await anext(consumer)
+        waiting = asyncio.create_task(anext(consumer))
+        await asyncio.sleep(0)
+        await consumer.turn()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(waiting, 1.0)
+        assert told.events == [("assigned", frozenset([T0]))]

@@ -46,12 +46,12 @@ class Life(NamedTuple):
     leaves: Leaves
 
 
-def life(number: int, reads: Sequence[Reads] = READS) -> Life:
+def life(number: int) -> Life:
     """Return one life after the other: all ways to read and to leave come, and each with every way to commit."""
-    count = len(reads)
+    count = len(READS)
     shift = number // lcm(count, len(COMMITS))  # so that not always the same ones meet
     commits = COMMITS[(number + shift) % len(COMMITS)]
-    return Life(reads[number % count], commits, LEAVES[number // (count * len(COMMITS)) % len(LEAVES)])
+    return Life(READS[number % count], commits, LEAVES[number // (count * len(COMMITS)) % len(LEAVES)])
 
 
 class Notes(Protocol):
@@ -101,7 +101,6 @@ class Sharer:
         stays: whether it is to stay now, and leave no more.
         rng: decides.
         instance_id: of one that is a static member.
-        reads: the ways in which it reads, in turns.
     """
 
     who: str
@@ -113,13 +112,12 @@ class Sharer:
     stays: Callable[[], bool]
     rng: Random
     instance_id: str | None = None
-    reads: Sequence[Reads] = READS
 
     async def run(self, first_life: int) -> None:
         """Join, leave and join again, until cancelled."""
         number = first_life
         while True:
-            await self.live(life(number, self.reads))
+            await self.live(life(number))
             number += 1
             await asyncio.sleep(self.rng.uniform(*AWAY_S))
 

@@ -19,14 +19,12 @@ from random import Random
 from typing import Any, Final
 
 from tests.faults.history import Key
-from tests.faults.sharer import Notes, Reads, Sharer
+from tests.faults.sharer import Notes, Sharer
 
 from tidelog import Client
 from tidelog.errors import TidelogError
 
 STDOUT: Final = 1
-READS_ALONE: Final[tuple[Reads, ...]] = ("batches", "poll")
-"""Not one record after the other: whether its session is over a member looks when it asks for more."""
 _KEY_AT: Final = {"begin": 1, "hand": 1, "end": 1, "committed": 0}
 """What is noted, and where the partition stands in it."""
 
@@ -82,9 +80,7 @@ async def _run(who: str, group: str, topics: Sequence[str], first_life: int, add
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     lines, staying = Lines(), asyncio.Event()
     client = Client(addresses, client_id=who, request_timeout_s=15)
-    sharer = Sharer(
-        who, topics, group, client, lines, lines.complain, staying.is_set, Random(first_life), reads=READS_ALONE
-    )
+    sharer = Sharer(who, topics, group, client, lines, lines.complain, staying.is_set, Random(first_life))
     living = asyncio.create_task(sharer.run(first_life))
     while await reader.readline():
         staying.set()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 
 import pytest
 from tests.faults.history import History, Key
 from tests.faults.nodes import Node, make_nodes
-from tests.faults.sharer import COMMITS, LEAVES, READS, Reads, life
-from tests.faults.sharer_process import READS_ALONE, replay
+from tests.faults.sharer import COMMITS, LEAVES, READS, life
+from tests.faults.sharer_process import replay
 from tests.faults.sharing import GROUP, Sharing
 from tests.faults.tenures import Tenures
 from tests.faults.values import number_of, value_of
@@ -24,10 +24,9 @@ RECORDS = 60
 SHARED = [Key("t", 0), Key("t", 1)]
 
 
-@pytest.mark.parametrize("reads", [READS, READS_ALONE])
-def test_all_ways_to_read_commit_and_leave_come_with_each_other(reads: Sequence[Reads]) -> None:
-    count = len(reads) * len(COMMITS) * len(LEAVES)
-    assert len({life(number, reads) for number in range(count)}) == count
+def test_all_ways_to_read_commit_and_leave_come_with_each_other() -> None:
+    count = len(READS) * len(COMMITS) * len(LEAVES)
+    assert len({life(number) for number in range(count)}) == count
 
 
 def test_every_way_to_read_and_to_commit_comes_soon() -> None:
