@@ -37,7 +37,9 @@ class DeadLetters:
         record, error = undecodable
         told = (record.topic, str(record.partition), str(record.offset), repr(error)[:ERROR_CHARS_MAX])
         headers = (*record.headers, *zip(HEADERS, (each.encode(errors="replace") for each in told), strict=True))
-        await self._producer.send(record.value, key=record.key, headers=headers, tag=record.tag)
+        await self._producer.send(
+            record.value, key=record.key, headers=headers, tag=record.tag, timestamp_us=record.timestamp_us
+        )
 
     async def close(self) -> None:
         """Close the producer."""

@@ -72,13 +72,14 @@ async def test_undecodable_records_go_to_a_topic_of_their_own_as_they_were_sent(
     node.add_topic("dead")
     producer = client.producer("t")
     await producer.send(b"1")
-    await producer.send(b"{", key=b"k", headers=[("a", b"b")], tag="tag")
+    await producer.send(b"{", key=b"k", headers=[("a", b"b")], tag="tag", timestamp_us=1_700_000_000_000_000)
     await producer.send(b"2")
     async with client.consumer("t", value_deserializer="json", dead_letter="dead") as consumer:
         assert await take(consumer, 2) == [1, 2]
         assert consumer.skipped == 0
     (dead,) = records_of(node, "dead")
     assert (dead.value, dead.key, dead.tag) == (b"{", b"k", "tag")
+    assert dead.timestamp_us == 1_700_000_000_000_000
     headers = dict(dead.headers)
     assert headers.pop("a") == b"b"
     assert b"Expecting property name" in headers.pop("tidelog-error")
