@@ -7,10 +7,21 @@ from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple
 
 from tidelog.errors import InvalidRequestError, error_of, error_of_local
-from tidelog.model import ClusterStatus, Committed, NextDeletion, Node, Offset, Partition, Replica, Topic
+from tidelog.model import (
+    ClusterStatus,
+    Committed,
+    NextDeletion,
+    Node,
+    Offset,
+    Partition,
+    Replica,
+    Topic,
+    TopicPartition,
+)
 from tidelog.topic_settings import settings_of
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import OFFSET_MAX
 from tidelog_proto.names import check_group_name, check_topic_name
 
 At = Literal["earliest", "latest"] | datetime | int
@@ -25,6 +36,8 @@ class NewestOf(NamedTuple):
 
 _ROLE_NAME: Final[Mapping[int, str]] = {pb.INGESTION: "ingestion", pb.PERSISTENCE: "persistence"}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_PARTITION_MAX: Final = 2**32 - 1
+"""What a request has room for; how many a topic has the nodes know."""
 
 
 def checked_topic(name: str) -> str:
@@ -51,6 +64,18 @@ def checked_group(name: str) -> str:
     except ProtocolError as error:
         raise error_of_local(error) from error
     return name
+
+
+def check_position(where: TopicPartition, offset: int) -> None:
+    """Refuse what is no position: there can be no such partition or offset.
+
+    Raises:
+        InvalidRequestError: that is so.
+    """
+    if not 0 <= offset <= OFFSET_MAX:
+        raise InvalidRequestError(f"{offset} is no offset to commit for {where.topic}/{where.partition}")
+    if not 0 <= where.partition <= _PARTITION_MAX:
+        raise InvalidRequestError(f"{where.partition} is no partition of {where.topic!r} to commit for")
 
 
 def topic_of(info: pb.TopicInfo) -> Topic:

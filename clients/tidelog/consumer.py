@@ -18,12 +18,14 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from tidelog import reading
-from tidelog.admin import NewestOf
+from tidelog.admin import NewestOf, check_position
 from tidelog.assignment import Assignment
+from tidelog.commits_soon import CommitsSoon, OnCommit
 from tidelog.consumer_options import ConsumerOptions, OnOutOfRange, Start, find_rest, resolve_start
 from tidelog.cursor import Cursor
 from tidelog.dead_letters import DeadLetters
 from tidelog.errors import InvalidRequestError, MemberFencedError, TidelogError, UnknownTopicError
+from tidelog.group_commits import Commits
 from tidelog.group_member import GroupMember
 from tidelog.group_options import Group
 from tidelog.intake import Intake
@@ -81,10 +83,17 @@ class Consumer:
         self._cursor = self._assignment.cursor
         self._intake = Intake(router, options, self._assignment)
         self._dead_letters = DeadLetters(lambda: make_producer(options.dead_letter or ""))
+        self._soon = CommitsSoon(self._store, f"group {options.group!r}")
         self._member: GroupMember | None = None
         if wish is not None:
             self._member = GroupMember(
-                router, options, wish, self._assignment, client_id=client_id, is_waiting=lambda: self._waiting > 0
+                router,
+                options,
+                wish,
+                self._assignment,
+                client_id=client_id,
+                is_waiting=lambda: self._waiting > 0,
+                settle_commits=self._soon.settled,
             )
         self.commits_processed = wish is not None and wish.commit == "processed"
         """Whether asking for more commits what the user is done with."""
@@ -131,7 +140,7 @@ class Consumer:
         cursor, member = self._cursor, self._member
         while True:
             if member is not None and session_time() >= member.turn_at:
-                await self._turn(member)
+                await self.turn()
             try:
                 for record in cursor.records:
                     return record
@@ -145,7 +154,7 @@ class Consumer:
         """Iterate over batches: columns instead of records, as they were sent. Deserialisers are not asked."""
         while True:
             if self._member is not None and session_time() >= self._member.turn_at:
-                await self._turn(self._member)
+                await self.turn()
             batch = self._cursor.rest()
             if batch is not None:
                 yield batch
@@ -170,7 +179,7 @@ class Consumer:
         await self.begin()
         await self.ask(polls=True)
         if self._member is not None and session_time() >= self._member.turn_at:
-            await self._turn(self._member)
+            await self.turn()
         deadline = asyncio.get_running_loop().time() + timeout_s
         taken = self._cursor.take(max_records)
         while not taken:
@@ -187,7 +196,7 @@ class Consumer:
             while len(taken) < max_records and self._load_next():
                 taken += self._cursor.take(max_records - len(taken))
         if self._member is not None and session_time() >= self._member.reads_until:
-            await self._turn(self._member)  # the process was stopped meanwhile
+            await self.turn()  # the process was stopped meanwhile
             return self._cursor.kept(taken)
         return taken
 
@@ -214,7 +223,7 @@ class Consumer:
         self._check_usable()
         await self.begin()
         if self._member is not None and session_time() >= self._member.turn_at:
-            await self._turn(self._member)
+            await self.turn()
         return await self._wait_for_batch()
 
     @property
@@ -227,8 +236,13 @@ class Consumer:
 
     async def turn(self) -> None:
         """Let a member hear and be heard; where its session is over, what it has is dropped before this returns."""
-        if self._member is not None:
-            await self._turn(self._member)
+        if self._member is None or not self._begun:
+            return
+        self._waiting += 1
+        try:
+            await self._member.turn()
+        finally:
+            self._waiting -= 1
 
     async def fill(self) -> bool:
         """Take note that the user is done with all that was handed out, and get `more`.
@@ -268,7 +282,7 @@ class Consumer:
         if not self._begun:
             await self.begin()
         if self._member is not None and session_time() >= self._member.turn_at:
-            await self._turn(self._member)
+            await self.turn()
         batch = self._assignment.batch_now()
         if batch is None:
             batch = await self._wait_for_batch()
@@ -361,33 +375,41 @@ class Consumer:
             note: kept and given back, at most 4,096 bytes.
 
         Raises:
-            InvalidRequestError: the consumer has no group.
+            InvalidRequestError: the consumer has no group; a position is none.
             MemberFencedError: another member has one of the partitions; others may be stored. Or, once, this was no
                 member for a while, and what was handed out before is read again.
             UnknownTopicError: a topic that was read is gone; one of its name that was made since is another.
         """
-        group = self._options.group
-        if group is None:
-            raise InvalidRequestError("this consumer has no group to commit for; use client.consumer(..., group=...)")
-        self._check_usable()
-        moved = self._cursor.uncommitted() if positions is None else dict(positions)
-        if self._member is not None:
-            if positions is None:
-                self._member.handover.check_nothing_lost()
-                moved = self._member.handover.leaving | moved
-            return await self._commit_as_member(self._member, moved, note)
-        by_topic: dict[str, dict[int, int]] = {}
-        for where, offset in moved.items():
-            by_topic.setdefault(where.topic, {})[where.partition] = offset
-        held: dict[TopicPartition, Committed] = {}
-        for topic, of_topic in by_topic.items():
-            topic_id = self._assignment.topic_ids.get(topic)
-            stored = await reading.commit(
-                self._router, group, topic, of_topic, reset=False, note=note, topic_id=topic_id
-            )
-            held |= {TopicPartition(topic, number): each for number, each in stored.items()}
-            self._cursor.committed({TopicPartition(topic, number): offset for number, offset in of_topic.items()})
-        return held
+        moved = self._to_commit(positions)
+        await self._soon.settled()
+        stored = await self._store(moved, note)
+        for failure in stored.failed.values():
+            raise failure
+        return stored.held
+
+    def commit_soon(
+        self, positions: Mapping[TopicPartition, int] | None = None, *, on_commit: OnCommit | None = None
+    ) -> None:
+        """As `commit`, and return at once: positions are stored in their order, and `close` waits for them.
+
+        While a commit is under way the next calls are joined into one, in which the newest position of each partition
+        counts. What could not be stored is in the next commit of all that was handed out.
+
+        Args:
+            positions: see there; those of now.
+            on_commit: is called on the event loop with partition -> what holds now, and the error if something was not
+                stored; once, also when it is given again before that. Without one the log tells errors.
+
+        Raises:
+            InvalidRequestError: the consumer has no group; a position is none.
+            BufferFullError: 1,000 different callbacks, or positions of 100,000 partitions, wait already.
+        """
+        try:
+            moved = self._to_commit(positions)
+        except MemberFencedError as error:
+            self._soon.refuse(error, on_commit)
+        else:
+            self._soon.add(moved, on_commit)
 
     @property
     def generation(self) -> int:
@@ -489,6 +511,7 @@ class Consumer:
             return
         self._closed = True
         try:
+            await self._soon.settled()
             if self._member is not None:
                 await self._member.close(commits_hand=commits_hand)
         finally:  # leaving a group takes a moment, in which this may be cancelled
@@ -500,15 +523,6 @@ class Consumer:
         self._waiting += 1
         try:
             return await self._assignment.next_batch()
-        finally:
-            self._waiting -= 1
-
-    async def _turn(self, member: GroupMember) -> None:
-        if not self._begun:
-            return
-        self._waiting += 1
-        try:
-            await member.turn()
         finally:
             self._waiting -= 1
 
@@ -534,14 +548,39 @@ class Consumer:
                 raise failure
             _log.warning("%s: the position of %s/%d is not committed: %s", member, *where, failure)
 
-    async def _commit_as_member(
-        self, member: GroupMember, positions: Mapping[TopicPartition, int], note: str
-    ) -> dict[TopicPartition, Committed]:
-        stored = await member.commits.store(positions, note=note)
+    def _to_commit(self, positions: Mapping[TopicPartition, int] | None) -> dict[TopicPartition, int]:
+        """Return what is to be committed.
+
+        Raises:
+            InvalidRequestError, MemberFencedError: see `commit`.
+        """
+        if self._options.group is None:
+            raise InvalidRequestError("this consumer has no group to commit for; use client.consumer(..., group=...)")
+        self._check_usable()
+        if positions is not None:
+            for where, offset in positions.items():
+                check_position(where, offset)
+            return dict(positions)
+        moved = self._cursor.uncommitted()
+        if self._member is None:
+            return moved
+        self._member.handover.check_nothing_lost()
+        return self._member.handover.leaving | moved
+
+    async def _store(self, positions: Mapping[TopicPartition, int], note: str = "") -> Commits:
+        """Store positions; of one that is no member those of one topic after the other, until one fails.
+
+        Raises:
+            TidelogError: nothing was stored.
+        """
+        if self._member is not None:
+            stored = await self._member.commits.store(positions, note=note)
+        else:
+            assert self._options.group is not None
+            ids = self._assignment.topic_ids
+            stored = await reading.commit_topics(self._router, self._options.group, positions, note=note, topic_ids=ids)
         self._cursor.committed({where: positions[where] for where in stored.held})
-        for failure in stored.failed.values():
-            raise failure
-        return stored.held
+        return stored
 
     def _check_by_hand(self) -> None:
         if self._member is not None:

@@ -121,7 +121,10 @@ class SerializationError(UsageError):
 
 
 class BufferFullError(TidelogError):
-    """A producer has no room for a record just now, and did not accept it: `await producer.ready()` waits for room."""
+    """There is no room for a record just now, and it was not accepted: `await producer.ready()` waits for room.
+
+    Or for what is to be committed soon: `await consumer.commit()` waits.
+    """
 
     default_retriable = True
     default_definite = True

@@ -10,15 +10,14 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from tidelog.admin import committed_of
+from tidelog.admin import check_position, committed_of
 from tidelog.connection import Connection, results_of
-from tidelog.errors import InvalidRequestError, MemberFencedError, TidelogError, UnknownTopicError, error_of, told
+from tidelog.errors import MemberFencedError, TidelogError, UnknownTopicError, error_of, told
 from tidelog.group_membership import Membership
 from tidelog.model import Committed, TopicPartition
 from tidelog.paging import in_requests
 from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.header import OFFSET_MAX
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
@@ -64,12 +63,11 @@ class GroupCommits:
 
         Raises:
             MemberFencedError: this is no member at all.
-            InvalidRequestError: an offset is none.
+            InvalidRequestError: an offset, or a partition, is none.
             TidelogError: nobody could store them, or whether they are stored is not known.
         """
         for where, offset in positions.items():
-            if not 0 <= offset <= OFFSET_MAX:
-                raise InvalidRequestError(f"{offset} is no offset to commit for {where.topic}/{where.partition}")
+            check_position(where, offset)
         life = self._life()
         if life is None or not life.is_joined:
             raise MemberFencedError("this consumer is no member of its group at the moment: nothing was committed")

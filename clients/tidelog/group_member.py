@@ -12,7 +12,7 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from tidelog.assignment import Assignment
@@ -52,6 +52,7 @@ class GroupMember:
         assignment: what it reads.
         client_id: what the client calls itself.
         is_waiting: whether the user waits for records.
+        settle_commits: waits for commits that nobody else waits for.
 
     Attributes:
         turn_at: by `session_time`, from when on `turn` is to be awaited before anything more is handed out.
@@ -66,6 +67,7 @@ class GroupMember:
         *,
         client_id: str,
         is_waiting: Callable[[], bool],
+        settle_commits: Callable[[], Awaitable[None]],
     ) -> None:
         assert options.group is not None
         self._router = router
@@ -88,7 +90,13 @@ class GroupMember:
         self._running: list[asyncio.Task[None]] = []
         self.commits = GroupCommits(router, lambda: assignment.topic_ids, lambda: self._life)
         self.handover = Handover(
-            router, options, wish=wish, assignment=assignment, commits=self.commits, changed=self._news.set
+            router,
+            options,
+            wish=wish,
+            assignment=assignment,
+            commits=self.commits,
+            settle_commits=settle_commits,
+            changed=self._news.set,
         )
         assignment.let_go = lambda _: True
         assignment.doubt(self._is_over)

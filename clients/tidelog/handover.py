@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 from tidelog.assignment import Assignment
@@ -37,6 +37,7 @@ class Handover:
         options, wish: what was asked for.
         assignment: what is read.
         commits: the group's.
+        settle_commits: waits for commits that nobody else waits for.
         changed: is called when something was given up, for the coordinator to hear.
     """
 
@@ -48,6 +49,7 @@ class Handover:
         wish: Group,
         assignment: Assignment,
         commits: GroupCommits,
+        settle_commits: Callable[[], Awaitable[None]],
         changed: Callable[[], None],
     ) -> None:
         assert options.group is not None
@@ -57,6 +59,7 @@ class Handover:
         self._wish = wish
         self._assignment = assignment
         self._commits = commits
+        self._settle_commits = settle_commits
         self._changed = changed
         self._ending: set[Place] = set()
         self._beginning: set[Place] = set()
@@ -117,9 +120,8 @@ class Handover:
         """Give everything up because the consumer is closed, with what the user has in hand, or without."""
         await self._stop()
         hand = {} if commits_hand else self._assignment.cursor.in_hand()
-        partitions = self._assignment.partitions
-        stands = self.leaving | self._assignment.unassign(partitions)
-        await self._part(life, stands, hand)
+        self.leaving |= self._assignment.unassign(self._assignment.partitions)
+        await self._part(life, dict(self.leaving), hand)
         self._ended = True
         self._begun.clear()
         life.held.clear()
@@ -224,6 +226,7 @@ class Handover:
         untold = frozenset(stands) - self._told
         self._told |= untold
         await self._tell(self._wish.on_revoked, untold)
+        await self._settle_commits()
         if self._wish.commit != "manual" and not self._ended:
             done = {where: min(offset, hand.get(where, offset)) for where, offset in stands.items()}
             await store_quietly(self._commits, done, self._group)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from tidelog.admin import At, NewestOf, checked_group, committed_of, list_offsets_entry, offset_of
+from tidelog.admin import At, NewestOf, check_position, checked_group, committed_of, list_offsets_entry, offset_of
 from tidelog.connection import Connection, results_of
 from tidelog.errors import (
     EpochChangingError,
@@ -19,6 +19,7 @@ from tidelog.errors import (
 )
 from tidelog.fetch_options import FETCH_BYTES_DEFAULT, projection_message
 from tidelog.filters import record_filter
+from tidelog.group_commits import Commits
 from tidelog.metadata import gone_error
 from tidelog.model import Committed, Fetched, Offset, TopicPartition
 from tidelog.paging import in_requests
@@ -242,6 +243,8 @@ async def commit(
 ) -> dict[int, Committed]:
     """Commit a group's positions in the topic `topic_id`, None for whichever has the name. See `Client.commit`."""
     checked_group(group)
+    for partition, offset in positions.items():
+        check_position(TopicPartition(topic, partition), offset)
     if not positions:
         return {}
     done: dict[bytes, dict[int, Committed]] = {}
@@ -275,6 +278,29 @@ async def commit(
         route = router.metadata.topic(topic)
         tell_done(error, done.get(topic_id or (route.topic_id if route is not None else b""), {}), "committed")
         raise
+
+
+async def commit_topics(
+    router: Router,
+    group: str,
+    positions: Mapping[TopicPartition, int],
+    *,
+    note: str,
+    topic_ids: Mapping[str, bytes],
+) -> Commits:
+    """Commit a group's positions, one topic after the other until one fails; `topic_ids`: see `commit`."""
+    by_topic: dict[str, dict[int, int]] = {}
+    for where, offset in positions.items():
+        by_topic.setdefault(where.topic, {})[where.partition] = offset
+    commits = Commits({}, {})
+    for topic, of_topic in by_topic.items():
+        try:
+            stored = await commit(router, group, topic, of_topic, reset=False, note=note, topic_id=topic_ids.get(topic))
+        except TidelogError as error:
+            commits.failed.update({TopicPartition(topic, partition): error for partition in of_topic})
+            break
+        commits.held.update({TopicPartition(topic, partition): each for partition, each in stored.items()})
+    return commits
 
 
 async def committed(router: Router, group: str, topic: str | None) -> list[Committed]:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from tidelog import consumer as asynchronous
+from tidelog.commits_soon import OnCommit
 from tidelog.consumer import SeekTo
 from tidelog.cursor import Cursor
 from tidelog.errors import InvalidRequestError, TidelogError
@@ -240,6 +241,15 @@ class Consumer:
     ) -> dict[TopicPartition, Committed]:
         """See `tidelog.Consumer.commit`."""
         return self._thread.run(lambda: self._consumer.commit(positions, note=note))
+
+    def commit_soon(
+        self, positions: Mapping[TopicPartition, int] | None = None, *, on_commit: OnCommit | None = None
+    ) -> None:
+        """See `tidelog.Consumer.commit_soon`.
+
+        `on_commit` is called in the client's own thread, where nothing of this client that blocks may be called.
+        """
+        self._in_loop(lambda: self._consumer.commit_soon(positions, on_commit=on_commit))
 
     @property
     def generation(self) -> int:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from tests.clients.fake_node import FakeNode
 
-from tidelog import Client
+from tidelog import Client, TopicPartition
 from tidelog.errors import (
     ClosedError,
     ForkedError,
@@ -65,6 +65,16 @@ async def test_offsets_are_listed_for_all_partitions(client: Client) -> None:
     assert list(await client.list_offsets("wide", datetime(2026, 1, 1, tzinfo=UTC), [1])) == [1]
     with pytest.raises(InvalidRequestError, match="time zone"):
         await client.list_offsets("wide", datetime(2026, 1, 1))  # noqa: DTZ001 - that is what is refused
+
+
+@pytest.mark.parametrize("position", [{0: -1}, {0: 2**63}, {0: 2**64}, {-1: 0}, {2**32: 0}])
+async def test_what_is_no_position_is_refused_before_anything_is_sent(client: Client, position: dict[int, int]) -> None:
+    with pytest.raises(InvalidRequestError, match="to commit for"):
+        await client.commit("g", "t", {3: 1} | position)
+    async with client.consumer("t", group="g", partitions="all") as consumer:
+        with pytest.raises(InvalidRequestError, match="to commit for"):
+            await consumer.commit({TopicPartition("t", partition): offset for partition, offset in position.items()})
+    assert await client.committed("g") == []
 
 
 async def test_commits_move_forward_and_are_found_by_group(client: Client) -> None:

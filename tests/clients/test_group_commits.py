@@ -101,6 +101,18 @@ async def test_commits_by_hand(real: Client) -> None:
     assert await positions(real, topic) == {where: 4}
 
 
+async def test_who_commits_by_hand_when_he_is_told_to_give_up_does_it_as_he_closes_too(real: Client) -> None:
+    topic = await new_topic(real, partitions=1, records=10)
+
+    async def revoked(_: frozenset[TopicPartition]) -> None:
+        await consumer.commit()
+
+    consumer = real.consumer(topic, group=Group(topic, commit="manual", on_revoked=revoked))
+    assert len(await consumer.poll(4)) == 4
+    await consumer.close()
+    assert await positions(real, topic) == {TopicPartition(topic, 0): 4}
+
+
 async def test_a_partition_of_another_is_refused_and_the_rest_is_stored(real: Client) -> None:
     topic = await new_topic(real, partitions=2)
     wish = Group(topic, commit="manual")

@@ -44,6 +44,19 @@ def test_consuming_records_batches_commit_and_seek(client: Client) -> None:
         other.commit()
 
 
+def test_committing_without_waiting(client: Client) -> None:
+    client.producer("t").send_many([b"0", b"1", b"2"])
+    where, told = TopicPartition("t", 0), list[object]()
+    with client.consumer("t", group="g", partitions="all") as consumer:
+        next(consumer)
+        consumer.commit_soon(on_commit=lambda held, error: told.append((held[where].next_offset, error)))
+        next(consumer)
+        with pytest.raises(InvalidRequestError):
+            consumer.commit_soon({where: -1})
+    assert told == [(1, None)]
+    assert [each.next_offset for each in client.committed("g", "t")] == [1]
+
+
 def test_polling_pausing_and_partitions_that_change(node: FakeNode, client: Client) -> None:
     client.producer("t").send_many([b"%d" % number for number in range(6)])
     client.producer("wide").send_many([b"w0", b"w1"], partition=2)
