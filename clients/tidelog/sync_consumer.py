@@ -65,7 +65,7 @@ class Consumer:
         # The only one that loads the cursor: of two, one would load a batch over what the other has loaded.
         self._more = _Asked(thread, consumer.more)
         self._next = _Asked(thread, consumer.next_batch)
-        self._turn = _Asked(thread, consumer.turn)
+        self._turns = _Asked(thread, consumer.turn)
         self._is_member = consumer.reads_until < math.inf
 
     def __enter__(self) -> Self:
@@ -118,9 +118,9 @@ class Consumer:
 
     def _be_sure(self) -> float:
         """Have dropped what may be another's by now; return until when nothing is, by `session_time`."""
-        if session_time() >= self._consumer.reads_until:
-            self._turn.get()
-        return self._consumer.reads_until
+        if session_time() >= self.reads_until:
+            self.turn()
+        return self.reads_until
 
     def __next__(self) -> Record:
         return next(iter(self))
@@ -183,6 +183,15 @@ class Consumer:
         """See `tidelog.Consumer.fill`."""
         self.ask()
         return self._more.get()
+
+    @property
+    def reads_until(self) -> float:
+        """See `tidelog.Consumer.reads_until`."""
+        return self._consumer.reads_until
+
+    def turn(self) -> None:
+        """See `tidelog.Consumer.turn`."""
+        self._turns.get()
 
     @property
     def closed(self) -> bool:
