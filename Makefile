@@ -76,8 +76,8 @@ check-mypy: $(STAMP)
 check-basedpyright: $(STAMP)
 	$(BIN)/basedpyright
 
-faults: $(STAMP) ## kill, stop, cut off and fill up real nodes under load, and judge it (MINUTES=10 SEED=n NODES=3)
-	@$(BIN)/python -m tests.faults.run --minutes $(or $(MINUTES),10) --nodes $(or $(NODES),3) $(SEED:%=--seed %)
+faults: $(STAMP) ## kill, stop, cut off and fill up real nodes under load, and judge it (MINUTES=10 SEED=n NODES=3 SECURE=1)
+	@$(BIN)/python -m tests.faults.run --minutes $(or $(MINUTES),10) --nodes $(or $(NODES),3) $(SEED:%=--seed %) $(SECURE:%=--secure)
 
 soak: $(STAMP) ## a day in the life: segments roll, expire and are compacted while nodes die (MINUTES=20 SEED=n, soak.svg)
 	@$(BIN)/python -m tests.soak.run --minutes $(or $(MINUTES),20) $(SEED:%=--seed %)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.faults.identities import WEB_CLIENTS
 from tests.faults.network import Network
 from tests.faults.nodes import Node
 from tests.faults.process import Process
+from tests.faults.protection import Protection
+from websockets.asyncio.client import connect
+from websockets.typing import Subprotocol
 
 from tidelog_cli.local_cluster import free_ports
 
 HTTP_PORT: Final = 8080
+PROTOCOL: Final = Subprotocol("tidelog.v1.json")
+OPEN_S: Final = 10
+CLOSE_S: Final = 2
 
 
 class Gateway:
@@ -22,21 +29,38 @@ class Gateway:
         nodes: of the cluster.
         base: a directory for its log.
         network: where it lives; None for this machine's own loopback.
+        protection: gives it a certificate and keys; None: nothing is encrypted, and whoever reaches it may ask.
     """
 
-    def __init__(self, nodes: Sequence[Node], base: Path, network: Network | None) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], base: Path, network: Network | None, protection: Protection | None = None
+    ) -> None:
         self.name = "the gateway"
         place = None if network is None else network.gateway
         self._host = "127.0.0.1" if network is None or place is None else network.address(place)
         self._port = free_ports(1)[0] if network is None else HTTP_PORT
         self._nodes = nodes
+        self._protection = protection
+        self._environment: Mapping[str, str] = {}
+        if protection is not None:
+            self._environment = protection.gateway_environment(self._host)
         prefix = () if network is None or place is None else network.command(place)
         self.process = Process(self.name, prefix, base / "gateway.log")
 
-    @property
-    def websocket(self) -> str:
-        """Where WebSockets are opened."""
-        return f"ws://{self._host}:{self._port}/v1/ws"
+    def websocket(self) -> connect:
+        """Return what opens a WebSocket, as one of its callers where they show who they are."""
+        at, protection = f"{self._host}:{self._port}/v1/ws", self._protection
+        if protection is None:
+            return connect(f"ws://{at}", subprotocols=[PROTOCOL], open_timeout=OPEN_S, close_timeout=CLOSE_S)
+        key = protection.identities.file_of(WEB_CLIENTS).read_text()
+        return connect(
+            f"wss://{at}",
+            ssl=protection.trust(),
+            additional_headers={"Authorization": f"Bearer {key}"},
+            subprotocols=[PROTOCOL],
+            open_timeout=OPEN_S,
+            close_timeout=CLOSE_S,
+        )
 
     async def start(self) -> None:
         """Start it and wait until it says that it serves.
@@ -45,5 +69,6 @@ class Gateway:
             RuntimeError: it ended, or took too long.
         """
         bootstrap = ",".join(node.address for node in self._nodes)
-        place = ("--host", self._host, "--http-port", str(self._port), "--insecure")
-        await self.process.start("gateway", "--bootstrap", bootstrap, *place)
+        open_to_all = () if self._protection else ("--insecure",)
+        place = ("--host", self._host, "--http-port", str(self._port), *open_to_all)
+        await self.process.start("gateway", "--bootstrap", bootstrap, *place, environment=self._environment)

@@ -21,8 +21,9 @@ from tests.faults.values import CONTROL, producer_of, show
 DENIALS: Final = frozenset(
     {"OffsetOutOfRangeError", "OFFSET_OUT_OF_RANGE", "UnknownTopicError", "UNKNOWN_TOPIC", "UnknownPartitionError"}
     | {"UNKNOWN_PARTITION", "CorruptBatchError", "SequenceGapError", "UnknownProducerError", "BadReplyError"}
+    | {"ForbiddenError", "FORBIDDEN", "UnauthenticatedError", "UNAUTHENTICATED"}
 )
-"""Errors that nobody may meet who asks for topics, partitions and offsets that are there, with nothing ever deleted."""
+"""Errors that nobody may meet who asks for what is there, with nothing ever deleted, and may ask for it."""
 
 
 class Key(NamedTuple):

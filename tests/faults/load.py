@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 
 from tests.faults.gateway import Gateway
 from tests.faults.history import History, Key
+from tests.faults.identities import Identities
 from tests.faults.nodes import Node
 from tests.faults.producing import TEMPERS, produce
 from tests.faults.reading import SUBSCRIBER, ask, be_member, node_reader, read_from, subscribe
 from tests.faults.reborn import Follower, Standing, write
 from tests.faults.sharing import Sharing
 from tests.faults.stale import StaleClient
+from tests.faults.trespassing import Stranger
 from tests.faults.web import SIGN_OF_PUBLISHING, WEB_SUBSCRIBER, WebPublisher, WebSubscriber
 from tests.faults.world import World
 
@@ -53,6 +55,11 @@ class Load:
         history: takes what clients see.
         rng: decides.
         rate: records a second, all producers together.
+        identities: who everybody is; None where nobody says who asks.
+
+    Attributes:
+        client: what clients of this process share.
+        operator: what an operator asks by.
     """
 
     def __init__(  # noqa: PLR0917 # they are what clients are of
@@ -63,16 +70,21 @@ class Load:
         history: History,
         rng: Random,
         rate: float,
+        identities: Identities | None = None,
     ) -> None:
         self.history = history
         self.world = World(nodes, keys, history, rng, rate)
         self.standing = Standing(self.world)
         self.sharing = Sharing(self.world, self.world.topics, Random(rng.random()))
         self.client = Client(self.world.addresses, client_id="faults", request_timeout_s=15)
+        shown = None if identities is None else identities.operator
+        self.operator = Client(self.world.addresses, client_id="operator", request_timeout_s=15, credentials=shown)
+        self._identities = identities
+        self._stranger: Stranger | None = None
         self._gateway = gateway
         self._nodes = nodes
         self._follower = Follower(self.standing, self.client)
-        self._web_subscriber = None if gateway is None else WebSubscriber(self.world, gateway.websocket, self.standing)
+        self._web_subscriber = None if gateway is None else WebSubscriber(self.world, gateway, self.standing)
         self._stale = [
             StaleClient(self.world, self.standing, f"stale-{name}", bootstrap, Random(rng.random()))
             for name, bootstrap in [*((node.name, [node.address]) for node in nodes), ("all", self.world.addresses)]
@@ -129,6 +141,9 @@ class Load:
             self._publish_by_web(topic, None)
         self._reading += [self._task(read_from(world, node)) for node in self._nodes]
         self._producing += [self._task(stale.run()) for stale in self._stale]
+        if self._identities is not None:
+            self._stranger = Stranger(world, self._identities.stranger, Random(rng.random()))
+            self._producing.append(self._task(self._stranger.run()))
         for idle in IDLE_WRITERS:
             writing = write(self.standing, self.client, Random(rng.random()), idle=idle)
             self._producing.append(self._task(writing))
@@ -141,7 +156,7 @@ class Load:
     def _publish_by_web(self, topic: str, standing: Standing | None) -> None:
         rng = Random(self.world.rng.random())
         if self._gateway is not None:
-            publisher = WebPublisher(self.world, self._gateway.websocket, topic, standing, rng)
+            publisher = WebPublisher(self.world, self._gateway, topic, standing, rng)
             self._producing.append(self._task(publisher.run()))
 
     async def quiet(self) -> None:
@@ -162,7 +177,9 @@ class Load:
         """End everything and the clients."""
         await _cancel([*self._sharing, *self._reading, *self._producing])
         await self.sharing.stop()
-        for client in [self.client, *(stale.client for stale in self._stale)]:
+        if self._stranger is not None:
+            await self._stranger.stop()
+        for client in [self.client, self.operator, *(stale.client for stale in self._stale)]:
             await client.abort()
 
     def _task(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

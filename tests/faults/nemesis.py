@@ -37,7 +37,7 @@ from tests.faults.harms import (
     squeeze_then_kill_owner,
 )
 from tests.faults.operations import drain, grow_topic, lose_disk, make_topic_again, rebalance, replace_node
-from tests.faults.protection import renew_certificates, replace_secret
+from tests.faults.protection import renew_certificates, replace_keys, replace_secret
 from tests.faults.quorum_loss import NODES as NODES_TO_LOSE_TWO_OF
 from tests.faults.quorum_loss import cut_off_two_of_three, kill_two_of_three
 from tests.faults.stage import LOOK_S, RECOVERY_S, Stage
@@ -70,7 +70,7 @@ OPERATIONS: Final[tuple[Fault, ...]] = (rebalance, drain, lose_disk, replace_nod
 TOPIC_CHANGES: Final[tuple[Fault, ...]] = (grow_topic, make_topic_again)
 GATEWAY_FAULTS: Final[tuple[Fault, ...]] = (kill_gateway, restart_gateway, pause_gateway)
 QUORUM_LOSSES: Final[tuple[Fault, ...]] = (kill_two_of_three, cut_off_two_of_three)
-ROTATIONS: Final[tuple[Fault, ...]] = (renew_certificates, replace_secret)
+ROTATIONS: Final[tuple[Fault, ...]] = (renew_certificates, replace_secret, replace_keys)
 CLUSTER_ONLY: Final = frozenset(
     {pause_and_kill, isolate_owner, isolate_then_kill_others, split, bridge, one_way, *SQUEEZES, *OPERATIONS}
 )

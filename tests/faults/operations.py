@@ -20,17 +20,17 @@ ALONE: Final = 0.5
 async def rebalance(stage: Stage) -> None:
     """No fault: what an operator does on a good day, under load."""
     stage.tell("rebalance")
-    await stage.insist(stage.load.client.rebalance)
+    await stage.insist(stage.load.operator.rebalance)
     await stage.hold(1, 4)
 
 
 async def drain(stage: Stage) -> None:
     node = await stage.owner()
     stage.tell(f"drain {node.name}, an owner, and take it back")
-    await stage.insist(partial(stage.load.client.drain_node, node.node_id))
+    await stage.insist(partial(stage.load.operator.drain_node, node.node_id))
     await stage.hold(1, 6)
-    await stage.insist(partial(stage.load.client.drain_node, node.node_id, draining=False))
-    await stage.insist(stage.load.client.rebalance)
+    await stage.insist(partial(stage.load.operator.drain_node, node.node_id, draining=False))
+    await stage.insist(stage.load.operator.rebalance)
 
 
 async def lose_disk(stage: Stage) -> None:
@@ -40,8 +40,8 @@ async def lose_disk(stage: Stage) -> None:
     await node.kill()
     await stage.hold(0, 2)
     gone = await node.replace([other.address for other in stage.nodes if other is not node])
-    await stage.insist(partial(stage.load.client.drain_node, gone))
-    await stage.insist(partial(stage.load.client.remove_node, gone))
+    await stage.insist(partial(stage.load.operator.drain_node, gone))
+    await stage.insist(partial(stage.load.operator.remove_node, gone))
     await stage.refilled(gone)
 
 
@@ -49,8 +49,8 @@ async def replace_node(stage: Stage) -> None:
     """No fault either: a node is drained, removed, which it is told and ends by, and another one joins in its place."""
     node = stage.some()[0]
     stage.tell(f"drain and remove {node.name}, and let another node join")
-    await stage.insist(partial(stage.load.client.drain_node, node.node_id))
-    await stage.insist(partial(stage.load.client.remove_node, node.node_id))
+    await stage.insist(partial(stage.load.operator.drain_node, node.node_id))
+    await stage.insist(partial(stage.load.operator.remove_node, node.node_id))
     await node.removed()
     gone = await node.replace([other.address for other in stage.nodes if other is not node])
     await stage.refilled(gone)
@@ -66,7 +66,7 @@ async def grow_topic(stage: Stage) -> None:
         return
     topic = stage.rng.choice(growing)
     async with _somebody_alone(stage, f"add partition {grown[topic]} to {topic}"):
-        if await stage.insist(partial(load.client.alter_topic, topic, partitions=grown[topic] + 1)):
+        if await stage.insist(partial(load.operator.alter_topic, topic, partitions=grown[topic] + 1)):
             load.world.grew(Key(topic, grown[topic]))
             load.world.calm = True  # a majority has just decided it
         await stage.hold(0.5, 3)
@@ -77,7 +77,7 @@ async def make_topic_again(stage: Stage) -> None:
     standing, copies = stage.load.standing, min(3, len(stage.nodes))
     async with _somebody_alone(stage, f"delete {NAME} and make it again"):
         pause_s = stage.rng.choice([0.0, stage.rng.uniform(0, 2)])
-        stage.load.world.calm = await stage.insist(partial(make_again, standing, stage.load.client, copies, pause_s))
+        stage.load.world.calm = await stage.insist(partial(make_again, standing, stage.load.operator, copies, pause_s))
         await stage.hold(0.5, 3)
 
 

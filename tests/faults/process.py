@@ -13,6 +13,7 @@ import re
 import signal
 import sys
 from asyncio.subprocess import PIPE
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,8 +49,12 @@ class Process:
         """Whether there is one."""
         return self._process is not None and self._process.returncode is None
 
-    async def start(self, *command: str) -> dict[str, Any]:
+    async def start(self, *command: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Start a command of `tidelog` and wait until it says that it serves; return what it says.
+
+        Args:
+            command: its words.
+            environment: what is set for it besides what it inherits.
 
         Raises:
             RuntimeError: it ended, or took too long.
@@ -59,7 +64,9 @@ class Process:
         tying = [sys.executable, "-S", tied.__file__, str(os.getpid())]
         whole = [*tying, *self._prefix, sys.executable, "-m", "tidelog_cli", *command]
         with self.log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(*whole, stdout=PIPE, stderr=log)
+            self._process = await asyncio.create_subprocess_exec(
+                *whole, stdout=PIPE, stderr=log, env={**os.environ, **(environment or {})}
+            )
         self._expected = self.paused = False
         assert self._process.stdout is not None
         try:

@@ -91,8 +91,9 @@ class Run:
             network.build()
         protection = Protection(base) if plan.secure else None
         self.nodes = make_nodes(plan.nodes, base, network, None if skipped else 96 + int(plan.seconds), protection)
-        self.gateway = Gateway(self.nodes, base, network)
-        self.load = Load(self.nodes, self.gateway, keys, self.history, Random(rng.random()), plan.rate)
+        self.gateway = Gateway(self.nodes, base, network, protection)
+        identities = None if protection is None else protection.identities
+        self.load = Load(self.nodes, self.gateway, keys, self.history, Random(rng.random()), plan.rate, identities)
         self.stage = Stage(self.nodes, self.gateway, self.load, network, Random(rng.random()), self.tell, plan.only)
         self.stage.protection = protection
 
@@ -109,6 +110,8 @@ class Run:
         """
         try:
             await asyncio.gather(*(node.start() for node in self.nodes))
+            if self.stage.protection is not None:
+                await self._insist(CREATE_S, partial(self.stage.protection.identities.enrol, self.load.operator))
             await self.gateway.start()
             await self._create_topics()
             await self._insist(CREATE_S, self.load.start)
@@ -148,11 +151,11 @@ class Run:
 
     async def _create_topics(self) -> None:
         """Create the topics; a cluster that was just founded may need a while before it can."""
-        async with Client([node.address for node in self.nodes], client_id="faults-topics") as client:
-            for number, topic in enumerate(self.load.topics):
-                await self._insist(CREATE_S, partial(self._create, client, topic, FLUSHES[number % len(FLUSHES)]))
-            copies = min(COPIES, len(self.nodes))
-            await self._insist(CREATE_S, partial(make_again, self.load.standing, client, copies, 0))
+        operator = self.load.operator
+        for number, topic in enumerate(self.load.topics):
+            await self._insist(CREATE_S, partial(self._create, operator, topic, FLUSHES[number % len(FLUSHES)]))
+        copies = min(COPIES, len(self.nodes))
+        await self._insist(CREATE_S, partial(make_again, self.load.standing, operator, copies, 0))
 
     async def _create(self, client: Client, topic: str, flush: Flush) -> None:
         if topic in {known.name for known in await client.topics()}:
@@ -286,7 +289,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=1200, help="records a second, all producers together")
     parser.add_argument("--only", default="", help="faults by name (functions of nemesis.py), with commas; else all")
     parser.add_argument("--row", default="", help="do these, in this order, and no others, however long that takes")
-    parser.add_argument("--secure", action="store_true", help="with TLS, certificates of nodes, and an API key")
+    parser.add_argument("--secure", action="store_true", help="with TLS, certificates of nodes, API keys and rules")
     parser.add_argument("--data", type=Path, help="where the nodes' files go; a temporary directory unless given")
     parser.add_argument(INSIDE, action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -136,7 +136,7 @@ class Stage:
                 late = await self._lacking(gone, ends)
                 if not late:
                     return
-                await self.load.client.rebalance()  # what began before all nodes knew the new one left that out
+                await self.load.operator.rebalance()  # what began before all nodes knew the new one left that out
             await asyncio.sleep(1)
         self.is_stuck(f"{', '.join(map(str, late))} had not all copies {REFILL_S:.0f} s after {gone} was gone")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -35,15 +37,35 @@ def faults_done(printed: str) -> dict[str, int]:
     return {name.strip().replace(" ", "_"): int(times) for name, times in (row.rsplit(maxsplit=1) for row in rows)}
 
 
-def test_a_short_run_under_faults_finds_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.faults.run", "--topics", "2", "--rate", "600", "--row", ",".join(ROW)]
+def run(directory: Path, row: Sequence[str], *options: str) -> str:
+    """Do a row of faults, and return what was printed: nothing was found."""
+    command = [sys.executable, "-m", "tests.faults.run", "--topics", "2", "--rate", "600", "--row", ",".join(row)]
     ended = subprocess.run(
-        [*command, "--seed", SEED, "--data", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+        [*command, *options, "--seed", SEED, "--data", str(directory)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
     assert "0 faults found" in ended.stdout
+    return ended.stdout
+
+
+@pytest.mark.long
+def test_a_short_run_with_identities_refuses_nobody_but_the_stranger(tmp_path: Path) -> None:
+    row = ("replace_keys", "kill_owner", "renew_certificates", "replace_secret")
+    printed = run(tmp_path, row, "--secure")
+    assert faults_done(printed) == dict.fromkeys(row, 1), printed
+    tries = re.search(r"a try of a stranger, refused +([\d,]+)", printed)
+    assert tries is not None, printed
+    assert int(tries[1].replace(",", "")) > 10
+
+
+def test_a_short_run_under_faults_finds_nothing(tmp_path: Path) -> None:
+    printed = run(tmp_path, ROW)
     way, reason = way_in()
     wanted = ROW if way else PROCESSES
-    assert faults_done(ended.stdout) == dict.fromkeys(wanted, 1), ended.stdout
+    assert faults_done(printed) == dict.fromkeys(wanted, 1), printed
     if not way:
         pytest.skip(f"the network and the disk were left alone: {reason}")

@@ -13,14 +13,14 @@ import json
 from random import Random
 from typing import Any, Final
 
+from tests.faults.gateway import Gateway
 from tests.faults.history import Key
 from tests.faults.producing import KEYS, TEMPERS
 from tests.faults.reborn import NAME, Session, Standing
 from tests.faults.values import number_in, number_of, value_of
 from tests.faults.world import World
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
-from websockets.typing import Subprotocol
 
 WEB_SUBSCRIBER: Final = "websocket subscriber"
 SIGN_OF_PUBLISHING: Final = "publishing by WebSocket"
@@ -36,10 +36,6 @@ UNKNOWN_STATUSES: Final = frozenset({500, 504})
 _GONE: Final = (WebSocketException, OSError, TimeoutError)
 
 
-def _opened(address: str) -> connect:
-    return connect(address, subprotocols=[Subprotocol("tidelog.v1.json")], open_timeout=10, close_timeout=2)
-
-
 async def _received(socket: ClientConnection) -> Any:
     return json.loads(await socket.recv())
 
@@ -53,15 +49,15 @@ class WebPublisher:
 
     Args:
         world: of the run.
-        address: of the gateway's WebSocket.
+        gateway: what it connects to.
         topic: where to.
         standing: of that topic when it is one that is made again, else None.
         rng: decides.
     """
 
-    def __init__(self, world: World, address: str, topic: str, standing: Standing | None, rng: Random) -> None:
+    def __init__(self, world: World, gateway: Gateway, topic: str, standing: Standing | None, rng: Random) -> None:
         self._world = world
-        self._address = address
+        self._gateway = gateway
         self._topic = topic
         self._standing = standing
         self._rng = rng
@@ -74,7 +70,7 @@ class WebPublisher:
         while not self._world.quiet:
             self._unanswered.clear()
             try:
-                async with _opened(self._address) as socket:
+                async with self._gateway.websocket() as socket:
                     await self._serve(socket)
             except _GONE as error:
                 self._world.history.complain("websocket publisher", type(error).__name__, str(error))
@@ -146,15 +142,15 @@ class WebSubscriber:
 
     Args:
         world: of the run.
-        address: of the gateway's WebSocket.
+        gateway: what it connects to.
         standing: of the topic that is made again.
     """
 
-    def __init__(self, world: World, address: str, standing: Standing) -> None:
+    def __init__(self, world: World, gateway: Gateway, standing: Standing) -> None:
         self.reborn_reader = ""
         """What its session with the topic that is made again is called."""
         self._world = world
-        self._address = address
+        self._gateway = gateway
         self._standing = standing
         self._positions: dict[str, dict[int, int]] = {}
         self._topics: list[str] = []
@@ -167,7 +163,7 @@ class WebSubscriber:
         """Read for ever."""
         while True:
             try:
-                async with _opened(self._address) as socket:
+                async with self._gateway.websocket() as socket:
                     self._topics = [*self._world.topics, NAME]
                     for sid in range(len(self._topics)):
                         await self._subscribe(socket, sid)

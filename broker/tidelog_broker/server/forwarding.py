@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import PartitionKey
+from tidelog_broker.server.session_end import told
 from tidelog_broker.wire.callers import hand_on
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
@@ -152,8 +153,9 @@ class _Batch(NamedTuple):
 class _Waiting:
     """Batches of one request to another node, each of which is settled once: by its answer, or when it is in vain."""
 
-    def __init__(self, broker: Broker, owner: str, batches: Sequence[_Batch]) -> None:
+    def __init__(self, broker: Broker, owner: str, batches: Sequence[_Batch], request: Request) -> None:
         self._broker = broker
+        self._request = request
         self._owner = owner
         self._count = len(batches)
         self._left = {
@@ -172,7 +174,7 @@ class _Waiting:
         try:
             results = done.result().envelope.publish_reply.results
         except ProtocolError as error:
-            self.fail(error)
+            self.fail(told(self._request, error))
             return
         except asyncio.CancelledError:
             self.fail(ProtocolError(pb.TIMED_OUT, "this node stopped waiting; the outcome is unknown"))
@@ -234,7 +236,7 @@ class Forwarded:
                 forwarded=True,
                 entries=[batch.entry for batch in batches],
             )
-            waiting = _Waiting(self._broker, owner, batches)
+            waiting = _Waiting(self._broker, owner, batches, self._request)
             try:
                 answer = self._broker.cluster.request(
                     owner,

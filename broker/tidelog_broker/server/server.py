@@ -38,6 +38,7 @@ from tidelog_broker.server.handlers import (
     topics,
 )
 from tidelog_broker.server.on_behalf import charge
+from tidelog_broker.server.session_end import told
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_broker.wire.strangers import Strangers
 from tidelog_proto import broker_pb2 as pb
@@ -289,7 +290,7 @@ class Server:
         try:
             await work
         except ProtocolError as error:
-            request.fail(error)
+            request.fail(told(request, error))
         except Exception as error:  # noqa: BLE001 - as in dispatch
             self._broken(request, error)
 
