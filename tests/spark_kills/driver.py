@@ -15,7 +15,17 @@ from pyspark_tidelog import local_spark
 SOURCE: Final = "numbers"
 SINK: Final = "sums"
 TASK_TRIES: Final = 3
-"""A task whose Python worker was killed is tried again."""
+"""A task whose Python worker or executor was killed is tried again."""
+EXECUTORS: Final = 2
+_EXECUTOR_MB: Final = 512
+_WORKER_MB: Final = 1024
+_CONFIG: Final = {
+    "spark.master": f"local-cluster[{EXECUTORS},1,{_WORKER_MB}]",
+    "spark.task.maxFailures": f"{TASK_TRIES}",
+    "spark.executor.memory": f"{_EXECUTOR_MB}m",
+    # However many executors were killed, there is another one.
+    "spark.deploy.maxExecutorRetries": "-1",
+}
 
 
 def main() -> None:
@@ -25,7 +35,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", required=True)
     parser.add_argument("--to-the-end", action="store_true")
     given = parser.parse_args()
-    spark = local_spark("kills", config={"spark.master": f"local[2,{TASK_TRIES}]"})
+    spark = local_spark("kills", config=_CONFIG)
     stream = spark.readStream.format("tidelog").options(
         bootstrap=given.bootstrap, subscribe=SOURCE, startingOffsets="earliest", columns="timestamp,value"
     )

@@ -2,9 +2,9 @@
 
     python -m tests.spark_kills.run --kills 20 --seed 7
 
-Killed with -9 is the driver (which is started again from its checkpoint), a Python worker of an executor, or one of the
-three nodes (which is started again). Numbers are published all the while. In the end each result is in the topic once,
-and right, and no micro-batch has read another range when it was done once more.
+Killed with -9 is the driver (which is started again from its checkpoint), an executor (Spark starts another one), a
+Python worker of one, or one of the three nodes (which is started again). Numbers are published all the while. In the
+end each result is in the topic once, and right, and no micro-batch has read another range when it was done once more.
 
 Ends with 0 when that is so, with 1 when not.
 """
@@ -73,14 +73,21 @@ class Driver:
         self._process.kill()
         return True
 
+    def kill_executor(self, random: Random) -> bool:
+        """Kill one of its executors, if there is one."""
+        return self._kill_one(random, _is_executor)
+
     def kill_worker(self, random: Random) -> bool:
-        """Kill one of the Python processes that work for it, if there is one."""
+        """Kill one of the Python processes that work for its executors, if there is one."""
+        return self._kill_one(random, _is_worker)
+
+    def _kill_one(self, random: Random, wanted: Callable[[psutil.Process], bool]) -> bool:
         if self._process is None or self._process.returncode is not None:
             return False
         with contextlib.suppress(psutil.Error):  # it may have ended this moment
-            workers = [one for one in psutil.Process(self._process.pid).children(recursive=True) if _is_worker(one)]
-            if workers:
-                random.choice(workers).kill()
+            found = [one for one in psutil.Process(self._process.pid).children(recursive=True) if wanted(one)]
+            if found:
+                random.choice(found).kill()
                 return True
         return False
 
@@ -184,6 +191,13 @@ async def run(kills: int, seed: int, directory: Path) -> list[str]:
     return wrong
 
 
+def _is_executor(process: psutil.Process) -> bool:
+    try:
+        return any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
+    except psutil.Error:  # gone, or ended and nobody has asked
+        return False
+
+
 def _is_worker(process: psutil.Process) -> bool:
     try:
         return any("pyspark" in word for word in process.cmdline()[1:3])
@@ -199,9 +213,11 @@ async def _progress(ranges: Ranges, failed: Callable[[], bool]) -> None:
 
 
 async def _kill_one(driver: Driver, nodes: list[Node], random: Random) -> str:
-    what = random.choice(("driver", "worker", "node"))
+    what = random.choice(("driver", "executor", "worker", "node"))
     if what == "driver":
         return what if driver.kill() else "nothing"
+    if what == "executor":
+        return what if driver.kill_executor(random) else "nothing"
     if what == "worker":
         return what if driver.kill_worker(random) else "nothing"
     node = random.choice(nodes)
