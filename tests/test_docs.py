@@ -1,8 +1,9 @@
 """The documentation names nothing that is not there.
 
 What is marked `bash` or `python` is run: in the README by tests/e2e/test_readme.py, in the guides by
-tests/e2e/test_guides.py, in the page on Spark by tests/spark/test_spark_page.py, in other pages of `RUN_PAGES` by
-tests/e2e/test_examples.py. The rest has no such blocks.
+tests/e2e/test_guides.py, in the page on Spark by tests/spark/test_spark_page.py, in the page on security by
+tests/e2e/test_security_page.py, in other pages of `RUN_PAGES` by tests/e2e/test_examples.py. The rest has no such
+blocks.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
 GUIDES = ("groups.md", "guarantees.md", "from-kafka.md", "deduplication.md")
 SPARK_PAGE = ROOT / "docs" / "spark.md"
+SECURITY_PAGE = ROOT / "docs" / "security.md"
 EXAMPLES = ("analytics.md", "client.md", "sql.md", "testing.md")
-RUN_PAGES = {ROOT / "README.md", SPARK_PAGE, *(ROOT / "docs" / name for name in (*EXAMPLES, *GUIDES))}
+RUN_PAGES = {ROOT / "README.md", SPARK_PAGE, SECURITY_PAGE, *(ROOT / "docs" / name for name in (*EXAMPLES, *GUIDES))}
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -1,11 +1,16 @@
-"""What users may rely on: the names of `tidelog`, each documented and fully typed. A change here is a release note."""
+"""What users may rely on: the names of `tidelog`, each documented and fully typed. A change here is a release note.
+
+Signatures, fields and the words that parameters may have are in `public_api.txt`.
+"""
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests import public_api
 
 import tidelog
 import tidelog.sync
@@ -110,3 +115,24 @@ def test_every_signature_is_typed(module: object) -> None:
         ):
             untyped.append(name)
     assert untyped == []
+
+
+def test_signatures_fields_and_choices_are_those_of_the_page() -> None:
+    kept, now = public_api.PAGE.read_text().splitlines(), public_api.render().splitlines()
+    changes = [line for line in difflib.ndiff(kept, now) if line[0] in "+-"]
+    said = "\n".join(changes)
+    assert not changes, f"the public API differs; if that is meant, write `python -m tests.public_api`:\n{said}"
+
+
+def test_the_page_of_the_api_has_what_matters() -> None:
+    lines = public_api.PAGE.read_text().splitlines()
+    for name in (
+        "tidelog.Client.commit(",
+        "tidelog.sync.Client.commit(",
+        "tidelog.Group(name, commit=",
+        "tidelog.Lag(",
+    ):
+        assert [line for line in lines if line.startswith(name)], name
+    for module in (*public_api.WHOLE, *public_api.BEHIND, *public_api.CHOICES):
+        assert [line for line in lines if line.startswith(f"{module}.")], module
+    assert [line for line in lines if " at 0x" in line] == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -16,6 +16,7 @@ from tidelog_cli.output import (
     DEFAULT_BOOTSTRAP,
     BootstrapOption,
     JsonOption,
+    line_of,
     print_json,
     print_table,
     time_text,
@@ -24,6 +25,9 @@ from tidelog_cli.session import with_client
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
 TopicOption = Annotated[str | None, typer.Option(help="Only this topic.")]
+
+_NOTE_CHARS: Final = 40
+"""Of a note in a table; `--json` has all of it."""
 
 
 def register(app: typer.Typer) -> None:
@@ -166,8 +170,9 @@ def delete(group: GroupArgument, *, bootstrap: BootstrapOption = DEFAULT_BOOTSTR
 
 def _print_lag(rows: Sequence[Lag], readers: dict[Any, str]) -> None:
     columns = ("topic", "partition", "next offset", "high watermark", "lag", "committed at")
+    has_notes = any(row.note for row in rows)
     print_table(
-        (*columns, "reader") if readers else columns,
+        (*columns, *(["note"] if has_notes else []), *(["reader"] if readers else [])),
         [
             (
                 row.topic,
@@ -176,6 +181,7 @@ def _print_lag(rows: Sequence[Lag], readers: dict[Any, str]) -> None:
                 row.end_offset,
                 row.lag,
                 ABSENT if row.commit_timestamp_us is None else time_text(row.commit_timestamp_us),
+                *([line_of(row.note, _NOTE_CHARS) if row.note else ABSENT] if has_notes else []),
                 *([readers.get((row.topic, row.partition), ABSENT)] if readers else []),
             )
             for row in rows

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 BootstrapOption = Annotated[
@@ -62,13 +63,20 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
         numeric = bool(listed) and all(isinstance(row[at], int) for row in listed)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in listed:
-        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
+        # Escaped: what users have written (names, notes) is no markup, and must not be read as such.
+        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else escape(str(cell)) for cell in row))
     console.print(table)
 
 
 def note(line: str) -> None:
     """Write a line for a person to stderr."""
     sys.stderr.write(line + "\n")
+
+
+def line_of(text: str, chars_max: int) -> str:
+    """Return a text of somebody else's as one printable line of so many characters: `…` stands for the rest."""
+    line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[: chars_max + 1])
+    return line if len(line) <= chars_max else line[: chars_max - 1] + "…"
 
 
 def bytes_text(size_bytes: int) -> str:

@@ -78,6 +78,7 @@ class LagView(BaseModel):
     high_watermark: int
     lag: int
     commit_timestamp_ms: int | None
+    note: Annotated[str | None, Field(description="What was committed with the position; null without one.")]
 
 
 class LagsView(BaseModel):
@@ -206,6 +207,7 @@ def _lags(group: str, rows: Iterable[Lag]) -> dict[str, Any]:
             "high_watermark": row.end_offset,
             "lag": row.lag,
             "commit_timestamp_ms": None if row.commit_timestamp_us is None else row.commit_timestamp_us // 1000,
+            "note": row.note,
         }
         for row in rows
     ]

@@ -60,6 +60,10 @@ def test_a_group_is_listed_described_moved_and_deleted(cli: Cli, topic: str) -> 
     tried = cli("group", "reset", "moved", "--to", "1", "--topic", topic, "--partition", 0, "--dry-run", "--json")
     assert [row["next_offset"] for row in json.loads(tried.out)] == [1]
     assert [row["next_offset"] for row in json.loads(cli("group", "lag", "moved", "--json").out)] == [3, None]
+    for to, places in (("7d", [0, 0]), ("2000-01-01", [0, 0]), ("9000-01-01T00:00:00Z", [3, 0])):
+        by_time = cli("group", "reset", "moved", "--to", to, "--dry-run", "--json")
+        assert by_time.code == 0, by_time.err
+        assert [row["next_offset"] for row in json.loads(by_time.out)] == places, to
     assert cli("group", "reset", "moved", "--to", "earliest").code == 0
     assert [row["next_offset"] for row in json.loads(cli("group", "lag", "moved", "--json").out)] == [0, 0]
     assert cli("group", "reset", "moved", "--to", "5", "--partition", 0).code != 0  # of which topic?

@@ -10,7 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.broker.issuer import Issuer
+from tests.broker.keyed import ADMIN
 
+from tidelog import testing
 from tidelog_broker.base.secret_file import read_secrets
 from tidelog_cli.local_cluster import free_ports
 
@@ -106,6 +109,32 @@ def test_from_nothing_to_a_secured_cluster(tmp_path: Path) -> None:
             environment | {"TIDELOG_CA_FILE": str(tmp_path / "orders" / "ca.pem")},
         )
         assert "asks who you are" in anonymous.stderr
+
+
+def test_a_program_shows_its_token(tmp_path: Path) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    issuer = Issuer()
+    (tmp_path / "admin.key").write_text(ADMIN)
+    (tmp_path / "admin.key").chmod(0o600)
+    settings = issuer.settings(issuer.save(tmp_path / "jwks")) | {
+        "auth": "required",
+        "admin_key_file": str(tmp_path / "admin.key"),
+    }
+    token = tmp_path / "token"
+    with testing.node(settings=settings) as node:
+        program = program.replace("/var/run/secrets/tidelog/token", str(token)).replace(
+            "127.0.0.1:7400", node.bootstrap
+        )
+        for issued, is_right in ((issuer.token("ann"), True), (Issuer().token("ann"), False)):
+            token.write_text(issued)
+            token.chmod(0o600)
+            command = [sys.executable, "-W", "error", "-c", program]
+            ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+            if is_right:
+                assert ended.returncode == 0, ended.stderr
+                assert ended.stdout == "0 topics may be seen\n" * 2
+            else:
+                assert "UnauthenticatedError" in ended.stderr
 
 
 def test_the_files_by_which_a_secret_is_replaced(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import secrets
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,51 @@ async def test_duplicates_are_dropped_and_told(http: httpx.AsyncClient, gateway_
     assert (await http.post(path, json={"records": [{"value": "a"}]})).json() == {
         "results": [{"partition": 0, "offset": 153}]  # a batch of duplicates alone takes one offset
     }
+
+
+async def test_a_position_is_read_back_alike_everywhere(
+    http: httpx.AsyncClient, gateway_address: str, node_address: str, topic: str
+) -> None:
+    group, note = f"g-{topic}", "file 7, line 12 [/]\n"
+    async with Client(node_address) as client:
+        await client.producer(topic).send_many([b"v"] * 3, partition=1)
+        await client.commit(group, topic, {1: 2}, note=note)
+        (held,) = await client.committed(group)
+        assert (held.partition, held.next_offset, held.note) == (1, 2, note)
+        assert held.commit_timestamp_us > 1_600_000_000_000_000
+    told = {
+        "topic": topic,
+        "partition": 1,
+        "next_offset": 2,
+        "note": note,
+        "commit_timestamp_ms": held.commit_timestamp_us // 1000,
+    }
+    assert (await http.get(f"/v1/groups/{group}/offsets")).json()["offsets"] == [told]
+    unread, row = (await http.get(f"/v1/groups/{group}/lag")).json()["partitions"]
+    assert row.items() >= told.items()
+    assert (unread["next_offset"], unread["note"]) == (None, None)
+    async with opened(gateway_address) as socket:
+        await socket.send(json.dumps({"id": 1, "committed": {"group": group, "topic": topic}}))
+        whole = {"group": group, "offsets": [told], "from_partition": None}
+        assert await receive(socket) == {"id": 1, "ok": whole}
+        await socket.send(json.dumps({"id": 2, "committed": {"group": group, "topic": "none-such"}}))
+        assert (await receive(socket))["error"]["code"] == "unknown_topic"
+    shown, table = await commands_said(node_address, ["group", "lag", group, "--json"], ["group", "lag", group])
+    assert json.loads(shown)[1].items() >= told.items()
+    assert "file 7, line 12 [/]\\n" in table
+
+
+async def commands_said(node: str, *commands: list[str]) -> list[str]:
+    """Run commands against a node, one after the other; return what each printed."""
+    said: list[str] = []
+    for command in commands:
+        program = [sys.executable, "-m", "tidelog_cli", *command, "--bootstrap", node]
+        process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
+        async with asyncio.timeout(60):
+            out, _ = await process.communicate()
+        assert process.returncode == 0
+        said.append(out.decode())
+    return said
 
 
 async def test_every_kind_of_record_comes_back_as_it_went(http: httpx.AsyncClient, topic: str) -> None:

@@ -116,6 +116,9 @@ MESSAGE = st.fixed_dictionaries(
         "commit": st.fixed_dictionaries(
             {"sid": st.just(1), "offsets": st.dictionaries(NUMBERS.map(str), NUMBERS)}, optional={"note": ANYTHING}
         ),
+        "committed": st.fixed_dictionaries(
+            {"group": NAMES, "topic": NAMES}, optional={"partitions": ANYTHING, "from_partition": NUMBERS}
+        ),
         "pub": st.fixed_dictionaries({"topic": NAMES, "records": st.lists(RECORD, max_size=2) | ANYTHING}),
         "unsub": st.fixed_dictionaries({"sid": st.just(1) | ANYTHING}),
     },
@@ -131,4 +134,4 @@ def test_no_message_makes_the_conversation_fail(messages: list[str]) -> None:
         json.dumps(getattr(action, "message", None))
         if isinstance(action, Publish):
             action.records.columns()
-    assert set(REQUESTS) == {"auth", "sub", "credit", "commit", "pub", "unsub"}
+    assert set(REQUESTS) == {"auth", "sub", "credit", "commit", "committed", "pub", "unsub"}

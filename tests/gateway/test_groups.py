@@ -58,6 +58,9 @@ async def test_offsets_are_moved_and_groups_deleted(http: httpx.AsyncClient, top
     assert (await http.get(f"{path}/lag")).json()["lag"] == 5
     moved = await http.post(f"{path}/offsets:reset", json={"to": "earliest"})
     assert moved.json()["lag"] == 10
+    for at, places in (("2000-01-01T00:00:00Z", [0, 0]), ("9999-01-01T00:00:00Z", [5, 5])):
+        by_time = await http.post(f"{path}/offsets:reset", json={"timestamp": at, "dry_run": True})
+        assert [each["next_offset"] for each in by_time.json()["partitions"]] == places
     assert (await http.get(f"{path}/lag", params={"topic": topic})).json()["lag"] == 10
     names: list[str] = []
     cursor: str | None = None
@@ -71,3 +74,4 @@ async def test_offsets_are_moved_and_groups_deleted(http: httpx.AsyncClient, top
     assert (await http.delete(path)).status_code == 204
     problem(await http.delete(path), 404, "unknown_group")
     assert (await http.get(f"{path}/offsets")).json()["offsets"] == []
+    assert (await http.get(f"{path}/lag")).json() == {"group": name, "lag": 0, "partitions": []}, "see docs/groups.md"

@@ -82,6 +82,15 @@ async def test_each_caller_has_his_own_rights(tmp_path: Path) -> None:
             assert (await until(socket, "batch"))["batch"]["next_offset"] > 0
             await socket.send(json.dumps({"id": 2, "commit": {"sid": 1, "offsets": {"0": 1}}}))
             assert (await until(socket, "id"))["ok"]["offsets"] == {"0": 1}
+            for group, topic, is_his in (
+                ("ann-g", "ann-1", True),
+                ("bob-g", "ann-1", False),
+                ("ann-g", "bob-1", False),
+            ):
+                await socket.send(json.dumps({"id": 3, "committed": {"group": group, "topic": topic}}))
+                answer = await until(socket, "id")
+                assert [each["next_offset"] for each in answer["ok"]["offsets"]] == [1] if is_his else "error" in answer
+                assert is_his or answer["error"]["status"] == 403, (group, topic)
             await socket.send(sub("bob-1").replace('"sid": 1', '"sid": 2'))
             assert (await until(socket, "error"))["error"]["status"] == 403
         async with gate.ws(bob) as socket:

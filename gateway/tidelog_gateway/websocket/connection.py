@@ -23,6 +23,7 @@ from tidelog_gateway.problems import Problem, from_error
 from tidelog_gateway.publish import answer_of, publish
 from tidelog_gateway.websocket.delivery import Delivery
 from tidelog_gateway.websocket.messages import Sub
+from tidelog_gateway.websocket.positions import positions
 from tidelog_gateway.websocket.sending import Sender, SlowClientError
 from tidelog_gateway.websocket.ws_protocol import (
     CLOSE_INTERNAL,
@@ -35,6 +36,7 @@ from tidelog_gateway.websocket.ws_protocol import (
     OpenSubscription,
     Publish,
     Reply,
+    TellCommitted,
     WsProtocol,
     end_message,
     error_message,
@@ -142,6 +144,9 @@ class Connection:
                 await self._send(ok_message(request_id, {"sid": sid}))
             case CommitOffsets():
                 await self._send(await self._answer(action.id, self._commit(action)))
+            case TellCommitted():
+                # Awaited here, as a commit is: a connection holds one such answer at a time, and sees its own commits.
+                await self._send(await self._answer(action.id, positions(self._gateway, action.asked)))
             case Publish():
                 await self._publish(group, action, len(text))
             case Close():

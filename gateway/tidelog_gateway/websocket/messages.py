@@ -6,7 +6,8 @@
 {"credit":{"sid":7,"records":100,"bytes":65536}}
 {"id":3,"commit":{"sid":7,"offsets":{"0":50}}}
 {"id":4,"pub":{"topic":"t","records":[{"key":"k","value":"v"}]}}
-{"id":5,"unsub":{"sid":7}}
+{"id":5,"committed":{"group":"g","topic":"t","partitions":[0]}}
+{"id":6,"unsub":{"sid":7}}
 ```
 
 Every request but `credit` has an id of the client's choice, which the answer repeats.
@@ -110,6 +111,17 @@ class Commit(_Message):
     note: Annotated[str, Field(max_length=NOTE_BYTES_MAX)] = ""
 
 
+class AskCommitted(_Message):
+    """Read back what a group has committed in a topic: in some partitions, or in all from `from_partition` on."""
+
+    group: GroupName
+    topic: TopicName
+    partitions: Annotated[
+        list[Annotated[int, Field(ge=0, lt=PARTITIONS_MAX)]] | None, Field(min_length=1, max_length=PARTITIONS_MAX)
+    ] = None
+    from_partition: Annotated[int, Field(ge=0, lt=PARTITIONS_MAX)] = 0
+
+
 class Pub(_Message):
     """Publish records; the same shape as in the body of an HTTP publish."""
 
@@ -131,6 +143,7 @@ class ClientMessage(_Message):
     sub: Sub | None = None
     credit: Credit | None = None
     commit: Commit | None = None
+    committed: AskCommitted | None = None
     pub: Pub | None = None
     unsub: Unsub | None = None
 
@@ -144,5 +157,5 @@ class ClientMessage(_Message):
         return self
 
 
-REQUESTS: Final = ("auth", "sub", "credit", "commit", "pub", "unsub")
+REQUESTS: Final = ("auth", "sub", "credit", "commit", "committed", "pub", "unsub")
 """The kinds of requests; a message has exactly one."""

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from tidelog_gateway.problems import Problem, invalid, pointer, validation_errors
 from tidelog_gateway.records_in import Records, records_of
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.websocket.messages import INTEGER_MAX, ClientMessage, Commit, Pub, Sub
+from tidelog_gateway.websocket.messages import INTEGER_MAX, AskCommitted, ClientMessage, Commit, Pub, Sub
 
 SUBPROTOCOL: Final = "tidelog.v1.json"
 
@@ -78,6 +78,14 @@ class CommitOffsets:
 
 
 @dataclass(slots=True)
+class TellCommitted:
+    """Read back what a group has committed, then answer."""
+
+    id: int
+    asked: AskCommitted
+
+
+@dataclass(slots=True)
 class Publish:
     """Publish, then answer."""
 
@@ -94,7 +102,9 @@ class Close:
     reason: str
 
 
-Action: TypeAlias = Reply | OpenSubscription | EndSubscription | CreditAdded | CommitOffsets | Publish | Close
+Action: TypeAlias = (
+    Reply | OpenSubscription | EndSubscription | CreditAdded | CommitOffsets | TellCommitted | Publish | Close
+)
 
 
 class Allowance(NamedTuple):
@@ -163,6 +173,8 @@ class WsProtocol:
             return self._subscribe(message.id, message.sub)
         if message.commit is not None:
             return self._commit(message.id, message.commit)
+        if message.committed is not None:
+            return TellCommitted(message.id, message.committed)
         if message.pub is not None:
             return self._publish(message.id, message.pub, now_us)
         assert message.unsub is not None, "the message model demands exactly one request"

@@ -13,7 +13,8 @@ def test_the_documented_examples_are_valid() -> None:
         '{"credit":{"sid":7,"records":100,"bytes":65536}}',
         '{"id":3,"commit":{"sid":7,"offsets":{"0":50}}}',
         '{"id":4,"pub":{"topic":"t","records":[{"key":"k","value":"v"}]}}',
-        '{"id":5,"unsub":{"sid":7}}',
+        '{"id":5,"committed":{"group":"g","topic":"t","partitions":[0]}}',
+        '{"id":6,"unsub":{"sid":7}}',
     ):
         message = ClientMessage.model_validate_json(text)
         assert sum(getattr(message, name) is not None for name in REQUESTS) == 1
@@ -28,7 +29,7 @@ def test_keys_of_offsets_are_partition_numbers() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"id":1}', "exactly one of auth, sub, credit, commit, pub, unsub"),
+        ('{"id":1}', "exactly one of auth, sub, credit, commit, committed, pub, unsub"),
         ('{"id":1,"auth":{"token":"x"},"unsub":{"sid":1}}', r"\['auth', 'unsub'\]"),
         ('{"unsub":{"sid":1}}', "unsub needs an id"),
     ],
