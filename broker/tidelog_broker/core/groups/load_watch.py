@@ -113,12 +113,8 @@ class LoadWatch:
         self._look_at = now + self._in_vain_s
         self._in_vain_s = min(2 * self._in_vain_s, WAIT_MAX_S)
         new = assign(pb.BY_LOAD, asked)
-        changed = [member for member in old if old[member] != new[member]]
-        before = self._loads(old[member] for member in changed)
-        after = self._loads(new[member] for member in changed)
-        if not before or not self._is_too_much(max(before), mean):
-            return False  # it stays with who reads too much: nobody else asks for that, or it is a single partition
-        if sum(load**2 for load in before) - sum(load**2 for load in after) < GAIN * mean**2:
+        before, after = (sum(load**2 for load in self._loads(each.values())) for each in (old, new))
+        if before - after < GAIN * mean**2:
             return False
         is_calm = self._brought_at is None or now - self._brought_at >= CALM_S
         self._wait_s = min(2 * (WAIT_MIN_S if is_calm else self._wait_s), WAIT_MAX_S)

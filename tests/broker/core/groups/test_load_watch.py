@@ -58,6 +58,7 @@ def test_a_member_that_reads_much_more_is_worth_it_and_few_partitions_move() -> 
     ("rates", "held"),
     [
         ([6 * MB, 5 * MB, MB, MB], ({0, 2}, {1, 3})),  # 7 and 6
+        ([MB, 0.2 * MB, 0.8 * MB] * 2, ({0, 1}, {2}, {3, 4}, {5})),  # 1.2 and 0.8, twice, could all be 1
         ([MB, MB, MB], ({0, 1}, {2})),  # 2 and 1 are 1 and 2 after a move
         ([9 * MB, MB, MB], ({0}, {1, 2})),  # one partition, and it cannot be divided
         ([8 * MB, 0.001 * MB, 4 * MB], ({0, 1}, {2})),  # a trifle beside it is not what makes it busy
@@ -80,7 +81,7 @@ def test_as_long_as_a_rate_is_unknown_nothing_moves() -> None:
 
 def test_who_alone_asks_for_a_topic_keeps_it_and_the_others_are_evened_out() -> None:
     known = LoadWatch()
-    rates = {(U, 0): 99 * MB, (T, 0): 60 * MB, (T, 1): 60 * MB}
+    rates = {(U, 0): 200 * MB, (T, 0): 60 * MB, (T, 1): 60 * MB}
     known.note(rates, rates)
     has = {(U, 0): "busy", (T, 0): "a", (T, 1): "a"}
     members = {"busy": frozenset([U]), "a": frozenset([T]), "b": frozenset([T])}
