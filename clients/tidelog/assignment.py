@@ -14,6 +14,7 @@ from tidelog.arrivals import Arrivals
 from tidelog.consumer_options import ConsumerOptions
 from tidelog.cursor import Cursor
 from tidelog.errors import InvalidRequestError, TidelogError, UnknownPartitionError
+from tidelog.load_meter import LoadMeter
 from tidelog.metadata import gone_error
 from tidelog.meters import ConsumerMeter
 from tidelog.model import ConsumedBatch, TopicPartition
@@ -36,6 +37,7 @@ class Assignment:
         cursor: where the user is.
         topic_ids: of the topics that are or were read, by name: what `positions` are positions in.
         let_go: asked when a topic is gone; True where reading goes on without it.
+        loads: measures how much is read; None: nobody asks. Set before anything is read.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Assignment:
     ) -> None:
         self.cursor = Cursor(options.decoding)
         self.let_go: Callable[[str], bool] = lambda _: False
+        self.loads: LoadMeter | None = None
         self._router = router
         self._prefetch = Prefetch(options.prefetch)
         self._arrivals = Arrivals(admit, dropped)
@@ -117,6 +120,8 @@ class Assignment:
             self._serving.add(new)
             if self._meter is not None:
                 self._meter.moved(new)
+            if self.loads is not None:
+                self.loads.begin(new)
         for topic in topic_ids:
             self._watch(topic)
 
@@ -136,6 +141,8 @@ class Assignment:
         self._serving.remove(there)
         if self._meter is not None:
             self._meter.left(there)
+        if self.loads is not None:
+            self.loads.end(there)
         left = {where.topic for where in self._serving.partitions}
         for topic in {where.topic for where in there} - left:
             self._unwatch(topic)
@@ -153,6 +160,8 @@ class Assignment:
         self._serving.seek(where, offset)
         if self._meter is not None:
             self._meter.moved({where: offset})
+        if self.loads is not None:
+            self.loads.sought(where)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Hand out nothing of some partitions until `resume`.
@@ -285,6 +294,8 @@ class Assignment:
     def _taken(self, item: Prefetched) -> ConsumedBatch:
         if self._meter is not None:
             self._meter.taken(item.where, item.batch)
+        if self.loads is not None:
+            self.loads.taken(item.where, item.batch.end_offset, item.batch.header.length)
         return ConsumedBatch(*item.where, item.batch)
 
     async def _topic_id(self, topic: str, partitions: list[int]) -> bytes:

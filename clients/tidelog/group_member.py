@@ -20,9 +20,10 @@ from tidelog.backoff import Backoff
 from tidelog.consumer_options import ConsumerOptions
 from tidelog.errors import MemberFencedError, TidelogError, told
 from tidelog.group_commits import GroupCommits, store_by_and_by, store_quietly
-from tidelog.group_membership import Membership
+from tidelog.group_membership import Membership, Place
 from tidelog.group_options import ASSIGNORS, Group
 from tidelog.handover import Handover, ended
+from tidelog.load_meter import LoadMeter
 from tidelog.model import TopicPartition
 from tidelog.routing import Router
 from tidelog.session_clock import session_time
@@ -99,6 +100,7 @@ class GroupMember:
             changed=self._news.set,
         )
         assignment.let_go = lambda _: True
+        assignment.loads = self._loads = LoadMeter(time.monotonic)
         assignment.doubt(self._is_over)
 
     @property
@@ -201,7 +203,8 @@ class GroupMember:
             self._news.clear()
             try:
                 # After a failure the session has run on, so the next answer is to come at once.
-                reply = await self._unless_news(life, life.heartbeat(wait_ms=0 if is_late else wait_ms))
+                said = life.heartbeat(wait_ms=0 if is_late else wait_ms, loads=self._loads_of(life))
+                reply = await self._unless_news(life, said)
             except TidelogError as error:
                 is_late = True
                 if not error.retriable:
@@ -227,6 +230,13 @@ class GroupMember:
             self,
             self._wish.session_timeout_s,
         )
+
+    def _loads_of(self, life: Membership) -> dict[Place, float]:
+        """Return how much is read of the partitions that the coordinator is to be told of now."""
+        if not life.wants_loads:
+            return {}
+        ids = self._assignment.topic_ids
+        return {(ids[topic], number): rate for (topic, number), rate in self._loads.due().items() if topic in ids}
 
     async def _unless_news(self, life: Membership, said: pb.GroupHeartbeat) -> pb.GroupHeartbeatReply | None:
         """Ask; None if there was something new to say before the answer, or the session ends.

@@ -8,7 +8,7 @@ when that came, so a member that cannot be heard has stopped by itself before it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -41,6 +41,7 @@ class Membership:
         assigned: what it is to have, by the newest answer.
         held: what it has begun with and has not given up.
         names: topic id -> name, of what is assigned.
+        wants_loads: whether the coordinator asked last to be told how much is read of each partition.
     """
 
     group: str
@@ -51,6 +52,7 @@ class Membership:
     assigned: frozenset[Place] = frozenset()
     held: set[Place] = field(default_factory=set[Place])
     names: dict[bytes, str] = field(default_factory=dict[bytes, str])
+    wants_loads: bool = False
     _revision: int = 0
     _is_joined: bool = False
     _ends_at: float = 0.0
@@ -60,14 +62,23 @@ class Membership:
         """Whether the coordinator has taken it in."""
         return self._is_joined
 
-    def heartbeat(self, *, wait_ms: int) -> pb.GroupHeartbeat:
-        """Return what to say now."""
+    def heartbeat(self, *, wait_ms: int, loads: Mapping[Place, float] | None = None) -> pb.GroupHeartbeat:
+        """Return what to say now.
+
+        Args:
+            wait_ms: so long the answer may be held back.
+            loads: bytes per second that are read of partitions, for a coordinator that wants to be told; of those that
+                are not held nothing is said.
+        """
         said = pb.GroupHeartbeat(group=self.group, member_id=self.member_id, wait_ms=wait_ms)
         if not self._is_joined:
             said.join.CopyFrom(self.wish)
             return said
         said.seen_revision = self._revision
         said.held.extend(by_topic(self.held))
+        for place, rate in (loads or {}).items():
+            if place in self.held:
+                said.loads.add(topic_id=place[0], partition=place[1], bytes_per_s=rate)
         return said
 
     def leaving(self) -> pb.GroupHeartbeat:
@@ -86,6 +97,7 @@ class Membership:
         self._ends_at = max(self._ends_at, sent_at + self.session_s)
         if reply.revision < self._revision:
             return NOTHING
+        self.wants_loads = reply.wants_loads
         self.generation = max(self.generation, reply.generation)
         if reply.unchanged:
             return NOTHING

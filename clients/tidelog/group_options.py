@@ -43,7 +43,8 @@ class Group:
             only by `commit()`.
         commit_interval_s: see there.
         assignor: how the group shares partitions: "sticky" (even, and few move), "range", "round_robin" or "load" (even
-            by bytes per second); the last member that says it decides for all. None: as the group has it.
+            by the bytes per second that members measure; partitions also move when those change); the last member that
+            says it decides for all. None: as the group has it.
         instance_id: the same at every start of this process: its partitions wait for it for a session.
         session_timeout_s: 0.5 to 1800; others get your partitions when the cluster has not heard of you for so long.
         poll_timeout_s: and when you have asked for nothing for so long.

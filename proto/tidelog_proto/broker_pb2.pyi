@@ -1145,16 +1145,18 @@ class PartitionLoad(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., bytes_per_s: _Optional[float] = ...) -> None: ...
 
 class GroupHeartbeatReply(_message.Message):
-    __slots__ = ("revision", "generation", "unchanged", "assigned")
+    __slots__ = ("revision", "generation", "unchanged", "assigned", "wants_loads")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     UNCHANGED_FIELD_NUMBER: _ClassVar[int]
     ASSIGNED_FIELD_NUMBER: _ClassVar[int]
+    WANTS_LOADS_FIELD_NUMBER: _ClassVar[int]
     revision: int
     generation: int
     unchanged: bool
     assigned: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
-    def __init__(self, revision: _Optional[int] = ..., generation: _Optional[int] = ..., unchanged: _Optional[bool] = ..., assigned: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ...) -> None: ...
+    wants_loads: bool
+    def __init__(self, revision: _Optional[int] = ..., generation: _Optional[int] = ..., unchanged: _Optional[bool] = ..., assigned: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., wants_loads: _Optional[bool] = ...) -> None: ...
 
 class GroupDescribe(_message.Message):
     __slots__ = ("group",)

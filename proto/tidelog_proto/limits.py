@@ -66,6 +66,8 @@ GROUP_SESSION_MS_DEFAULT: Final = 10_000
 """So long a member of a group may be silent, unless it says otherwise."""
 GROUP_SESSION_MS_MIN: Final = 500
 GROUP_SESSION_MS_MAX: Final = 1_800_000
+LOAD_BYTES_S_MAX: Final = 1e12
+"""What a member of a group may say that it reads of a partition, in bytes per second."""
 
 TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
 """The last millisecond of the year 9999; the first is that of 1970."""

@@ -19,6 +19,7 @@ from tidelog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from tidelog.load_meter import LoadMeter
 from tidelog.pool import ConnectionPool, Identity
 from tidelog.routing import Router
 
@@ -213,6 +214,36 @@ async def test_a_node_that_comes_later_gets_its_share_of_what_an_idle_one_holds(
             assert await take(consumer, 40) == numbered(40)
         await client.producer("wide").send(b"idle no more", partition=0)
         assert await take(consumer, 1) == [b"idle no more"]
+
+
+async def test_what_is_taken_is_measured_once_whatever_is_paused_and_sought(node: FakeNode) -> None:
+    await publish(node, *numbered(6), batch=6)
+    now = 0.0
+    router = Router([("127.0.0.1", node.port)], ConnectionPool(Identity("test", "test", 5.0)), request_timeout_s=5.0)
+    assignment = Assignment(router, ConsumerOptions.of([]))
+    assignment.loads = meter = LoadMeter(lambda: now)
+
+    async def take_one() -> float:
+        """Take the batch; return its rate by then."""
+        batch = await assignment.next_batch()
+        assert batch is not None
+        assignment.cursor.load(batch)
+        assert len(assignment.cursor.take(2)) == 2
+        return meter.rates()[T0]
+
+    await assignment.assign({T0: 0})
+    now = 10.0
+    once = await take_one()
+    assert once > 0
+    assignment.pause([T0])
+    assignment.resume([T0])
+    assert await take_one() == once, "what is left of it came again"
+    assignment.seek(T0, 0)
+    assert await take_one() == pytest.approx(2 * once)
+    assignment.unassign([T0])
+    assert meter.rates() == {}
+    await assignment.close()
+    await router.close()
 
 
 async def test_whoever_decides_what_is_read_gets_the_positions_that_may_be_committed(node: FakeNode) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from typing import Any
 
 import pytest
 from tests.clients.sharing import Silence, fill, new_topic, positions, reading, silence, until
@@ -75,9 +76,9 @@ async def test_a_member_that_was_not_answered_asks_for_an_answer_at_once(
     waits: list[int] = []
     heartbeat = Membership.heartbeat
 
-    def noted(self: Membership, *, wait_ms: int) -> pb.GroupHeartbeat:
+    def noted(self: Membership, *, wait_ms: int, **more: Any) -> pb.GroupHeartbeat:
         waits.append(wait_ms)
-        return heartbeat(self, wait_ms=wait_ms)
+        return heartbeat(self, wait_ms=wait_ms, **more)
 
     monkeypatch.setattr(Membership, "heartbeat", noted)
     topic = await new_topic(real, partitions=1, records=10)

@@ -34,6 +34,19 @@ def test_it_joins_then_reports_what_it_has_and_what_it_knows() -> None:
     assert life.leaving().leave
 
 
+def test_it_says_how_much_it_reads_of_what_it_has() -> None:
+    life = joined(0, 1)
+    wants = [life.wants_loads]
+    for at, wanted in enumerate([True, False], 1):
+        answer = pb.GroupHeartbeatReply(revision=1, unchanged=True, wants_loads=wanted)
+        life.answered(answer, sent_at=float(at), now=float(at))
+        wants.append(life.wants_loads)
+    assert wants == [False, True, False]
+    said = life.heartbeat(wait_ms=5, loads={(TOPIC, 1): 12.5, (TOPIC, 7): 99.0})
+    assert list(said.loads) == [pb.PartitionLoad(topic_id=TOPIC, partition=1, bytes_per_s=12.5)]
+    assert not life.heartbeat(wait_ms=5).loads
+
+
 def test_it_goes_on_naming_what_it_gives_up_until_it_has() -> None:
     life = joined(0, 1)
     change = life.answered(reply(1, revision=2, generation=2), sent_at=1.0, now=1.0)

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
 """How often silent members, changed topics and a lost ownership are looked for."""
+LOADS_LOOK_S: Final = 1.0
+"""How often it is looked whether loads make a new target worth it."""
 WAIT_SHARE: Final = 3
 """An answer is held back for this part of the member's session timeout at most."""
 HELD_BACK_MS_MAX: Final = 10_000
@@ -111,6 +113,7 @@ class Coordinator:
         self._epoch: int | None = None
         """The epoch of that partition in which all this is known; None while this node coordinates nothing."""
         self._topics_seen = 0
+        self._loads_look_at = 0.0
         self._ticking = False
         self._deleting: set[str] = set()
         """Groups whose deletion is on its way: what comes behind it would be forgotten with what came before."""
@@ -168,10 +171,12 @@ class Coordinator:
         if told is None:
             raise fenced(asked.group)
         if told.revision <= asked.seen_revision:
-            return pb.GroupHeartbeatReply(revision=asked.seen_revision, generation=told.generation, unchanged=True)
-        return pb.GroupHeartbeatReply(
-            revision=told.revision, generation=told.generation, assigned=self.descriptions.named(told.assigned)
-        )
+            reply = pb.GroupHeartbeatReply(revision=asked.seen_revision, generation=told.generation, unchanged=True)
+        else:
+            assigned = self.descriptions.named(told.assigned)
+            reply = pb.GroupHeartbeatReply(revision=told.revision, generation=told.generation, assigned=assigned)
+        reply.wants_loads = coordinated.group.wants_loads
+        return reply
 
     def check_commit(self, group: str, member_id: str, generation: int, key: PartitionKey) -> None:
         """See that somebody may commit a position; the caller prepares it without waiting in between.
@@ -362,7 +367,8 @@ class Coordinator:
         if self._is_stopping() or not self._is_coordinating:
             self._end()
             return
-        for who in self._sessions.expired(self._tasks.loop.time()):
+        now = self._tasks.loop.time()
+        for who in self._sessions.expired(now):
             self._expire(who)
         self._count()
         if self._topics_seen != self._topics.changes:
@@ -370,6 +376,12 @@ class Coordinator:
             for coordinated in list(self._groups.values()):
                 coordinated.group.look_at_topics()
                 coordinated.settle()
+        if now >= self._loads_look_at:
+            self._loads_look_at = now + LOADS_LOOK_S
+            for name, coordinated in list(self._groups.items()):
+                if coordinated.group.look_at_loads(now):
+                    log.info("some members of the group %r read much more than others: partitions move", name)
+                    coordinated.settle()
 
     def _count(self) -> None:
         groups, members = self._counted

@@ -129,6 +129,31 @@ async def test_members_share_and_hand_over_without_gap_or_repeat(
     assert sorted(map(int, first.seen + second.seen)) == list(range(300))
 
 
+async def test_a_member_measures_what_it_reads_for_a_group_that_shares_by_load(
+    http: httpx.AsyncClient, topic: str, gateway_address: str, node_address: str
+) -> None:
+    async with Client(node_address) as client, Member(gateway_address, topic) as first:
+        await first.until(lambda: len(first.has) == PARTITIONS)
+        group = Group(f"of {topic}", assignor="load", session_timeout_s=4.0)
+        async with client.consumer(topic, group=group) as second:
+            reads = asyncio.create_task(_read_on(second))
+            await first.until(lambda: len(first.has) == PARTITIONS // 2)
+            busy = set(first.has)
+            async with client.producer(topic) as producer, asyncio.timeout(45):
+                while len(busy & first.has.keys()) == len(busy):
+                    for number in busy:
+                        await producer.send_many([b"x" * 500] * 50, partition=number)
+                    await first.give(100)
+                    await asyncio.sleep(0.1)
+            assert len(busy & first.has.keys()) == 1
+        await reads
+
+
+async def _read_on(consumer: Consumer) -> None:
+    async for _ in consumer.batches():
+        pass
+
+
 async def test_what_was_not_committed_goes_to_the_next_one(
     http: httpx.AsyncClient, topic: str, gateway_address: str
 ) -> None:

@@ -36,6 +36,17 @@ QUESTION_TIMEOUT_US = 1_000_000
 COUNT = 10_000
 FAULTS_US = 20_000_000
 CALM_US = 30_000_000
+CALM_BY_LOAD_US = 120_000_000
+"""Loads are told, and bring a new target some ten seconds after the last one, or after a few of them later."""
+HEAVY = 1e6
+"""Bytes per second of every second partition; of the others a thousandth."""
+BY_LOAD_SEEDS = 3
+"""Of four seeds this one shares by load."""
+
+
+def load_of(place: Place) -> float:
+    """Return what is read of a partition, in bytes per second."""
+    return HEAVY if place[1] % 2 == 0 else HEAVY / 1000
 
 
 @dataclass
@@ -133,6 +144,9 @@ class Coordinator:
             return
         self._hear(asked.member_id)
         if not asked.HasField("join"):
+            self.group.note_loads(
+                asked.member_id, {(load.topic_id, load.partition): load.bytes_per_s for load in asked.loads}
+            )
             self.group.report(asked.member_id, seen_revision=asked.seen_revision, held=keys_of(asked.held))
         wait_us = asked.wait_ms * 1000 if not asked.HasField("join") else QUESTION_TIMEOUT_US
         self.waiting[asked.member_id] = Waiting(asked, answer, self.world.clock.now_us + wait_us)
@@ -187,11 +201,19 @@ class Coordinator:
                 waiting.answer(fenced(GROUP))
             elif told is not None and told.revision > waiting.asked.seen_revision:
                 reply = pb.GroupHeartbeatReply(revision=told.revision, generation=told.generation)
+                reply.wants_loads = self.group.wants_loads
                 reply.assigned.extend(partitions_of(told.assigned))
                 waiting.answer(reply)
             elif told is not None and self.world.clock.now_us >= waiting.until_us:
                 seen = waiting.asked.seen_revision
-                waiting.answer(pb.GroupHeartbeatReply(revision=seen, generation=told.generation, unchanged=True))
+                waiting.answer(
+                    pb.GroupHeartbeatReply(
+                        revision=seen,
+                        generation=told.generation,
+                        unchanged=True,
+                        wants_loads=self.group.wants_loads,
+                    )
+                )
             else:
                 continue
             del self.waiting[member_id]
@@ -209,6 +231,7 @@ class Coordinator:
             for who in self.sessions.expired(self.world.now_s):
                 self.group.remove(who.member_id)
             self.group.look_at_topics()
+            self.group.look_at_loads(self.world.now_s)
             self.settle()
             self.look()
         self.world.clock.after(TICK_US, self._tick)
@@ -233,6 +256,7 @@ class Reader:
         self.lives += 1
         wish = pb.GroupWish(
             topics=["t"],
+            assignor=pb.BY_LOAD if self.world.is_by_load else pb.ASSIGNOR_UNSPECIFIED,
             instance_id=self.instance_id,
             session_timeout_ms=int(SESSION_S * 1000),
             born_us=self.world.clock.now_us,
@@ -263,7 +287,8 @@ class Reader:
         self.is_asking = True
         sent_at, number = self.world.now_s, self.world.clock.now_us
         self.asked_at = number
-        said = membership.heartbeat(wait_ms=int(WAIT_S * 1000))
+        loads = {place: load_of(place) for place in self.reading} if membership.wants_loads else {}
+        said = membership.heartbeat(wait_ms=int(WAIT_S * 1000), loads=loads)
 
         def answered(reply: pb.GroupHeartbeatReply | ProtocolError) -> None:
             self.world.send(lambda: self.when_awake(lambda: self.take(membership, reply, sent_at, number)))
@@ -373,6 +398,7 @@ class World:
         self.clock = Clock(seed)
         random = self.clock.random
         self.calm = False
+        self.is_by_load = seed % 4 == BY_LOAD_SEEDS
         self.topics = {topic: random.choice([1, 3, 8]) for topic in TOPICS[: random.choice([1, 2])]}
         self.loss = random.choice([0.0, 0.05, 0.2])
         self.acknowledged: dict[Place, int] = {}
@@ -443,7 +469,7 @@ class World:
             if reader.membership is None:
                 reader.begin()
         self.coordinator.paused = False
-        end_us = self.clock.now_us + CALM_US
+        end_us = self.clock.now_us + (CALM_BY_LOAD_US if self.is_by_load else CALM_US)
         while fault := self._unsettled():
             if self.clock.now_us > end_us:
                 raise ViolationError("G4", fault)
@@ -455,6 +481,10 @@ class World:
         read = [place for reader in self.readers for place in reader.reading]
         if sorted(read) != sorted(wanted):
             return f"{sorted(read)} are read, not {sorted(wanted)}"
+        if self.is_by_load:
+            loads = [sum(map(load_of, reader.reading)) for reader in self.readers]
+            too_much = max(loads) > 1.3 * sum(loads) / len(loads)  # a moment more than a member is let have
+            return f"uneven: {loads}" if too_much and max(loads) - min(loads) > 1.5 * HEAVY else ""
         return f"uneven: {counts}" if max(counts) - min(counts) > 1 else ""
 
     def _work(self) -> None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog_broker.core.groups.assignors import Question, assign
+from tidelog_broker.core.groups.load_watch import LoadWatch
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -84,8 +85,7 @@ class ConsumerGroup:
         self._changed = False
         self._standing = pb.GroupRecord(group=name)
         self._told: dict[str, Told] = {}
-        self._loads: dict[PartitionKey, float] = {}
-        """By what members have said, for who wants it evened out; it is not kept."""
+        self._load_watch = LoadWatch()
 
     # ------------------------------------------------------------------------------------------ what stands
 
@@ -193,11 +193,35 @@ class ConsumerGroup:
             del member.held[key]
             self._changed = True
 
+    @property
+    def wants_loads(self) -> bool:
+        """Whether members are to say how much they read."""
+        return self._assignor == pb.BY_LOAD
+
     def note_loads(self, member_id: str, loads: Mapping[PartitionKey, float]) -> None:
-        """Take in how much a member reads of what it holds, finite and 0 or more; what it says of others is ignored."""
+        """Take in how many bytes per second a member reads of what it holds; what it says of others is ignored."""
         member = self._members.get(member_id)
         if member is not None:
-            self._loads.update((key, load) for key, load in loads.items() if key in member.held)
+            self._load_watch.note(loads, member.held)
+
+    def look_at_loads(self, now: float) -> bool:
+        """Make a new target if members share by load and another one is worth what it moves; return whether it is.
+
+        When it is, says `LoadWatch`; while partitions are on their way from one member to another it is not.
+
+        Args:
+            now: seconds of a clock that does not go back, the same at every call.
+        """
+        if not self.wants_loads or self._needs_target or len(self._members) < 2:
+            return False
+        if not self._load_watch.is_due(now, self._generation):
+            return False
+        if any(member.held.keys() != member.target for member in self._members.values()):
+            return False
+        if not self._load_watch.is_uneven([member.target for member in self._members.values()]):
+            return False
+        self._needs_target = self._load_watch.is_worth_it(self._question(), now)
+        return self._needs_target
 
     def look_at_topics(self) -> None:
         """Make a new target if there are other topics or partitions than the target is about."""
@@ -320,20 +344,23 @@ class ConsumerGroup:
             )
 
     def _make_target(self) -> None:
-        """Say anew who is to have what. A member with an instance comes by its name: a restart changes nothing."""
+        """Say anew who is to have what."""
         self._needs_target = False
         self._generation += 1
         self._changed = self._target_is_new = True
+        self._given = self._wanted()
+        self._load_watch.keep(self._given)
+        for each, keys in assign(self._assignor, self._question()).items():
+            self._members[each].target = keys
+
+    def _question(self) -> Question:
+        """Return what a target is made of. A member with an instance comes by its name: a restart changes nothing."""
         ordered = sorted(self._members, key=lambda each: (self._members[each].wish.instance_id or each, each))
         answers = self._asked()
         topics = {id(answer): frozenset(answer) for answer in answers.values()}
         asked = {each: topics[id(answers[each])] for each in ordered}
-        self._given = self._wanted()
         has = {key: each for each, member in self._members.items() for key in member.target}
-        self._loads = {key: load for key, load in self._loads.items() if key in self._given}
-        question = Question(asked, sorted(self._given), has, self._loads)
-        for each, keys in assign(self._assignor, question).items():
-            self._members[each].target = keys
+        return Question(asked, sorted(self._given), has, self._load_watch.rates)
 
     def _grant(self) -> None:
         """Give members what they are to have and nobody holds."""

@@ -25,6 +25,7 @@ from tidelog_proto.limits import (
     GROUP_SESSION_MS_MAX,
     GROUP_SESSION_MS_MIN,
     INSTANCE_ID_BYTES_MAX,
+    LOAD_BYTES_S_MAX,
 )
 from tidelog_proto.names import check_group_name
 
@@ -33,8 +34,6 @@ PAGE_EFFORT: Final = 50_000
 """So that a page takes the event loop no longer than some tens of milliseconds; see `Descriptions.effort`."""
 HELD_MAX: Final = 100_000
 """Partitions that one report names."""
-LOAD_MAX: Final = 1e12
-"""Bytes a second of one partition."""
 
 _MEMBER_ID: Final = re.compile(r"[A-Za-z0-9]{16,64}")
 
@@ -176,9 +175,10 @@ def _check(asked: pb.GroupHeartbeat) -> None:
         raise ProtocolError(pb.INVALID_REQUEST, "a member's id is 16 to 64 letters and digits")
     if sum(len(topic.partitions) for topic in asked.held) > HELD_MAX:
         raise ProtocolError(pb.INVALID_REQUEST, f"a member says of at most {HELD_MAX} partitions that it has them")
-    if len(asked.loads) > HELD_MAX or not all(0 <= load.bytes_per_s <= LOAD_MAX for load in asked.loads):
+    if len(asked.loads) > HELD_MAX or not all(0 <= load.bytes_per_s <= LOAD_BYTES_S_MAX for load in asked.loads):
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"a load is 0 to {LOAD_MAX:.0e} bytes a second, of at most {HELD_MAX} partitions"
+            pb.INVALID_REQUEST,
+            f"a load is 0 to {LOAD_BYTES_S_MAX:.0e} bytes a second, of at most {HELD_MAX} partitions",
         )
     if not asked.HasField("join"):
         return

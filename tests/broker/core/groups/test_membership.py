@@ -293,6 +293,97 @@ def test_loads_are_kept_of_what_a_member_holds_only(group: ConsumerGroup, topics
     assert has(group, ADA) in ({0}, {1, 2, 3})
 
 
+@pytest.fixture
+def shared_by_load(group: ConsumerGroup) -> ConsumerGroup:
+    """Give ADA all that is read, 0 and 1, and BOB the rest, as far as they know; it stands since 0 s."""
+    by_load = pb.GroupWish(topics=[T.decode()], assignor=pb.BY_LOAD)
+    group.join(ADA, by_load)
+    group.join(BOB, by_load)
+    write(group)
+    for member_id in (ADA, BOB):
+        group.note_loads(member_id, {(T, number): 1e6 if member_id == ADA else 0.0 for number in has(group, member_id)})
+    group.look_at_loads(0.0)
+    return group
+
+
+def give_up(group: ConsumerGroup, member_id: str) -> None:
+    """Let a member have given up what it is to give up."""
+    told = group.told(member_id)
+    assert told is not None
+    group.report(member_id, seen_revision=told.revision, held=told.assigned)
+    write(group)
+
+
+def test_loads_that_differ_bring_a_new_target(shared_by_load: ConsumerGroup) -> None:
+    group = shared_by_load
+    busy = has(group, ADA)
+    assert group.wants_loads
+    assert not group.look_at_loads(5.0), "it is too early"
+    assert group.look_at_loads(10.0)
+    assert not group.look_at_loads(10.0), "it is to be made already"
+    assert write(group)
+    give_up(group, ADA)
+    assert len(has(group, ADA) & busy) == len(has(group, BOB) & busy) == 1
+    group.look_at_loads(11.0)
+    assert not group.look_at_loads(100.0), "it is even"
+    assert group.next_record() is None
+
+
+def test_loads_bring_nothing_while_partitions_are_on_their_way(shared_by_load: ConsumerGroup) -> None:
+    group = shared_by_load
+    assert group.look_at_loads(10.0)
+    write(group)
+    group.look_at_loads(11.0)
+    giving = group.member(ADA)
+    assert giving is not None
+    assert giving.held.keys() != giving.target
+    group.note_loads(ADA, dict.fromkeys(giving.held, 1e3))
+    group.note_loads(BOB, {(T, number): 1e9 for number in has(group, BOB)})
+    assert not group.look_at_loads(200.0)
+    give_up(group, ADA)
+    assert group.look_at_loads(202.0)
+
+
+def test_loads_bring_nothing_to_who_shares_by_number_or_has_nobody_to_share_with(group: ConsumerGroup) -> None:
+    join(group, ADA, BOB)
+    loads = {(T, number): 1e6 * number for number in range(4)}
+    for member_id in (ADA, BOB):
+        group.note_loads(member_id, loads)
+    wants = [group.wants_loads]
+    assert not any(group.look_at_loads(now) for now in (0.0, 50.0, 100.0))
+    group.remove(BOB)
+    group.remove(ADA)
+    group.join(EVE, pb.GroupWish(topics=[T.decode()], assignor=pb.BY_LOAD))
+    write(group)
+    wants.append(group.wants_loads)
+    assert wants == [False, True]
+    assert not any(group.look_at_loads(now) for now in (101.0, 150.0, 200.0))
+
+
+def test_loads_outlast_who_has_said_them(shared_by_load: ConsumerGroup) -> None:
+    """The next holder's share is by what the last one read."""
+    group = shared_by_load
+    busy = has(group, ADA)
+    group.remove(ADA)
+    write(group)
+    group.join(EVE, pb.GroupWish(topics=[T.decode()]))
+    write(group)
+    give_up(group, BOB)
+    assert len(has(group, EVE) & busy) == len(has(group, BOB) & busy) == 1
+
+
+def test_a_coordinator_that_takes_over_learns_loads_anew(shared_by_load: ConsumerGroup, topics: Topics) -> None:
+    said = {each: {(T, number) for number in has(shared_by_load, each)} for each in (ADA, BOB)}
+    successor = ConsumerGroup("g", topics)
+    successor.restart(shared_by_load.standing)
+    assert successor.wants_loads
+    assert not any(successor.look_at_loads(now) for now in (0.0, 50.0, 100.0))
+    successor.note_loads(ADA, dict.fromkeys(said[ADA], 1e6))
+    assert not successor.look_at_loads(110.0), "BOB has said nothing yet"
+    successor.note_loads(BOB, dict.fromkeys(said[BOB], 0.0))
+    assert successor.look_at_loads(120.0)
+
+
 def test_partitions_travel_by_topic_and_in_order() -> None:
     keys = {(b"b", 1), (b"a", 2), (b"b", 0)}
     travelling = partitions_of(keys)

@@ -57,6 +57,20 @@ async def test_one_joins_and_a_second_shares(peer: Peer) -> None:
     assert {topic.name for topic in described.topics} == {"t"}
 
 
+async def test_members_of_a_group_that_shares_by_load_are_asked_how_much_they_read(peer: Peer) -> None:
+    await make(peer)
+    ada, bob = GroupMember(peer, "t"), GroupMember(peer, "t", assignor=pb.BY_LOAD)
+    assert not (await ada.ask()).wants_loads
+    assert not (await ada.ask()).wants_loads
+    assert (await bob.ask()).wants_loads, "with news"
+    assert (await ada.ask()).wants_loads, "another member has said so"
+    unchanged = await ada.ask()
+    assert unchanged.unchanged
+    assert unchanged.wants_loads
+    eve = GroupMember(peer, "t", assignor=pb.STICKY)
+    assert not (await eve.ask()).wants_loads
+
+
 async def test_an_answer_is_held_back_until_there_is_news(stand: Stand, peer: Peer) -> None:
     await make(peer)
     ada, bob = GroupMember(peer, "t"), GroupMember(await stand.peer(), "t")
