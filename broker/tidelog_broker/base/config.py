@@ -97,7 +97,7 @@ class NodeSettings(BaseModel):
         ["uri:tidelog:client:*=*"],
         max_length=100,
         description="Whom a client's certificate of tls_ca_file makes, where it shows nothing else: rules "
-        "KIND:PATTERN=PRINCIPAL, the first that fits; KIND is cn, uri, dns or email, * any part."
+        "KIND:PATTERN=PRINCIPAL, the first that fits; KIND is cn, uri, dns or email, * any part. Never `admin`."
         " Empty: nobody.",
     )
     admin: str = Field(
