@@ -39,13 +39,14 @@ WORKDIR /var/lib/tidelog
 VOLUME /data
 EXPOSE 7400 7400/udp 7401 8080
 STOPSIGNAL SIGTERM
-# With a certificate both speak TLS; that they answer is asked, and not who they are.
+# With a certificate both speak TLS; that they answer is asked, and not who they are. Health is for everybody: no token.
 # A node answers at its management port. A gateway has none: nothing listens there, and it is asked at its HTTP port.
+# TLS is tried first where the environment names a certificate: who is asked in the other way writes that down.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD \
-    python -c "import urllib.request as r; r.urlopen('http://127.0.0.1:7401/livez', timeout=2).close()" \
- || python -c "import urllib.request as r; r.urlopen('http://127.0.0.1:8080/livez', timeout=2).close()" \
- || python -c "import ssl, urllib.request as r; r.urlopen('https://127.0.0.1:7401/livez', timeout=2, context=ssl._create_unverified_context()).close()" \
- || python -c "import ssl, urllib.request as r; r.urlopen('https://127.0.0.1:8080/livez', timeout=2, context=ssl._create_unverified_context()).close()"
+    ask() { python -c "import ssl, sys, urllib.request as r; r.urlopen(sys.argv[1], timeout=2, context=ssl._create_unverified_context()).close()" "$1"; }; \
+    first=http; then=https; \
+    if [ -n "$TIDELOG_NODE_TLS_CERT_FILE$TIDELOG_GATEWAY_TLS_CERT_FILE" ]; then first=https; then=http; fi; \
+    ask $first://127.0.0.1:7401/livez || ask $first://127.0.0.1:8080/livez || ask $then://127.0.0.1:7401/livez || ask $then://127.0.0.1:8080/livez
 ENTRYPOINT ["tidelog"]
 # --insecure: whoever reaches a port that is published may do everything. It is for one machine (-p 127.0.0.1:7400:7400);
 # elsewhere leave it out and give the node a certificate and an administrator's key: docs/security.md

@@ -22,6 +22,18 @@ Node and gateway serve Prometheus' text format at `/metrics`: the node on its `m
 be: `topic` and `partition` of what the node stores, `peer` the id of another node, `kind` a request of the native
 protocol.
 
+A node that others reach shows its metrics to who sends a token of its `management_token_file`
+([The management port](security.md#the-management-port)). Prometheus sends it so:
+
+```yaml
+scrape_configs:
+  - job_name: tidelog
+    scheme: https
+    tls_config: {ca_file: /etc/prometheus/tidelog-ca.pem}
+    authorization: {credentials_file: /etc/prometheus/tidelog-metrics.token}
+    static_configs: [{targets: ["log1.example.org:7401", "log2.example.org:7401", "log3.example.org:7401"]}]
+```
+
 A program that uses the Python client has the metrics of the last table where it gives its clients a
 `PrometheusMetrics` ([The client in a cluster](client.md#metrics-and-traces)), in its own registry and on its own port.
 Their labels: `topic`, `partition`, `code` of an error, `node` as HOST:PORT.

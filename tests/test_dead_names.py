@@ -11,9 +11,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("proto", "clients", "broker", "gateway", "spark", "loadtest", "demo")
 
 CALLED_BY_OTHERS = {
-    "log_message": "the base class of an HTTP handler",
     "datagram_received": "asyncio, of a protocol",
-    "eof_received": "the same",
     "can_write_eof": "websockets, of a transport",
     "send_400_response": "uvicorn, of a protocol",
     "_should_upgrade": "uvicorn, of a protocol",

@@ -190,6 +190,36 @@ def test_the_health_check_tells_well_from_ill(role: int | None, status: int, hea
     assert (ended.returncode == 0) is healthy, ended.stderr
 
 
+@pytest.mark.parametrize("variable", ["", "TIDELOG_NODE_TLS_CERT_FILE", "TIDELOG_GATEWAY_TLS_CERT_FILE"])
+def test_the_health_check_speaks_first_what_is_spoken_there(variable: str) -> None:
+    """Who is asked in the other way writes that down, and counts it."""
+    (check,) = arguments_of("HEALTHCHECK")
+    begins: list[bytes] = []
+
+    def listen() -> None:
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                begun = connection.recv(1)
+            if not begun:
+                return
+            begins.append(begun)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=listen)
+        thread.start()
+        code = check.partition("CMD ")[2]
+        for port in (NODE_PORT, GATEWAY_PORT):
+            code = code.replace(f":{port}/", f":{listener.getsockname()[1]}/")
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        told = {"PATH": path} | ({variable: "node.pem"} if variable else {})
+        assert subprocess.run(["/bin/sh", "-c", code], env=told, capture_output=True, check=False).returncode
+        socket.create_connection(listener.getsockname()).close()
+        thread.join()
+    plain, encrypted = [b"G"] * 2, [b"\x16"] * 2
+    assert begins == (encrypted + plain if variable else plain + encrypted)
+
+
 def test_health_is_asked_at_the_ports_that_a_node_and_a_gateway_have() -> None:
     (command,) = arguments_of("CMD")
     words = json.loads(command)

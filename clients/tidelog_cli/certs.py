@@ -31,6 +31,8 @@ DAYS: Final = 365
 _DAYS_MAX: Final = 36_500
 _KINDS: Final = ("node", "server", "client")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
+_ADMIN: Final = "admin"
+"""Whom nodes call their administrator unless their setting `admin` says otherwise: no certificate makes him."""
 _HOST: Final = re.compile(r"[A-Za-z0-9:*][A-Za-z0-9.:*_-]{0,252}")
 
 
@@ -125,6 +127,12 @@ def new_certificate(directory: Path, kind: str, name: str, hosts: Sequence[str],
         raise CommandFailed(f"{kind!r} is none of {', '.join(_KINDS)}", EXIT_USAGE)
     if _NAME.fullmatch(name) is None or name in {CA, LIST}:
         what = f"{name!r} is no name: 1 to 100 of A-Z a-z 0-9 . _ @ -, and neither {CA!r} nor {LIST!r}"
+        raise CommandFailed(what, EXIT_USAGE)
+    if kind == "client" and name == _ADMIN:
+        what = (
+            f"no node takes a certificate for {_ADMIN!r}, who shows an API key of admin_key_file: issue it for another "
+            "name, and give rights to that one with `tidelog acl grant`"
+        )
         raise CommandFailed(what, EXIT_USAGE)
     if (kind == "client") == bool(hosts):
         what = "a client is called by nobody: leave --host out" if hosts else f"give the hosts of the {kind}: --host"

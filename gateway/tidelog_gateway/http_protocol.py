@@ -24,7 +24,9 @@ from tidelog_gateway.incoming import Budget
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.refusals import CONNECTION_LOG, refusal_bytes
+from tidelog_gateway.refusals import CONNECTION_LOG, refusal_bytes, tls_log
+from tidelog_proto.seldom import SeldomLog
+from tidelog_proto.tls_stream import SNIFFED_BYTES, begins_tls
 
 
 def bounded_protocol(
@@ -40,6 +42,7 @@ def bounded_protocol(
     Bounded.incoming = incoming
     Bounded.outgoing = outgoing
     Bounded.slow_timeout_s = slow_timeout_s
+    Bounded.tls_log = tls_log()
     return Bounded
 
 
@@ -51,8 +54,11 @@ class BoundedProtocol(H11Protocol):
     incoming: Budget
     outgoing: Outgoing
     slow_timeout_s: float
+    tls_log: SeldomLog
     _head_timer: asyncio.TimerHandle | None = None
     _upgraded = False
+    _first: bytes | None = b""
+    """What has come before it is known that it is no TLS; None from then on."""
 
     def __init__(
         self,
@@ -71,6 +77,8 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a new connection, or answer 503 and close when there are too many."""
         super().connection_made(cast(asyncio.Transport, transport))
+        if self.transport.get_extra_info("sslcontext") is not None:
+            self._first = None
         self._outlet.connected(self.transport)
         if len(self.connections) > self.connections_max:
             self._answer_and_close(
@@ -82,6 +90,11 @@ class BoundedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take bytes; watch the clock while no request is being answered."""
         if self.transport.is_closing():
+            return
+        if self._first is not None and self._begins_tls(data):
+            self.tls_log.say("somebody speaks TLS to this port, which is plain: this gateway has no tls_cert_file")
+            plain = "this port speaks no TLS: begin the address with http:// or ws://"
+            self._answer_and_close(Problem(400, "malformed_request", plain))
             return
         super().data_received(data)
         if self.transport.is_closing() or self._upgraded or self._answering():
@@ -113,6 +126,14 @@ class BoundedProtocol(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Answer a head that is not HTTP."""
         self._answer_and_close(Problem(400, "malformed_request", msg))
+
+    def _begins_tls(self, data: bytes) -> bool:
+        assert self._first is not None
+        self._first += data[:SNIFFED_BYTES]
+        is_tls = begins_tls(self._first)
+        if len(self._first) >= SNIFFED_BYTES:
+            self._first = None
+        return is_tls
 
     def _should_upgrade(self) -> bool:
         # RFC 9110, 7.8: HTTP/1.0 has no upgrades, and a request to change to what is not spoken is answered as it is.

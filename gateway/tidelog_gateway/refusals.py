@@ -13,6 +13,7 @@ from typing import Final
 import orjson
 
 from tidelog_gateway.problems import MEDIA_TYPE, Problem
+from tidelog_proto.seldom import SeldomLog
 
 _CLIENTS_DOING: Final = frozenset(
     {"Invalid UTF-8 sequence received from client.", "ASGI callable returned without completing handshake."}
@@ -23,6 +24,14 @@ CONNECTION_LOG: Final = logging.getLogger("tidelog_gateway.connections")
 """For what uvicorn says about single connections: only its errors."""
 CONNECTION_LOG.setLevel(logging.ERROR)
 CONNECTION_LOG.addFilter(lambda record: record.msg not in _CLIENTS_DOING)
+
+
+def tls_log() -> SeldomLog:
+    """Return the log for connections where only one side speaks TLS.
+
+    Who has set up one of the sides wrongly looks there, so it has a line a minute, whoever sends what.
+    """
+    return SeldomLog(logging.getLogger("tidelog_gateway.tls"), level=logging.WARNING, lines=1, every_s=60.0)
 
 
 def refusal_bytes(problem: Problem) -> bytes:

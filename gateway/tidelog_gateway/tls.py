@@ -8,12 +8,13 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.refusals import CONNECTION_LOG, refusal_bytes
+from tidelog_gateway.refusals import refusal_bytes, tls_log
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.certificate_ends import CertificateEnds
 from tidelog_proto.settings import SettingsError
 from tidelog_proto.tls_entrance import TlsEntrance
 from tidelog_proto.tls_files import FollowedTls, TlsFiles, TlsFilesError, server_context
+from tidelog_proto.tls_stream import NotTlsError, TlsError
 
 CERTIFICATE_LOOK_S: Final = 1.0
 """How often the files are read."""
@@ -36,12 +37,17 @@ class GatewayTls:
         except TlsFilesError as error:
             raise SettingsError(str(error)) from error
         plain = Problem(400, "malformed_request", "this port speaks TLS: begin the address with https:// or wss://")
+        self._seldom = tls_log()
         self.entrance = TlsEntrance(
             lambda: self._followed.contexts[0],
             timeout_s=timeout_s,
             refusal=refusal_bytes(plain),
-            failed=lambda error: CONNECTION_LOG.info("a connection in TLS did not come about: %s", error),
+            failed=self._not_encrypted,
         )
+
+    def _not_encrypted(self, error: TlsError) -> None:
+        if isinstance(error, NotTlsError):  # of other handshakes that come to nothing the other side says more
+            self._seldom.say("a connection in TLS did not come about: %s", error)
 
     @classmethod
     def of(cls, settings: GatewaySettings) -> Self | None:

@@ -59,6 +59,7 @@ def test_what_is_there_is_kept_unless_it_is_to_be_replaced(tmp_path: Path, capsy
         (("node", "x"), "--host"),
         (("client", "x", "--host", "a"), "called by nobody"),
         (("node", "../x", "--host", "a"), "is no name"),
+        (("client", "admin"), "no node takes a certificate for 'admin'"),
         (("node", "ca", "--host", "a"), "is no name"),
         (("node", "x", "--host", "a b"), "neither a host's name"),
         (("node", "x", "--host", "a"), "no CA in"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import ssl
 import time
 from pathlib import Path
@@ -59,11 +60,35 @@ async def test_http_and_websockets_are_encrypted_with_bodies_of_all_sizes(
             assert "invalid_request" in str(json.loads(await asyncio.wait_for(socket.recv(), 20)))
 
 
-async def test_who_speaks_plain_http_is_told(serve: Serve, authority: Authority) -> None:
+async def test_who_speaks_plain_http_is_told(
+    serve: Serve, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
     async with serve(**told(authority)) as served, httpx.AsyncClient(timeout=20) as http:
         answer = await http.get(f"http://localhost:{served.port}/livez")
         assert answer.status_code == 400
         assert "begin the address with https://" in answer.json()["detail"]
+    assert "does not speak TLS" in caplog.text
+
+
+async def test_who_speaks_tls_to_a_plain_port_is_told_and_it_is_logged(
+    serve: Serve, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serve() as served:
+        for _ in range(3):
+            with pytest.raises(ssl.SSLError, match=r"(?i)wrong.version"):
+                await asyncio.open_connection("localhost", served.port, ssl=believing(authority))
+        reader, writer = await asyncio.open_connection("localhost", served.port)
+        for byte in b"\x16\x03\x01\x02\x00":
+            writer.write(bytes([byte]))
+            await writer.drain()
+        async with asyncio.timeout(10):
+            assert b"this port speaks no TLS: begin the address with http://" in await reader.read()
+        writer.close()
+        async with httpx.AsyncClient(timeout=20) as http:
+            assert (await http.get(f"http://localhost:{served.port}/livez")).status_code == 200
+    said = [record for record in caplog.records if "speaks TLS to this port, which is plain" in record.message]
+    assert len(said) == 1, "strangers do not fill the log"
+    assert said[0].levelno >= logging.WARNING, "and a gateway shows nothing below"
 
 
 async def test_a_new_certificate_counts_for_new_connections(

@@ -39,6 +39,12 @@ class NodeSettings(BaseModel):
     )
     management_host: str = Field("127.0.0.1", description="Where health and metrics listen.")
     management_port: int = Field(7401, ge=0, le=65535, description="Health and metrics (HTTP); 0 picks a free one.")
+    management_token_file: Path | None = Field(
+        None,
+        description="Holds tokens, one a line, not for all users to read: `/metrics` is shown to who sends one as "
+        "`Authorization: Bearer TOKEN`. Unless given, it is shown to everybody on loopback or with `insecure`, else to "
+        "nobody. Who asks for health needs none. The file is followed.",
+    )
     zone: str = Field(
         "default", min_length=1, max_length=200, description="Where the machine stands; copies spread over zones."
     )
@@ -97,7 +103,7 @@ class NodeSettings(BaseModel):
         ["uri:tidelog:client:*=*"],
         max_length=100,
         description="Whom a client's certificate of tls_ca_file makes, where it shows nothing else: rules "
-        "KIND:PATTERN=PRINCIPAL, the first that fits; KIND is cn, uri, dns or email, * any part."
+        "KIND:PATTERN=PRINCIPAL, the first that fits; KIND is cn, uri, dns or email, * any part. Never `admin`."
         " Empty: nobody.",
     )
     admin: str = Field(

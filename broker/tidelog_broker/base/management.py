@@ -1,23 +1,24 @@
-"""Health and metrics over HTTP, on a port of their own and a thread of their own.
+"""What a node says of itself over HTTP: `/livez`, `/readyz` and `/metrics`. The port is `wire.management_port`.
 
-`/livez` says whether the event loop still turns, `/readyz` whether the node serves, `/metrics` what it
-counts. A node without its quorum is ready: it serves what is committed, and to take it out helps nobody. The answer
-says what cannot be written. They run beside the event loop, so that they answer (with 503) when it is stuck.
+`/livez` says whether the event loop still turns, `/readyz` whether the node serves, `/metrics` what it counts. A node
+without its quorum is ready: it serves what is committed, and to take it out helps nobody. The answer says what cannot
+be written. Orchestrators ask for the first two and show nothing, so everybody gets them; names of topics and of callers
+get those alone whom `MetricsGuard` lets see them.
 """
 
 from __future__ import annotations
 
 import json
-import socketserver
-import ssl
-import sys
-import threading
+import re
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Literal
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from tidelog_broker.base.metrics_guard import MetricsGuard
 
 HEARTBEAT_MS_MAX: Final = 5_000
 """An event loop that has not turned for this long counts as stuck."""
@@ -28,14 +29,11 @@ NAMED_MAX: Final = 20
 State = Literal["starting", "running", "stopping", "failed"]
 """How far a node's life has come; see `base.life.NEXT`."""
 
-_TIMEOUT_S: Final = 5
-
-_POLL_S: Final = 0.05
-"""How often the server looks whether it is to stop: the node's own stop waits for that."""
+_LINE_END: Final = re.compile("\r?\n")
 
 
 class Health:
-    """What the two threads share: a heartbeat from the loop and the node's own word."""
+    """What the node's thread and that of the port share: a heartbeat from the loop and the node's own word."""
 
     def __init__(self) -> None:
         self.beat_s = time.monotonic()
@@ -54,99 +52,121 @@ class Health:
         return time.monotonic() - self.beat_s < HEARTBEAT_MS_MAX / 1000
 
 
-class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-    tls: Callable[[], ssl.SSLContext] | None = None
+class _Asked(NamedTuple):
+    """A request, as far as it is looked at."""
 
-    def get_request(self) -> tuple[Any, Any]:
-        """Accept a connection; its handshake is made in its own thread, when it is first read from."""
-        connection, address = super().get_request()
-        if self.tls is not None:
-            connection.settimeout(_TIMEOUT_S)
-            connection = self.tls().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-        return connection, address
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of callers that hang, go away or make no handshake."""
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(request, client_address)
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    """By their names in small letters."""
 
 
-class _Handler(WSGIRequestHandler):
-    timeout = _TIMEOUT_S
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """Keep probes out of the log."""
-
-
-class Management:
-    """The management port. `start` opens it, `stop` closes it.
+class Answers:
+    """What is answered to a request.
 
     Args:
         health: what is told of the node.
         registry: its metrics.
-        tls: gives, for each connection, how it is encrypted; None: it is not.
+        guard: who may see names.
     """
 
-    def __init__(
-        self, health: Health, registry: CollectorRegistry, *, tls: Callable[[], ssl.SSLContext] | None = None
-    ) -> None:
+    def __init__(self, health: Health, registry: CollectorRegistry, guard: MetricsGuard) -> None:
         self._health = health
-        self._tls = tls
+        self._guard = guard
         self._metrics = make_wsgi_app(registry)
-        self._server: WSGIServer | None = None
-        self._thread: threading.Thread | None = None
 
-    def start(self, host: str, port: int) -> int:
-        """Listen and return the port.
+    def answer(self, head: bytes) -> bytes | Callable[[], bytes]:
+        """Return the whole answer to the head of a request; the connection ends behind it.
 
-        Raises:
-            OSError: the port is in use.
+        Args:
+            head: with the empty line that ends it.
+
+        Returns:
+            It, or a function that makes it: with many partitions a page of metrics takes seconds, on a worker.
         """
-        try:
-            made = make_server(host, port, self._answer, server_class=_Server, handler_class=_Handler)
-        except OSError as error:
-            raise OSError(error.errno, f"cannot listen on {host}:{port} for health: {error.strerror}") from error
-        made.tls = self._tls
-        self._server = made
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL_S,), name="management", daemon=True
-        )
-        self._thread.start()
-        return int(self._server.server_port)
-
-    def stop(self) -> None:
-        """Close the port."""
-        if self._server is not None and self._thread is not None:
-            self._server.shutdown()
-            self._thread.join()
-            self._server.server_close()
-
-    def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        match environ.get("PATH_INFO"):
+        asked = _asked(head)
+        if asked is None:
+            return refusal("400 Bad Request", "this is no request of HTTP/1")
+        refused = self._guard.refusal(asked.headers.get("authorization", ""))
+        match asked.path:
+            case "/metrics" if asked.method not in {"GET", "HEAD"}:
+                return refusal("405 Method Not Allowed", "ask for /metrics with GET", ("Allow", "GET, HEAD"))
+            case "/metrics" if refused is not None:
+                return refusal(refused.status, refused.why, *refused.headers)
             case "/metrics":
-                body: Iterable[bytes] = self._metrics(environ, start_response)
-                return body
+                return partial(self._page, asked)
             case "/livez":
-                return _say(start_response, self._health.is_live, "live" if self._health.is_live else "stuck")
+                said = _said(self._health.is_live, "live" if self._health.is_live else "stuck")
             case "/readyz":
-                ready = self._health.is_live and self._health.state == "running"
-                return _say(start_response, ready, self._health.state, missing=self._health.no_quorum)
+                is_ready = self._health.is_live and self._health.state == "running"
+                missing = self._health.no_quorum
+                said = _said(is_ready, self._health.state, missing, are_named=refused is None)
             case _:
-                return _say(start_response, False, "there is /livez, /readyz and /metrics", status="404 Not Found")
+                said = "404 Not Found", {"status": "there is /livez, /readyz and /metrics"}
+        return _json(*said, is_head=asked.method == "HEAD")
+
+    def _page(self, asked: _Asked) -> bytes:
+        environ = {"REQUEST_METHOD": "GET", "PATH_INFO": asked.path, "QUERY_STRING": asked.query}
+        for name in ("accept", "accept-encoding"):
+            if name in asked.headers:
+                environ["HTTP_" + name.upper().replace("-", "_")] = asked.headers[name]
+        begun: list[tuple[str, list[tuple[str, str]]]] = []
+
+        def start(status: str, headers: list[tuple[str, str]]) -> None:
+            begun.append((status, headers))
+
+        page = b"".join(self._metrics(environ, start))
+        ((status, headers),) = begun
+        return _response(status, page, *headers, is_head=asked.method == "HEAD")
 
 
-def _say(
-    start_response: Callable[..., Any],
-    good: bool,
-    state: str,
-    status: str = "503 Service Unavailable",
-    missing: Sequence[str] = (),
-) -> list[bytes]:
+def refusal(status: str, why: str, *headers: tuple[str, str]) -> bytes:
+    """Return the answer to who does not get what he asks for.
+
+    Args:
+        status: as HTTP writes it, `404 Not Found`.
+        why: in words.
+        headers: more of them.
+    """
+    return _json(status, {"status": why}, *headers)
+
+
+def _asked(head: bytes) -> _Asked | None:
+    """Return what is asked; None: this is no request."""
+    first, *lines = _LINE_END.split(head.decode("latin-1").rstrip("\r\n"))
+    words = first.split(" ")
+    if len(words) != 3 or not words[0] or not words[2].startswith("HTTP/1."):
+        return None
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon:
+            return None
+        headers[name.lower()] = value.strip(" \t")
+    try:
+        target = urlsplit(words[1])
+    except ValueError:
+        return None
+    return _Asked(words[0], target.path, target.query, headers)
+
+
+def _said(
+    is_good: bool, state: str, missing: Sequence[str] = (), *, are_named: bool = False
+) -> tuple[str, dict[str, Any]]:
     said: dict[str, Any] = {"status": state}
     if missing:
-        said |= {"no_quorum": len(missing), "no_quorum_partitions": list(missing[:NAMED_MAX])}
-    body = json.dumps(said).encode()
-    headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
-    start_response("200 OK" if good else status, headers)
-    return [body]
+        said["no_quorum"] = len(missing)
+        if are_named:
+            said["no_quorum_partitions"] = list(missing[:NAMED_MAX])
+    return ("200 OK" if is_good else "503 Service Unavailable"), said
+
+
+def _json(status: str, said: dict[str, Any], *headers: tuple[str, str], is_head: bool = False) -> bytes:
+    return _response(status, json.dumps(said).encode(), ("Content-Type", "application/json"), *headers, is_head=is_head)
+
+
+def _response(status: str, body: bytes, *headers: tuple[str, str], is_head: bool) -> bytes:
+    lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in headers)]
+    lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
+    return "\r\n".join(lines).encode("latin-1") + (b"" if is_head else body)

@@ -2,7 +2,8 @@
 
 A rule is `KIND:PATTERN=PRINCIPAL`. KIND says where the name stands: `uri`, `dns` or `email` among the alternative
 names, or `cn`, the common name of the subject. PATTERN is that name, with at most one `*` for any part of it, and the
-same part takes the place of a `*` in PRINCIPAL. The first rule that a name matches counts.
+same part takes the place of a `*` in PRINCIPAL. The first rule that a name matches counts. The administrator of the
+settings is nobody whom a certificate may name: who that is would be decided by whoever the CA gives names to.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from urllib.parse import unquote
 
 from tidelog_broker.core.security.permissions import Permissions, check_principal
 from tidelog_broker.core.security.session import Session
+from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.settings import SettingsError
 
@@ -67,28 +69,46 @@ class Certificates:
     Args:
         rules: as the settings have them.
         permissions: what principals may do.
+        admin: whom no certificate may name.
 
     Raises:
-        SettingsError: one is no rule.
+        SettingsError: one is no rule, or is about the administrator.
     """
 
-    def __init__(self, rules: Sequence[str], permissions: Permissions) -> None:
+    def __init__(self, rules: Sequence[str], permissions: Permissions, *, admin: str) -> None:
         self._rules = [rule_of(text) for text in rules]
+        for rule, text in zip(self._rules, rules, strict=True):
+            if rule.principal == admin:
+                raise SettingsError(
+                    f"cert_principals: {text!r}: a certificate does not make the administrator of the settings "
+                    f"({admin!r}): name another principal, and give it rights (tidelog acl grant)"
+                )
         self._permissions = permissions
+        self._admin = admin
 
     def session_of(self, shown: Mapping[str, Any] | None) -> Session | None:
         """Return the session of who has shown a certificate that was verified; None where it makes nobody.
 
         It ends with the certificate. `shown` is as `ssl.SSLObject.getpeercert` returns it; None: none was shown.
+
+        Raises:
+            ProtocolError: UNAUTHENTICATED, the certificate names the administrator.
         """
         if not shown:
             return None
         for rule in self._rules:
             for name in _names(shown, rule.kind):
                 principal = rule.principal_of(name)
-                if principal is not None and _may_be(principal):
-                    ends_us = int(ssl.cert_time_to_seconds(shown["notAfter"])) * 1_000_000
-                    return Session(self._permissions, principal, expires_us=ends_us)
+                if principal is None or not _may_be(principal):
+                    continue
+                if principal == self._admin:
+                    raise ProtocolError(
+                        pb.UNAUTHENTICATED,
+                        "a certificate does not make the administrator of the settings: give rights to another "
+                        "principal; the administrator shows a key of admin_key_file",
+                    )
+                ends_us = int(ssl.cert_time_to_seconds(shown["notAfter"])) * 1_000_000
+                return Session(self._permissions, principal, expires_us=ends_us)
         return None
 
 

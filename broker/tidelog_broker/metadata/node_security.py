@@ -52,7 +52,7 @@ class NodeSecurity:
         """Of callers of gateways; a node of a cluster goes by the cluster's secret as soon as it has it."""
         self.sealed_logins = SealedLogins(secrets.token_bytes(32))
         """Of the same, while they prove their passwords."""
-        self.certificates = Certificates(settings.cert_principals, self.registry.permissions)
+        self.certificates = Certificates(settings.cert_principals, self.registry.permissions, admin=settings.admin)
         """Makes principals of certificates."""
         self.authenticator = self._make_authenticator()
         """Finds out who clients are; None where nobody asks them."""

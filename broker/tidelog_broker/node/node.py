@@ -16,7 +16,8 @@ from typing import Final
 
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.life import Life
-from tidelog_broker.base.management import Management
+from tidelog_broker.base.management import Answers
+from tidelog_broker.base.metrics_guard import MetricsGuard
 from tidelog_broker.broker import Broker, ClusterMaker, open_broker
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.groups.expiry import Expiry
@@ -35,6 +36,7 @@ from tidelog_broker.server.server import Server
 from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.node.node_dir import NodeDir
+from tidelog_broker.wire.management_port import Management
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -177,10 +179,11 @@ class Node:
         await reboot_note.note_reboot(self.dir, broker.disk.fs, broker.threads.io, broker.partitions.noted)
 
     def _start_management(self) -> None:
-        tls = self.broker.tls
-        self._management = Management(
-            self.life.health, self.broker.metrics.registry, tls=tls.server if tls.is_on else None
-        )
+        broker, tls = self.broker, self.broker.tls
+        guard = MetricsGuard.of(self.settings)
+        broker.tasks.spawn(guard.follow(broker.threads.secrets), "following the tokens for metrics")
+        answers = Answers(self.life.health, broker.metrics.registry, guard)
+        self._management = Management(answers, broker.metrics, tls=tls.server if tls.is_on else None)
         self.management_port = self._management.start(self.settings.management_host, self.settings.management_port)
 
     def _nodes_changed(self) -> None:

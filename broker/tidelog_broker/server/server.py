@@ -15,7 +15,6 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
-from tidelog_broker.base.seldom import SeldomLog
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
 from tidelog_broker.core.security.quotas import counted_address
@@ -44,6 +43,7 @@ from tidelog_broker.wire.strangers import Strangers
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import encode_frame
+from tidelog_proto.seldom import SeldomLog
 from tidelog_proto.tls_entrance import TlsEntrance
 from tidelog_proto.tls_stream import TlsError
 
@@ -158,7 +158,7 @@ class Server:
 
     def _not_encrypted(self, error: TlsError) -> None:
         self.metrics.tls_failed.inc()
-        self._seldom.info("a connection in TLS did not come about: %s", error)
+        self._seldom.say("a connection in TLS did not come about: %s", error)
 
     async def stop_listening(self) -> None:
         """Take no new connections."""

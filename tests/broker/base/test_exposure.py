@@ -24,11 +24,25 @@ def settings_of(**told: Any) -> NodeSettings:
         {"host": "localhost", "management_host": "::1"},
         {"host": "127.0.0.2"},
         {"host": "0.0.0.0"} | SAFE,
-        {"management_host": "0.0.0.0", "tls_cert_file": "node.pem"},
+        {"management_host": "0.0.0.0", "tls_cert_file": "node.pem", "management_token_file": "metrics.token"},
     ],
 )
-def test_what_nobody_else_reaches_or_is_protected_may_start(told: dict[str, Any]) -> None:
+def test_what_nobody_else_reaches_or_is_protected_may_start(
+    told: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     check_exposure(settings_of(**told))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("told", [{"tls_cert_file": "node.pem"}, {"host": "0.0.0.0"} | SAFE])
+def test_metrics_that_nobody_gets_are_told_with_what_to_set(
+    told: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    check_exposure(settings_of(management_host="0.0.0.0", **told))
+    (line,) = caplog.messages
+    assert "at 0.0.0.0, and management_token_file is not set: everybody gets /livez and /readyz, and nobody" in line
+    named = [word for word in line.split() if word.startswith("TIDELOG_NODE_")]
+    assert [word.strip(",").removeprefix("TIDELOG_NODE_").lower() for word in named] == ["management_token_file"]
 
 
 @pytest.mark.parametrize(

@@ -1,69 +1,22 @@
+"""What the management port says; how it is asked is tested with the port, in tests/broker/wire."""
+
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import http.client
+import gzip
 import json
-import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.authority import Authority
-from tests.broker.peer import Peer, batch
 
-from tidelog_broker.base import management as management_module
-from tidelog_broker.base.management import Health, Management, State
+from tidelog_broker.base.management import Answers, Health, State
 from tidelog_broker.base.metrics import NodeMetrics
-from tidelog_broker.node.node import Node
-from tidelog_proto.tls_files import TlsFiles, client_context, server_context
+from tidelog_broker.base.metrics_guard import MetricsGuard
 
-
-def get(port: int, path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        return response.status, response.read().decode()
-    finally:
-        connection.close()
-
-
-def test_it_speaks_tls_and_a_caller_who_says_nothing_holds_up_nobody(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    files = Authority(tmp_path).files("node", "a")
-    context = server_context(files)
-    health = Health()
-    health.state = "running"
-    management = Management(health, NodeMetrics().registry, tls=lambda: context)
-    port = management.start("127.0.0.1", 0)
-    believing = client_context(TlsFiles(ca=files.ca))
-    try:
-        with socket.create_connection(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)) as plain:
-            plain.sendall(b"GET /livez HTTP/1.1\r\n\r\n")
-            plain.settimeout(10)
-            with contextlib.suppress(ConnectionError):
-                assert not plain.recv(100).startswith(b"HTTP")
-            secure = http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=believing)
-            secure.request("GET", "/readyz")
-            assert secure.getresponse().status == 200
-            secure.close()
-    finally:
-        management.stop()
-    assert capfd.readouterr().err == "", "nobody's slip fills the log"
-
-
-async def test_a_running_node_is_live_ready_and_counted(node: Node, peer: Peer) -> None:
-    topic = await peer.create()
-    await peer.publish(topic.topic_id, batch(b"a", b"b"))
-    port = node.management_port
-    assert await asyncio.to_thread(get, port, "/livez") == (200, '{"status": "live"}')
-    assert await asyncio.to_thread(get, port, "/readyz") == (200, '{"status": "running"}')
-    status, page = await asyncio.to_thread(get, port, "/metrics")
-    assert status == 200
-    assert 'tidelog_high_watermark_offset{partition="0",topic="t"} 2.0' in page
-    assert 'tidelog_requests_total{kind="publish"} 1.0' in page
-    assert (await asyncio.to_thread(get, port, "/else"))[0] == 404
+OPEN = MetricsGuard(None, is_open=True)
+CLOSED = MetricsGuard(None, is_open=False)
+TOKEN = "a-token-of-sixteen"
 
 
 @pytest.fixture
@@ -71,49 +24,121 @@ def health() -> Health:
     return Health()
 
 
+@pytest.fixture
+def guarded(tmp_path: Path) -> MetricsGuard:
+    file = tmp_path / "metrics.token"
+    file.touch(mode=0o600)
+    file.write_text(TOKEN)
+    return MetricsGuard(file, is_open=False)
+
+
+class Said:
+    """An answer, taken apart."""
+
+    def __init__(self, answer: bytes | Callable[[], bytes]) -> None:
+        self.whole = answer if isinstance(answer, bytes) else answer()
+        head, _, self.body = self.whole.partition(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        self.status = int(first.split(" ")[1])
+        assert first.startswith("HTTP/1.1 ")
+        self.headers = {name: value for name, _, value in (line.partition(": ") for line in lines)}
+        assert self.headers["Connection"] == "close"
+
+    def json(self) -> Any:
+        assert int(self.headers["Content-Length"]) == len(self.body)
+        return json.loads(self.body)
+
+
+def ask(health: Health, head: bytes, guard: MetricsGuard = OPEN, metrics: NodeMetrics | None = None) -> Said:
+    return Said(Answers(health, (metrics or NodeMetrics()).registry, guard).answer(head))
+
+
+def get(path: str, *headers: str) -> bytes:
+    return "\r\n".join([f"GET {path} HTTP/1.1", *headers, "", ""]).encode("latin-1")
+
+
 @pytest.mark.parametrize("state", ["starting", "stopping", "failed"])
 def test_a_node_that_does_not_serve_is_not_ready(health: Health, state: State) -> None:
-    management = Management(health, NodeMetrics().registry)
-    port = management.start("127.0.0.1", 0)
-    try:
-        health.state = state
-        assert get(port, "/readyz") == (503, json.dumps({"status": state}))
-        assert get(port, "/livez")[0] == 200
-    finally:
-        management.stop()
+    health.state = state
+    readiness = ask(health, get("/readyz"))
+    assert (readiness.status, readiness.json()) == (503, {"status": state})
+    assert ask(health, get("/livez")).status == 200
 
 
-def test_a_node_without_a_quorum_is_ready_and_says_what_it_lacks(health: Health) -> None:
-    management = Management(health, NodeMetrics().registry)
-    port = management.start("127.0.0.1", 0)
-    try:
-        health.state = "running"
-        health.no_quorum = [f"t/{number}" for number in range(30)]
-        status, said = get(port, "/readyz")
-        assert status == 200
-        named = [f"t/{number}" for number in range(20)]
-        assert json.loads(said) == {"status": "running", "no_quorum": 30, "no_quorum_partitions": named}
-    finally:
-        management.stop()
+def test_a_node_without_a_quorum_is_ready_and_says_what_it_lacks(health: Health, guarded: MetricsGuard) -> None:
+    health.state = "running"
+    health.no_quorum = [f"t/{number}" for number in range(30)]
+    named = {"status": "running", "no_quorum": 30, "no_quorum_partitions": [f"t/{number}" for number in range(20)]}
+    unnamed = {"status": "running", "no_quorum": 30}
+    shown = get("/readyz", f"Authorization: Bearer {TOKEN}")
+    for head, guard, said in (
+        (get("/readyz"), OPEN, named),
+        (get("/readyz"), CLOSED, unnamed),
+        (get("/readyz"), guarded, unnamed),
+        (shown, guarded, named),
+    ):
+        answer = ask(health, head, guard)
+        assert (answer.status, answer.json()) == (200, said)
 
 
-async def test_a_stuck_loop_is_told_by_another_thread(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop is stuck for as long as this test does not await."""
-    monkeypatch.setattr(management_module, "HEARTBEAT_MS_MAX", 0)
-    assert get(node.management_port, "/livez") == (503, '{"status": "stuck"}')
-    assert get(node.management_port, "/readyz")[0] == 503
-    monkeypatch.undo()
-    node.life.health.beat()
-    assert get(node.management_port, "/livez")[0] == 200
+def test_metrics_are_for_those_whom_the_guard_lets_see_them(health: Health, guarded: MetricsGuard) -> None:
+    metrics = NodeMetrics()
+    metrics.throttled_seconds.labels("somebody").inc()
+    shown = f"authorization: bearer {TOKEN}"
+    assert b'caller="somebody"' in ask(health, get("/metrics"), OPEN, metrics).body
+    assert b'caller="somebody"' in ask(health, get("/metrics", shown), guarded, metrics).body
+    closed = ask(health, get("/metrics", shown), CLOSED, metrics)
+    assert closed.status == 403
+    assert "set management_token_file" in closed.json()["status"]
+    for head in (get("/metrics"), get("/metrics?x=1"), get("http://a/metrics"), get("/metrics", shown + "x")):
+        refused = ask(health, head, guarded, metrics)
+        assert refused.status == 401
+        assert refused.headers["WWW-Authenticate"].startswith("Bearer")
+        assert b"somebody" not in refused.whole
+        for path in (b"/livez", b"/readyz"):
+            assert ask(health, head.replace(b"/metrics", path), guarded).status == (200 if path == b"/livez" else 503)
 
 
-def test_the_port_is_free_again_after_stop(health: Health) -> None:
-    management = Management(health, NodeMetrics().registry)
-    port = management.start("127.0.0.1", 0)
-    with pytest.raises(OSError, match=r"(?i)in use"):
-        Management(health, NodeMetrics().registry).start("127.0.0.1", port)
-    management.stop()
-    again = Management(health, NodeMetrics().registry)
-    assert again.start("127.0.0.1", port) == port
-    again.stop()
-    Management(health, NodeMetrics().registry).stop()
+def test_a_page_is_what_the_asker_takes(health: Health) -> None:
+    packed = ask(health, get("/metrics", "Accept-Encoding: gzip"))
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert b"tidelog_records_in_total" in gzip.decompress(packed.body)
+    assert int(packed.headers["Content-Length"]) == len(packed.body)
+    openmetrics = ask(health, get("/metrics", "Accept: application/openmetrics-text; version=1.0.0"))
+    assert openmetrics.headers["Content-Type"].startswith("application/openmetrics-text")
+    assert openmetrics.body.endswith(b"# EOF\n")
+    assert ask(health, get("/metrics")).headers["Content-Type"].startswith("text/plain")
+    one = ask(health, get("/metrics?name[]=tidelog_connections")).body
+    assert b"tidelog_connections" in one
+    assert b"tidelog_bytes_in_total" not in one
+
+
+def test_other_methods_ask_for_health_and_not_for_metrics(health: Health) -> None:
+    for path in ("/livez", "/metrics"):
+        head = ask(health, get(path).replace(b"GET", b"HEAD"))
+        assert (head.status, head.body) == (200, b"")
+        assert int(head.headers["Content-Length"]) > 0
+    assert ask(health, get("/livez").replace(b"GET", b"OPTIONS")).status == 200
+    posted = ask(health, get("/metrics").replace(b"GET", b"POST"))
+    assert (posted.status, posted.headers["Allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /livez HTTP/1.0\n\n", 200),
+        (b"GET /livez?why HTTP/1.1\r\nHost: a\r\n\r\n", 200),
+        (b"GET /else HTTP/1.1\r\n\r\n", 404),
+        (b"GET // HTTP/1.1\r\n\r\n", 404),
+        (b"GET http://[/livez HTTP/1.1\r\n\r\n", 400),
+        (b"GET /livez\r\n\r\n", 400),
+        (b"GET /livez HTTP/2\r\n\r\n", 400),
+        (b"GET  /livez HTTP/1.1\r\n\r\n", 400),
+        (b" /livez HTTP/1.1\r\n\r\n", 400),
+        (b"GET /livez HTTP/1.1\r\nno header\r\n\r\n", 400),
+        (b"\xff\x00\xfe\r\n\r\n", 400),
+        (b"\r\n\r\n", 400),
+    ],
+)
+def test_what_is_no_request_is_told_so(health: Health, head: bytes, status: int) -> None:
+    assert ask(health, head).status == status

@@ -6,6 +6,8 @@ import pytest
 
 from tidelog_broker.core.security.permissions import Permissions
 from tidelog_broker.metadata.certificates import Certificates, rule_of
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
 from tidelog_proto.settings import SettingsError
 
 ENDS = "Jan  5 09:34:43 2038 GMT"
@@ -17,7 +19,7 @@ SHOWN: dict[str, Any] = {
 
 
 def principal_by(*rules: str, shown: dict[str, Any] | None = SHOWN) -> str | None:
-    session = Certificates(rules, Permissions()).session_of(shown)
+    session = Certificates(rules, Permissions(), admin="root").session_of(shown)
     return None if session is None else session.principal
 
 
@@ -40,7 +42,7 @@ def test_a_name_makes_a_principal(rule: str, principal: str | None) -> None:
 
 def test_the_first_rule_that_fits_counts_and_the_session_ends_with_the_certificate() -> None:
     assert principal_by("dns:other=x", "cn:*=first", "uri:*=second") == "first"
-    session = Certificates(["cn:*=*"], Permissions()).session_of(SHOWN)
+    session = Certificates(["cn:*=*"], Permissions(), admin="root").session_of(SHOWN)
     assert session is not None
     assert session.expires_us == 2_146_296_883_000_000 - 2_146_296_883_000_000 % 1_000_000
     assert session.identity == ""
@@ -54,6 +56,27 @@ def test_what_is_nobody_makes_nobody() -> None:
         assert principal_by("cn:*=*", shown={"subject": ((("commonName", name),),), "notAfter": ENDS}) is None
     escaped = {"subjectAltName": (("URI", "tidelog:client:role%3Aadmins"),), "notAfter": ENDS}
     assert principal_by("uri:tidelog:client:*=*", shown=escaped) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "shown"),
+    [
+        ("cn:*=*", {"subject": ((("commonName", "root"),),)}),
+        ("cn:*=ro*", {"subject": ((("commonName", "ot"),),)}),
+        ("uri:tidelog:client:*=*", {"subjectAltName": (("URI", "tidelog:client:root"),)}),
+        ("uri:tidelog:client:*=*", {"subjectAltName": (("URI", "tidelog:client:%72oot"),)}),
+    ],
+)
+def test_the_administrator_is_nobody_whom_a_certificate_makes(rule: str, shown: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError, match="does not make the administrator") as refused:
+        principal_by(rule, "cn:*=another", shown=shown | {"notAfter": ENDS})
+    assert refused.value.code == pb.UNAUTHENTICATED
+
+
+def test_a_rule_that_names_the_administrator_is_refused_at_the_start() -> None:
+    with pytest.raises(SettingsError, match="'cn:ops=root': a certificate does not make the administrator"):
+        Certificates(["cn:*=*", "cn:ops=root"], Permissions(), admin="root")
+    assert principal_by("cn:ann=admin") == "admin", "who is called otherwise in the settings is anybody"
 
 
 @pytest.mark.parametrize("text", ["", "cn", "cn:x", "cn:=x", "cn:x=", "name:x=y", "cn:*x*=y", "cn:x=*"])

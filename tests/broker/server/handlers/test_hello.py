@@ -76,6 +76,20 @@ async def test_a_certificate_makes_a_principal_and_ends_its_session(
     await settled(lambda: not node.server.connections, "a connection stays")
 
 
+async def test_no_certificate_makes_the_administrator(stand: Stand, key_file: Path, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    files, admin = authority.files("node", "a"), authority.files("client", "admin")
+    encrypted = {"tls_cert_file": files.cert, "tls_key_file": files.key, "tls_ca_file": files.ca}
+    node = await stand.start(auth="required", admin_key_file=key_file, **encrypted)
+    tls = Tls(str(admin.ca), str(admin.cert), str(admin.key))
+    async with Client(f"127.0.0.1:{node.port}", tls=tls) as pretender:
+        with pytest.raises(UnauthenticatedError, match="a certificate does not make the administrator"):
+            await pretender.create_topic("t")
+    assert counted(node, "tidelog_unauthenticated_total") == 1
+    async with Client(f"127.0.0.1:{node.port}", tls=tls, api_key=ADMIN) as keyed:
+        await keyed.create_topic("t")
+
+
 async def test_the_session_of_a_certificate_that_ends_is_over(
     stand: Stand, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
