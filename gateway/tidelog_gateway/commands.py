@@ -35,16 +35,26 @@ def gateway(
         str | None,
         typer.Option(help="callers: each request shows who sends it. none: the gateway's own key is everybody's."),
     ] = None,
+    allowed_hosts: Annotated[
+        str | None,
+        typer.Option(help="Names by which it may be asked, separated by commas.", show_default="addresses, localhost"),
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file; its table `gateway` counts.")] = None,
 ) -> None:
     """Serve HTTP and WebSocket in front of a cluster; prints one JSON line when ready."""
-    nodes = None if bootstrap is None else [part.strip() for part in bootstrap.split(",") if part.strip()]
     try:
         settings = load_settings(
             GatewaySettings,
             "gateway",
             config,
-            {"bootstrap": nodes, "host": host, "http_port": http_port, "insecure": insecure or None, "auth": auth},
+            {
+                "bootstrap": _listed(bootstrap),
+                "host": host,
+                "http_port": http_port,
+                "insecure": insecure or None,
+                "auth": auth,
+                "allowed_hosts": _listed(allowed_hosts),
+            },
         )
         _check_exposure(settings)
     except SettingsError as error:
@@ -67,6 +77,10 @@ def gateway(
         where = f"{settings.host}:{settings.http_port}"
         typer.echo(f"tidelog gateway: cannot listen on {where}: {error.strerror}{hint}", err=True)
         raise typer.Exit(1) from error
+
+
+def _listed(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _check_exposure(settings: GatewaySettings) -> None:

@@ -109,6 +109,12 @@ class GatewaySettings(BaseModel):
         description="Origins of pages besides the gateway's own that may open a WebSocket, change something and see "
         "answers (CORS); * allows every page.",
     )
+    allowed_hosts: list[Address] = Field(
+        default=[],
+        description="Names by which this gateway may be asked over plain HTTP with auth = none, besides addresses, "
+        "localhost, the machine's name, `host` and the hosts of allowed_origins; other names get 421, as a page of "
+        "the web may have given them to it. * allows every name.",
+    )
     ws_connections_max: int = Field(default=2000, ge=1, description="Open WebSockets; past it close code 4429.")
     ws_subscriptions_max: int = Field(default=64, ge=1, le=4096, description="Subscriptions of one WebSocket.")
     ws_publishes_max: int = Field(

@@ -50,7 +50,9 @@ def test_others_are_let_in_with_tls_or_on_purpose(app: typer.Typer, monkeypatch:
     assert refused.exit_code == 2
     assert "without encryption and without asking who comes" in refused.output
     assert len(refused.output.strip().splitlines()) == 4
-    assert CliRunner().invoke(app, ["gateway", "--host", "0.0.0.0", "--insecure"]).exit_code == 0
+    named = ["--insecure", "--allowed-hosts", "gateway, api.example"]
+    assert CliRunner().invoke(app, ["gateway", "--host", "0.0.0.0", *named]).exit_code == 0
+    assert served[0].allowed_hosts == ["gateway", "api.example"]
     monkeypatch.setenv("TIDELOG_GATEWAY_TLS_CERT_FILE", "gateway.pem")
     assert "at 0.0.0.0, without asking who comes" in CliRunner().invoke(app, ["gateway", "--host", "0.0.0.0"]).output
     monkeypatch.setenv("TIDELOG_GATEWAY_AUTH", "callers")

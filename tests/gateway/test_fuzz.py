@@ -78,7 +78,7 @@ METHODS = st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPT
 def opened() -> tuple[FakeLog, Any]:
     log = FakeLog()
     log.logs["t"] = [[], []]
-    return log, create_app(GatewaySettings(fetch_wait_ms_max=0), opener=opener(log))
+    return log, create_app(GatewaySettings(fetch_wait_ms_max=0, allowed_hosts=["g"]), opener=opener(log))
 
 
 @FUZZED
