@@ -64,6 +64,9 @@ PATHS = st.sampled_from(
         "/v1/topics/{}/offsets",
         "/v1/topics/{}/partitions/{}/offsets",
         "/v1/groups/{}/offsets",
+        "/v1/api-keys",
+        "/v1/api-keys/{}",
+        "/v1/rules",
         "/docs/assets/{}",
         "/{}",
     ]
