@@ -84,6 +84,10 @@ def test_the_gateway_knows_every_node_and_has_no_volume_of_its_own(tmp_path: Pat
     assert list_of("gateway", "tmpfs") == ["/data"]
 
 
+def test_other_services_may_ask_the_gateway_by_its_name() -> None:
+    assert value_of("gateway", "--allowed-hosts") == "gateway"
+
+
 def test_it_names_the_files_that_the_nodes_find_in_their_volume(tmp_path: Path) -> None:
     found_in(tmp_path)
     for name in NODES:

@@ -53,7 +53,7 @@ class ApiKeyFile:
         """Return the key.
 
         Raises:
-            InvalidRequestError: the file cannot be read.
+            InvalidRequestError: the file cannot be read, or everybody may read or change it.
         """
         return self._file.text()
 

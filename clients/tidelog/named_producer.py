@@ -25,6 +25,9 @@ from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import EPOCHS_PER_INSTANCE, PRODUCER_EPOCH_MAX, PRODUCER_NAME_BYTES_MAX
 
+BEGUN_PER_REQUEST: Final = 256
+"""Partitions that are asked to take an epoch together. In each something is synced to disk, and where nothing was before,
+files are made first: some 10 ms each on a slow disk, and a request must be answered in time."""
 TRIES: Final = 16
 """How often other instances may begin while this one does."""
 TRIES_PER_PIECE: Final = 256
@@ -164,7 +167,7 @@ class Instance:
             TidelogError: some partition did not take it.
         """
         newest, repeated = epoch, False
-        for numbers in in_requests(list(partitions)):
+        for numbers in in_requests(list(partitions), BEGUN_PER_REQUEST):
             entries = [
                 pb.ProducerBeginEntry(
                     topic_id=topic_id,

@@ -34,10 +34,10 @@ PageT = TypeVar("PageT", bound=_TopicPage)
 EntryT = TypeVar("EntryT")
 
 
-def in_requests(entries: list[EntryT]) -> Iterator[list[EntryT]]:
-    """Yield what a request each may name, in order; nothing of nothing."""
-    for start in range(0, len(entries), ENTRIES_PER_REQUEST_MAX):
-        yield entries[start : start + ENTRIES_PER_REQUEST_MAX]
+def in_requests(entries: list[EntryT], most: int = ENTRIES_PER_REQUEST_MAX) -> Iterator[list[EntryT]]:
+    """Yield what a request each may name, `most` at a time, in order; nothing of nothing."""
+    for start in range(0, len(entries), most):
+        yield entries[start : start + most]
 
 
 class Gathered:

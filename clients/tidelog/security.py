@@ -141,6 +141,15 @@ class Security:
         """Let a key be none any more; connections that have shown it end within a second."""
         await self._change(pb.SecurityChange(revoke_key=key_id))
 
+    async def key_page(self, *, after: str = "") -> tuple[list[KeyInfo], str]:
+        """Return up to 1,000 keys, without their secrets, and what to give as `after` for those behind them.
+
+        Args:
+            after: "" for the first page, else what the page before has told. "" in the end: there are no more.
+        """
+        reply = await self._page(pb.SecurityList.KEYS, after)
+        return [*map(_key, reply.keys)], reply.last
+
     async def api_keys(self) -> list[KeyInfo]:
         """Return all keys, without their secrets."""
         found: list[KeyInfo] = []
@@ -207,6 +216,11 @@ class Security:
     async def revoke(self, rule_id: str) -> None:
         """Remove a rule."""
         await self._change(pb.SecurityChange(revoke_rule=rule_id))
+
+    async def rule_page(self, *, after: str = "") -> tuple[list[AccessRule], str]:
+        """Return up to 1,000 rules, and what to give as `after` for those behind them; see `key_page`."""
+        reply = await self._page(pb.SecurityList.RULES, after)
+        return [*map(_rule, reply.rules)], reply.last
 
     async def rules(self) -> list[AccessRule]:
         """Return all rules."""
@@ -297,13 +311,16 @@ class Security:
         frame = await self._router.call_any(partial(repeated, envelope), repeatable=False)
         return frame.envelope.security_change_reply
 
-    async def _pages(self, what: pb.SecurityList.What) -> AsyncIterator[pb.SecurityListReply]:
+    async def _page(self, what: pb.SecurityList.What, after: str) -> pb.SecurityListReply:
         self._check_usable()
+        envelope = pb.Envelope(security_list=pb.SecurityList(what=what, after=after))
+        frame = await self._router.call_any(partial(repeated, envelope), repeatable=True)
+        return frame.envelope.security_list_reply
+
+    async def _pages(self, what: pb.SecurityList.What) -> AsyncIterator[pb.SecurityListReply]:
         after = ""
         while True:
-            envelope = pb.Envelope(security_list=pb.SecurityList(what=what, after=after))
-            frame = await self._router.call_any(partial(repeated, envelope), repeatable=True)
-            reply = frame.envelope.security_list_reply
+            reply = await self._page(what, after)
             yield reply
             if not reply.last:
                 return

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from tidelog.errors import InvalidRequestError, UnauthenticatedError
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.secret_modes import complaint_about
 
 
 class Shown(Protocol):
@@ -72,7 +73,7 @@ class SecretFile:
         path: of the file.
         what: is in it, for messages.
         chars_max: what counts of it.
-        kept: the secret as it was; it counts while the file is not to be had.
+        kept: the secret as it was; it counts while the file is not to be had, or open to everybody.
     """
 
     def __init__(self, path: str | os.PathLike[str], what: str, chars_max: int, kept: str = "") -> None:
@@ -85,7 +86,7 @@ class SecretFile:
         """Return the secret.
 
         Raises:
-            InvalidRequestError: the file cannot be read.
+            InvalidRequestError: the file cannot be read, or everybody may read or change it.
         """
         try:
             return text_of(self._path, self._what, self._chars_max) or self._kept
@@ -107,10 +108,14 @@ def text_of(path: Path, what: str, chars_max: int) -> str:
     """Return what stands in a file of a secret, without spaces and line ends around it.
 
     Raises:
-        InvalidRequestError: it cannot be read.
+        InvalidRequestError: it cannot be read, or everybody may read or change it.
     """
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(chars_max + 1).strip()
+            complaint = complaint_about(file.fileno(), path, f"the {what}")
+            text = file.read(chars_max + 1).strip()
     except OSError as error:
         raise InvalidRequestError(f"cannot read the {what} in {path}: {error.strerror}") from error
+    if complaint:
+        raise InvalidRequestError(complaint)
+    return text

@@ -29,6 +29,10 @@ class Security:
         """See `tidelog.security.Security.revoke_key`."""
         self._thread.run(lambda: self._security.revoke_key(key_id))
 
+    def key_page(self, *, after: str = "") -> tuple[list[KeyInfo], str]:
+        """See `tidelog.security.Security.key_page`."""
+        return self._thread.run(lambda: self._security.key_page(after=after))
+
     def api_keys(self) -> list[KeyInfo]:
         """See `tidelog.security.Security.api_keys`."""
         return self._thread.run(self._security.api_keys)
@@ -56,6 +60,10 @@ class Security:
     def revoke(self, rule_id: str) -> None:
         """See `tidelog.security.Security.revoke`."""
         self._thread.run(lambda: self._security.revoke(rule_id))
+
+    def rule_page(self, *, after: str = "") -> tuple[list[AccessRule], str]:
+        """See `tidelog.security.Security.rule_page`."""
+        return self._thread.run(lambda: self._security.rule_page(after=after))
 
     def rules(self) -> list[AccessRule]:
         """See `tidelog.security.Security.rules`."""

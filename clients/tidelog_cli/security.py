@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Final, cast
 
 import typer
@@ -36,6 +40,10 @@ ResourceArgument = Annotated[
         show_default=False,
     ),
 ]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Keep the key in a new file that only you may read.", show_default=False),
+]
 _DAY_US: Final = 24 * 3600 * 1_000_000
 
 
@@ -59,14 +67,14 @@ def register_rules(app: typer.Typer) -> None:
     app.add_typer(acl_app, name="acl")
 
 
-def new() -> None:
-    """Make a key for a node's admin_key_file, without asking anybody: `tidelog key new > admin.key`."""
-    typer.echo(new_key().text)
-    if not sys.stdout.isatty():
+def new(*, out: OutOption = None) -> None:
+    """Make a key for a node's admin_key_file, without asking anybody: `tidelog key new --out admin.key`."""
+    with _kept_in(out) as keep:
+        keep(new_key().text)
+    if not sys.stdout.isatty() or out is not None:
+        mode = "" if out is not None else "chmod 600 the file; "
         typer.echo(
-            'chmod 600 the file; the node: auth = "required", admin_key_file = FILE; '
-            "clients: TIDELOG_API_KEY_FILE=FILE",
-            err=True,
+            f'{mode}the node: auth = "required", admin_key_file = FILE; clients: TIDELOG_API_KEY_FILE=FILE', err=True
         )
 
 
@@ -76,22 +84,48 @@ def create(
     role: Annotated[list[str] | None, typer.Option(help="A role of the principal; may be repeated.")] = None,
     days: Annotated[int | None, typer.Option(min=1, help="It expires after so many days; never unless given.")] = None,
     note: Annotated[str, typer.Option(help="What it is for.")] = "",
+    out: OutOption = None,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Make an API key and print it: it is shown this once."""
+    """Make an API key and print it, or keep it in a file: it is shown this once."""
     expires_us = None if days is None else time.time_ns() // 1000 + days * _DAY_US
 
     async def work(client: Client) -> NewKey:
         return await client.security.create_key(principal, roles=role or (), expires_us=expires_us, note=note)
 
-    made = with_client(bootstrap, work)
+    with _kept_in(out) as keep:  # there is a file before there is a key that would be lost without one
+        made = with_client(bootstrap, work)
+        if out is not None or not as_json:
+            keep(made.api_key)
     if as_json:
-        print_json({"api_key": made.api_key} | asdict(made.info))
-        return
-    typer.echo(made.api_key)
-    if sys.stderr.isatty():
+        print_json(({} if out is not None else {"api_key": made.api_key}) | asdict(made.info))
+    elif out is not None:
+        typer.echo(f"the key {made.info.key_id} of {principal} is in {out}")
+    elif sys.stderr.isatty():
         typer.echo("It is shown this once: keep it in a file that only you may read.", err=True)
+
+
+@contextmanager
+def _kept_in(out: Path | None) -> Iterator[Callable[[str], None]]:
+    """Give what keeps a key: in a new file that nobody else can read at any moment, or on the standard output.
+
+    Raises:
+        CommandFailed: the file cannot be made, or there is one; where the block fails there is none in the end.
+    """
+    if out is None:
+        yield typer.echo
+        return
+    try:
+        descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise CommandFailed(f"cannot keep the key in {out}: {error.strerror}", 2) from error
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            yield lambda key: print(key, file=file)
+    except BaseException:
+        out.unlink(missing_ok=True)
+        raise
 
 
 def list_keys(*, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:

@@ -21,7 +21,7 @@ from starlette.routing import Match, Route
 from tidelog.callers import Identified
 from tidelog.client import Client
 from tidelog.errors import TidelogError
-from tidelog_gateway import deletion, docs_page, fetch, groups, keys, offsets, publish, service, topics
+from tidelog_gateway import access, deletion, docs_page, fetch, groups, keys, offsets, publish, service, topics
 from tidelog_gateway.answers import AnswersMiddleware
 from tidelog_gateway.authentication import AuthenticationMiddleware
 from tidelog_gateway.callers import Callers, told
@@ -48,6 +48,7 @@ ROUTERS: Final = (
     deletion.router,
     offsets.router,
     groups.router,
+    access.router,
     service.router,
     docs_page.router,
 )

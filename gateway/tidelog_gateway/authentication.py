@@ -2,8 +2,8 @@
 
 Every path asks who the caller is, if the gateway is told to, but the few that are named here: a route that is added
 later asks, too, without a line. What belongs to no caller (an address with credentials in it, a page of another host
-that would change something) is refused in any case. A WebSocket is asked by its own route, as browsers can say who they
-are only in a message.
+that would change something, a name that is not the gateway's where it asks nobody) is refused in any case. A WebSocket
+is asked by its own route, as browsers can say who they are only in a message.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidelog_gateway.callers import Callers
 from tidelog_gateway.credentials import Shown, credentials_in, refuse_secrets_in, unauthenticated
+from tidelog_gateway.hosts import Hosts
 from tidelog_gateway.origins import refuse_foreign
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.request_ids import request_id_of
@@ -34,6 +35,7 @@ class AuthenticationMiddleware:
     def __init__(self, app: ASGIApp, settings: GatewaySettings) -> None:
         self.app = app
         self.settings = settings
+        self._hosts = Hosts(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection of the server."""
@@ -59,9 +61,10 @@ class AuthenticationMiddleware:
             Problem: it shows nothing, or is refused in any case.
         """
         refuse_secrets_in(scope["query_string"])
+        headers = Headers(scope=scope)
+        self._hosts.refuse_strange(headers, scope["path"])
         if scope["type"] == "websocket":
             return None
-        headers = Headers(scope=scope)
         if scope["method"] not in _READING:
             refuse_foreign(headers, self.settings.allowed_origins)
         if self._is_open(scope["path"]):

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from tidelog.credentials import API_KEY_FILE_VARIABLE, PASSWORD_FILE_VARIABLE, TOKEN_FILE_VARIABLE
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.core_files import leave_no_core_files
 from tidelog_proto.loopback import is_loopback
+from tidelog_proto.secret_modes import complaint_about_file
 from tidelog_proto.settings import SettingsError, load_settings
+
+_SECRET_FILES: Final = {
+    API_KEY_FILE_VARIABLE: "the API key",
+    TOKEN_FILE_VARIABLE: "the token",
+    PASSWORD_FILE_VARIABLE: "the password",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -35,18 +44,29 @@ def gateway(
         str | None,
         typer.Option(help="callers: each request shows who sends it. none: the gateway's own key is everybody's."),
     ] = None,
+    allowed_hosts: Annotated[
+        str | None,
+        typer.Option(help="Names by which it may be asked, separated by commas.", show_default="addresses, localhost"),
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file; its table `gateway` counts.")] = None,
 ) -> None:
     """Serve HTTP and WebSocket in front of a cluster; prints one JSON line when ready."""
-    nodes = None if bootstrap is None else [part.strip() for part in bootstrap.split(",") if part.strip()]
     try:
         settings = load_settings(
             GatewaySettings,
             "gateway",
             config,
-            {"bootstrap": nodes, "host": host, "http_port": http_port, "insecure": insecure or None, "auth": auth},
+            {
+                "bootstrap": _listed(bootstrap),
+                "host": host,
+                "http_port": http_port,
+                "insecure": insecure or None,
+                "auth": auth,
+                "allowed_hosts": _listed(allowed_hosts),
+            },
         )
         _check_exposure(settings)
+        _check_secrets()
     except SettingsError as error:
         typer.echo(f"tidelog gateway: {error}", err=True)
         raise typer.Exit(2) from error
@@ -69,6 +89,23 @@ def gateway(
         raise typer.Exit(1) from error
 
 
+def _check_secrets() -> None:
+    """Refuse to show what everybody on the machine may read.
+
+    Raises:
+        SettingsError: the file of a key, token or password is open to all.
+    """
+    for variable, what in _SECRET_FILES.items():
+        path = os.environ.get(variable)
+        complaint = complaint_about_file(Path(path), what) if path else ""
+        if complaint:
+            raise SettingsError(complaint)
+
+
+def _listed(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
 def _check_exposure(settings: GatewaySettings) -> None:
     """Refuse to let strangers in.
 
@@ -86,7 +123,7 @@ def _check_exposure(settings: GatewaySettings) -> None:
         f"others reach this gateway at {settings.host}, {' and '.join(lacks)}, so it does not start. Mend it with "
         "these lines (docs/security.md), or listen on 127.0.0.1, or say --insecure where strangers reach nothing:\n"
         "  tidelog certs init certs && tidelog certs issue certs server gateway --host HOST\n"
-        "  tidelog key create gateway > gateway.key && tidelog acl grant gateway impersonate cluster\n"
+        "  tidelog key create gateway --out gateway.key && tidelog acl grant gateway impersonate cluster\n"
         "  export TIDELOG_GATEWAY_TLS_CERT_FILE=certs/gateway.pem TIDELOG_GATEWAY_TLS_KEY_FILE=certs/gateway.key "
         "TIDELOG_GATEWAY_AUTH=callers TIDELOG_API_KEY_FILE=gateway.key"
     )

@@ -3,7 +3,7 @@
 uvicorn bounds neither how long a connection may take to send its head nor how many there are; a few thousand
 sockets that send a byte a minute hold its descriptors for ever. The deadline runs from the moment a
 connection is idle and begins to send until its head is whole, and again while the rest of a refused body is
-thrown away.
+thrown away. Who comes when there are too many takes the seat of one that only waits, see `seats.py`.
 
 The two places where uvicorn itself answers (a head that is no HTTP, too many connections) answer with a
 problem document here, like everything else.
@@ -25,12 +25,13 @@ from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.refusals import CONNECTION_LOG, refusal_bytes, tls_log
+from tidelog_gateway.seats import Seat, Seats
 from tidelog_proto.seldom import SeldomLog
 from tidelog_proto.tls_stream import SNIFFED_BYTES, begins_tls
 
 
 def bounded_protocol(
-    *, head_timeout_s: float, connections_max: int, incoming: Budget, outgoing: Outgoing, slow_timeout_s: float
+    *, head_timeout_s: float, seats: Seats, incoming: Budget, outgoing: Outgoing, slow_timeout_s: float
 ) -> type[asyncio.Protocol]:
     """Return a protocol class for `uvicorn.Config(http=…)` with these limits, and a way out for each connection."""
 
@@ -38,7 +39,7 @@ def bounded_protocol(
         pass
 
     Bounded.head_timeout_s = head_timeout_s
-    Bounded.connections_max = connections_max
+    Bounded.seats = seats
     Bounded.incoming = incoming
     Bounded.outgoing = outgoing
     Bounded.slow_timeout_s = slow_timeout_s
@@ -50,12 +51,13 @@ class BoundedProtocol(H11Protocol):
     """One HTTP connection. Use `bounded_protocol` to make a class with limits of its own."""
 
     head_timeout_s: float
-    connections_max: int
+    seats: Seats
     incoming: Budget
     outgoing: Outgoing
     slow_timeout_s: float
     tls_log: SeldomLog
     _head_timer: asyncio.TimerHandle | None = None
+    _seat: Seat | None = None
     _upgraded = False
     _first: bytes | None = b""
     """What has come before it is known that it is no TLS; None from then on."""
@@ -69,18 +71,19 @@ class BoundedProtocol(H11Protocol):
     ) -> None:
         self._outlet = Outlet(self.outgoing, self.slow_timeout_s)
         # Every request finds it in its scope, and so does the WebSocket that the connection may become.
-        state = {**app_state, "incoming": self.incoming, "outlet": self._outlet}
+        state = {**app_state, "incoming": self.incoming, "outlet": self._outlet, "leave_seat": self._leave_seat}
         super().__init__(config, server_state, state, _loop)
         self.logger = CONNECTION_LOG
         self.conn = StrictConnection(h11.SERVER)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a new connection, or answer 503 and close when there are too many."""
+        """Take a new connection, or answer 503 and close when there are too many that are at work."""
         super().connection_made(cast(asyncio.Transport, transport))
         if self.transport.get_extra_info("sslcontext") is not None:
             self._first = None
         self._outlet.connected(self.transport)
-        if len(self.connections) > self.connections_max:
+        self._seat = self.seats.take(self.client[0] if self.client else "", self._give_way)
+        if self._seat is None:
             self._answer_and_close(
                 Problem(503, "overloaded", "this gateway has too many connections open: try again", retryable=True)
             )
@@ -101,12 +104,19 @@ class BoundedProtocol(H11Protocol):
             self._disarm()
         elif self._head_timer is None:
             self._arm()
+        self._tell_seat()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clock with the connection."""
         self._disarm()
+        self._leave_seat()
         self._outlet.lost()
         super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request of the connection, or handle the one that is here."""
+        super().on_response_complete()
+        self._tell_seat()
 
     def resume_writing(self) -> None:
         """Take the news that the client has taken most of what waited."""
@@ -142,6 +152,31 @@ class BoundedProtocol(H11Protocol):
     def _answering(self) -> bool:
         cycle: RequestResponseCycle | None = self.cycle  # uvicorn's annotation leaves out that there is none at first
         return cycle is not None and not cycle.response_complete
+
+    def _tell_seat(self) -> None:
+        """Say whether this connection waits for its client: for a head, or for more of a body."""
+        if self._seat is None or self.transport.is_closing():
+            return
+        is_body_coming = self.conn.their_state is h11.SEND_BODY
+        if not self._upgraded and (is_body_coming or not self._answering()):
+            self.seats.waits(self._seat, is_heard=is_body_coming)
+        else:
+            self.seats.works(self._seat)
+
+    def _leave_seat(self) -> None:
+        if self._seat is not None:
+            self.seats.leave(self._seat)
+
+    def _give_way(self) -> None:
+        """Close for somebody else. Who has sent something is told; an answer to nothing would be taken for the next."""
+        if self.conn.trailing_data[0] or (self._answering() and not self.cycle.response_started):
+            detail = "too many connections are open, and this one has kept the gateway waiting: send this again"
+            self._answer_and_close(Problem(503, "overloaded", detail, retryable=True))
+        else:
+            self._disarm()
+            self.transport.close()
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()  # it does not even take that
 
     def _arm(self) -> None:
         self._head_timer = self.loop.call_later(self.head_timeout_s, self._head_is_late)

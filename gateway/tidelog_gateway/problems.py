@@ -60,6 +60,7 @@ TITLES: Final[dict[int, str]] = {
     410: "The offset is gone",
     413: "The request is too large",
     415: "The media type is not supported",
+    421: "This is not the host that was asked for",
     422: "The request is not valid",
     429: "Too much at once",
     500: "The gateway failed",

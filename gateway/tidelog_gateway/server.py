@@ -25,6 +25,7 @@ from tidelog_gateway.http_protocol import bounded_protocol
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.pressing import PRESS_S
+from tidelog_gateway.seats import Seats
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.tls import GatewayTls
 from tidelog_gateway.websocket.frames import bounded_websocket
@@ -125,7 +126,7 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
     tls = GatewayTls.of(settings)
     protocol = bounded_protocol(
         head_timeout_s=settings.head_timeout_s,
-        connections_max=settings.connections_max,
+        seats=Seats(settings.connections_max, settings.address_connections_max),
         incoming=app.state.incoming,
         outgoing=app.state.outgoing,
         slow_timeout_s=settings.ws_slow_timeout_s,

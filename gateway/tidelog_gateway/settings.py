@@ -66,7 +66,18 @@ class GatewaySettings(BaseModel):
     stop_timeout_s: int = Field(
         default=10, ge=1, le=600, description="How long a stop waits for requests that are being answered."
     )
-    connections_max: int = Field(default=10_000, ge=1, description="Open connections, WebSockets included.")
+    connections_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Open connections, WebSockets included; past it those that only wait for their client give way, "
+        "and where there are none a new one gets 503.",
+    )
+    address_connections_max: int | None = Field(
+        default=None,
+        ge=0,
+        description="The same of one address, of which IPv6 has a /64; three quarters of connections_max unless given. "
+        "0: as many as there may be, for a gateway behind a proxy, whose address is everybody's.",
+    )
     body_bytes_max: int = Field(
         default=8 * MIB, ge=KIB, le=1024 * MIB, description="The largest body of a request; past it 413."
     )
@@ -108,6 +119,12 @@ class GatewaySettings(BaseModel):
         default=[],
         description="Origins of pages besides the gateway's own that may open a WebSocket, change something and see "
         "answers (CORS); * allows every page.",
+    )
+    allowed_hosts: list[Address] = Field(
+        default=[],
+        description="Names by which this gateway may be asked over plain HTTP with auth = none, besides addresses, "
+        "localhost, the machine's name, `host` and the hosts of allowed_origins; other names get 421, as a page of "
+        "the web may have given them to it. * allows every name.",
     )
     ws_connections_max: int = Field(default=2000, ge=1, description="Open WebSockets; past it close code 4429.")
     ws_subscriptions_max: int = Field(default=64, ge=1, le=4096, description="Subscriptions of one WebSocket.")

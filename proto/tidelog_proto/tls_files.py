@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog_proto.limits import MIB
+from tidelog_proto.secret_modes import complaint_about
 
 log = logging.getLogger(__name__)
 
@@ -210,15 +211,15 @@ def read_pem(path: Path, what: str, *, is_secret: bool = False) -> bytes:
     try:
         with open(path, "rb", opener=_at_once) as file:
             mode = os.fstat(file.fileno()).st_mode
+            complaint = complaint_about(file.fileno(), path, what) if is_secret else ""
             content = file.read(PEM_BYTES_MAX + 1) if stat.S_ISREG(mode) else None
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise TlsFilesError(f"cannot read {what} in {path}: {why}") from error
     if content is None:
         raise TlsFilesError(f"cannot read {what} in {path}: it is no regular file")
-    if is_secret and mode & stat.S_IRWXO:
-        open_to = f"{stat.S_IMODE(mode):03o}"
-        raise TlsFilesError(f"every user of this machine may use {what} in {path} (mode {open_to}): chmod 600 {path}")
+    if complaint:
+        raise TlsFilesError(complaint)
     if len(content) > PEM_BYTES_MAX:
         raise TlsFilesError(f"{what} in {path} has more than {PEM_BYTES_MAX} bytes")
     return content

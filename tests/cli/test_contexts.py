@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.authority import Authority
 from tests.cli.conftest import Cli
+from tests.private_files import keep_private
 
 PAGE = Path(__file__).parents[2] / "docs" / "contexts.md"
 SECRET = "tlk_0123456789abcdef_secret"
@@ -44,12 +45,12 @@ def test_an_address_goes_before_contexts_and_takes_no_credentials_along(named: C
 
 def test_contexts_are_listed_without_their_keys_and_removed(named: Cli, tmp_path: Path) -> None:
     file = tmp_path / "ann.key"
-    file.write_text(SECRET)
+    keep_private(file, SECRET)
     added = named("context", "add", "filed", "--bootstrap", "a:1,b:2", "--api-key-file", str(file))
     assert added.code == 0
     assert "kept in" in added.out
     token = tmp_path / "token"
-    token.write_text("a.b.c")
+    keep_private(token, "a.b.c")
     named("context", "add", "bearer", "--bootstrap", "a:1", "--token-file", str(token))
     assert str(token) in named("context", "list").out
     named("context", "remove", "bearer")
@@ -99,7 +100,7 @@ def test_what_is_wrong_is_told_and_keeps_nothing(named: Cli, tmp_path: Path) -> 
 
 def test_the_lines_of_the_page(named: Cli, node: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "billing.key").write_text(SECRET)
+    keep_private(tmp_path / "billing.key", SECRET)
     (block,) = re.findall(r"```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert named("context", "remove", "here").code == 0
     for line in block.strip().splitlines():

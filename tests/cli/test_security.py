@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
+from pathlib import Path
 
 from tests.cli.conftest import Cli
 
@@ -18,6 +21,30 @@ def test_a_key_is_made_shown_once_listed_and_revoked(cli: Cli) -> None:
     assert made.out.strip() not in listed
     assert cli("key", "revoke", key_id).code == 0
     assert key_id not in cli("key", "list").out
+
+
+def test_a_key_is_kept_in_a_new_file_that_nobody_else_can_read(cli: Cli, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        kept = cli("key", "create", "ann", "--out", str(tmp_path / "ann.key"))
+        as_json = cli("key", "create", "ann", "--json", "--out", str(tmp_path / "two.key"))
+        new = cli("key", "new", "--out", str(tmp_path / "admin.key"))
+    finally:
+        os.umask(before)
+    keys = [(tmp_path / name).read_text().strip() for name in ("ann.key", "two.key", "admin.key")]
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in tmp_path.glob("*.key"))
+    assert kept.out == f"the key {parse_key(keys[0]).key_id} of ann is in {tmp_path / 'ann.key'}\n"
+    assert json.loads(as_json.out)["key_id"] == parse_key(keys[1]).key_id
+    assert not any(key in result.out + result.err for key in keys for result in (kept, as_json, new))
+    taken = cli("key", "create", "ann", "--out", str(tmp_path / "ann.key"))
+    assert (taken.code, "File exists" in taken.err) == (2, True)
+    assert (tmp_path / "ann.key").read_text().strip() == keys[0]
+    assert len([key for key in json.loads(cli("key", "list", "--json").out) if key["principal"] == "ann"]) == 2
+    refused = cli("key", "create", "", "--out", str(tmp_path / "none.key"))
+    assert refused.code != 0
+    assert not (tmp_path / "none.key").exists()
+    for key in keys[:2]:
+        cli("key", "revoke", parse_key(key).key_id)
 
 
 def test_a_key_for_the_nodes_file_is_made_without_a_node(cli: Cli) -> None:

@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 
 from tests.cli.conftest import Cli
+from tests.private_files import keep_private
 
 
 def test_a_user_is_made_listed_and_deleted_and_the_password_is_no_argument(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "password"
-    file.write_text("long enough\n")
+    keep_private(file, "long enough\n")
     made = cli("user", "create", "dora", "--role", "etl", "--password-file", str(file))
     assert (made.code, made.out) == (0, "created user dora\n")
     (found,) = [user for user in json.loads(cli("user", "list", "--json").out) if user["name"] == "dora"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.private_files import keep_private
 
 from tidelog import Client
 from tidelog import sync as blocking
@@ -203,7 +204,7 @@ def test_what_a_client_is_given_goes_before_the_context(tmp_path: Path) -> None:
     assert PROD.with_options({}) == {"credentials": "tlk_secret", "tls": None}
     assert PROD.with_options({"api_key": "other", "zone": "z"}) == {"api_key": "other", "tls": None, "zone": "z"}
     file = tmp_path / "key"
-    file.write_text("tlk_of_file\n")
+    keep_private(file, "tlk_of_file\n")
     given = Context(("a:1",), api_key_file=str(file)).credentials()
     assert isinstance(given, ApiKeyFile)
     assert given() == "tlk_of_file"

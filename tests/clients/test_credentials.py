@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.private_files import keep_private
 
 from tidelog import Client
 from tidelog import sync as blocking
@@ -23,7 +24,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_key_in_a_file_is_read_for_each_connection(tmp_path: Path) -> None:
     path = tmp_path / "key"
-    path.write_text("one\n")
+    keep_private(path, "one\n")
     asked = asked_each_time(ApiKeyFile(path))
     assert asked() == "one"
     path.write_text("two")
@@ -38,13 +39,13 @@ async def test_what_is_given_goes_before_the_environment_a_file_before_a_key_and
 ) -> None:
     assert (await showing().shown()).credentials.WhichOneof("kind") is None
     token = tmp_path / "token"
-    token.write_text("a.b.c\n")
+    keep_private(token, "a.b.c\n")
     monkeypatch.setenv("TIDELOG_TOKEN_FILE", str(token))
     assert (await showing().shown()).credentials.token == "a.b.c"
     monkeypatch.setenv("TIDELOG_API_KEY", "variable")
     assert (await showing().shown()).credentials.api_key == "variable"
     path = tmp_path / "key"
-    path.write_text("file")
+    keep_private(path, "file")
     monkeypatch.setenv("TIDELOG_API_KEY_FILE", str(path))
     assert (await showing().shown()).credentials.api_key == "file"
     assert (await showing("given").shown()).credentials.api_key == "given"
@@ -60,7 +61,7 @@ def test_a_client_takes_one_of_both() -> None:
 
 async def test_a_token_is_got_anew_each_time(tmp_path: Path) -> None:
     path = tmp_path / "token"
-    path.write_text("a.b.c\n")
+    keep_private(path, "a.b.c\n")
     file = TokenFile(path)
     assert (await file.shown()).credentials.token == "a.b.c"
     path.write_text("d.e.f")

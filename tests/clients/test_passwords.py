@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.clients.fake_node import FakeConnection, FakeNode
+from tests.private_files import keep_private
 
 from tidelog import Client
 from tidelog.credentials import Password, showing
@@ -17,7 +18,7 @@ from tidelog_proto.scram import ITERATIONS_MIN
 
 async def test_a_password_is_not_sent_and_its_file_is_read_each_time(tmp_path: Path) -> None:
     path = tmp_path / "password"
-    path.write_text("one password\n")
+    keep_private(path, "one password\n")
     source = Password("ann", path)
     answers = []
     for salt in (b"s" * 16, b"s" * 16, b"t" * 16):
@@ -42,7 +43,7 @@ async def test_the_environment_may_name_a_user(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(InvalidRequestError, match="TIDELOG_PASSWORD_FILE"):
         showing()
     path = tmp_path / "password"
-    path.write_text("one")
+    keep_private(path, "one")
     monkeypatch.setenv("TIDELOG_PASSWORD_FILE", str(path))
     assert (await showing().shown()).credentials.scram.startswith("n,,n=ann")
     monkeypatch.setenv("TIDELOG_API_KEY", "tlk")

@@ -35,11 +35,11 @@ FLOOR_S: Final = 2.0
 """A polite request may take three times what the slowest of a hundred took in quiet, or three times this."""
 
 HANDSHAKE = (
-    b"GET /v1/ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"GET /v1/ws HTTP/1.1\r\nHost: [::1]\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: tidelog.v1.json\r\n"
 )
-FETCH = b"GET /v1/topics/t/partitions/0/records?max_records=2000 HTTP/1.1\r\nHost: x\r\n\r\n"
-SWAGGER = b"GET /docs/assets/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n"
+FETCH = b"GET /v1/topics/t/partitions/0/records?max_records=2000 HTTP/1.1\r\nHost: [::1]\r\n\r\n"
+SWAGGER = b"GET /docs/assets/swagger-ui-bundle.js HTTP/1.1\r\nHost: [::1]\r\n\r\n"
 PING: Final = b"\x89\xfd" + bytes(4) + b"p" * 125
 
 
@@ -210,7 +210,7 @@ async def bad_requests(gateway: Gateway) -> None:
 
 async def bodies_never_sent(gateway: Gateway) -> None:
     """Each announces as much as one may, then less and less, until they have the whole budget."""
-    head = b"POST /v1/topics/t/records HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = b"POST /v1/topics/t/records HTTP/1.1\r\nHost: [::1]\r\nContent-Type: application/json\r\n"
     for size_bytes in [8 * MIB] * 16 + [2**power for power in range(22, 3, -1) for _ in range(3)]:
         await gateway.attack(head + b"Content-Length: %d\r\n\r\n{" % size_bytes)
 

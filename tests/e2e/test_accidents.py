@@ -17,6 +17,7 @@ from tests.broker.founded import Founded
 from tests.broker.peer import batch
 from tests.broker.stand import settled
 from tests.e2e.test_cluster import Cluster, cluster, copies_are_level, read_all, until
+from tests.private_files import keep_private
 
 from tidelog import Client
 from tidelog_broker.base.steady_clock import SteadyClock
@@ -82,7 +83,7 @@ async def founded(tmp_path: Path) -> AsyncIterator[Founded]:
 @pytest.mark.long
 @pytest.mark.e2e
 async def test_nodes_that_do_not_belong_are_told_why_and_the_cluster_goes_on(up: Cluster, tmp_path: Path) -> None:
-    (tmp_path / "other").write_text("the secret of others")
+    keep_private(tmp_path / "other", "the secret of others")
     secret, file = up.data / "secret", up.data / "cluster.json"
     port, gossip_port = free_ports(2)
     async with Client(up.bootstrap) as client:

@@ -71,7 +71,7 @@ def blocks(heading: str) -> list[str]:
 def test_from_nothing_to_a_secured_cluster(tmp_path: Path) -> None:
     founding, starting, looking = blocks("From nothing to a secured cluster")
     lines = [line for line in (founding + starting + looking).splitlines() if line]
-    assert len(lines) == 10
+    assert len(lines) == 9
     natives = free_ports(3)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDELOG")} | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -84,7 +84,7 @@ def test_from_nothing_to_a_secured_cluster(tmp_path: Path) -> None:
             text = text.replace(f"log{number}=log{number}.example.org", f"log{number}=127.0.0.1:{port}")
         return text.replace("log1.example.org", f"127.0.0.1:{natives[0]}").replace("log$n.example.org", "127.0.0.1")
 
-    founded = run("set -e\n" + "\n".join(here(line) for line in lines[:5]), tmp_path, environment)
+    founded = run("set -e\n" + "\n".join(here(line) for line in lines[:4]), tmp_path, environment)
     assert founded.returncode == 0, founded.stderr
     with contextlib.ExitStack() as running:
         nodes: list[subprocess.Popen[bytes]] = []

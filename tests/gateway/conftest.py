@@ -37,6 +37,7 @@ def open_api(log: FakeLog) -> OpenApi:
 
     @asynccontextmanager
     async def open_with(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+        settings.setdefault("allowed_hosts", ["gateway"])
         app = create_app(GatewaySettings(**settings), opener=opener(log))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with (
@@ -79,6 +80,7 @@ def serve(log: FakeLog) -> Serve:
 
     @asynccontextmanager
     async def serve_with(**changes: Any) -> AsyncIterator[Served]:
+        changes.setdefault("allowed_hosts", ["x"])
         settings = GatewaySettings(http_port=0, **changes)
         listener = listen(settings)
         server = make_server(settings, create_app(settings, opener=opener(log)), listener)

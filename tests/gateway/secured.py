@@ -41,6 +41,7 @@ class Secured:
     http: httpx.AsyncClient
     stand: Stand
     keys: dict[str, KeyInfo] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
 
     def ws(self, key: str | None = None, **options: Any) -> connect:
         headers = {} if key is None else bearer(key)

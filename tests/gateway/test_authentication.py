@@ -14,11 +14,18 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
+from tidelog.security import AccessRule
 from tidelog_gateway.app import ROUTERS
 from tidelog_gateway.authentication import OPEN_PATHS
 from tidelog_gateway.websocket.messages import REQUESTS
 
-ALL = [(("all",), "topic", "t"), (("all",), "topic", "made"), (("all",), "group", "g"), (("all",), "group", "gone")]
+ALL = [
+    (("all",), "cluster", ""),
+    (("all",), "topic", "t"),
+    (("all",), "topic", "made"),
+    (("all",), "group", "g"),
+    (("all",), "group", "gone"),
+]
 
 
 class Row(NamedTuple):
@@ -52,8 +59,14 @@ ROWS = {
     ("POST", "/v1/groups/{group}/offsets:reset"): Row("/v1/groups/g/offsets:reset", {"topic": "t", "to": "earliest"}),
     ("DELETE", "/v1/groups/{group}"): Row("/v1/groups/gone"),
     ("DELETE", "/v1/topics/{topic}"): Row("/v1/topics/made"),
+    ("POST", "/v1/api-keys"): Row("/v1/api-keys", {"principal": "made"}),
+    ("GET", "/v1/api-keys"): Row("/v1/api-keys"),
+    ("DELETE", "/v1/api-keys/{key_id}"): Row("/v1/api-keys/{key}"),
+    ("POST", "/v1/rules"): Row("/v1/rules", {"principal": "made", "operations": ["all"], "resource": "cluster"}),
+    ("GET", "/v1/rules"): Row("/v1/rules"),
+    ("DELETE", "/v1/rules/{rule_id}"): Row("/v1/rules/{rule}"),
 }
-"""In an order in which each can be done."""
+"""In an order in which each can be done; what stands in braces is in `Secured.ids`."""
 
 
 def routes() -> set[tuple[str, str]]:
@@ -73,7 +86,7 @@ def test_every_route_is_open_or_has_a_row() -> None:
 
 
 async def sent(gate: Secured, method: str, row: Row, headers: dict[str, str]) -> Any:
-    return await gate.http.request(method, row.path, json=row.body, headers=headers)
+    return await gate.http.request(method, row.path.format(**gate.ids), json=row.body, headers=headers)
 
 
 async def all_sent(gate: Secured, headers: dict[str, str]) -> list[Any]:
@@ -86,6 +99,9 @@ async def test_each_route_asks_who_it_is_and_what_he_may(tmp_path: Path) -> None
         await gate.admin.producer("t").send(b"x", key=b"k")
         await gate.admin.commit("gone", "t", {0: 0})
         ann, nobody = await gate.key_of("ann", *ALL), await gate.key_of("nobody")
+        doomed = await gate.admin.security.grant(AccessRule("nobody", ("produce",), "topic", "none"))
+        await gate.key_of("doomed")
+        gate.ids = {"key": gate.keys["doomed"].key_id, "rule": doomed.rule_id}
         for shown in ({}, bearer(WRONG), bearer("x"), {"Authorization": f"Basic {ann}"}, bearer("a b")):
             for (method, path), answer in zip(ROWS, await all_sent(gate, shown), strict=True):
                 assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated"), (method, path, shown)

@@ -50,12 +50,28 @@ def test_others_are_let_in_with_tls_or_on_purpose(app: typer.Typer, monkeypatch:
     assert refused.exit_code == 2
     assert "without encryption and without asking who comes" in refused.output
     assert len(refused.output.strip().splitlines()) == 4
-    assert CliRunner().invoke(app, ["gateway", "--host", "0.0.0.0", "--insecure"]).exit_code == 0
+    named = ["--insecure", "--allowed-hosts", "gateway, api.example"]
+    assert CliRunner().invoke(app, ["gateway", "--host", "0.0.0.0", *named]).exit_code == 0
+    assert served[0].allowed_hosts == ["gateway", "api.example"]
     monkeypatch.setenv("TIDELOG_GATEWAY_TLS_CERT_FILE", "gateway.pem")
     assert "at 0.0.0.0, without asking who comes" in CliRunner().invoke(app, ["gateway", "--host", "0.0.0.0"]).output
     monkeypatch.setenv("TIDELOG_GATEWAY_AUTH", "callers")
     assert CliRunner().invoke(app, ["gateway", "--host", "0.0.0.0"]).exit_code == 0
     assert len(served) == 2
+
+
+def test_what_everybody_may_read_is_not_shown(
+    app: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "serve", lambda _: None)
+    key = tmp_path / "gate.key"
+    key.touch(mode=0o644)
+    for variable in ("TIDELOG_API_KEY_FILE", "TIDELOG_TOKEN_FILE", "TIDELOG_PASSWORD_FILE"):
+        with monkeypatch.context() as environment:
+            environment.setenv(variable, str(key))
+            refused = CliRunner().invoke(app, ["gateway"])
+        assert refused.exit_code == 2
+        assert f"in {key} (mode 644): chmod 600 {key}" in refused.output
 
 
 @pytest.mark.e2e
@@ -101,7 +117,7 @@ def test_a_gateway_that_asks_its_callers_by_commands_alone(tmp_path: Path) -> No
             assert done.exit_code == 0, done.output
             return done.stdout.strip()
 
-        gate.write_text(tidelog("key", "create", "gate"))
+        tidelog("key", "create", "gate", "--out", str(gate))
         billing = tidelog("key", "create", "billing")
         tidelog("acl", "grant", "gate", "impersonate", "cluster")
         tidelog("acl", "grant", "billing", "create", "topic:orders")

@@ -64,6 +64,9 @@ PATHS = st.sampled_from(
         "/v1/topics/{}/offsets",
         "/v1/topics/{}/partitions/{}/offsets",
         "/v1/groups/{}/offsets",
+        "/v1/api-keys",
+        "/v1/api-keys/{}",
+        "/v1/rules",
         "/docs/assets/{}",
         "/{}",
     ]
@@ -78,7 +81,7 @@ METHODS = st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPT
 def opened() -> tuple[FakeLog, Any]:
     log = FakeLog()
     log.logs["t"] = [[], []]
-    return log, create_app(GatewaySettings(fetch_wait_ms_max=0), opener=opener(log))
+    return log, create_app(GatewaySettings(fetch_wait_ms_max=0, allowed_hosts=["g"]), opener=opener(log))
 
 
 @FUZZED

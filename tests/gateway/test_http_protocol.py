@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import httpx
 import pytest
@@ -88,14 +89,57 @@ async def test_a_head_that_never_ends_is_refused(serve: Serve) -> None:
         assert answer.startswith("HTTP/1.1 4")
 
 
-async def test_too_many_connections_are_told_to_come_back(serve: Serve) -> None:
-    async with serve(connections_max=1) as served, httpx.AsyncClient(base_url=served.http) as first:
-        assert (await first.get("/livez")).status_code == 200
+async def test_too_many_connections_that_are_answered_are_told_to_come_back(serve: Serve, log: FakeLog) -> None:
+    log.logs["t"] = [[]]
+    waiting = b"GET /v1/topics/t/partitions/0/records?wait_ms=20000 HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with serve(connections_max=1) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(waiting)
+        await log.fetch_waits.wait()
         answer = await talk(served)
         assert answer.startswith("HTTP/1.1 503 ")
         assert "Retry-After: 1" in answer
         assert '"retryable":true' in answer
-        assert (await first.get("/livez")).status_code == 200
+        async with log.appended:
+            log.appended.notify_all()
+        async with asyncio.timeout(10):
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 "), "who is answered keeps the connection"
+        writer.close()
+
+
+async def test_connections_that_say_nothing_keep_nobody_out(serve: Serve) -> None:
+    async with serve(connections_max=8, address_connections_max=0, head_timeout_s=300) as served, asyncio.timeout(20):
+        pairs = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(8)]
+        for number, part in enumerate((b"", b"GET /li", POST + b"Content-Length: 19\r\n\r\n{") * 2):
+            pairs[number][1].write(part)
+        others = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(8)]
+        for reader, writer in others:
+            writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+        for number, (reader, _) in enumerate(pairs):
+            end = await reader.read()
+            if number in {0, 3, 6, 7}:
+                assert end == b"", "an answer to nothing would be taken for that to the next request"
+            else:
+                assert end.startswith(b"HTTP/1.1 503 "), number
+                assert b"kept the gateway waiting" in end
+        for _, writer in [*pairs, *others]:
+            writer.close()
+
+
+async def test_one_address_leaves_seats_to_the_others_also_while_all_of_its_own_are_at_work(serve: Serve) -> None:
+    async with AsyncExitStack() as stack:
+        served = await stack.enter_async_context(serve(connections_max=8))
+        here = [connect(served.ws, subprotocols=[Subprotocol(SUBPROTOCOL)]) for _ in range(6)]
+        opened = [await stack.enter_async_context(one) for one in here]
+        answer = await talk(served)
+        assert answer.startswith("HTTP/1.1 503 "), "three quarters are its share"
+        elsewhere = httpx.AsyncHTTPTransport(local_address="127.0.0.2")
+        async with httpx.AsyncClient(base_url=served.http, transport=elsewhere) as other:
+            assert (await other.get("/livez")).status_code == 200
+        await opened[0].close()
+        async with asyncio.timeout(10), httpx.AsyncClient(base_url=served.http) as again:
+            assert (await again.get("/livez")).status_code == 200, "a WebSocket that is closed has left its seat"
 
 
 UPGRADE = (

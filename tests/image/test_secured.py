@@ -22,7 +22,7 @@ tidelog cluster init orders --node log1=log1 --node log2=log2 --node log3=log3
 tidelog certs init orders
 for n in 1 2 3; do tidelog certs issue orders node log$n --host log$n; done
 tidelog certs issue orders server gateway --host gateway
-(umask 077; tidelog key new > orders/admin.key; touch orders/gate.key)
+(umask 077; tidelog key new --out orders/admin.key; touch orders/gate.key)
 mv orders/* .
 """
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.authority import Authority
+from tests.private_files import keep_private
 
 from pyspark_tidelog.access import Access, access_of
 from pyspark_tidelog.errors import OptionError
@@ -58,7 +59,7 @@ def shown(access: Access) -> pb.Credentials:
 def test_what_a_file_holds_is_carried_and_the_file_is_looked_for_first(tmp_path: Path) -> None:
     for option, kind in (("apiKeyFile", "api_key"), ("tokenFile", "token")):
         file = tmp_path / option
-        file.write_text("first-secret\n")
+        keep_private(file, "first-secret\n")
         access = access_of({**HERE, option: str(file)})
         assert "secret" not in repr(access)
         file.write_text("second-secret")
@@ -72,7 +73,7 @@ def test_what_a_file_holds_is_carried_and_the_file_is_looked_for_first(tmp_path:
 
 def test_a_password_is_carried_and_proven(tmp_path: Path) -> None:
     file = tmp_path / "password"
-    file.write_text("correct horse")
+    keep_private(file, "correct horse")
     access = access_of({**HERE, "user": "ann", "passwordFile": str(file)})
     file.unlink()
     assert shown(access).scram.startswith("n,,n=ann,")
@@ -89,11 +90,11 @@ def test_the_context_says_what_options_leave_out_and_the_environment_what_it_doe
     assert (found.bootstrap, shown(found).api_key) == (("a:1", "b:2"), "tlk_secret")
     assert "secret" not in repr(found)
     token = tmp_path / "token"
-    token.write_text("a.b.c")
+    keep_private(token, "a.b.c")
     keep("bearer", Context(("a:1",), token_file=str(token)))
     assert shown(access_of({"context": "bearer"})).token == "a.b.c"
     own = tmp_path / "own"
-    own.write_text("tlk_own")
+    keep_private(own, "tlk_own")
     assert shown(access_of({"context": "bearer", "apiKeyFile": str(own)})).api_key == "tlk_own"
     assert "give one of them" in refused(context="prod")
     with pytest.raises(OptionError, match="no context 'prd'"):

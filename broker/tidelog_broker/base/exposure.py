@@ -38,7 +38,7 @@ def check_exposure(settings: NodeSettings) -> None:
         f"{what}, so it does not start. Mend it with these lines (docs/security.md), or listen on 127.0.0.1, or say "
         "--insecure where strangers reach nothing:\n"
         f"  tidelog certs init certs && tidelog certs issue certs node {node_id} --host HOST\n"
-        "  tidelog key new > admin.key && chmod 600 admin.key\n"
+        "  tidelog key new --out admin.key\n"
         f"  export TIDELOG_NODE_TLS_CERT_FILE=certs/{node_id}.pem TIDELOG_NODE_TLS_KEY_FILE=certs/{node_id}.key "
         "TIDELOG_NODE_TLS_CA_FILE=certs/ca.pem TIDELOG_NODE_AUTH=required TIDELOG_NODE_ADMIN_KEY_FILE=admin.key"
     )

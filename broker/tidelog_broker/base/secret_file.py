@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
-import shlex
-import stat
 from pathlib import Path
 from typing import Final
 
 from tidelog_broker.core.cluster_secrets import SECRETS_MAX, ClusterSecrets
 from tidelog_broker.core.membership.datagram_auth import SECRET_BYTES_MIN
+from tidelog_proto.secret_modes import complaint_about
 from tidelog_proto.settings import SettingsError
 
 log = logging.getLogger(__name__)
@@ -37,7 +35,7 @@ class SecretFile:
         While the file is not as it must be, those that were read last hold.
         """
         try:
-            found = _read(self._path)[0]
+            found = _read(self._path)
         except SettingsError as error:
             if str(error) != self._problem:
                 self._problem = str(error)
@@ -48,35 +46,25 @@ class SecretFile:
 
 
 def read_secrets(path: Path | None) -> ClusterSecrets:
-    """Return the secrets in a file, one a line; a file that is open to everybody is warned of.
+    """Return the secrets in a file, one a line.
 
     Raises:
-        SettingsError: there is none, there are too many, or one is too short.
+        SettingsError: there is none, there are too many, one is too short, or everybody may read or change the file.
     """
     if path is None:
         raise SettingsError("a node of a cluster needs the cluster's secret: give --secret-file")
-    found, mode = _read(path)
-    if mode & (stat.S_IROTH | stat.S_IWOTH):
-        # No refusal: it would keep a cluster from coming back, and who mounts a secret for a container often cannot
-        # choose its mode.
-        log.warning(
-            "every user of this machine can read or change the cluster's secret (%s has mode %03o), and with it be a "
-            "node of the cluster: chmod 600 %s, and give the file to the user that runs the node",
-            path,
-            stat.S_IMODE(mode),
-            shlex.quote(str(path)),
-        )
-    return ClusterSecrets(*found)
+    return ClusterSecrets(*_read(path))
 
 
-def _read(path: Path) -> tuple[tuple[bytes, ...], int]:
-    """Return the secrets and the mode of the file."""
+def _read(path: Path) -> tuple[bytes, ...]:
     try:
         with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
+            complaint = complaint_about(file.fileno(), path, "the cluster's secret")
             content = file.read(_FILE_BYTES_MAX).strip()
     except OSError as error:
         raise SettingsError(f"cannot read the secret file {path}: {error.strerror}") from error
+    if complaint:
+        raise SettingsError(f"{complaint}, and give the file to the user that runs the node")
     # A secret of any bytes may have a line's end among them: only text has lines.
     is_text = content.isascii() and content.decode("ascii", "replace").replace("\n", "").replace("\r", "").isprintable()
     found = tuple(line.strip() for line in content.splitlines() if line.strip()) if is_text else (content,)
@@ -88,4 +76,4 @@ def _read(path: Path) -> tuple[tuple[bytes, ...], int]:
     for secret in found or (b"",):
         if len(secret) < SECRET_BYTES_MIN:
             raise SettingsError(f"the secret in {path} has {len(secret)} bytes; it needs {SECRET_BYTES_MIN} or more")
-    return found, mode
+    return found

@@ -93,5 +93,5 @@ def read_admin_keys(path: Path | None) -> list[Key]:
             except ProtocolError as error:
                 raise SettingsError(f"line {number} of admin_key_file {path}: {error.message}") from error
     if not keys:
-        raise SettingsError(f"admin_key_file {path} holds no API key: `tidelog key new > FILE` makes one")
+        raise SettingsError(f"admin_key_file {path} holds no API key: `tidelog key new --out FILE` makes one")
     return keys

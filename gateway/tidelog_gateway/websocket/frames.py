@@ -10,6 +10,7 @@ What waits so, and what is here of a message that is not whole, is counted in th
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 from uvicorn._types import ASGIReceiveEvent
@@ -63,6 +64,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._outlet: Outlet = app_state["outlet"]
+        self._leave_seat: Callable[[], None] = app_state["leave_seat"]
         self._arrival = Arrival(app_state["incoming"], self._give_way)
         self._taken_bytes = 0
         self._queued_bytes = 0
@@ -80,6 +82,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clock with the connection."""
         self._disarm()
+        self._leave_seat()
         self._outlet.lost()
         self._arrival.end()
         if self._turn_timer is not None:

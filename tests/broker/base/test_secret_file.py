@@ -18,19 +18,20 @@ def secret(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_secret_is_needed_has_a_length_and_is_nobody_elses(
-    tmp_path: Path, secret: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_secret_is_needed_has_a_length_and_is_nobody_elses(tmp_path: Path, secret: Path) -> None:
     assert tuple(read_secrets(secret)) == (OLD,)
     with pytest.raises(SettingsError, match="--secret-file"):
         read_secrets(None)
     with pytest.raises(SettingsError, match="cannot read"):
         read_secrets(tmp_path / "none")
-    assert caplog.text == ""
-    secret.chmod(0o644)
+    for mode in (0o644, 0o602):
+        secret.chmod(mode)
+        with pytest.raises(
+            SettingsError, match=rf"the cluster's secret in {secret} \(mode {mode:o}\): chmod 600 {secret}"
+        ):
+            read_secrets(secret)
+    secret.chmod(0o640)
     assert tuple(read_secrets(secret)) == (OLD,)
-    assert f"{secret} has mode 644" in caplog.text
-    assert f"chmod 600 {secret}" in caplog.text
     secret.write_text("short\n")
     with pytest.raises(SettingsError, match="has 5 bytes"):
         read_secrets(secret)

@@ -131,7 +131,8 @@ async def protocol_on(
     outlet = Outlet(Outgoing(MIB, MIB), 30)
     outlet.connected(line)
     state = ServerState()
-    protocol = protocol_class(config, state, {"incoming": incoming or Budget(10 * MIB), "outlet": outlet})
+    app_state = {"incoming": incoming or Budget(10 * MIB), "outlet": outlet, "leave_seat": lambda: None}
+    protocol = protocol_class(config, state, app_state)
     protocol.connection_made(line)
     protocol.data_received(HANDSHAKE)
     try:

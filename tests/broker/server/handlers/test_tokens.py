@@ -12,6 +12,7 @@ from tests.broker.issuer import Issuer, Publisher, as_answer
 from tests.broker.keyed import ADMIN, client, counted
 from tests.broker.peer import Peer
 from tests.broker.stand import Stand, settled
+from tests.private_files import keep_private
 
 from tidelog import Client
 from tidelog.credentials import Token, TokenFile
@@ -39,7 +40,7 @@ async def test_a_token_lets_its_bearer_in_with_the_rights_of_its_roles(
     issuer = Issuer()
     node = await started(stand, key_file, issuer, issuer.save(tmp_path / "jwks"))
     path = tmp_path / "token"
-    path.write_text(issuer.token(roles=["etl"]) + "\n")
+    keep_private(path, issuer.token(roles=["etl"]) + "\n")
     async with bearer(node, TokenFile(path)) as ann:
         await ann.producer("t").send(b"x")
         with pytest.raises(ForbiddenError, match="'ann'"):
