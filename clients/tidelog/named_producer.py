@@ -26,8 +26,8 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import EPOCHS_PER_INSTANCE, PRODUCER_EPOCH_MAX, PRODUCER_NAME_BYTES_MAX
 
 BEGUN_PER_REQUEST: Final = 256
-"""Partitions that are asked to take an epoch together. In each something is synced to disk, and where nothing was before,
-files are made first: some 10 ms each on a slow disk, and a request must be answered in time."""
+"""Partitions that are asked to take an epoch together. In each something is synced to disk, and where nothing was
+before, files are made first: some 10 ms each on a slow disk, and a request must be answered in time."""
 TRIES: Final = 16
 """How often other instances may begin while this one does."""
 TRIES_PER_PIECE: Final = 256

@@ -19,7 +19,7 @@ from tidelog.errors import (
     RequestTimeoutError,
     UnknownTopicError,
 )
-from tidelog.named_producer import Instance
+from tidelog.named_producer import BEGUN_PER_REQUEST, Instance
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -257,3 +257,13 @@ async def test_a_silent_node_does_not_keep_an_instance_from_beginning() -> None:
         async with asyncio.timeout(10):
             await client.producer("wide", name="a").begin()
         asked.thaw()
+
+
+async def test_it_begins_in_many_partitions_by_many_requests_each_of_which_can_be_answered_in_time(
+    client: Client, node: FakeNode
+) -> None:
+    node.add_topic("many", partitions=2 * BEGUN_PER_REQUEST + 2)
+    producer = client.producer("many", name="a")
+    await producer.begin()
+    assert node.requests.count("producer_begin") == 1 + 3, "partition 0 comes alone, and first"
+    await producer.abort()
