@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import json
 import time
 from collections.abc import AsyncIterator
@@ -123,6 +124,7 @@ def hmac_of(secret: bytes) -> str:
         (jwt.encode(CLAIMS, MINE.keys["one"], "EdDSA", headers={"kid": "one", "crit": ["x"], "x": 1}), "no JWT"),
         ("x" * (TOKEN_BYTES_MAX + 1), "at most"),
     ],
+    ids=itertools.count(1),  # tokens are others in each process that shares the tests
 )
 async def test_a_token_that_is_wrong_makes_nobody_and_is_not_told(tokens: JwtTokens, token: str, why: str) -> None:
     with pytest.raises(ProtocolError, match=why) as refused:
