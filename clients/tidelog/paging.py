@@ -34,8 +34,9 @@ PageT = TypeVar("PageT", bound=_TopicPage)
 EntryT = TypeVar("EntryT")
 
 
-def in_requests(entries: list[EntryT], most: int = ENTRIES_PER_REQUEST_MAX) -> Iterator[list[EntryT]]:
-    """Yield what a request each may name, `most` at a time, in order; nothing of nothing."""
+def in_requests(entries: list[EntryT], most: int | None = None) -> Iterator[list[EntryT]]:
+    """Yield what a request each may name, in order; nothing of nothing. `most`: so many, where that is fewer."""
+    most = most or ENTRIES_PER_REQUEST_MAX
     for start in range(0, len(entries), most):
         yield entries[start : start + most]
 

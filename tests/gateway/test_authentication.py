@@ -136,6 +136,7 @@ MESSAGES: dict[str, Any] = {
     "commit": {"id": 1, "commit": {"sid": 1, "offsets": {"0": 1}}},
     "pub": {"id": 1, "pub": {"topic": "t", "records": [{"value": "x"}]}},
     "unsub": {"id": 1, "unsub": {"sid": 1}},
+    "committed": {"id": 1, "committed": {"group": "g", "topic": "t"}},
 }
 
 

@@ -54,6 +54,7 @@ async def test_a_password_lets_its_user_in_until_it_is_another_one(
     caplog.set_level("INFO", "tidelog.audit")
     node = await with_ann(stand, key_file)
     file = tmp_path / "password"
+    file.touch(mode=0o600)
     file.write_text(SECRET + "\n")
     async with user(node.port, file) as ann, client(node.port, ADMIN) as admin:
         await ann.producer("t").send(b"x")
