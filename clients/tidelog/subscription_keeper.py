@@ -23,23 +23,22 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
-from tidelog import doubts
+from tidelog import doubts, reading
 from tidelog.connection import Address, Connection, results_of
 from tidelog.consumer_options import OnOutOfRange
 from tidelog.doubts import Doubts
 from tidelog.errors import ClosedError, OffsetOutOfRangeError, TidelogError, UnknownTopicError, error_of, told
 from tidelog.filters import RecordFilter
 from tidelog.metadata import gone_error
-from tidelog.model import TopicPartition
+from tidelog.model import Offset, TopicPartition
 from tidelog.nearby import look_again
 from tidelog.owner_moves import Expectation
 from tidelog.pacing import Pacing
 from tidelog.paging import in_requests
 from tidelog.prefetch import Credit, Prefetch
-from tidelog.reading import OffsetSearch
 from tidelog.routing import Router
 from tidelog.stand_ins import Reached
-from tidelog.subscription import Prefetched, Subscription
+from tidelog.subscription import Prefetched, Subscription, epoch_of
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
@@ -203,6 +202,12 @@ class Serving:
         """Batches arrived."""
         for item in items:
             self._pacing.arrived(item.where)
+        self._router.ends.note(
+            self.topic_ids[items[-1].where.topic],
+            items[-1].where.partition,
+            epoch=epoch_of(items[-1].batch),
+            end_offset=items[-1].batch.end_offset,
+        )
         self._reader.prefetched(items)
 
     def detached(self, subscription: Subscription, partitions: Collection[TopicPartition], error: TidelogError) -> None:
@@ -238,14 +243,15 @@ class Serving:
             return
         offset = error.log_start_offset if self._on_out_of_range == "earliest" else error.high_watermark
         _log.warning(
-            "%s/%d: offset %d is gone, the log begins at %d now and ends at %d: going on at %d, because "
-            "on_out_of_range is %r",
+            "%s/%d: position %d is out of range, the log begins at %d now and ends at %d: going on at %d, because "
+            "on_out_of_range is %r: %s",
             *where,
             self._arrived[where],
             error.log_start_offset,
             error.high_watermark,
             offset,
             self._on_out_of_range,
+            told(error),
         )
         self._arrived[where] = offset
 
@@ -277,17 +283,23 @@ class Serving:
             if where in self._serving:
                 self._leave(where)
 
-    async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def lies_beyond(self, where: TopicPartition, end: Offset) -> None:
+        """A partition is read from beyond its end, as its owner says; the replica that serves it only waits there."""
+        self._leave(where)
+        self._out_of_range(where, reading.beyond(*where, self._arrived[where], end))
+        self.stir()
+
+    async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:
         """Return the ends of logs as their owners say; without those that do not say it now."""
         topics: dict[str, list[int]] = {}
         for where in partitions:
             topics.setdefault(where.topic, []).append(where.partition)
-        ends: dict[TopicPartition, int] = {}
+        ends: dict[TopicPartition, Offset] = {}
         for topic, numbers in topics.items():
-            search = OffsetSearch(self._router, topic, "latest", numbers)
+            search = reading.OffsetSearch(self._router, topic, "latest", numbers)
             with contextlib.suppress(TidelogError):
                 await search.attempt()
-            ends |= {TopicPartition(topic, number): offset.offset for number, offset in search.found.items()}
+            ends |= {TopicPartition(topic, number): offset for number, offset in search.found.items()}
         return ends
 
     # --------------------------------------------------------------------------------------------- keeping

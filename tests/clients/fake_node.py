@@ -141,6 +141,11 @@ class FakeNode:
     def partition(self, topic: str, partition: int = 0) -> FakePartition:
         return self.partitions[self.topics[topic].topic_id, partition]
 
+    def reach(self, topic: str, end_offset: int) -> None:
+        """Have the partitions of a topic end there, as if all of it had been published and deleted."""
+        for partition in self.topics[topic].partitions:
+            self.partition(topic, partition.partition).end_offset = end_offset
+
     def values(self, topic: str) -> list[bytes | None]:
         count = len(self.topics[topic].partitions)
         return [value for partition in range(count) for value in self.partition(topic, partition).values()]

@@ -82,6 +82,20 @@ class Access:
         finally:
             self._confirmations.pop(number, None)
 
+    async def ensure_given_out(self, offset: int) -> None:
+        """Refuse an offset behind all that was ever given out, where that can be known; elsewhere its reader waits.
+
+        A node that was succeeded and does not know it has perhaps less than its successor has committed, so that a
+        quorum is asked first. Nobody is, and nothing is waited for, unless the offset lies behind what this owner has.
+
+        Raises:
+            ProtocolError: OFFSET_OUT_OF_RANGE with the bounds. What `confirm_owner` raises, where nobody can tell.
+        """
+        if self._state.lies_beyond(offset):
+            await self.confirm_owner()
+            if self._state.lies_beyond(offset):
+                raise self._state.out_of_range(offset)
+
     def owner_confirmed(self, number: int) -> None:
         """A quorum knows of no later epoch than this node's; see `driver.Listener`."""
         for asked, waiter in self._confirmations.items():

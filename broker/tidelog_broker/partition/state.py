@@ -135,6 +135,15 @@ class PartitionState:
         """Whether no older epoch has still to be fetched from another node."""
         return not self.replica.backfill.incomplete
 
+    def lies_beyond(self, offset: int) -> bool:
+        """Whether this node gives out the offsets, and the one in front of `offset` was not given out yet.
+
+        A quorum has ended all that came before the epoch, and nobody else appends to it: what is committed lies below.
+        Only for as long as there is no later epoch, which `Access.confirm_owner` makes sure of.
+        """
+        writer = self.writer
+        return writer is not None and offset > writer.next_offset
+
     # --- why it cannot be used ---------------------------------------------------------------------------
 
     @property
@@ -216,6 +225,15 @@ class PartitionState:
         """Return the error of a halted replica."""
         return ProtocolError(
             pb.LIMBO, f"{self.name} takes no records here: {self._known.halted}; see `tidelog log verify`"
+        )
+
+    def out_of_range(self, offset: int) -> ProtocolError:
+        """Return the error for an offset that is gone, or was never given out, with the bounds."""
+        return ProtocolError(
+            pb.OFFSET_OUT_OF_RANGE,
+            f"{self.name}: offset {offset} is not in {self.log_start}..{self.high_watermark}",
+            log_start_offset=self.log_start,
+            high_watermark=self.high_watermark,
         )
 
     @contextmanager

@@ -39,12 +39,71 @@ async def test_what_is_not_committed_is_not_read_anywhere(stand: ClusterStand, r
     await stand.agree(b"a", b"b")
 
 
-async def test_asking_past_the_end_waits_and_is_never_out_of_range(stand: ClusterStand) -> None:
+async def asked(stand: ClusterStand, name: str, offset: int) -> pb.FetchResult:
+    peer = await stand.peer(name)
+    return (await peer.reply(peer.post_fetch(TOPIC_ID, offset))).envelope.fetch_reply.results[0]
+
+
+async def test_past_the_end_the_owner_says_so_and_others_wait(stand: ClusterStand) -> None:
     await stand.start()
+    await stand.publish(b"a")
+    await stand.publish(b"b")
+    await stand.agree(b"a", b"b")
+    owner = await stand.owner()
+    for name in NODES:
+        assert not (await asked(stand, name, 2)).HasField("error"), "there the next record comes"
+        error = (await asked(stand, name, 3)).error
+        assert error.code == (pb.OFFSET_OUT_OF_RANGE if name == owner else 0)
+        assert (error.log_start_offset, error.high_watermark) == ((0, 2) if name == owner else (0, 0))
+
+
+async def test_what_is_given_out_and_not_committed_yet_is_waited_for(stand: ClusterStand) -> None:
+    await stand.start()
+    owner = await stand.owner()
     await stand.publish(b"a")
     await stand.agree(b"a")
     for name in NODES:
-        assert await (await stand.peer(name)).fetch(TOPIC_ID, 5) == []
+        if name != owner:
+            stand.disks[name].hold("sync")
+    (await stand.peer(owner)).post_publish(TOPIC_ID, batch(b"b"))
+    await settled(lambda: stand.partition(owner).log.end_offset == 2, "the owner has not written it")
+    assert stand.partition(owner).state.high_watermark == 1
+    assert not (await asked(stand, owner, 2)).HasField("error")
+    assert (await asked(stand, owner, 3)).error.code == pb.OFFSET_OUT_OF_RANGE
+
+
+async def test_an_owner_that_was_succeeded_and_does_not_know_it_calls_nothing_out_of_range(
+    stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "CONFIRM_TIMEOUT_S", 0.1)
+    await stand.start()
+    await stand.publish(b"a")
+    await stand.agree(b"a")
+    old = await stand.owner()
+    stand.suspect(old)
+    new = await stand.owner(but=old)
+    await stand.publish(b"b", to=new)
+    assert stand.partition(old).state.lies_beyond(2), "it knows nothing of it"
+    assert (await asked(stand, old, 2)).error.code == pb.QUORUM_LOST
+    assert not (await asked(stand, new, 2)).HasField("error")
+    assert (await asked(stand, new, 3)).error.code == pb.OFFSET_OUT_OF_RANGE
+
+
+async def test_a_subscription_from_behind_the_end_is_ended_once_there_is_an_owner(stand: ClusterStand) -> None:
+    await stand.start()
+    await stand.publish(b"a")
+    await stand.agree(b"a")
+    owner = await stand.owner()
+    peers = {name: await stand.peer(name) for name in NODES if name != owner}
+    for peer in peers.values():
+        entries = [pb.SubscribeEntry(topic_id=TOPIC_ID, offset=5)]
+        subscribe = pb.Subscribe(subscription_id=1, entries=entries, credit_records=10, credit_bytes=1 << 20)
+        reply = (await peer.ask(subscribe=subscribe)).envelope.subscribe_reply
+        assert not reply.results[0].HasField("error"), "a follower cannot tell"
+    await stand.crash(owner)
+    new = await stand.owner(but=owner)
+    ended = (await peers[new].event()).envelope.subscription_ended
+    assert (ended.error.code, ended.error.high_watermark) == (pb.OFFSET_OUT_OF_RANGE, 1)
 
 
 async def test_a_copy_that_is_cut_while_it_is_read_denies_nothing(

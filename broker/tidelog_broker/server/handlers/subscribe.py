@@ -74,6 +74,8 @@ class Pump:
         self._filters: dict[PartitionKey, _Filter] = {}
         """Of the partitions of which not everything is wanted."""
         self._reading = False
+        self._doubted: set[PartitionKey] = set()
+        """Partitions that are followed from behind their end, as it seems: a quorum is being asked."""
         self._started = False
         self.stopped = False
 
@@ -197,7 +199,10 @@ class Pump:
             return False
         offset = self.subscription.positions[key]
         if partition.reader.is_deleted(offset):
-            self._end(key, partition.reader.out_of_range(offset))
+            self._end(key, partition.state.out_of_range(offset))
+            return False
+        if partition.state.lies_beyond(offset):
+            self._look_whether_given_out(key, partition, offset)
             return False
         bytes_max = self._bytes_max
         if key in self._filters:
@@ -218,6 +223,26 @@ class Pump:
         records = sum(entry.record_count for entry in hot)
         self._send(key, partition, [entry.data for entry in hot], records, hot[-1].end_offset)
         return True
+
+    def _look_whether_given_out(self, key: PartitionKey, partition: Partition, offset: int) -> None:
+        """End a partition that is followed from behind its end, once that is certain.
+
+        A node takes whoever asks it while it owns nothing, or knows of no end; then it comes to own the partition.
+        """
+
+        async def look() -> None:
+            try:
+                await partition.access.ensure_given_out(offset)
+            except ProtocolError as error:
+                if not self.stopped and self._partitions.get(key) is partition:
+                    self._end(key, error)
+            finally:
+                self._doubted.discard(key)
+            self.pump()
+
+        if key not in self._doubted:
+            self._doubted.add(key)
+            self._broker.tasks.spawn(look(), f"look whether {partition.name} has an offset that is waited for")
 
     @property
     def _bytes_max(self) -> int:
@@ -352,6 +377,7 @@ async def subscribe(broker: Broker, request: Request) -> None:
             await partition.access.ensure_readable()
             check_entry(broker, "subscribe", request, pb.OP_CONSUME, entry.topic_id)  # it may have changed meanwhile
             partition.reader.check_offset(entry.offset)
+            await partition.access.ensure_given_out(entry.offset)
             wanted = wanted_of(entry.filter) if entry.HasField("filter") else None
             pump.follow((entry.topic_id, entry.partition), partition, entry.offset, wanted)
             result.log_start_offset = partition.state.log_start
