@@ -101,13 +101,13 @@ class GroupCommits:
         self, life: Membership, positions: list[tuple[TopicPartition, int]], ids: Mapping[str, bytes], note: str
     ) -> Commits:
         def entry(where: TopicPartition, offset: int) -> pb.CommitEntry:
-            route = self._router.metadata.route(*where)
+            topic_id = ids.get(where.topic, b"")
             return pb.CommitEntry(
-                topic_id=ids.get(where.topic, b""),
+                topic_id=topic_id,
                 partition=where.partition,
                 next_offset=offset,
                 note=note,
-                epoch=0 if route is None else route.epoch,
+                record_epoch=self._router.epochs.at(topic_id, where.partition, offset),
             )
 
         request = pb.Commit(group=life.group, member_id=life.member_id, generation=life.generation)

@@ -113,8 +113,10 @@ async def _fetched_from(
     got_on = result.next_offset > offset  # past records that are not wanted, too
     if not result.length and not got_on and offset < known_end:
         raise _lags(reached.connection, topic, partition, offset)
+    batches = parse_batches(frame.attachment, TopicPartition(topic, partition), offset, control=control)
+    router.epochs.read(route.topic_id, partition, batches)
     return Fetched(
-        batches=parse_batches(frame.attachment, TopicPartition(topic, partition), offset, control=control),
+        batches=batches,
         next_offset=result.next_offset,
         log_start_offset=result.log_start_offset,
         high_watermark=result.high_watermark,
@@ -296,7 +298,14 @@ async def commit(
         wanted = [each for each in positions.items() if each[0] not in held and each[0] not in refused]
         for part in in_requests(wanted):
             entries = [
-                pb.CommitEntry(topic_id=route.topic_id, partition=partition, next_offset=next_offset, note=note)
+                pb.CommitEntry(
+                    topic_id=route.topic_id,
+                    partition=partition,
+                    next_offset=next_offset,
+                    note=note,
+                    # Who moves a position by hand goes by the log as it is now, not by what was read here at some time.
+                    record_epoch=None if reset else router.epochs.at(route.topic_id, partition, next_offset),
+                )
                 for partition, next_offset in part
             ]
             envelope = pb.Envelope(commit=pb.Commit(group=group, reset=reset, entries=entries))
@@ -337,6 +346,9 @@ async def committed(router: Router, group: str, topic: str | None) -> list[Commi
             if not reply.HasField("last") or reply.last == asked.after:
                 break
             asked.after.CopyFrom(reply.last)
+        for each in results:
+            if each.HasField("record_epoch"):
+                router.epochs.told(each.topic_id, each.partition, offset=each.next_offset, epoch=each.record_epoch)
         if topic is not None:
             return committed_of(results, {asked.topic_id: topic})
         return committed_of(results, await _names(router, connection, results))

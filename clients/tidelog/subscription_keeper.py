@@ -36,9 +36,10 @@ from tidelog.owner_moves import Expectation
 from tidelog.pacing import Pacing
 from tidelog.paging import in_requests
 from tidelog.prefetch import Credit, Prefetch
+from tidelog.read_epochs import ArrivedEpochs
 from tidelog.routing import Router
 from tidelog.stand_ins import Reached
-from tidelog.subscription import Prefetched, Subscription, epoch_of
+from tidelog.subscription import Prefetched, Subscription
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
@@ -92,6 +93,7 @@ class Serving:
         self._on_out_of_range = on_out_of_range
         self._wanted = wanted
         self._arrived: dict[TopicPartition, int] = {}
+        self._epochs = ArrivedEpochs(router.ends, router.epochs)
         self._serving: dict[TopicPartition, Subscription | None] = {}
         self._paused: set[TopicPartition] = set()
         self._failed: set[TopicPartition] = set()
@@ -123,6 +125,7 @@ class Serving:
         for where, offset in positions.items():
             self._serving[where] = None
             self._arrived[where] = offset
+            self._epochs.begin(where, self.topic_ids[where.topic], offset)
         if self._keeper is None:
             self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="consume")
             self._keeper.add_done_callback(self._kept)
@@ -137,6 +140,7 @@ class Serving:
         for where in partitions:
             self._leave(where)
             del self._serving[where], self._arrived[where]
+            self._epochs.forget(where)
             self._paused.discard(where)
             self._failed.discard(where)
             self._stand_ins.discard(where)
@@ -147,6 +151,7 @@ class Serving:
         """Go on at `offset` in one partition."""
         self._leave(where)
         self._arrived[where] = offset
+        self._epochs.forget(where)
         self._failed.discard(where)
         self.stir()
 
@@ -164,6 +169,7 @@ class Serving:
     def rewind(self, where: TopicPartition, offset: int) -> None:
         """What arrived of a paused partition from `offset` on was let go: it is to come again."""
         self._arrived[where] = offset
+        self._epochs.forget(where)
 
     def stir(self) -> None:
         """Look at once at what is to be done."""
@@ -202,12 +208,7 @@ class Serving:
         """Batches arrived."""
         for item in items:
             self._pacing.arrived(item.where)
-        self._router.ends.note(
-            self.topic_ids[items[-1].where.topic],
-            items[-1].where.partition,
-            epoch=epoch_of(items[-1].batch),
-            end_offset=items[-1].batch.end_offset,
-        )
+        self._epochs.arrived(self.topic_ids[items[-1].where.topic], items)
         self._reader.prefetched(items)
 
     def detached(self, subscription: Subscription, partitions: Collection[TopicPartition], error: TidelogError) -> None:
@@ -254,6 +255,7 @@ class Serving:
             told(error),
         )
         self._arrived[where] = offset
+        self._epochs.forget(where)
 
     def _break(self, error: TidelogError) -> None:
         """Reading cannot go on."""
@@ -508,6 +510,7 @@ class Serving:
                     partition=where.partition,
                     offset=offset,
                     filter=wanted.to_message() if wanted is not None else None,
+                    record_epoch=self._epochs.at(where),
                 )
                 for where, offset in positions.items()
             ],

@@ -7,7 +7,13 @@ import pytest
 from tests.clients.fake_node import FakeConnection, FakeNode
 
 from tidelog import reading
-from tidelog.errors import BadReplyError, CorruptBatchError, InvalidRequestError, OffsetOutOfRangeError, UnknownTopicError
+from tidelog.errors import (
+    BadReplyError,
+    CorruptBatchError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+)
 from tidelog.model import TopicPartition
 from tidelog.pool import ConnectionPool, Identity
 from tidelog.routing import Router
@@ -78,7 +84,7 @@ async def test_a_position_beyond_the_end_is_not_committed_and_those_beside_it_ar
     node: FakeNode, router: Router
 ) -> None:
     node.reach("wide", 5)
-    with pytest.raises(OffsetOutOfRangeError, match="wide/1: 6 lies beyond the end of the log, 5.*partition 0") as no:
+    with pytest.raises(OffsetOutOfRangeError, match=r"wide/1: 6 lies beyond the end of the log, 5.*partition 0") as no:
         await reading.commit(router, "g", "wide", {0: 5, 1: 6}, reset=False, note="")
     assert (no.value.log_start_offset, no.value.high_watermark) == (0, 5)
     assert {each.partition: each.next_offset for each in await reading.committed(router, "g", "wide")} == {0: 5}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, standing
-from tests.broker.peer import batch
+from tests.broker.peer import Peer, batch
 from tests.broker.stand import settled
 
 from tidelog_broker.partition import access
@@ -104,6 +104,40 @@ async def test_a_subscription_from_behind_the_end_is_ended_once_there_is_an_owne
     new = await stand.owner(but=owner)
     ended = (await peers[new].event()).envelope.subscription_ended
     assert (ended.error.code, ended.error.high_watermark) == (pb.OFFSET_OUT_OF_RANGE, 1)
+
+
+async def begun(peer: Peer, number: int, offset: int, record_epoch: int) -> pb.Error:
+    """Subscribe from where somebody has read up to, the last record in an epoch."""
+    entries = [pb.SubscribeEntry(topic_id=TOPIC_ID, offset=offset, record_epoch=record_epoch)]
+    subscribe = pb.Subscribe(subscription_id=number, entries=entries, credit_records=1, credit_bytes=1 << 20)
+    (result,) = (await peer.ask(subscribe=subscribe)).envelope.subscribe_reply.results
+    return result.error
+
+
+async def test_who_has_read_what_was_cut_is_told_so(stand: ClusterStand) -> None:
+    await stand.start()
+    await stand.publish(b"a")
+    await stand.agree(b"a")
+    first = await stand.owner()
+    first_epoch = stand.partition(first).state.epoch
+    await stand.crash(first)
+    owner = await stand.owner(but=first)
+    await stand.publish(b"b")
+    await stand.publish(b"c")
+    await stand.agree(b"a", b"b", b"c")
+    epoch = stand.partition(owner).state.epoch
+    assert epoch > first_epoch
+    peer = await stand.peer(owner)
+    for number, (offset, record_epoch) in enumerate([(1, first_epoch), (3, epoch), (2, epoch)]):
+        assert not (await begun(peer, number, offset, record_epoch)).code
+    # In the first epoch nobody has seen a record at 1: so it has been cut there, whoever has read further.
+    for offset, record_epoch in [(2, first_epoch), (1, epoch + 1)]:
+        error = await begun(peer, 9, offset, record_epoch)
+        assert (error.code, error.log_start_offset, error.high_watermark) == (pb.OFFSET_OUT_OF_RANGE, 0, 3)
+        assert f"was reached in epoch {record_epoch}, which ended before it" in error.message
+    follower = await stand.peer(next(name for name in stand.nodes if name != owner))
+    assert (await begun(follower, 1, 2, first_epoch)).code == pb.NOT_OWNER, "the owner knows"
+    assert not (await begun(follower, 2, 1, first_epoch)).code
 
 
 async def test_a_copy_that_is_cut_while_it_is_read_denies_nothing(
