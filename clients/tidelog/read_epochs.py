@@ -41,10 +41,19 @@ class ReadEpochs:
 
     def read(self, topic_id: bytes, partition: int, batches: Sequence[RecordBatch]) -> None:
         """Batches were read, one behind the other."""
+        key = (topic_id, partition)
+        stretch: Stretch | None = None
         for batch in batches:
             epoch = epoch_of(batch)
-            if epoch is not None:
-                self._add((topic_id, partition), epoch, batch.base_offset, batch.end_offset)
+            if epoch is None:
+                continue
+            if stretch is not None and stretch.epoch != epoch:
+                self._add(key, *stretch)
+                stretch = None
+            first_offset = batch.base_offset if stretch is None else stretch.first_offset
+            stretch = Stretch(epoch, first_offset, batch.end_offset)
+        if stretch is not None:
+            self._add(key, *stretch)
 
     def _add(self, key: _Key, epoch: int, first_offset: int, end_offset: int) -> None:
         known = self._read.get(key)

@@ -141,8 +141,8 @@ async def test_a_partition_is_read_on_with_the_epoch_of_what_has_arrived_and_els
     on_subscribe = FakeConnection.on_subscribe
 
     def note(connection: FakeConnection, frame: Frame) -> None:
-        for entry in frame.envelope.subscribe.entries:
-            asked.append((entry.offset, entry.record_epoch if entry.HasField("record_epoch") else None))
+        (entry,) = frame.envelope.subscribe.entries
+        asked.append((entry.offset, entry.record_epoch if entry.HasField("record_epoch") else None))
         on_subscribe(connection, frame)
 
     monkeypatch.setattr(ClusterConnection, "on_subscribe", note)
