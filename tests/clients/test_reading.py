@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.clients.fake_node import FakeConnection, FakeNode
 
-from tidelog import reading
+from tidelog import Client, reading
 from tidelog.errors import (
     BadReplyError,
     CorruptBatchError,
@@ -101,6 +101,16 @@ async def test_the_end_is_asked_for_once_and_only_behind_what_is_known(node: Fak
     await reading.fetch(router, "wide", 0, 9)
     await reading.commit(router, "g", "wide", {0: 9}, reset=True, note="")
     assert node.requests.count("list_offsets") == 1, "the fetch has told"
+
+
+async def test_who_commits_what_he_was_handed_asks_no_owner_for_the_end(node: FakeNode) -> None:
+    async with Client(f"127.0.0.1:{node.port}") as client, client.producer("t") as producer:
+        await producer.send_many([b"x"] * 3)
+    async with Client(f"127.0.0.1:{node.port}") as client:
+        async with client.consumer("t", group="g", partitions=[0], start=0) as consumer:
+            assert len(await consumer.poll(3, timeout_s=20)) == 3
+            assert (await consumer.commit())[TopicPartition("t", 0)].next_offset == 3
+        assert "list_offsets" not in node.requests
 
 
 async def test_a_position_is_committed_where_no_owner_tells_the_end(
