@@ -231,6 +231,7 @@ def committed_of(results: Iterable[pb.CommittedResult], names: Mapping[bytes, st
                     next_offset=result.next_offset,
                     note=result.note,
                     commit_timestamp_us=result.commit_timestamp_us,
+                    epoch=result.record_epoch if result.HasField("record_epoch") else None,
                 )
             )
     return positions

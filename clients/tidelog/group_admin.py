@@ -172,6 +172,7 @@ def _lag(where: TopicPartition, end: Offset, position: Committed | None) -> Lag:
         lag=max(0, end.high_watermark - max(next_offset, end.log_start_offset)),
         commit_timestamp_us=None if position is None else position.commit_timestamp_us,
         note=None if position is None else position.note,
+        epoch=None if position is None else position.epoch,
     )
 
 

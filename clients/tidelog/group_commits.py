@@ -16,6 +16,7 @@ from tidelog.errors import MemberFencedError, TidelogError, UnknownTopicError, e
 from tidelog.group_membership import Membership
 from tidelog.model import Committed, TopicPartition
 from tidelog.paging import in_requests
+from tidelog.reading import beyond_ends
 from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
 
@@ -72,24 +73,39 @@ class GroupCommits:
         if life is None or not life.is_joined:
             raise MemberFencedError("this consumer is no member of its group at the moment: nothing was committed")
         ids, held, failed = self._topic_ids(), dict[TopicPartition, Committed](), dict[TopicPartition, TidelogError]()
-        for part in in_requests(list(positions.items())):
+        failed |= await self._beyond_ends(positions, ids)
+        wanted = [(where, offset) for where, offset in positions.items() if where not in failed]
+        for part in in_requests(wanted):
             commits = await self._store_some(life, part, ids, note)
             held |= commits.held
             failed |= commits.failed
         self._stored.update({where: positions[where] for where in held})
         return Commits(held, failed)
 
+    async def _beyond_ends(
+        self, positions: Mapping[TopicPartition, int], ids: Mapping[str, bytes]
+    ) -> dict[TopicPartition, TidelogError]:
+        """Return why positions that somebody has made up are not stored; see `reading.beyond_ends`."""
+        by_topic: dict[str, dict[int, int]] = {}
+        for where, offset in self.moved(positions).items():
+            by_topic.setdefault(where.topic, {})[where.partition] = offset
+        found: dict[TopicPartition, TidelogError] = {}
+        for topic, of_topic in by_topic.items():
+            refused = await beyond_ends(self._router, topic, ids.get(topic, b""), of_topic)
+            found |= {TopicPartition(topic, number): error for number, error in refused.items()}
+        return found
+
     async def _store_some(
         self, life: Membership, positions: list[tuple[TopicPartition, int]], ids: Mapping[str, bytes], note: str
     ) -> Commits:
         def entry(where: TopicPartition, offset: int) -> pb.CommitEntry:
-            route = self._router.metadata.route(*where)
+            topic_id = ids.get(where.topic, b"")
             return pb.CommitEntry(
-                topic_id=ids.get(where.topic, b""),
+                topic_id=topic_id,
                 partition=where.partition,
                 next_offset=offset,
                 note=note,
-                epoch=0 if route is None else route.epoch,
+                record_epoch=self._router.epochs.at(topic_id, where.partition, offset),
             )
 
         request = pb.Commit(group=life.group, member_id=life.member_id, generation=life.generation)

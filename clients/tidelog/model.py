@@ -173,13 +173,17 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A group's position in one partition: `next_offset` is the next record to read."""
+    """A group's position in one partition: `next_offset` is the next record to read.
+
+    `epoch` is that of the record in front of it; None where whoever committed has not read that record, or not told.
+    """
 
     topic: str
     partition: int
     next_offset: int
     note: str = ""
     commit_timestamp_us: int = 0
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,7 +413,10 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far behind a group is in one partition, in offsets; without a position all that there is lies before it."""
+    """How far behind a group is in one partition, in offsets; without a position all that there is lies before it.
+
+    `epoch` is as in `Committed`.
+    """
 
     topic: str
     partition: int
@@ -419,3 +426,4 @@ class Lag:
     lag: int
     commit_timestamp_us: int | None
     note: str | None
+    epoch: int | None = None

@@ -6,7 +6,8 @@ which is slow and is paid for. It costs time: a replica hears of a commit with t
 A replica may be cut off from the owner and not know it; then it has nothing to say, as where nothing is published. So
 every `LOOK_S` the owner is asked where the log ends, and a replica that has not come so far `BEHIND_S` later, and has
 sent nothing meanwhile, though it had credit for more, is left for the owner and not read for `SHUN_S`. The same happens
-where it cannot be reached, or ends a subscription.
+where it cannot be reached, or ends a subscription. A replica cannot tell whether an offset that it has not heard of was
+ever given out; the end that its owner tells says so.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Final, Protocol
 from tidelog.connection import Address, Connection
 from tidelog.errors import TidelogError, told
 from tidelog.metadata import Metadata
-from tidelog.model import TopicPartition
+from tidelog.model import Offset, TopicPartition
 from tidelog.pool import ConnectionPool
 
 LOOK_S: Final = 10.0
@@ -93,7 +94,10 @@ class Served(Protocol):
     def serve_anew(self, partitions: Iterable[TopicPartition]) -> None:
         """Subscribe partitions again, wherever that is to be now."""
 
-    async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def lies_beyond(self, where: TopicPartition, end: Offset) -> None:
+        """A partition is read from beyond its end."""
+
+    async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:
         """Return the ends of logs as their owners say; without those that do not say it now."""
         ...
 
@@ -106,10 +110,14 @@ async def look_again(nearby: Nearby, served: Served) -> None:
         ends = await served.ends(stood)
         await asyncio.sleep(BEHIND_S)
         behind: dict[Address, list[TopicPartition]] = {}
-        for where, end_offset in ends.items():
+        for where, end in ends.items():
             address, standing = served.near.get(where), served.stands(where)
-            if address is not None and standing is not None and stood[where] == standing < end_offset:
+            if address is None or standing is None or standing != stood[where]:
+                continue
+            if standing < end.offset:
                 behind.setdefault(address, []).append(where)
+            elif standing > end.offset:
+                served.lies_beyond(where, end)
         for address, partitions in behind.items():
             first = partitions[0]
             nearby.shun(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -11,6 +12,7 @@ from tidelog.connection import Connection, results_of
 from tidelog.errors import (
     EpochChangingError,
     InvalidRequestError,
+    OffsetOutOfRangeError,
     TidelogError,
     UnknownTopicError,
     error_of,
@@ -33,6 +35,8 @@ from tidelog_proto.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX
 
 OFFSETS_PER_REQUEST: Final = 256
 """Of how many partitions a node is asked at a time where they lie: it may have to open each of them first."""
+ENDS_S: Final = 2.0
+"""For so long owners are asked for ends before a commit; a position about which nobody answers is committed."""
 _MS: Final = 1000
 
 
@@ -75,7 +79,9 @@ async def fetch(
         near = await router.near_reader(topic, partition) if nearest else None
         if near is not None:
             try:
-                return await _fetched_from(router, near, topic, request, end_offset or 0, control=control)
+                fetched = await _fetched_from(router, near, topic, request, end_offset or 0, control=control)
+                if offset <= fetched.high_watermark:
+                    return fetched  # else only the owner can tell whether there is such an offset
             except TidelogError as error:  # the owner knows whether it is one
                 if error.retriable:
                     router.nearby.shun(near.connection.address, told(error))
@@ -108,8 +114,10 @@ async def _fetched_from(
     got_on = result.next_offset > offset  # past records that are not wanted, too
     if not result.length and not got_on and offset < known_end:
         raise _lags(reached.connection, topic, partition, offset)
+    batches = parse_batches(frame.attachment, TopicPartition(topic, partition), offset, control=control)
+    router.epochs.read(route.topic_id, partition, batches)
     return Fetched(
-        batches=parse_batches(frame.attachment, TopicPartition(topic, partition), offset, control=control),
+        batches=batches,
         next_offset=result.next_offset,
         log_start_offset=result.log_start_offset,
         high_watermark=result.high_watermark,
@@ -210,7 +218,10 @@ class OffsetSearch:
         by_time = self._at not in {"earliest", "latest"}
         for partition, result in zip(group, results, strict=True):
             try:
-                self.found[partition] = offset_of(result, by_time=by_time)
+                found = self.found[partition] = offset_of(result, by_time=by_time)
+                if self._at == "latest":
+                    end_offset = found.high_watermark
+                    self._router.ends.note(route.topic_id, partition, epoch=None, end_offset=end_offset)
             except TidelogError as error:
                 self._router.learn_from(self._topic, error, partition)
                 self.failures[partition] = error
@@ -229,6 +240,37 @@ async def list_offsets(
     if partitions is None:  # all, those included that were added since this client last looked
         wanted = sorted((await router.about_topic(topic, lambda: router.topic_now(topic), repeatable=True)).partitions)
     return await router.about_topic(topic, OffsetSearch(router, topic, at, wanted).attempt, repeatable=True)
+
+
+async def beyond_ends(
+    router: Router, topic: str, topic_id: bytes, positions: Mapping[int, int]
+) -> dict[int, OffsetOutOfRangeError]:
+    """Return why positions lie beyond the ends of their partitions, by partition, where that can be told.
+
+    A group would wait there for records that may never be, or skip those that come to lie in front. The node that
+    stores positions does not know where the logs of others end. A client does for the most part: it has read up to
+    there. So the owner is asked only about what lies beyond all that is known here: whoever commits what he was handed
+    asks nobody.
+    """
+    doubted = [number for number, offset in positions.items() if offset > router.ends.newest(topic_id, number)]
+    if not doubted:
+        return {}
+    search = OffsetSearch(router, topic, "latest", doubted)
+    with contextlib.suppress(TidelogError, TimeoutError):  # whoever stores the position says what is wrong, if anything
+        async with asyncio.timeout(ENDS_S):
+            await search.attempt()
+    return {
+        number: beyond(topic, number, positions[number], end)
+        for number, end in search.found.items()
+        if positions[number] > end.high_watermark
+    }
+
+
+def beyond(topic: str, partition: int, offset: int, end: Offset) -> OffsetOutOfRangeError:
+    """Return the error for a position behind the end that an owner has told."""
+    error = OffsetOutOfRangeError(f"{topic}/{partition}: {offset} lies beyond the end of the log, {end.high_watermark}")
+    error.log_start_offset, error.high_watermark = end.log_start_offset, end.high_watermark
+    return error
 
 
 async def commit(
@@ -255,9 +297,18 @@ async def commit(
         if topic_id is not None and route.topic_id != topic_id:
             raise gone_error(topic)
         held = done.setdefault(route.topic_id, {})
-        for part in in_requests([position for position in positions.items() if position[0] not in held]):
+        refused = await beyond_ends(router, topic, route.topic_id, positions)
+        wanted = [each for each in positions.items() if each[0] not in held and each[0] not in refused]
+        for part in in_requests(wanted):
             entries = [
-                pb.CommitEntry(topic_id=route.topic_id, partition=partition, next_offset=next_offset, note=note)
+                pb.CommitEntry(
+                    topic_id=route.topic_id,
+                    partition=partition,
+                    next_offset=next_offset,
+                    note=note,
+                    # Who moves a position by hand goes by the log as it is now, not by what was read here at some time.
+                    record_epoch=None if reset else router.epochs.at(route.topic_id, partition, next_offset),
+                )
                 for partition, next_offset in part
             ]
             envelope = pb.Envelope(commit=pb.Commit(group=group, reset=reset, entries=entries))
@@ -268,6 +319,8 @@ async def commit(
             failures = [error_of(one.error, connection.name) for one in results if one.HasField("error")]
             for failure in sorted(failures, key=lambda each: each.retriable):
                 raise failure
+        for refusal in refused.values():
+            raise refusal
         return {partition: held[partition] for partition in positions if partition in held}
 
     # A commit that is repeated says the same again, and without reset positions only move forward. With it, a copy that
@@ -319,6 +372,9 @@ async def committed(router: Router, group: str, topic: str | None) -> list[Commi
             if not reply.HasField("last") or reply.last == asked.after:
                 break
             asked.after.CopyFrom(reply.last)
+        for each in results:
+            if each.HasField("record_epoch"):
+                router.epochs.told(each.topic_id, each.partition, offset=each.next_offset, epoch=each.record_epoch)
         if topic is not None:
             return committed_of(results, {asked.topic_id: topic})
         return committed_of(results, await _names(router, connection, results))

@@ -38,6 +38,7 @@ from tidelog.model import TopicPartition, TopicRoute
 from tidelog.nearby import Nearby
 from tidelog.owner_moves import SILENCE_S, Moves
 from tidelog.pool import ConnectionPool
+from tidelog.read_epochs import ReadEpochs
 from tidelog.refreshing import Question, Refresher
 from tidelog.stand_ins import Reached, StandIns
 from tidelog_proto import broker_pb2 as pb
@@ -72,6 +73,7 @@ class Router:
     ) -> None:
         self.metadata = Metadata()
         self.ends = Ends()
+        self.epochs = ReadEpochs()
         self.pool = pool
         self.request_timeout_s = request_timeout_s
         self.quorum_timeout_s = request_timeout_s if quorum_timeout_s is None else quorum_timeout_s

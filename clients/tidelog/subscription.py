@@ -137,7 +137,9 @@ class Subscription:
                     )
                 if batch.end_offset > position:
                     accepted.append(
-                        _nothing(position, batch.end_offset) if batch.control else batch.slice_from(position)
+                        _nothing(position, batch.end_offset, batch.header.epoch)
+                        if batch.control
+                        else batch.slice_from(position)
                     )
                     position = batch.end_offset
         except ProtocolError as error:
@@ -148,7 +150,13 @@ class Subscription:
         return accepted
 
 
-def _nothing(offset: int, end_offset: int) -> RecordBatch:
+def epoch_of(batch: RecordBatch) -> int | None:
+    """Return the epoch of what a batch covers; None where that is what a filter has left out, of epochs not told."""
+    header = batch.header
+    return header.epoch if header.record_count or header.epoch else None
+
+
+def _nothing(offset: int, end_offset: int, epoch: int = 0) -> RecordBatch:
     """Return a batch without records: what a filter has left of a stretch of the log, so that positions get past it."""
     base_offset = max(offset, end_offset - _SPAN_MAX)
     header = BatchHeader(
@@ -159,5 +167,6 @@ def _nothing(offset: int, end_offset: int) -> RecordBatch:
         body_crc=0,
         last_offset_delta=end_offset - base_offset - 1,
         base_offset=base_offset,
+        epoch=epoch,
     )
     return RecordBatch(header, b"")

@@ -23,20 +23,20 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
-from tidelog import doubts
+from tidelog import doubts, reading
 from tidelog.connection import Address, Connection, results_of
 from tidelog.consumer_options import OnOutOfRange
 from tidelog.doubts import Doubts
 from tidelog.errors import ClosedError, OffsetOutOfRangeError, TidelogError, UnknownTopicError, error_of, told
 from tidelog.filters import RecordFilter
 from tidelog.metadata import gone_error
-from tidelog.model import TopicPartition
+from tidelog.model import Offset, TopicPartition
 from tidelog.nearby import look_again
 from tidelog.owner_moves import Expectation
 from tidelog.pacing import Pacing
 from tidelog.paging import in_requests
 from tidelog.prefetch import Credit, Prefetch
-from tidelog.reading import OffsetSearch
+from tidelog.read_epochs import ArrivedEpochs
 from tidelog.routing import Router
 from tidelog.stand_ins import Reached
 from tidelog.subscription import Prefetched, Subscription
@@ -93,6 +93,7 @@ class Serving:
         self._on_out_of_range = on_out_of_range
         self._wanted = wanted
         self._arrived: dict[TopicPartition, int] = {}
+        self._epochs = ArrivedEpochs(router.ends, router.epochs)
         self._serving: dict[TopicPartition, Subscription | None] = {}
         self._paused: set[TopicPartition] = set()
         self._failed: set[TopicPartition] = set()
@@ -124,6 +125,7 @@ class Serving:
         for where, offset in positions.items():
             self._serving[where] = None
             self._arrived[where] = offset
+            self._epochs.begin(where, self.topic_ids[where.topic], offset)
         if self._keeper is None:
             self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="consume")
             self._keeper.add_done_callback(self._kept)
@@ -138,6 +140,7 @@ class Serving:
         for where in partitions:
             self._leave(where)
             del self._serving[where], self._arrived[where]
+            self._epochs.forget(where)
             self._paused.discard(where)
             self._failed.discard(where)
             self._stand_ins.discard(where)
@@ -148,6 +151,7 @@ class Serving:
         """Go on at `offset` in one partition."""
         self._leave(where)
         self._arrived[where] = offset
+        self._epochs.forget(where)
         self._failed.discard(where)
         self.stir()
 
@@ -165,6 +169,7 @@ class Serving:
     def rewind(self, where: TopicPartition, offset: int) -> None:
         """What arrived of a paused partition from `offset` on was let go: it is to come again."""
         self._arrived[where] = offset
+        self._epochs.forget(where)
 
     def stir(self) -> None:
         """Look at once at what is to be done."""
@@ -203,6 +208,7 @@ class Serving:
         """Batches arrived."""
         for item in items:
             self._pacing.arrived(item.where)
+        self._epochs.arrived(self.topic_ids[items[-1].where.topic], items)
         self._reader.prefetched(items)
 
     def detached(self, subscription: Subscription, partitions: Collection[TopicPartition], error: TidelogError) -> None:
@@ -238,16 +244,18 @@ class Serving:
             return
         offset = error.log_start_offset if self._on_out_of_range == "earliest" else error.high_watermark
         _log.warning(
-            "%s/%d: offset %d is gone, the log begins at %d now and ends at %d: going on at %d, because "
-            "on_out_of_range is %r",
+            "%s/%d: position %d is out of range, the log begins at %d now and ends at %d: going on at %d, because "
+            "on_out_of_range is %r: %s",
             *where,
             self._arrived[where],
             error.log_start_offset,
             error.high_watermark,
             offset,
             self._on_out_of_range,
+            told(error),
         )
         self._arrived[where] = offset
+        self._epochs.forget(where)
 
     def _break(self, error: TidelogError) -> None:
         """Reading cannot go on."""
@@ -277,17 +285,23 @@ class Serving:
             if where in self._serving:
                 self._leave(where)
 
-    async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def lies_beyond(self, where: TopicPartition, end: Offset) -> None:
+        """A partition is read from beyond its end, as its owner says; the replica that serves it only waits there."""
+        self._leave(where)
+        self._out_of_range(where, reading.beyond(*where, self._arrived[where], end))
+        self.stir()
+
+    async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:
         """Return the ends of logs as their owners say; without those that do not say it now."""
         topics: dict[str, list[int]] = {}
         for where in partitions:
             topics.setdefault(where.topic, []).append(where.partition)
-        ends: dict[TopicPartition, int] = {}
+        ends: dict[TopicPartition, Offset] = {}
         for topic, numbers in topics.items():
-            search = OffsetSearch(self._router, topic, "latest", numbers)
+            search = reading.OffsetSearch(self._router, topic, "latest", numbers)
             with contextlib.suppress(TidelogError):
                 await search.attempt()
-            ends |= {TopicPartition(topic, number): offset.offset for number, offset in search.found.items()}
+            ends |= {TopicPartition(topic, number): offset for number, offset in search.found.items()}
         return ends
 
     # --------------------------------------------------------------------------------------------- keeping
@@ -496,6 +510,7 @@ class Serving:
                     partition=where.partition,
                     offset=offset,
                     filter=wanted.to_message() if wanted is not None else None,
+                    record_epoch=self._epochs.at(where),
                 )
                 for where, offset in positions.items()
             ],

@@ -217,4 +217,5 @@ def _lag_json(row: Lag) -> dict[str, Any]:
         "lag": row.lag,
         "commit_timestamp_ms": None if row.commit_timestamp_us is None else row.commit_timestamp_us // 1000,
         "note": row.note,
+        "epoch": row.epoch,
     }

@@ -89,6 +89,9 @@ class CommittedView(BaseModel):
     next_offset: int
     note: str
     commit_timestamp_ms: int
+    epoch: Annotated[
+        int | None, Field(description="Of the record in front of next_offset; null where who committed has not told.")
+    ]
 
 
 class GroupView(BaseModel):
@@ -182,6 +185,7 @@ def committed_view(item: Committed) -> dict[str, Any]:
         "next_offset": item.next_offset,
         "note": item.note,
         "commit_timestamp_ms": item.commit_timestamp_us // 1000,
+        "epoch": item.epoch,
     }
 
 

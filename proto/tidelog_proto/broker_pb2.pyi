@@ -921,16 +921,18 @@ class Subscribe(_message.Message):
     def __init__(self, subscription_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[SubscribeEntry, _Mapping]]] = ..., credit_records: _Optional[int] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
 
 class SubscribeEntry(_message.Message):
-    __slots__ = ("topic_id", "partition", "offset", "filter")
+    __slots__ = ("topic_id", "partition", "offset", "filter", "record_epoch")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
+    RECORD_EPOCH_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     offset: int
     filter: RecordFilter
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., filter: _Optional[_Union[RecordFilter, _Mapping]] = ...) -> None: ...
+    record_epoch: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., filter: _Optional[_Union[RecordFilter, _Mapping]] = ..., record_epoch: _Optional[int] = ...) -> None: ...
 
 class SubscribeReply(_message.Message):
     __slots__ = ("results",)
@@ -1013,18 +1015,20 @@ class Commit(_message.Message):
     def __init__(self, group: _Optional[str] = ..., reset: _Optional[bool] = ..., entries: _Optional[_Iterable[_Union[CommitEntry, _Mapping]]] = ..., member_id: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class CommitEntry(_message.Message):
-    __slots__ = ("topic_id", "partition", "next_offset", "note", "epoch")
+    __slots__ = ("topic_id", "partition", "next_offset", "note", "epoch", "record_epoch")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    RECORD_EPOCH_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     next_offset: int
     note: str
     epoch: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., note: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    record_epoch: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., note: _Optional[str] = ..., epoch: _Optional[int] = ..., record_epoch: _Optional[int] = ...) -> None: ...
 
 class CommitReply(_message.Message):
     __slots__ = ("results",)
@@ -1061,7 +1065,7 @@ class CommittedReply(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[CommittedResult, _Mapping]]] = ..., last: _Optional[_Union[CommittedEntry, _Mapping]] = ...) -> None: ...
 
 class CommittedResult(_message.Message):
-    __slots__ = ("error", "topic_id", "partition", "found", "next_offset", "note", "commit_timestamp_us", "topic", "epoch")
+    __slots__ = ("error", "topic_id", "partition", "found", "next_offset", "note", "commit_timestamp_us", "topic", "epoch", "record_epoch")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -1071,6 +1075,7 @@ class CommittedResult(_message.Message):
     COMMIT_TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    RECORD_EPOCH_FIELD_NUMBER: _ClassVar[int]
     error: Error
     topic_id: bytes
     partition: int
@@ -1080,7 +1085,8 @@ class CommittedResult(_message.Message):
     commit_timestamp_us: int
     topic: str
     epoch: int
-    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., found: _Optional[bool] = ..., next_offset: _Optional[int] = ..., note: _Optional[str] = ..., commit_timestamp_us: _Optional[int] = ..., topic: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    record_epoch: int
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., found: _Optional[bool] = ..., next_offset: _Optional[int] = ..., note: _Optional[str] = ..., commit_timestamp_us: _Optional[int] = ..., topic: _Optional[str] = ..., epoch: _Optional[int] = ..., record_epoch: _Optional[int] = ...) -> None: ...
 
 class GroupWish(_message.Message):
     __slots__ = ("topics", "pattern", "assignor", "instance_id", "session_timeout_ms", "client_id", "host", "born_us")
@@ -1857,7 +1863,7 @@ class TopicRecord(_message.Message):
     def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ..., revision: _Optional[int] = ..., deleted: _Optional[bool] = ..., first_epoch: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., first_epochs: _Optional[_Iterable[_Union[EpochDescriptor, _Mapping]]] = ..., serial: _Optional[int] = ..., creator: _Optional[str] = ..., content_key: _Optional[bytes] = ...) -> None: ...
 
 class OffsetRecord(_message.Message):
-    __slots__ = ("group", "topic_id", "partition", "next_offset", "note", "commit_timestamp_us", "revision", "epoch")
+    __slots__ = ("group", "topic_id", "partition", "next_offset", "note", "commit_timestamp_us", "revision", "epoch", "record_epoch")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -1866,6 +1872,7 @@ class OffsetRecord(_message.Message):
     COMMIT_TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    RECORD_EPOCH_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic_id: bytes
     partition: int
@@ -1874,7 +1881,8 @@ class OffsetRecord(_message.Message):
     commit_timestamp_us: int
     revision: int
     epoch: int
-    def __init__(self, group: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., note: _Optional[str] = ..., commit_timestamp_us: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    record_epoch: int
+    def __init__(self, group: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., note: _Optional[str] = ..., commit_timestamp_us: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ..., record_epoch: _Optional[int] = ...) -> None: ...
 
 class OffsetsValue(_message.Message):
     __slots__ = ("group",)

@@ -184,6 +184,9 @@ class ClusterConnection(FakeConnection):
         with self._reading():
             super().on_list_offsets(frame)
 
+    def knows_end(self, topic_id: bytes, partition: int) -> bool:
+        return self.node.cluster.owners[topic_id, partition][0] == self.node.node_id
+
     def refusal(self, topic_id: bytes, partition: int) -> pb.Error | None:
         unknown = super().refusal(topic_id, partition)
         if unknown is not None:

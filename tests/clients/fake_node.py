@@ -141,6 +141,11 @@ class FakeNode:
     def partition(self, topic: str, partition: int = 0) -> FakePartition:
         return self.partitions[self.topics[topic].topic_id, partition]
 
+    def reach(self, topic: str, end_offset: int) -> None:
+        """Have the partitions of a topic end there, as if all of it had been published and deleted."""
+        for partition in self.topics[topic].partitions:
+            self.partition(topic, partition.partition).end_offset = end_offset
+
     def values(self, topic: str) -> list[bytes | None]:
         count = len(self.topics[topic].partitions)
         return [value for partition in range(count) for value in self.partition(topic, partition).values()]
@@ -310,7 +315,7 @@ class FakeConnection(asyncio.Protocol):
                 reply.results.add(error=refusal)
                 continue
             partition = self.node.partitions[entry.topic_id, entry.partition]
-            if not partition.log_start <= entry.offset <= partition.end_offset:
+            if self._is_out_of_range(entry.topic_id, entry.partition, entry.offset):
                 reply.results.add(error=self._out_of_range(partition))
                 continue
             data = b"".join(partition.read_from(entry.offset))
@@ -318,7 +323,7 @@ class FakeConnection(asyncio.Protocol):
             reply.results.add(
                 length=len(data),
                 high_watermark=partition.end_offset,
-                next_offset=partition.end_offset,
+                next_offset=max(partition.end_offset, entry.offset),
                 log_start_offset=partition.log_start,
             )
         self.reply(frame, pb.Envelope(fetch_reply=reply), attachment)
@@ -346,7 +351,7 @@ class FakeConnection(asyncio.Protocol):
                 reply.results.add(error=refusal)
                 continue
             partition = self.node.partitions[entry.topic_id, entry.partition]
-            if not partition.log_start <= entry.offset <= partition.end_offset:
+            if self._is_out_of_range(entry.topic_id, entry.partition, entry.offset):
                 reply.results.add(error=self._out_of_range(partition))
             else:
                 subscription.positions[entry.topic_id, entry.partition] = entry.offset
@@ -398,6 +403,15 @@ class FakeConnection(asyncio.Protocol):
                 )
                 self.transport.write(encode_frame(pb.Envelope(subscription_ended=ended)))
         self.subscriptions.clear()
+
+    def knows_end(self, topic_id: bytes, partition: int) -> bool:
+        """Whether the node can tell that an offset was never given out."""
+        del topic_id, partition
+        return True
+
+    def _is_out_of_range(self, topic_id: bytes, number: int, offset: int) -> bool:
+        partition = self.node.partitions[topic_id, number]
+        return offset < partition.log_start or (offset > partition.end_offset and self.knows_end(topic_id, number))
 
     def _out_of_range(self, partition: FakePartition) -> pb.Error:
         return ProtocolError(

@@ -60,9 +60,12 @@ def test_positions_that_were_not_found_or_have_no_topic_are_left_out() -> None:
         pb.CommittedResult(topic_id=b"a", partition=0, found=True, next_offset=5, note="n", commit_timestamp_us=8),
         pb.CommittedResult(topic_id=b"a", partition=1),
         pb.CommittedResult(topic_id=b"gone", partition=0, found=True),
+        pb.CommittedResult(topic_id=b"a", partition=2, found=True, epoch=7),
+        pb.CommittedResult(topic_id=b"a", partition=3, found=True, epoch=7, record_epoch=0),
     ]
-    (only,) = admin.committed_of(results, {b"a": "t"})
+    only, older, first = admin.committed_of(results, {b"a": "t"})
     assert (only.topic, only.partition, only.next_offset, only.note, only.commit_timestamp_us) == ("t", 0, 5, "n", 8)
+    assert (only.epoch, older.epoch, first.epoch) == (None, None, 0), "what older clients told is nobody's"
     with pytest.raises(OverloadedError):
         admin.committed_of([pb.CommittedResult(error=pb.Error(code=pb.OVERLOADED))], {})
 

@@ -77,7 +77,9 @@ async def test_what_is_no_position_is_refused_before_anything_is_sent(client: Cl
     assert await client.committed("g") == []
 
 
-async def test_commits_move_forward_and_are_found_by_group(client: Client) -> None:
+async def test_commits_move_forward_and_are_found_by_group(node: FakeNode, client: Client) -> None:
+    node.reach("wide", 5)
+    node.reach("t", 9)
     assert (await client.commit("g", "wide", {0: 5, 3: 1}, note="n"))[0].next_offset == 5
     assert (await client.commit("g", "wide", {0: 2}))[0].next_offset == 5
     assert (await client.commit("g", "wide", {0: 2}, reset=True))[0].next_offset == 2
@@ -90,6 +92,7 @@ async def test_commits_move_forward_and_are_found_by_group(client: Client) -> No
 
 
 async def test_groups_of_topics_never_heard_of_are_named_by_asking(node: FakeNode, client: Client) -> None:
+    node.reach("t", 9)
     await client.commit("g", "t", {0: 9})
     async with Client(f"127.0.0.1:{node.port}") as other:
         assert [each.topic for each in await other.committed("g")] == ["t"]

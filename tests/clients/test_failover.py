@@ -256,6 +256,7 @@ async def test_a_long_poll_at_a_frozen_owner_goes_on_at_the_new_one(cluster: Fak
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 async def test_commits_are_taken_by_any_node(cluster: FakeCluster, client: Client, how: str) -> None:
+    cluster.nodes[0].reach("t", 2)
     await client.commit("g", "t", {0: 1})
     (asked,) = (node for node in cluster.nodes if "commit" in node.requests)
     if how == "killed":

@@ -77,10 +77,17 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return found
 
 
+async def know_ends(node: FakeNode, client: Client, end_offset: int) -> None:
+    """Have the topic's partitions end somewhere, and the client know it: it commits no position beyond the end."""
+    node.reach("t", end_offset)
+    await client.list_offsets("t", "latest")
+
+
 async def test_positions_of_many_partitions_are_committed_by_several_requests(
     node: FakeNode, client: Client, asked: Asked
 ) -> None:
     node.add_topic("t", partitions=5)
+    await know_ends(node, client, 200)
     positions = {partition: 100 + partition for partition in (4, 0, 3, 1, 2)}
     stored = await client.commit("g", "t", positions)
     assert asked.commits == [[4, 0], [3, 1], [2]]
@@ -92,6 +99,7 @@ async def test_positions_of_many_partitions_are_committed_by_several_requests(
 
 async def test_a_commit_that_is_refused_tells_what_was_committed(node: FakeNode, client: Client, asked: Asked) -> None:
     node.add_topic("t", partitions=6)
+    await know_ends(node, client, 7)
     asked.refusals[2] = [ProtocolError(pb.INVALID_REQUEST, "that would be one position too many")]
     with pytest.raises(
         InvalidRequestError, match=r"too many; committed all the same: partitions 0 to 1, 3$"
@@ -107,6 +115,7 @@ async def test_what_one_try_has_committed_the_next_one_leaves(
     node: FakeNode, client: Client, asked: Asked, reset: bool
 ) -> None:
     node.add_topic("t", partitions=4)
+    await know_ends(node, client, 7)
     asked.refusals[3] = [ProtocolError(pb.EPOCH_CHANGING, "in a moment", retry_after_ms=1)]
     stored = await client.commit("g", "t", dict.fromkeys(range(4), 7), reset=reset)
     assert asked.commits == [[0, 1], [2, 3], [3]], "a reset that is repeated could undo a newer one"

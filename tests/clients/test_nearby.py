@@ -10,7 +10,7 @@ import pytest
 from tests.clients.fake_cluster import ClusterNode, FakeCluster, running_cluster
 
 from tidelog import Client, Consumer, doubts, nearby, owner_moves
-from tidelog.errors import UnknownTopicError
+from tidelog.errors import OffsetOutOfRangeError, UnknownTopicError
 from tidelog_proto import broker_pb2 as pb
 
 LOOK_S = 0.01
@@ -95,6 +95,20 @@ async def test_who_does_not_hear_of_commits_is_left_for_the_owners_and_come_back
         await near.received("subscribe", away + 1)
         await publish(cluster, "ghi")
         assert await taken(consumer, 3) == list("ghi")
+
+
+async def test_who_begins_beyond_the_end_is_told_so_though_a_replica_cannot_tell(
+    cluster: FakeCluster, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    await publish(cluster, "abc")
+    async with client.consumer("wide", start=5, partitions=[0]) as consumer, asyncio.timeout(20):
+        with pytest.raises(OffsetOutOfRangeError, match="wide/0: 5 lies beyond the end of the log, 1") as refused:
+            await anext(consumer)
+        assert (refused.value.log_start_offset, refused.value.high_watermark) == (0, 1)
+        assert asked(cluster)[0] == 0, "the replica was read all the time"
+    async with client.consumer("wide", start=5, on_out_of_range="earliest") as consumer:
+        assert await taken(consumer, 3) == list("abc")
+    assert "going on at 0, because on_out_of_range is 'earliest'" in caplog.text
 
 
 async def test_who_reads_slowly_is_not_taken_for_a_replica_that_is_behind(cluster: FakeCluster, client: Client) -> None:
@@ -225,6 +239,17 @@ async def test_a_replica_that_has_not_heard_of_what_is_asked_for_is_left_for_the
     assert "is not read for" in caplog.text
     assert await fetched(client) == [b"a"]
     assert fetches(cluster) == [2, 0, 1], "nor is it asked again"
+
+
+async def test_a_fetch_beyond_what_a_replica_has_heard_of_asks_the_owner(cluster: FakeCluster, client: Client) -> None:
+    await publish(cluster, "abc")
+    assert await fetched(client, 1) == []
+    assert fetches(cluster) == [0, 0, 1], "the next record comes there"
+    with pytest.raises(OffsetOutOfRangeError):
+        await fetched(client, 2)
+    assert fetches(cluster) == [1, 0, 2]
+    assert await fetched(client) == [b"a"]
+    assert fetches(cluster) == [1, 0, 3], "nothing is wrong with the replica"
 
 
 async def test_a_replica_that_cannot_be_reached_is_not_waited_for_by_a_fetch(

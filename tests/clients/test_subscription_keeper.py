@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.clients.fake_cluster import FakeCluster, running_cluster
+from tests.clients.fake_cluster import ClusterConnection, FakeCluster, running_cluster
 from tests.clients.fake_node import FakeConnection, FakeSubscription
+from tests.clients.sharing import until
 
+from tidelog import Client
 from tidelog.errors import TidelogError, UnknownTopicError
 from tidelog.model import TopicPartition
 from tidelog.pool import ConnectionPool, Identity
@@ -17,6 +19,7 @@ from tidelog.routing import Router
 from tidelog.subscription import Prefetched
 from tidelog.subscription_keeper import SUBSCRIPTIONS_PER_NODE, Serving
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.frames import Frame
 
 WIDE = b"wide".ljust(16, b"\0")
 
@@ -129,6 +132,36 @@ async def test_a_topic_that_is_made_again_is_not_read_on(
     await reader.told.wait()
     assert isinstance(reader.errors[0], UnknownTopicError)
     assert cluster.asked("subscribe") == 0
+
+
+async def test_a_partition_is_read_on_with_the_epoch_of_what_has_arrived_and_elsewhere_without(
+    cluster: FakeCluster, router: Router, serving: Serving, reader: Noted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int | None]] = []
+    on_subscribe = FakeConnection.on_subscribe
+
+    def note(connection: FakeConnection, frame: Frame) -> None:
+        (entry,) = frame.envelope.subscribe.entries
+        asked.append((entry.offset, entry.record_epoch if entry.HasField("record_epoch") else None))
+        on_subscribe(connection, frame)
+
+    monkeypatch.setattr(ClusterConnection, "on_subscribe", note)
+    where = TopicPartition("wide", 0)
+    async with Client(cluster.bootstrap) as client, client.producer("wide") as producer:
+        for _ in range(3):
+            await producer.send(b"x", partition=0)
+    await router.topic("wide")
+    router.epochs.told(WIDE, 0, offset=1, epoch=0)
+    serving.add(wide({0: 1}))
+    await until(lambda: len(reader.items) == 2)
+    serving.pause(where)
+    serving.resume(where)
+    await until(lambda: len(asked) == 2)
+    serving.seek(where, 2)
+    await until(lambda: len(asked) == 3)
+    assert asked == [(1, 0), (3, 0), (2, None)]
+    assert router.epochs.at(WIDE, 0, 3) == 0
+    assert router.ends.newest(WIDE, 0) == 3
 
 
 async def test_an_offset_that_is_gone_stops_its_partition_alone_until_a_seek(

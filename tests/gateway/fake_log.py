@@ -312,7 +312,7 @@ class FakeClient:
                 raise error
             old = self._log.groups.get((group, topic, partition))
             if old is None or old.next_offset <= offset:
-                self._log.groups[group, topic, partition] = Committed(topic, partition, offset, note, 5000)
+                self._log.groups[group, topic, partition] = Committed(topic, partition, offset, note, 5000, 3)
             held[partition] = self._log.groups[group, topic, partition]
         return held
 

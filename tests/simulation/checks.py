@@ -357,19 +357,25 @@ class Checks:
         """A node gives a reader what lies at an offset; when it was asked it showed what lies behind another."""
         self.require(offset >= shown_from, "I26", f"{copy.name} gives {offset}, all below {shown_from} is deleted")
 
-    def locates(self, copy: Copy) -> Callable[[int | None, BaseException | None], None]:
-        """A node is asked for the end of what is committed; what is returned takes its answer (I20)."""
+    def locates(self, copy: Copy) -> tuple[int, Callable[[int | None, BaseException | None], None]]:
+        """A node is asked for the end of what is committed, by a reader that has read all of it (I20).
+
+        Returns:
+            Where the reader is, and what takes the node's answer.
+        """
         asked = self.truth_of(copy)
         committed = asked.committed_end
 
-        def answered(end: int | None, _: BaseException | None) -> None:
+        def answered(end: int | None, error: BaseException | None) -> None:
+            cuts = [fork.end_offset for fork in forks.between(self.truth_of(copy), asked)]
+            known = min([committed, *cuts])
+            if isinstance(error, ProtocolError) and error.code == pb.OFFSET_OUT_OF_RANGE:
+                self.require(known < committed, "I20", f"{copy.name} says that {committed} was never given out")
             if end is not None:
                 self._world.clock.note("end", copy.name, end, checksum=end)
-                cuts = [fork.end_offset for fork in forks.between(self.truth_of(copy), asked)]
-                known = min([committed, *cuts])
                 self.require(end >= known, "I20", f"{copy.name} says {end}, {known} was committed before")
 
-        return answered
+        return committed, answered
 
     def delivered(self, copy: Copy, asked: Truth, data: bytes) -> None:
         """A node gives a batch to a consumer that asked it when another truth may still have held for it."""

@@ -207,8 +207,8 @@ class Asker:
         owners = [copy for copy in copies if copy is not None and copy.replica.can_append]
         if owners:
             copy = self._world.clock.random.choice(owners)
-            answered = self._world.checks.locates(copy)
-            copy.process.run(lambda: copy.process.spawn(copy.latest(), answered))  # when its pause is over
+            committed, answered = self._world.checks.locates(copy)
+            copy.process.run(lambda: copy.process.spawn(copy.latest(committed), answered))  # when its pause is over
         self.start()
 
 

@@ -94,6 +94,7 @@ class Copy:
         await partition.access.ensure_readable()
         shown_from = self.replica.state.deleted_below
         partition.reader.check_offset(offset)
+        await partition.access.ensure_given_out(offset)
         self.process.world.checks.reads(self, offset, shown_from)
         hot = partition.reader.read_hot(offset, READ_BYTES)
         if hot is not None:
@@ -104,13 +105,16 @@ class Copy:
         await asyncio.sleep(self.process.read_us() * slow / 1e6)
         return found.batches
 
-    async def latest(self) -> int:
+    async def latest(self, waits_at: int) -> int:
         """Return the end of what is committed, as LIST_OFFSETS does: nobody has committed more before this was called.
 
+        Before that a reader is let wait at an offset, as FETCH and SUBSCRIBE do.
+
         Raises:
-            ProtocolError: why that cannot be said here.
+            ProtocolError: why that cannot be said here: OFFSET_OUT_OF_RANGE where nobody has given that offset out.
         """
         await self.partition.access.ensure_readable()
+        await self.partition.access.ensure_given_out(waits_at)
         await self.partition.access.confirm_owner()
         return self.partition.state.high_watermark
 

@@ -137,6 +137,7 @@ SHELL = [
     Mutant("going on in an epoch that ended meanwhile", shell.goes_on_in_an_ended_epoch, mixture="plans"),
     Mutant("memory read past the commit", shell.memory_read_past_commit),
     Mutant("an owner confirmed by itself", shell.confirmed_at_once, mixture="late cut"),
+    Mutant("refused behind what a node knows", shell.refused_behind_what_it_knows),
     Mutant("retention past the commit", retention.deletes_what_is_not_committed, mixture=RETENTION),
 ]
 """Of what the node does around its replicas, and of worlds that came with that."""

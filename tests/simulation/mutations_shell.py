@@ -208,6 +208,16 @@ def memory_read_past_commit() -> Replacements:
     return [(PartitionReader, "read_hot", read_hot)]
 
 
+def refused_behind_what_it_knows() -> Replacements:
+    """An offset is refused that lies behind the end which this node knows of, and no quorum is asked."""
+
+    async def ensure(self: Access, offset: int) -> None:
+        if offset > self._state.high_watermark:
+            raise self._state.out_of_range(offset)
+
+    return [(Access, "ensure_given_out", ensure)]
+
+
 def confirmed_at_once() -> Replacements:
     """An owner believes that it is one."""
 

@@ -82,6 +82,26 @@ class Access:
         finally:
             self._confirmations.pop(number, None)
 
+    async def ensure_given_out(self, offset: int, record_epoch: int | None = None) -> None:
+        """Refuse an offset behind all that was ever given out, where that can be known; elsewhere its reader waits.
+
+        Where its reader knows in which epoch the record in front of it was, also one in front of which the log was cut.
+
+        A node that was succeeded and does not know it has perhaps less than its successor has committed, so that a
+        quorum is asked first. Nobody is, and nothing is waited for, unless the offset lies behind what this owner has.
+
+        Raises:
+            ProtocolError: OFFSET_OUT_OF_RANGE with the bounds; NOT_OWNER where another node knows whether the log was
+                cut. What `confirm_owner` raises, where nobody can tell.
+        """
+        state = self._state
+        if state.lies_beyond(offset, record_epoch):
+            await self.confirm_owner()
+            if state.lies_beyond(offset, record_epoch):
+                raise state.out_of_range(offset, record_epoch)
+        elif state.owner_id not in {self._replica.state.node_id, ""} and state.was_cut(offset, record_epoch):
+            raise state.not_owner()
+
     def owner_confirmed(self, number: int) -> None:
         """A quorum knows of no later epoch than this node's; see `driver.Listener`."""
         for asked, waiter in self._confirmations.items():

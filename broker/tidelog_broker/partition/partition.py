@@ -160,6 +160,7 @@ class Partition:
         self.snapshots.begin_epoch(owner)
         self.tools.taken_over.add(self.name, owner.epoch, owner.next_offset)
         self.changes.changed()
+        self.changes.wake()  # who waits behind the end can be told of it now
         self.pipeline.go_on()
 
     def owner_confirmed(self, number: int) -> None:

@@ -1,7 +1,8 @@
 """Reading a partition, on its owner and on every other replica: up to what is known to be committed, no further.
 
 A reader that asks past that waits; it is never told that an offset which another node may have committed does not
-exist. What lies below what this copy holds is on another replica, or deleted by retention everywhere.
+exist: `Access.ensure_given_out` has a quorum asked before. What lies below what this copy holds is on another replica,
+or deleted by retention everywhere.
 """
 
 from __future__ import annotations
@@ -12,9 +13,7 @@ from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.ring import HotRing, RingEntry
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.storage.segment.reading import FoundBatches
-from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, iter_batches
-from tidelog_proto.errors import ProtocolError
 
 
 class PartitionReader:
@@ -43,23 +42,13 @@ class PartitionReader:
         owner = self._replica.state.owner
         end = (owner.next_offset if owner is not None else self._state.high_watermark) if self._state.is_alone else None
         if self.is_deleted(offset) or (end is not None and offset > end):
-            raise self.out_of_range(offset)
+            raise self._state.out_of_range(offset)
         if self._is_missing(offset) or (offset < self._log.start_offset and not self._state.is_alone):
             raise self._state.not_here(offset)
 
     def is_deleted(self, offset: int) -> bool:
         """Whether what lies at an offset is deleted, whatever of it is in memory or in the log still."""
         return offset < self._state.log_start
-
-    def out_of_range(self, offset: int) -> ProtocolError:
-        """Return the error for an offset that is gone, or was never given out, with the bounds."""
-        state = self._state
-        return ProtocolError(
-            pb.OFFSET_OUT_OF_RANGE,
-            f"{state.name}: offset {offset} is not in {state.log_start}..{state.high_watermark}",
-            log_start_offset=state.log_start,
-            high_watermark=state.high_watermark,
-        )
 
     def _is_missing(self, offset: int) -> bool:
         """Whether a record lies in an epoch that has not come here yet."""

@@ -135,6 +135,28 @@ class PartitionState:
         """Whether no older epoch has still to be fetched from another node."""
         return not self.replica.backfill.incomplete
 
+    def lies_beyond(self, offset: int, record_epoch: int | None = None) -> bool:
+        """Whether this node gives out the offsets, and no reader can be at `offset`.
+
+        The one in front of it was not given out yet; or it was cut, where it is known to have been in `record_epoch`.
+
+        A quorum has ended all that came before the epoch, and nobody else appends to it: what is committed lies below.
+        Only for as long as there is no later epoch, which `Access.confirm_owner` makes sure of.
+        """
+        writer = self.writer
+        return writer is not None and (offset > writer.next_offset or self.was_cut(offset, record_epoch))
+
+    def was_cut(self, offset: int, record_epoch: int | None) -> bool:
+        """Whether the record in front of `offset`, which was in an epoch, is in it no more, as far as is known here.
+
+        So it is where the epoch ended without all of it: an operator, or the loss of more copies than a quorum can
+        bear, had it end earlier, and other records may have its offset now. None: the epoch is not known.
+        """
+        chain, active = self._known.chain, self._known.active
+        if record_epoch is None or record_epoch == active.epoch or record_epoch < chain.genesis.epoch:
+            return False
+        return record_epoch > active.epoch or offset > chain.decision(record_epoch).end_offset
+
     # --- why it cannot be used ---------------------------------------------------------------------------
 
     @property
@@ -216,6 +238,21 @@ class PartitionState:
         """Return the error of a halted replica."""
         return ProtocolError(
             pb.LIMBO, f"{self.name} takes no records here: {self._known.halted}; see `tidelog log verify`"
+        )
+
+    def out_of_range(self, offset: int, record_epoch: int | None = None) -> ProtocolError:
+        """Return the error for an offset that is gone, was never given out, or was cut, with the bounds."""
+        what = f"offset {offset} is not in {self.log_start}..{self.high_watermark}"
+        if self.was_cut(offset, record_epoch):
+            what = (
+                f"offset {offset} was reached in epoch {record_epoch}, which ended before it: the log was cut there, "
+                "and other records may have these offsets now"
+            )
+        return ProtocolError(
+            pb.OFFSET_OUT_OF_RANGE,
+            f"{self.name}: {what}",
+            log_start_offset=self.log_start,
+            high_watermark=self.high_watermark,
         )
 
     @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, standing
 from tests.broker.peer import batch
 from tests.broker.stand import settled
 
-from tidelog_broker.partition import access
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -39,14 +37,6 @@ async def test_what_is_not_committed_is_not_read_anywhere(stand: ClusterStand, r
     await stand.agree(b"a", b"b")
 
 
-async def test_asking_past_the_end_waits_and_is_never_out_of_range(stand: ClusterStand) -> None:
-    await stand.start()
-    await stand.publish(b"a")
-    await stand.agree(b"a")
-    for name in NODES:
-        assert await (await stand.peer(name)).fetch(TOPIC_ID, 5) == []
-
-
 async def test_a_copy_that_is_cut_while_it_is_read_denies_nothing(
     stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,42 +58,3 @@ async def test_a_copy_that_is_cut_while_it_is_read_denies_nothing(
     with pytest.raises(ProtocolError) as deleted:
         await partition.reader.read_log(1, 100)
     assert deleted.value.code == pb.OFFSET_OUT_OF_RANGE
-
-
-async def test_an_owner_is_confirmed_by_the_others_and_only_by_them(
-    stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(access, "CONFIRM_TIMEOUT_S", 0.1)
-    await stand.start()
-    owner = await stand.owner()
-    partition = stand.partition(owner)
-    await partition.access.confirm_owner()
-    await asyncio.gather(*(partition.access.confirm_owner() for _ in range(50)))
-    assert not partition.access._confirmations
-    for name in NODES:
-        if name != owner:
-            with pytest.raises(ProtocolError) as refused:
-                await stand.partition(name).access.confirm_owner()
-            assert (refused.value.code, refused.value.epoch) == (pb.NOT_OWNER, partition.state.epoch)
-    stand.cut = {owner}
-    with pytest.raises(ProtocolError) as alone:
-        await partition.access.confirm_owner()
-    assert alone.value.code == pb.QUORUM_LOST
-    assert not partition.access._confirmations
-
-
-async def test_waiting_for_an_epoch_of_its_own_ends_when_another_node_gets_it(stand: ClusterStand) -> None:
-    await stand.start()
-    owner = await stand.owner()
-    partition = stand.partition(owner)
-    await partition.access.ensure_active()
-    await stand.publish(b"a")
-    await stand.crash(owner)
-    second = await stand.owner(but=owner)
-    await stand.start(owner)
-    back = stand.partition(owner)
-    await settled(lambda: back.state.epoch == stand.partition(second).state.epoch, "the decision did not arrive")
-    with pytest.raises(ProtocolError) as moved:
-        await back.access.ensure_active()
-    assert moved.value.code == pb.NOT_OWNER
-    await back.access.ensure_readable()

@@ -84,7 +84,15 @@ class GroupOffsets:
         return self._count
 
     def prepare(
-        self, key: OffsetKey, *, next_offset: int, note: str, reset: bool, now_us: int, epoch: int = 0
+        self,
+        key: OffsetKey,
+        *,
+        next_offset: int,
+        note: str,
+        reset: bool,
+        now_us: int,
+        epoch: int = 0,
+        record_epoch: int | None = None,
     ) -> pb.OffsetRecord | None:
         """Return the record to write for a commit, or None when an equal or newer position is durable.
 
@@ -103,6 +111,7 @@ class GroupOffsets:
                 if pending is None:
                     return None
                 next_offset, note, epoch = pending.next_offset, pending.note, pending.epoch
+                record_epoch = pending.record_epoch if pending.HasField("record_epoch") else None
         self._check_room(key, newest, note)
         record = pb.OffsetRecord(
             group=key.group,
@@ -113,6 +122,7 @@ class GroupOffsets:
             commit_timestamp_us=now_us,
             revision=(newest.revision if newest else 0) + 1,
             epoch=epoch,
+            record_epoch=record_epoch,
         )
         self._pending[key] = record
         if newest is None:

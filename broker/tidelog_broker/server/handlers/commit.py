@@ -79,6 +79,7 @@ async def _commit(broker: Broker, shard: GroupShard, asked: pb.Commit, creator: 
                 reset=asked.reset,
                 now_us=now_us,
                 epoch=entry.epoch,
+                record_epoch=entry.record_epoch if entry.HasField("record_epoch") else None,
             )
         except ProtocolError as error:
             result.error.CopyFrom(denial(error, current=current).to_message())
@@ -236,4 +237,6 @@ def _fill(result: pb.CommittedResult, record: pb.OffsetRecord) -> None:
     result.next_offset = record.next_offset
     result.note = record.note
     result.epoch = record.epoch
+    if record.HasField("record_epoch"):
+        result.record_epoch = record.record_epoch
     result.commit_timestamp_us = record.commit_timestamp_us

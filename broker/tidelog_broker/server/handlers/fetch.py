@@ -174,6 +174,7 @@ async def _gather(
             partition = broker.partitions.get(entry.topic_id, entry.partition)
             await partition.access.ensure_readable()
             partition.reader.check_offset(positions[number])
+            await partition.access.ensure_given_out(positions[number])
             room = bytes_max - gathered.size_bytes
             if entry.max_bytes:
                 room = min(room, entry.max_bytes)

@@ -74,6 +74,10 @@ class Pump:
         self._filters: dict[PartitionKey, _Filter] = {}
         """Of the partitions of which not everything is wanted."""
         self._reading = False
+        self._record_epochs: dict[PartitionKey, int] = {}
+        """Of the records in front of the positions, until something is sent: then this node has what is in front."""
+        self._doubted: set[PartitionKey] = set()
+        """Partitions that are followed from behind their end, as it seems: a quorum is being asked."""
         self._started = False
         self.stopped = False
 
@@ -114,8 +118,17 @@ class Pump:
         for key in [key for key in self._partitions if key[0] == topic_id]:
             self._end(key, error)
 
-    def follow(self, key: PartitionKey, partition: Partition, offset: int, wanted: Wanted | None) -> None:
+    def follow(
+        self,
+        key: PartitionKey,
+        partition: Partition,
+        offset: int,
+        wanted: Wanted | None,
+        record_epoch: int | None = None,
+    ) -> None:
         """Add a partition, or what is wanted of it, and listen to its appends.
+
+        `record_epoch`: of the record in front of `offset`, where the client knows it.
 
         Raises:
             ProtocolError: INVALID_REQUEST for one that is followed already, OVERLOADED when too many are.
@@ -135,6 +148,8 @@ class Pump:
         self._partitions[key] = partition
         if wanted is not None:
             self._filters[key] = _Filter(wanted)
+        if record_epoch is not None:
+            self._record_epochs[key] = record_epoch
         partition.changes.listeners.add(self.pump)
 
     def start(self) -> None:
@@ -159,6 +174,7 @@ class Pump:
         for partition in self._partitions.values():
             partition.changes.listeners.discard(self.pump)
         self._partitions.clear()
+        self._record_epochs.clear()
         for filtered in self._filters.values():
             filtered.end()
         self._filters.clear()
@@ -197,7 +213,10 @@ class Pump:
             return False
         offset = self.subscription.positions[key]
         if partition.reader.is_deleted(offset):
-            self._end(key, partition.reader.out_of_range(offset))
+            self._end(key, partition.state.out_of_range(offset))
+            return False
+        if partition.state.lies_beyond(offset, self._record_epochs.get(key)):
+            self._look_whether_given_out(key, partition, offset)
             return False
         bytes_max = self._bytes_max
         if key in self._filters:
@@ -218,6 +237,26 @@ class Pump:
         records = sum(entry.record_count for entry in hot)
         self._send(key, partition, [entry.data for entry in hot], records, hot[-1].end_offset)
         return True
+
+    def _look_whether_given_out(self, key: PartitionKey, partition: Partition, offset: int) -> None:
+        """End a partition that is followed from behind its end, once that is certain.
+
+        A node takes whoever asks it while it owns nothing, or knows of no end; then it comes to own the partition.
+        """
+
+        async def look() -> None:
+            try:
+                await partition.access.ensure_given_out(offset, self._record_epochs.get(key))
+            except ProtocolError as error:
+                if not self.stopped and self._partitions.get(key) is partition:
+                    self._end(key, error)
+            finally:
+                self._doubted.discard(key)
+            self.pump()
+
+        if key not in self._doubted:
+            self._doubted.add(key)
+            self._broker.tasks.spawn(look(), f"look whether {partition.name} has an offset that is waited for")
 
     @property
     def _bytes_max(self) -> int:
@@ -271,6 +310,7 @@ class Pump:
     ) -> None:
         size_bytes = sum(map(len, batches))
         self.subscription.spend(key, records=records, size_bytes=size_bytes, next_offset=next_offset)
+        self._record_epochs.pop(key, None)
         self._broker.metrics.bytes_out.inc(size_bytes)
         envelope = pb.Envelope(message_event=self._event(key, partition, records))
         meter = self._connection.meter
@@ -284,6 +324,7 @@ class Pump:
     def _skip(self, key: PartitionKey, next_offset: int, filtered: _Filter) -> None:
         """Go on behind what does not match, and tell the client of it, soon: it would be looked through again."""
         self.subscription.spend(key, records=0, size_bytes=0, next_offset=next_offset)
+        self._record_epochs.pop(key, None)
         if filtered.timer is None:
             loop = self._broker.loop
             filtered.timer = loop.call_at(max(loop.time(), filtered.told_at_s + TELL_S), self._tell, key)
@@ -307,6 +348,7 @@ class Pump:
     def _end(self, key: PartitionKey, error: ProtocolError) -> None:
         """Tell the client that a partition has ended, and why."""
         partition = self._partitions.pop(key, None)
+        self._record_epochs.pop(key, None)
         if partition is not None:
             partition.changes.listeners.discard(self.pump)
             self._count(-1)
@@ -352,8 +394,10 @@ async def subscribe(broker: Broker, request: Request) -> None:
             await partition.access.ensure_readable()
             check_entry(broker, "subscribe", request, pb.OP_CONSUME, entry.topic_id)  # it may have changed meanwhile
             partition.reader.check_offset(entry.offset)
+            record_epoch = entry.record_epoch if entry.HasField("record_epoch") else None
+            await partition.access.ensure_given_out(entry.offset, record_epoch)
             wanted = wanted_of(entry.filter) if entry.HasField("filter") else None
-            pump.follow((entry.topic_id, entry.partition), partition, entry.offset, wanted)
+            pump.follow((entry.topic_id, entry.partition), partition, entry.offset, wanted, record_epoch)
             result.log_start_offset = partition.state.log_start
             result.high_watermark = partition.state.high_watermark
             result.epoch = partition.state.epoch

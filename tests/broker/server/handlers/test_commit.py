@@ -117,6 +117,27 @@ async def test_commits_of_one_key_that_cross_leave_the_highest(stand: Stand, nod
     assert await position(await stand.peer(), topic_id) == 90
 
 
+async def test_the_epoch_of_the_last_record_is_kept_with_a_position(stand: Stand) -> None:
+    await stand.start()
+    peer = await stand.peer()
+    topic_id = await topic_with(peer)
+
+    async def kept(next_offset: int, record_epoch: int | None) -> int | None:
+        entry = pb.CommitEntry(topic_id=topic_id, next_offset=next_offset, record_epoch=record_epoch)
+        (stored,) = (await peer.ask(commit=pb.Commit(group="g", entries=[entry]))).envelope.commit_reply.results
+        (read,) = await committed(peer, "g", topic_id)
+        assert read == stored
+        return read.record_epoch if read.HasField("record_epoch") else None
+
+    assert await kept(3, 0) == 0
+    assert await kept(2, 9) == 0, "the older commit changes nothing"
+    assert await kept(4, None) is None
+    assert await kept(5, 2) == 2
+    await stand.restart()
+    (result,) = await committed(await stand.peer(), "g", topic_id)
+    assert (result.next_offset, result.record_epoch) == (5, 2)
+
+
 async def test_bad_entries_are_refused_beside_good_ones(peer: Peer) -> None:
     topic_id = await topic_with(peer)
     entries = [
