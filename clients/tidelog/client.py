@@ -12,7 +12,17 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
-from tidelog import admin, cluster_changes, compaction, lookup, paging, reading, record_deletion, topic_changes
+from tidelog import (
+    admin,
+    cluster_changes,
+    compaction,
+    lookup,
+    offset_search,
+    paging,
+    reading,
+    record_deletion,
+    topic_changes,
+)
 from tidelog.admin import At
 from tidelog.client_options import ClientOptions
 from tidelog.consumer import Consumer, ConsumerOptions, OnOutOfRange, Start
@@ -412,7 +422,7 @@ class Client:
             UnknownTopicError, UnknownPartitionError, InvalidRequestError: see there.
         """
         self._check_usable()
-        return await reading.list_offsets(self._router, topic, at, partitions)
+        return await offset_search.list_offsets(self._router, topic, at, partitions)
 
     async def commit(
         self, group: str, topic: str, positions: Mapping[int, int], *, reset: bool = False, note: str = ""

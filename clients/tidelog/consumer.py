@@ -17,7 +17,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from tidelog import reading
+from tidelog import offset_search, reading
 from tidelog.admin import NewestOf, check_position
 from tidelog.assignment import Assignment
 from tidelog.commits_soon import CommitsSoon, OnCommit
@@ -442,7 +442,7 @@ class Consumer:
                 raise InvalidRequestError(f"{where.topic}/{where.partition} has no record of the key {to!r}")
             return
         if not isinstance(to, int):
-            found = await reading.list_offsets(self._router, where.topic, to, [where.partition])
+            found = await offset_search.list_offsets(self._router, where.topic, to, [where.partition])
             to = found[where.partition].offset
         if to < 0:
             raise InvalidRequestError("offsets are not negative")
@@ -460,7 +460,7 @@ class Consumer:
         await self.begin()
         where = self._named(partition)
         self._assignment.check([where])
-        found = await reading.list_offsets(self._router, where.topic, NewestOf(key), [where.partition])
+        found = await offset_search.list_offsets(self._router, where.topic, NewestOf(key), [where.partition])
         if not found[where.partition].found:
             return False
         self._assignment.seek(where, found[where.partition].offset)

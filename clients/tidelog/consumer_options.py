@@ -22,8 +22,8 @@ from tidelog.deserializers import Decoding
 from tidelog.errors import EpochChangingError, InvalidRequestError, NodeUnreachableError, TidelogError, told
 from tidelog.filters import RecordFilter
 from tidelog.model import Committed, TopicPartition
+from tidelog.offset_search import OffsetSearch
 from tidelog.prefetch import Credit
-from tidelog.reading import OffsetSearch
 from tidelog.routing import Router
 from tidelog.topic_pattern import TopicPattern
 

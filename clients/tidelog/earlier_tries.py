@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
-from tidelog import reading
+from tidelog import offset_search, reading
 from tidelog.named_producer import Instance
 from tidelog.ranges import FETCH_BYTES, WAIT_MS
 from tidelog.routing import Router
@@ -56,7 +56,7 @@ class EarlierTries:
                 yield partition, batch
 
     async def _stored_in(self, partition: int) -> AsyncIterator[RecordBatch]:
-        found = await reading.list_offsets(self._router, self._topic, "latest", [partition])
+        found = await offset_search.list_offsets(self._router, self._topic, "latest", [partition])
         start, end = found[partition].log_start_offset, found[partition].high_watermark
         stretch, seen_all = STRETCH_MIN, False
         while end > start and not seen_all:

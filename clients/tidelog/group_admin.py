@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final, Literal, cast
 
-from tidelog import reading
+from tidelog import offset_search, reading
 from tidelog.admin import checked_group
 from tidelog.errors import GroupNotEmptyError, InvalidRequestError, UnknownGroupError, UnknownPartitionError
 from tidelog.group_membership import Place
@@ -88,7 +88,7 @@ class Groups:
         topics = {where.topic for where in held} | ({topic} if topic is not None else await self._read_by(name))
         found: Sequence[Lag] = []
         for each in sorted(topics):
-            ends = await reading.list_offsets(self._router, each, "latest", None)
+            ends = await offset_search.list_offsets(self._router, each, "latest", None)
             places = [TopicPartition(each, number) for number in sorted(ends)]
             found = [*found, *(_lag(where, ends[where.partition], held.get(where)) for where in places)]
         return found
@@ -157,7 +157,7 @@ async def _targets(router: Router, topic: str, rows: list[Lag], to: ResetTo) -> 
     """Return where each partition is moved to: an offset beyond an end is that end."""
     if isinstance(to, int):
         return {row.partition: min(max(to, row.log_start_offset), row.end_offset) for row in rows}
-    found = await reading.list_offsets(router, topic, to, [row.partition for row in rows])
+    found = await offset_search.list_offsets(router, topic, to, [row.partition for row in rows])
     return {number: offset.offset for number, offset in found.items()}
 
 

@@ -15,8 +15,8 @@ from tidelog.connection import Connection, results_of
 from tidelog.errors import MemberFencedError, TidelogError, UnknownTopicError, error_of, told
 from tidelog.group_membership import Membership
 from tidelog.model import Committed, TopicPartition
+from tidelog.offset_search import beyond_ends
 from tidelog.paging import in_requests
-from tidelog.reading import beyond_ends
 from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
 
@@ -85,7 +85,7 @@ class GroupCommits:
     async def _beyond_ends(
         self, positions: Mapping[TopicPartition, int], ids: Mapping[str, bytes]
     ) -> dict[TopicPartition, TidelogError]:
-        """Return why positions that somebody has made up are not stored; see `reading.beyond_ends`."""
+        """Return why positions that somebody has made up are not stored; see `offset_search.beyond_ends`."""
         by_topic: dict[str, dict[int, int]] = {}
         for where, offset in self.moved(positions).items():
             by_topic.setdefault(where.topic, {})[where.partition] = offset

@@ -24,7 +24,7 @@ from tidelog.consumer_options import (
 )
 from tidelog.errors import TidelogError, UnknownTopicError, told
 from tidelog.model import TopicPartition
-from tidelog.reading import OffsetSearch
+from tidelog.offset_search import OffsetSearch
 from tidelog.routing import Router
 
 NEW_PARTITIONS_S: Final = 30.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog import reading
+from tidelog import offset_search, reading
 from tidelog.admin import NewestOf
 from tidelog.errors import EpochChangingError, OffsetOutOfRangeError
 from tidelog.model import Record
@@ -21,7 +21,7 @@ async def newest_of_key(router: Router, topic: str, key: bytes, partition: int |
         route = await router.about_topic(topic, lambda: router.topic(topic), repeatable=True)
         partition = partition_for_key(key, len(route.partitions))
     for _ in range(_TRIES_MAX):
-        place = (await reading.list_offsets(router, topic, NewestOf(key), [partition]))[partition]
+        place = (await offset_search.list_offsets(router, topic, NewestOf(key), [partition]))[partition]
         if not place.found:
             return None
         try:

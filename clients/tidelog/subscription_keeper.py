@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
-from tidelog import doubts, reading
+from tidelog import doubts, offset_search
 from tidelog.connection import Address, Connection, results_of
 from tidelog.consumer_options import OnOutOfRange
 from tidelog.doubts import Doubts
@@ -288,7 +288,7 @@ class Serving:
     def lies_beyond(self, where: TopicPartition, end: Offset) -> None:
         """A partition is read from beyond its end, as its owner says; the replica that serves it only waits there."""
         self._leave(where)
-        self._out_of_range(where, reading.beyond(*where, self._arrived[where], end))
+        self._out_of_range(where, offset_search.beyond(*where, self._arrived[where], end))
         self.stir()
 
     async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:
@@ -298,7 +298,7 @@ class Serving:
             topics.setdefault(where.topic, []).append(where.partition)
         ends: dict[TopicPartition, Offset] = {}
         for topic, numbers in topics.items():
-            search = reading.OffsetSearch(self._router, topic, "latest", numbers)
+            search = offset_search.OffsetSearch(self._router, topic, "latest", numbers)
             with contextlib.suppress(TidelogError):
                 await search.attempt()
             ends |= {TopicPartition(topic, number): offset for number, offset in search.found.items()}

@@ -165,6 +165,7 @@ async def test_who_is_no_member_commits_soon_and_closing_waits_for_it(node: Fake
 
 
 async def test_a_commit_that_is_waited_for_comes_behind_those_that_are_not(node: FakeNode, client: Client) -> None:
+    node.reach("t", 3)
     first, second = Told(), Told()
     consumer = client.consumer("t", group="g", partitions="all")
     consumer.commit_soon({T0: 1}, on_commit=first)
@@ -174,7 +175,10 @@ async def test_a_commit_that_is_waited_for_comes_behind_those_that_are_not(node:
     assert (first.told, second.told) == ([({T0: 1}, None)], [({T0: 2}, None)])
 
 
-async def test_of_several_topics_the_callback_hears_what_is_stored_and_what_is_not(client: Client) -> None:
+async def test_of_several_topics_the_callback_hears_what_is_stored_and_what_is_not(
+    node: FakeNode, client: Client
+) -> None:
+    node.reach("t", 3)
     told = Told()
     async with client.consumer("t", group="g", partitions="all") as consumer:
         consumer.commit_soon({T0: 1, TopicPartition("nowhere", 0): 1}, on_commit=told)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.clients.fake_node import FakeConnection, FakeNode
 
-from tidelog import Client, paging, reading
+from tidelog import Client, offset_search, paging
 from tidelog.errors import InvalidRequestError, NotOwnerError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -73,7 +73,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     monkeypatch.setattr(FakeConnection, "on_commit", commit)
     monkeypatch.setattr(FakeConnection, "on_list_offsets", offsets)
     monkeypatch.setattr(paging, "ENTRIES_PER_REQUEST_MAX", 2)
-    monkeypatch.setattr(reading, "OFFSETS_PER_REQUEST", 2)
+    monkeypatch.setattr(offset_search, "OFFSETS_PER_REQUEST", 2)
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog import ends as ends_module
 from tidelog import read_epochs
 from tidelog.ends import Ends
 from tidelog.model import TopicPartition
@@ -101,7 +100,3 @@ def test_of_what_arrives_the_last_record_counts_and_the_end_is_noted() -> None:
     here.arrived(ID, [Prefetched(WHERE, batch(40, 50, 3), Nobody(), None)])
     here.forget(WHERE)
     assert here.at(WHERE) is None
-
-
-def test_both_remember_as_many() -> None:
-    assert read_epochs.PARTITIONS_MAX == ends_module.PARTITIONS_MAX
