@@ -25,28 +25,30 @@ def complaint_about(descriptor: int, path: Path, what: str) -> str:
         path: by which it was opened.
         what: is in it, for the message: "the API key".
     """
-    status = os.fstat(descriptor)
-    is_read_only = bool(os.fstatvfs(descriptor).f_flag & os.ST_RDONLY)
-    if not is_open_to_all(status.st_mode, status.st_uid, path.resolve(), is_read_only=is_read_only):
-        return ""
-    return (
-        f"every user of this machine may use {what} in {path} (mode {stat.S_IMODE(status.st_mode):03o}): "
-        f"chmod 600 {shlex.quote(str(path))}"
-    )
+    return _complaint(os.fstat(descriptor), os.fstatvfs(descriptor), path, what)
 
 
 def complaint_about_file(path: Path, what: str) -> str:
-    """Return the same of a file that is not open; "" also where it cannot be read: who needs it says so.
+    """Return the same of a file that is not opened; "" also where there is none: who needs it says so.
 
     Args:
         path: of the file.
         what: is in it.
     """
     try:
-        with path.open("rb") as file:
-            return complaint_about(file.fileno(), path, what)
-    except OSError:
+        return _complaint(path.stat(), os.statvfs(path), path, what)
+    except (OSError, ValueError):
         return ""
+
+
+def _complaint(status: os.stat_result, place: os.statvfs_result, path: Path, what: str) -> str:
+    is_read_only = bool(place.f_flag & os.ST_RDONLY)
+    if not is_open_to_all(status.st_mode, status.st_uid, path.resolve(), is_read_only=is_read_only):
+        return ""
+    return (
+        f"every user of this machine may use {what} in {path} (mode {stat.S_IMODE(status.st_mode):03o}): "
+        f"chmod 600 {shlex.quote(str(path))}"
+    )
 
 
 def is_open_to_all(mode: int, owner: int, path: Path, *, is_read_only: bool) -> bool:

@@ -13,14 +13,13 @@ import logging
 import os
 import re
 import ssl
-import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from tidelog_proto.limits import MIB
-from tidelog_proto.secret_modes import complaint_about
+from tidelog_proto.named_files import Followed, NamedFileError, read_named
 
 log = logging.getLogger(__name__)
 
@@ -209,25 +208,17 @@ def read_pem(path: Path, what: str, *, is_secret: bool = False) -> bytes:
             everybody.
     """
     try:
-        with open(path, "rb", opener=_at_once) as file:
-            mode = os.fstat(file.fileno()).st_mode
-            complaint = complaint_about(file.fileno(), path, what) if is_secret else ""
-            content = file.read(PEM_BYTES_MAX + 1) if stat.S_ISREG(mode) else None
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise TlsFilesError(f"cannot read {what} in {path}: {why}") from error
-    if content is None:
-        raise TlsFilesError(f"cannot read {what} in {path}: it is no regular file")
-    if complaint:
-        raise TlsFilesError(complaint)
-    if len(content) > PEM_BYTES_MAX:
-        raise TlsFilesError(f"{what} in {path} has more than {PEM_BYTES_MAX} bytes")
-    return content
+        return read_named(path, what, PEM_BYTES_MAX, is_secret=is_secret)
+    except NamedFileError as error:
+        raise TlsFilesError(str(error)) from error
 
 
-def _at_once(path: str, flags: int) -> int:
-    """Open a file without waiting for whoever writes into it: of a pipe nobody might."""
-    return os.open(path, flags | os.O_NONBLOCK)
+@dataclass(frozen=True)
+class _Made:
+    """What files were, and what was made of them."""
+
+    seen: bytes
+    contexts: list[ssl.SSLContext] = field(compare=False)
 
 
 class FollowedTls:
@@ -244,30 +235,29 @@ class FollowedTls:
     def __init__(self, files: TlsFiles, *makers: Callable[[TlsFiles], ssl.SSLContext]) -> None:
         self.files = files
         self._makers = makers
-        self._seen = self._fingerprint()
-        self.contexts = [make(files) for make in makers]
-        self._problem = ""
+        self._last: _Made | None = None
+        self._followed = Followed(self._made, TlsFilesError, log)
+
+    @property
+    def contexts(self) -> list[ssl.SSLContext]:
+        """What was made last."""
+        return self._followed.value.contexts
 
     def look(self) -> bool:
         """Read the files again, and return whether what is made of them has changed. Blocks for a moment.
 
         While they are not as they must be (one of two is replaced already), what was made last holds.
         """
-        try:
-            seen = self._fingerprint()
-            if seen == self._seen:
-                self._problem = ""
-                return False
-            contexts = [make(self.files) for make in self._makers]
-        except TlsFilesError as error:
-            if str(error) != self._problem:
-                self._problem = str(error)
-                log.error("%s; what was read before holds", error)  # noqa: TRY400 - a line says it all
+        if not self._followed.look():
             return False
-        self._problem = ""
-        self._seen, self.contexts = seen, contexts
         log.info("certificates are read anew from %s", self.files.cert or self.files.ca)
         return True
+
+    def _made(self) -> _Made:
+        seen = self._fingerprint()
+        if self._last is None or self._last.seen != seen:
+            self._last = _Made(seen, [make(self.files) for make in self._makers])
+        return self._last
 
     def _fingerprint(self) -> bytes:
         """Return what tells whether any of the files is another one than before."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -41,3 +42,10 @@ def test_the_complaint_names_the_file_its_mode_and_what_mends_it(tmp_path: Path)
         f"every user of this machine may use the API key in {key} (mode 644): chmod 600 '{key}'"
     )
     assert complaint_about_file(tmp_path / "none", "the API key") == ""
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_is_not_opened_to_be_judged(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o666)
+    assert complaint_about_file(tmp_path / "pipe", "it") == ""
+    assert complaint_about_file(tmp_path / "none", "it") == ""

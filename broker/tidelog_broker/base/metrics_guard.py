@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import os
-import stat
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -14,6 +12,7 @@ from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.offload import Offload
 from tidelog_proto.limits import KIB
 from tidelog_proto.loopback import is_loopback
+from tidelog_proto.named_files import Followed, NamedFileError, read_named
 from tidelog_proto.settings import SettingsError
 
 log = logging.getLogger(__name__)
@@ -58,8 +57,7 @@ class MetricsGuard:
     def __init__(self, path: Path | None, *, is_open: bool) -> None:
         self._path = path
         self._is_open = is_open
-        self._tokens = () if path is None else read_tokens(path)
-        self._problem = ""
+        self._tokens = None if path is None else Followed(lambda: read_tokens(path), SettingsError, log)
 
     @classmethod
     def of(cls, settings: NodeSettings) -> Self:
@@ -73,29 +71,18 @@ class MetricsGuard:
 
     def refusal(self, authorization: str) -> MetricsRefusal | None:
         """Return what is answered to who has sent this header, `Authorization`; None: he may see all."""
-        if self._path is None:
+        if self._tokens is None:
             return None if self._is_open else _CLOSED
         scheme, _, shown = authorization.partition(" ")
         shown_bytes = shown.strip().encode("latin-1", "replace")
         # All of them are compared, so that the time does not tell which of them is nearly right.
-        are_right = [hmac.compare_digest(shown_bytes, token) for token in self._tokens]
+        are_right = [hmac.compare_digest(shown_bytes, token) for token in self._tokens.value]
         return None if scheme.lower() == "bearer" and any(are_right) else _UNKNOWN
 
     def look(self) -> None:
         """Read the file again. Blocks; for a worker. While it is not as it must be, what was read before holds."""
-        if self._path is None:
-            return
-        try:
-            found = read_tokens(self._path)
-        except SettingsError as error:
-            if str(error) != self._problem:
-                self._problem = str(error)
-                log.error("%s; the tokens that were read before hold", error)  # noqa: TRY400 - a line says it all
-            return
-        self._problem = ""
-        if found != self._tokens:
-            log.info("%d tokens for metrics are read from %s", len(found), self._path)
-            self._tokens = found
+        if self._tokens is not None and self._tokens.look():
+            log.info("%d tokens for metrics are read from %s", len(self._tokens.value), self._path)
 
     async def follow(self, workers: Offload) -> None:
         """Follow the file, as long as the node runs.
@@ -103,7 +90,7 @@ class MetricsGuard:
         Args:
             workers: read it.
         """
-        while self._path is not None:
+        while self._tokens is not None:
             await asyncio.sleep(LOOK_S)
             await workers.call(0, self.look)
 
@@ -115,15 +102,9 @@ def read_tokens(path: Path) -> tuple[bytes, ...]:
         SettingsError: the file cannot be read, every user may read it, or a line is no token.
     """
     try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            content = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise SettingsError(f"cannot read management_token_file {path}: {error.strerror}") from error
-    if mode & 0o007:
-        raise SettingsError(f"every user may read management_token_file (mode {mode:03o}): chmod 600 {path}")
-    if len(content) > FILE_BYTES_MAX:
-        raise SettingsError(f"management_token_file {path} is larger than {FILE_BYTES_MAX} bytes")
+        content = read_named(path, "the tokens of management_token_file", FILE_BYTES_MAX, is_secret=True)
+    except NamedFileError as error:
+        raise SettingsError(str(error)) from error
     lines = [(number, line.strip()) for number, line in enumerate(content.splitlines(), 1)]
     found = [(number, line) for number, line in lines if line and not line.startswith(b"#")]
     for number, line in found:

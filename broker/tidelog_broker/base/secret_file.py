@@ -8,7 +8,7 @@ from typing import Final
 
 from tidelog_broker.core.cluster_secrets import SECRETS_MAX, ClusterSecrets
 from tidelog_broker.core.membership.datagram_auth import SECRET_BYTES_MIN
-from tidelog_proto.secret_modes import complaint_about
+from tidelog_proto.named_files import Followed, NamedFileError, read_named
 from tidelog_proto.settings import SettingsError
 
 log = logging.getLogger(__name__)
@@ -25,23 +25,16 @@ class SecretFile:
     """
 
     def __init__(self, path: Path, secrets: ClusterSecrets) -> None:
-        self._path = path
         self._secrets = secrets
-        self._problem = ""
+        self._followed = Followed(lambda: _read(path), SettingsError, log)
 
     def look(self) -> tuple[bytes, ...] | None:
         """Read the file again and return other secrets, if they are others. Blocks for a moment.
 
         While the file is not as it must be, those that were read last hold.
         """
-        try:
-            found = _read(self._path)
-        except SettingsError as error:
-            if str(error) != self._problem:
-                self._problem = str(error)
-                log.error("%s; the secret that was read before holds", error)  # noqa: TRY400 - a line says it all
-            return None
-        self._problem = ""
+        self._followed.look()
+        found = self._followed.value
         return None if found == tuple(self._secrets) else found
 
 
@@ -58,13 +51,9 @@ def read_secrets(path: Path | None) -> ClusterSecrets:
 
 def _read(path: Path) -> tuple[bytes, ...]:
     try:
-        with path.open("rb") as file:
-            complaint = complaint_about(file.fileno(), path, "the cluster's secret")
-            content = file.read(_FILE_BYTES_MAX).strip()
-    except OSError as error:
-        raise SettingsError(f"cannot read the secret file {path}: {error.strerror}") from error
-    if complaint:
-        raise SettingsError(f"{complaint}, and give the file to the user that runs the node")
+        content = read_named(path, "the cluster's secret", _FILE_BYTES_MAX, is_secret=True).strip()
+    except NamedFileError as error:
+        raise SettingsError(f"{error}; the file belongs to the user that runs the node") from error
     # A secret of any bytes may have a line's end among them: only text has lines.
     is_text = content.isascii() and content.decode("ascii", "replace").replace("\n", "").replace("\r", "").isprintable()
     found = tuple(line.strip() for line in content.splitlines() if line.strip()) if is_text else (content,)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
-import stat
 from pathlib import Path
 from typing import Final
 
 from tidelog_proto.api_key import Key, parse_key
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.named_files import Followed, NamedFileError, read_named
 from tidelog_proto.settings import SettingsError
 
 log = logging.getLogger(__name__)
@@ -31,16 +30,15 @@ class AdminKeys:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._secrets = _secrets_of(path)
-        self._problem = ""
+        self._secrets = Followed(lambda: _secrets_of(path), SettingsError, log)
 
     def secret_of(self, key_id: str) -> str | None:
         """Return the secret of a key; None if there is none of this id."""
-        return self._secrets.get(key_id)
+        return self._secrets.value.get(key_id)
 
     def has_ended(self, identity: str) -> bool:
         """Whether a session's identity is one of these keys, and stands in the file no more."""
-        return identity.startswith(IN_FILE) and identity.removeprefix(IN_FILE) not in self._secrets
+        return identity.startswith(IN_FILE) and identity.removeprefix(IN_FILE) not in self._secrets.value
 
     def look(self) -> bool:
         """Read the file again and return whether other keys stand in it. Blocks; for a worker.
@@ -48,18 +46,9 @@ class AdminKeys:
         While the file is not as it must be, the keys that were read last hold: to lock everybody out takes more than a
         slip of an editor.
         """
-        try:
-            found = _secrets_of(self._path)
-        except SettingsError as error:
-            if str(error) != self._problem:
-                self._problem = str(error)
-                log.error("%s; the keys that were read before hold", error)  # noqa: TRY400 - a line says it all
+        if not self._secrets.look():
             return False
-        self._problem = ""
-        if found == self._secrets:
-            return False
-        log.info("%d administrators' keys are read from %s", len(found), self._path)
-        self._secrets = found
+        log.info("%d administrators' keys are read from %s", len(self._secrets.value), self._path)
         return True
 
 
@@ -76,15 +65,9 @@ def read_admin_keys(path: Path | None) -> list[Key]:
     if path is None:
         return []
     try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            text = file.read(KEY_FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise SettingsError(f"cannot read admin_key_file {path}: {error.strerror}") from error
-    if mode & 0o077:
-        raise SettingsError(f"other users may read admin_key_file (mode {mode:03o}): chmod 600 {path}")
-    if len(text) > KEY_FILE_BYTES_MAX:
-        raise SettingsError(f"admin_key_file {path} is larger than {KEY_FILE_BYTES_MAX} bytes")
+        text = read_named(path, "the keys of admin_key_file", KEY_FILE_BYTES_MAX, is_owners=True)
+    except NamedFileError as error:
+        raise SettingsError(str(error)) from error
     keys: list[Key] = []
     for number, line in enumerate(text.decode(errors="replace").splitlines(), 1):
         if line.strip() and not line.startswith("#"):

@@ -75,15 +75,15 @@ def test_with_tokens_they_are_for_who_shows_one(told: dict[str, Any], tmp_path: 
         (f"{TOKEN}\nshort\n", 0o600, "line 2 of management_token_file"),
         ("two words of 16 characters", 0o600, "no spaces"),
         ("é" * 20, 0o600, "ASCII"),
-        ("x" * 20_000, 0o600, "is larger than"),
-        (TOKEN, 0o604, "every user may read"),
+        ("x" * 20_000, 0o600, "has more than 16384 bytes"),
+        (TOKEN, 0o604, "every user of this machine may use the tokens"),
     ],
 )
 def test_a_file_that_is_not_as_it_must_be_is_refused(tmp_path: Path, text: str, mode: int, why: str) -> None:
     with pytest.raises(SettingsError, match=why) as refused:
         MetricsGuard(file_of(tmp_path, text, mode), is_open=True)
     assert TOKEN not in str(refused.value)
-    with pytest.raises(SettingsError, match="cannot read management_token_file"):
+    with pytest.raises(SettingsError, match="cannot read the tokens of management_token_file"):
         read_tokens(tmp_path / "none")
 
 
@@ -98,14 +98,14 @@ async def test_the_file_is_followed_and_a_broken_one_changes_nothing(
     following = asyncio.create_task(guard.follow(Offload(workers, asyncio.get_running_loop())))
     try:
         file_of(tmp_path, "short")
-        await settled(lambda: "the tokens that were read before hold" in caplog.text, "nothing is said")
+        await settled(lambda: "what was read before holds" in caplog.text, "nothing is said")
         assert status_of(guard, f"Bearer {TOKEN}") == "200"
         file_of(tmp_path, f"{OTHER}\n{TOKEN}")
         await settled(lambda: status_of(guard, f"Bearer {OTHER}") == "200", "the new one does not count")
         file_of(tmp_path, OTHER)
         await settled(lambda: status_of(guard, f"Bearer {TOKEN}") == "401", "the old one counts")
         assert status_of(guard, f"Bearer {OTHER}") == "200"
-        assert caplog.text.count("the tokens that were read before hold") == 1
+        assert caplog.text.count("what was read before holds") == 1
     finally:
         following.cancel()
         with contextlib.suppress(asyncio.CancelledError):
