@@ -2,12 +2,13 @@
 
 One principal publishes a few records a second and waits for each, on a topic of its own: alone, beside another
 principal that floods the node over several connections and keeps to nothing that it is told, and beside the same with
-a quota. The three are measured by turns in rounds, since a busy machine changes what each of them would be; shown are
-the medians of the rounds' quantiles, and each p99 beside the one of a quiet node.
+a quota. Last, the same flood goes to a second node of this machine, which shares nothing with the first one but
+processors, memory and disk: what that costs is the machine's, and no node could keep it from anybody. The stages are
+measured by turns in rounds, since a busy machine changes what each of them would be; shown are the medians of the
+rounds' quantiles, and each p99 beside the one of a quiet node.
 
 A record's time begins when it was due, so that a node that stands still is not measured once but by all that it keeps
-waiting. The flood takes a core for itself where there is one: without a quota the node's core, the disk and the machine
-are shared with it.
+waiting.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ from tidelog_loadtest.product import FlushName
 from tidelog_loadtest.progress import Tell, say_nothing
 from tidelog_proto.api_key import new_key
 
-STAGES: Final = ("quiet", "flooded", "flooded, quota")
+QUIET: Final = "quiet"
+FLOODED: Final = "flooded"
+QUOTA: Final = "flooded, quota"
+ELSEWHERE: Final = "another node flooded"
+STAGES: Final = (QUIET, FLOODED, QUOTA, ELSEWHERE)
 SETTLING_S: Final = 1.0
 """Before a stage is measured."""
 _MIB: Final = 1 << 20
@@ -87,7 +92,7 @@ class FairnessResult:
 
     def ratio(self, stage: str) -> float:
         """Return a stage's p99 as a multiple of a quiet node's."""
-        return self.median(stage, "p99_ms") / self.median("quiet", "p99_ms")
+        return self.median(stage, "p99_ms") / self.median(QUIET, "p99_ms")
 
     def document(self, environment: Environment) -> dict[str, Any]:
         """Return what --json prints."""
@@ -134,78 +139,98 @@ async def fairness(plan: FairnessPlan, tell: Tell = say_nothing) -> FairnessResu
 
 
 async def _measured(plan: FairnessPlan, directory: Path, stack: AsyncExitStack, tell: Tell) -> FairnessResult:
-    admin_key, config = directory / "admin.key", directory / "node.toml"
-    key = new_key().text
-    admin_key.write_text(key)
-    admin_key.chmod(0o600)
-    config.write_text(f'[node]\nauth = "required"\nadmin_key_file = "{admin_key}"\n')
-    arguments = ("node", "--config", str(config), "--data", str(directory / "node"))
-    log = stack.enter_context((directory / "node.log").open("ab"))
-    ports = ("--port", "0", "--management-port", "0")
-    node = await stack.enter_async_context(running("node", (*arguments, *ports), log=log))
-    port = node.ready["port"]
-    admin = await stack.enter_async_context(Client(f"127.0.0.1:{port}", api_key=key))
-    measuring = _Measuring(plan, port, admin, directory)
-    quiet_key = await measuring.prepare()
-    quiet = await stack.enter_async_context(Client(f"127.0.0.1:{port}", api_key=quiet_key))
+    node, other = await _node("node", plan, directory, stack), await _node("other", plan, directory, stack)
+    _, key = await _principal("quiet", plan, node.admin)
+    quiet = await stack.enter_async_context(Client(f"127.0.0.1:{node.port}", api_key=key))
     await quiet.producer("quiet").send(bytes(100))
     result = FairnessResult(plan, {stage: [] for stage in STAGES})
     for number in range(plan.rounds):
         for place, stage in enumerate(STAGES):
-            result.stretches[stage].append(await measuring.stage(stage, quiet))
+            result.stretches[stage].append(await _stage(stage, plan, other if stage == ELSEWHERE else node, quiet))
             tell(stage, number * len(STAGES) + place + 1)
     return result
 
 
-class _Measuring:
-    def __init__(self, plan: FairnessPlan, port: int, admin: Client, directory: Path) -> None:
-        self._plan = plan
-        self._port = port
-        self._admin = admin
-        self._flood_key = directory / "flood.key"
-        self._topic_id = ""
+def _secret(path: Path, text: str) -> Path:
+    path.touch(mode=0o600)
+    path.write_text(text)
+    return path
 
-    async def prepare(self) -> str:
-        """Make topics, keys and rules; return the key of the quiet principal."""
-        admin, plan = self._admin, self._plan
-        keys: dict[str, str] = {}
-        for name in ("quiet", "flood"):
-            topic = await admin.create_topic(name, flush=plan.flush, retention_bytes=256 * _MIB)
-            keys[name] = (await admin.security.create_key(name)).api_key
-            await admin.security.grant(AccessRule(name, ("all",), "topic", name))
-        self._topic_id = topic.topic_id.hex()
-        self._flood_key.write_text(keys["flood"])
-        return keys["quiet"]
 
-    async def stage(self, stage: str, quiet: Client) -> Stretch:
-        """Measure one stage."""
-        plan = self._plan
-        if stage == "quiet":
-            return await self._stretch(quiet)
-        if "quota" in stage:
-            await self._admin.security.set_quota("flood", Quota(produce_bytes=plan.quota_bytes))
-        bounds = ("--connections", str(plan.connections), "--in-flight", str(plan.in_flight))
-        arguments = (str(self._port), self._topic_id, str(self._flood_key), *bounds)
-        flood = (*arguments, "--batch-bytes", str(plan.batch_bytes))
-        async with running("flood", flood, module="tidelog_loadtest.flood"):
-            stretch = await self._stretch(quiet)
-        if "quota" in stage:
-            await self._admin.security.remove_quota("flood")
-        return stretch
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """One that is flooded, or could be."""
 
-    async def _stretch(self, quiet: Client) -> Stretch:
-        await asyncio.sleep(SETTLING_S)
-        stored, began_s = await self._stored_records(), time.monotonic()
-        times_ns = await _publish(quiet, self._plan)
-        passed_s = time.monotonic() - began_s
-        flooded = (await self._stored_records() - stored) * VALUE_BYTES / passed_s
-        told = latency_of([Run(len(times_ns), 0, 0, times_ns)])
-        assert told is not None, "something was published"
-        return Stretch(told.p50, told.p99, flooded)
+    port: int
+    admin: Client
+    flood_key: Path
+    flood_topic_id: str
 
-    async def _stored_records(self) -> int:
-        topic = await self._admin.topic("flood")
-        return sum(partition.high_watermark or 0 for partition in topic.partitions)
+
+async def _node(name: str, plan: FairnessPlan, directory: Path, stack: AsyncExitStack) -> _Node:
+    """Start a node with a topic for the flood, and a key that may write to it."""
+    key = new_key().text
+    admin_key = _secret(directory / f"{name}.admin.key", key)
+    config = directory / f"{name}.toml"
+    config.write_text(f'[node]\nauth = "required"\nadmin_key_file = "{admin_key}"\n')
+    arguments = (
+        "node",
+        "--config",
+        str(config),
+        "--data",
+        str(directory / name),
+        "--port",
+        "0",
+        "--management-port",
+        "0",
+    )
+    log = stack.enter_context((directory / f"{name}.log").open("ab"))
+    node = await stack.enter_async_context(running(name, arguments, log=log))
+    port = node.ready["port"]
+    admin = await stack.enter_async_context(Client(f"127.0.0.1:{port}", api_key=key))
+    topic_id, flood_key = await _principal("flood", plan, admin)
+    return _Node(port, admin, _secret(directory / f"{name}.flood.key", flood_key), topic_id)
+
+
+async def _principal(name: str, plan: FairnessPlan, admin: Client) -> tuple[str, str]:
+    """Make somebody with a topic of the same name; return its id, in hexadecimal digits, and an API key."""
+    topic = await admin.create_topic(name, flush=plan.flush, retention_bytes=256 * _MIB)
+    key = await admin.security.create_key(name)
+    await admin.security.grant(AccessRule(name, ("all",), "topic", name))
+    return topic.topic_id.hex(), key.api_key
+
+
+async def _stage(stage: str, plan: FairnessPlan, node: _Node, quiet: Client) -> Stretch:
+    """Measure one stage, in which `node` is flooded unless nobody is."""
+    if stage == QUIET:
+        return await _stretch(plan, node, quiet)
+    security = node.admin.security
+    if stage == QUOTA:
+        await security.set_quota("flood", Quota(produce_bytes=plan.quota_bytes))
+    bounds = ("--connections", str(plan.connections), "--in-flight", str(plan.in_flight))
+    arguments = (str(node.port), node.flood_topic_id, str(node.flood_key), *bounds)
+    flood = (*arguments, "--batch-bytes", str(plan.batch_bytes))
+    async with running("flood", flood, module="tidelog_loadtest.flood"):
+        stretch = await _stretch(plan, node, quiet)
+    if stage == QUOTA:
+        await security.remove_quota("flood")
+    return stretch
+
+
+async def _stretch(plan: FairnessPlan, node: _Node, quiet: Client) -> Stretch:
+    await asyncio.sleep(SETTLING_S)
+    stored, began_s = await _stored_records(node), time.monotonic()
+    times_ns = await _publish(quiet, plan)
+    passed_s = time.monotonic() - began_s
+    flooded = (await _stored_records(node) - stored) * VALUE_BYTES / passed_s
+    told = latency_of([Run(len(times_ns), 0, 0, times_ns)])
+    assert told is not None, "something was published"
+    return Stretch(told.p50, told.p99, flooded)
+
+
+async def _stored_records(node: _Node) -> int:
+    topic = await node.admin.topic("flood")
+    return sum(partition.high_watermark or 0 for partition in topic.partitions)
 
 
 async def _publish(client: Client, plan: FairnessPlan) -> list[int]:
