@@ -39,6 +39,7 @@ from tidelog_broker.server.handlers import (
 from tidelog_broker.server.on_behalf import charge
 from tidelog_broker.server.session_end import told
 from tidelog_broker.wire.connection import Connection, Request
+from tidelog_broker.wire.rounds import Rounds
 from tidelog_broker.wire.strangers import Strangers
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -111,6 +112,7 @@ class Server:
         self.arriving = broker.bounds.arriving
         self.outgoing = broker.bounds.outgoing
         self.idle_poll = broker.idle_poll
+        self.rounds = Rounds()
         self.connections: set[Connection] = set()
         self._strangers = Strangers(self.settings.strangers_max)
         self._listener: asyncio.Server | None = None

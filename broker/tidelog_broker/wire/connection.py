@@ -6,6 +6,7 @@
   sending give way then (`arriving`).
 - Replies not yet read: past the bound nothing more is read from the client or pushed to it, and a client that takes
   nothing at all for `write_stall_ms` is cut off; what waits for all clients together is bounded, too (`outgoing`).
+- A connection that has sent much waits for its next turn, so that those that send little do not wait (`rounds`).
 - What a quota bounds is counted in the account of who the client is; that may have the connection wait (`account`).
 - A connection says HELLO first, within `hello_timeout_ms` and in a small frame.
 
@@ -32,9 +33,11 @@ from tidelog_broker.core.security.session import Session
 from tidelog_broker.wire.account import Account
 from tidelog_broker.wire.arriving import Arriving
 from tidelog_broker.wire.budget import SMALL_ENVELOPE_BYTES, Budget
+from tidelog_broker.wire.coming import Coming
 from tidelog_broker.wire.inbox import Inbox
 from tidelog_broker.wire.outgoing import Backlog, Outgoing
 from tidelog_broker.wire.pushing import Pushing
+from tidelog_broker.wire.rounds import REQUEST_BYTES, TURN_BYTES, Rounds
 from tidelog_broker.wire.shares import Shares
 from tidelog_broker.wire.sockets import sends_no_more, tune
 from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
@@ -51,7 +54,6 @@ from tidelog_proto.writing import JOIN_BYTES_MAX, write_parts
 log = logging.getLogger(__name__)
 
 OVERLOADED_RETRY_MS: Final = 50
-_GATHERED_SHARE: Final = 16
 SESSION_S_MAX: Final = 30 * 24 * 3600.0
 """After so long even a connection whose credentials last longer begins anew: timers of years are none."""
 _NOTHING: Final = memoryview(b"")
@@ -108,6 +110,7 @@ class ConnectionHost(Protocol):
     budget: Budget
     arriving: Arriving
     outgoing: Outgoing
+    rounds: Rounds
 
     @property
     def idle_poll(self) -> IdlePoll:
@@ -149,6 +152,9 @@ class Connection(asyncio.BufferedProtocol):
         """The same, if a quota bounds anything by time."""
         self._held = False
         """Whether its account has it wait."""
+        self._turn_bytes = 0
+        """What it has sent since its last turn; see `rounds`."""
+        self._awaits_turn = False
         self._received: Iterator[Frame] | None = None
         """What was received and is taken when it goes on."""
         self._session_timer: asyncio.TimerHandle | None = None
@@ -175,12 +181,7 @@ class Connection(asyncio.BufferedProtocol):
         self._in_flight_bytes_max = server.settings.connection_in_flight_bytes
         self._requests = 0
         self._requests_max = server.settings.requests_in_flight
-        self._arriving_bytes: int | None = None
-        """The share in the budgets of the frame that is admitted and not yet a request."""
-        self._gathering_bytes = 0
-        """The same of a large envelope that is not whole."""
-        self._is_watched = False
-        """Whether it is looked at how fast the frame comes."""
+        self._coming = Coming(server.budget, server.arriving, self._arrived_bytes, self._sends_too_slowly)
         self._has_room = asyncio.Event()
         self._keeps_up = True
         self._reading = True
@@ -207,7 +208,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = self._received = None
         self.backlog.end()
         self._has_room.set()
-        self._forget_arriving()
+        self._forget_coming()
         if self.inbox is not None:
             self.inbox.close()
         for pump in self.pumps.values():
@@ -224,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._receiver.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take received bytes and dispatch the requests that are whole, until the connection is held.
+        """Take received bytes and dispatch the requests that are whole, until it is held or had its turn.
 
         Those behind are taken when it goes on: then there are 0 bytes more.
         """
@@ -233,29 +234,34 @@ class Connection(asyncio.BufferedProtocol):
             if self._receiver.goes_on(nbytes):
                 return
             frames = self._receiver.received(nbytes)
-        self._idle_poll.came()
+        if nbytes:
+            self._idle_poll.came()
         try:
             for frame in frames:
-                if self.inbox is not None and frame.envelope.correlation_id == 0:
-                    self.inbox.take(frame)
-                    continue
-                size_bytes, self._arriving_bytes = self._arriving_bytes, None
-                self._unwatch()
-                assert size_bytes is not None, "admitted before it is whole"
-                self.server.dispatch(Request(self, frame, size_bytes))
+                self._take(frame)
                 if self._transport is None:
                     return
-                if self._held:
+                if self._turn_bytes >= TURN_BYTES:
+                    self._await_turn()
+                if self._held or self._awaits_turn:
                     self._received = frames
                     break
         except ProtocolError as error:
             self.abort(error)
             return
-        self._idle_poll.waits(nbytes)
-        if self._arriving_bytes is not None and self.inbox is None:
-            self._watch()
+        if nbytes:
+            self._idle_poll.waits(nbytes)
+        if self._coming.size_bytes is not None and self.inbox is None:
+            self._coming.watch()
         if self._held or self._requests >= self._requests_max or self._in_flight_bytes >= self._in_flight_bytes_max:
             self._balance_reading()
+
+    def _take(self, frame: Frame) -> None:
+        self._turn_bytes += len(frame.attachment) + REQUEST_BYTES
+        if self.inbox is not None and frame.envelope.correlation_id == 0:
+            self.inbox.take(frame)
+        else:
+            self.server.dispatch(Request(self, frame, self._coming.whole()))
 
     def pause_writing(self) -> None:
         """The client does not keep up with its answers. Not each release of asyncio tells of that: see `outgoing`."""
@@ -295,6 +301,23 @@ class Connection(asyncio.BufferedProtocol):
     def read_on(self) -> None:
         """Go on: the account has no debt any more."""
         self._held = False
+        self._go_on()
+
+    def _await_turn(self) -> None:
+        """Read nothing for a moment: what others have sent is taken first."""
+        self._turn_bytes = 0
+        self._awaits_turn = True
+        self.server.rounds.wait(self.account or self, self)
+        self._balance_reading()
+
+    def take_turn(self) -> None:
+        """Go on: those that have sent less have had their turn."""
+        self._awaits_turn = False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._held:
+            return
         if self._received is not None:
             self.buffer_updated(0)
         self._balance_reading()
@@ -313,66 +336,30 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- what is coming --------------------------------------------------------------------------------
 
-    def announced(self) -> tuple[int, int]:
-        """Return how many bytes the frame that is coming has in the budget, and how many have come."""
-        return self._gathering_bytes or self._arriving_bytes or 0, self._receiver.arrived_bytes
+    def _arrived_bytes(self) -> int:
+        return self._receiver.arrived_bytes
 
-    def send_too_slowly(self) -> None:
-        """Cut the client off: it has announced much and does not go on, and others find no room."""
-        size_bytes, come_bytes = self.announced()
+    def _sends_too_slowly(self, size_bytes: int, come_bytes: int) -> None:
         log.info("client %r sent %d of %d bytes, others find no room: cut off", self.client_id, come_bytes, size_bytes)
         self.server.metrics.stalled.inc()
         self.cut_off()
-        self._forget_arriving()
+        self._forget_coming()
 
-    def _watch(self) -> None:
-        if not self._is_watched:
-            self._is_watched = True
-            self.server.arriving.begun(self)
-
-    def _unwatch(self) -> None:
-        if self._is_watched:
-            self._is_watched = False
-            self.server.arriving.ended(self)
-
-    def _forget_arriving(self) -> None:
+    def _forget_coming(self) -> None:
         """Give back what is counted for a frame that will never be whole."""
-        self._unwatch()
-        self._gathered()
-        if self._arriving_bytes is not None:
-            self._give_back(self._arriving_bytes)
-            self._arriving_bytes = None
+        size_bytes = self._coming.forget()
+        if size_bytes is not None:
+            self._give_back(size_bytes)
 
     def _gather(self, size_bytes: int) -> None:
         """Count a large envelope while it comes.
 
-        What it asks is not known yet, so that it cannot be declined alone: a few may come without room, to be declined
-        when they are whole.
-
         Raises:
-            ProtocolError: OVERLOADED, there are too many of those.
+            ProtocolError: OVERLOADED, too many of those have come without room.
         """
-        if self.inbox is not None:
-            return
-        self._gathered()
-        if not self._has_room_for(size_bytes):
-            budget = self.server.budget
-            if budget.in_flight_bytes + size_bytes > budget.bytes_max + budget.bytes_max // _GATHERED_SHARE:
-                self.server.metrics.declined.inc()
-                raise _overloaded()
-            budget.take(size_bytes)
-        self._gathering_bytes = size_bytes
-        self._watch()
-
-    def _gathered(self) -> None:
-        """Stop counting the envelope by itself: it is whole, or given up."""
-        self.server.budget.give_back(self._gathering_bytes)
-        self._gathering_bytes = 0
-
-    def _has_room_for(self, size_bytes: int) -> bool:
-        """Count bytes in if the node has room for them, or those that send too slowly can be made to give way."""
-        budget = self.server.budget
-        return budget.admit(size_bytes) or (self.server.arriving.make_room(size_bytes) and budget.admit(size_bytes))
+        if self.inbox is None and not self._coming.gather(size_bytes):
+            self.server.metrics.declined.inc()
+            raise _overloaded()
 
     # --- for the server and the handlers ---------------------------------------------------------------
 
@@ -524,9 +511,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
         """Count a request in before memory is taken for its attachment, or answer it and decline."""
-        if self._gathering_bytes:
-            self._gathered()
-            self._unwatch()
+        self._coming.gathered()
         size_bytes = attachment_bytes
         if self._receiver.envelope_bytes > SMALL_ENVELOPE_BYTES:
             size_bytes += self._receiver.envelope_bytes
@@ -539,13 +524,13 @@ class Connection(asyncio.BufferedProtocol):
             full = False
             if self.meter is not None:
                 self.meter.came(self, size_bytes)
-        if full or not self._has_room_for(size_bytes):
+        if full or not self._coming.has_room_for(size_bytes):
             self.server.metrics.declined.inc()
             self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=_overloaded().to_message()))
             return False
         self._requests += 1
         self._in_flight_bytes += size_bytes
-        self._arriving_bytes = size_bytes
+        self._coming.size_bytes = size_bytes
         account = self.account
         if account is not None:
             account.in_flight_bytes += size_bytes
@@ -573,7 +558,8 @@ class Connection(asyncio.BufferedProtocol):
         has_room = self.inbox is not None or (
             self._requests < self._requests_max and self._in_flight_bytes < self._in_flight_bytes_max
         )
-        wanted = self._keeps_up and ((has_room and not self._held) or self._arriving_bytes is not None)
+        may_go_on = has_room and not self._held and not self._awaits_turn
+        wanted = self._keeps_up and (may_go_on or self._coming.size_bytes is not None)
         if wanted != self._reading:
             self._reading = wanted
             if wanted:

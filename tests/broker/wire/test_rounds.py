@@ -1,0 +1,102 @@
+"""Who sends much waits for those that send little, a turn of the loop at a time, and never longer than that."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.broker.peer import Peer, batch
+from tests.broker.stand import Stand
+
+from tidelog_broker.node.node import Node
+from tidelog_broker.wire.rounds import REQUEST_BYTES, TURN_BYTES, Rounds
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.frames import encode_frame
+
+
+class FakeSender:
+    """A connection that has always more to send."""
+
+    def __init__(self, name: str, turns: list[str], *, is_open: bool = True) -> None:
+        self.name = name
+        self.turns = turns
+        self.is_open = is_open
+
+    def take_turn(self) -> None:
+        self.turns.append(self.name)
+
+
+async def test_each_caller_has_one_of_its_connections_read_in_a_turn() -> None:
+    rounds, turns = Rounds(), list[str]()
+    for name in ("a1", "a2", "a3", "b1"):
+        rounds.wait(name[0], FakeSender(name, turns))
+    assert turns == []
+    for had in (["a1", "b1"], ["a1", "b1", "a2"], ["a1", "b1", "a2", "a3"]):
+        await asyncio.sleep(0)
+        assert turns == had
+
+
+async def test_a_connection_that_is_gone_takes_no_turn_from_others() -> None:
+    rounds, turns = Rounds(), list[str]()
+    for name, is_open in (("a1", False), ("a2", False), ("a3", True), ("b1", False)):
+        rounds.wait(name[0], FakeSender(name, turns, is_open=is_open))
+    await asyncio.sleep(0)
+    assert turns == ["a3"]
+
+
+class Ceaseless(FakeSender):
+    """One that waits for the next turn in each."""
+
+    rounds = Rounds()
+
+    def take_turn(self) -> None:
+        super().take_turn()
+        if len(self.turns) < 6:
+            self.rounds.wait("a", self)
+
+
+async def test_who_sends_on_waits_behind_the_same_callers_others() -> None:
+    turns = list[str]()
+    for name in ("a1", "a2"):
+        Ceaseless.rounds.wait("a", Ceaseless(name, turns))
+    for _ in range(8):
+        await asyncio.sleep(0)
+    assert turns == ["a1", "a2"] * 3 + ["a1"]
+
+
+NUMBERS = range(3, 3 + 3 * TURN_BYTES // REQUEST_BYTES // 2)
+"""So many requests are received at once, and do not fit into one turn."""
+
+
+def publishes(node: Node) -> float:
+    return node.broker.metrics.registry.get_sample_value("tidelog_requests_total", {"kind": "publish"}) or 0.0
+
+
+async def test_of_what_was_received_at_once_a_turn_takes_a_part(node: Node, peer: Peer) -> None:
+    topic = await peer.create(flush=pb.NEVER)
+    sent = batch(b"x")
+    entry = pb.PublishEntry(topic_id=topic.topic_id, length=len(sent))
+    heads = [
+        encode_frame(pb.Envelope(correlation_id=n, publish=pb.Publish(entries=[entry])), len(sent)) for n in NUMBERS
+    ]
+    received = b"".join(head + sent for head in heads)
+    (connection,) = node.server.connections
+    for number in NUMBERS:
+        assert peer.expect() == number
+    buffer = connection.get_buffer(-1)
+    assert len(buffer) > len(received)
+    buffer[: len(received)] = received
+    connection.buffer_updated(len(received))
+    assert 0 < publishes(node) <= TURN_BYTES // REQUEST_BYTES
+    for number in NUMBERS:
+        assert not (await peer.published(number))[0].HasField("error")
+    assert publishes(node) == len(NUMBERS)
+
+
+async def test_large_batches_take_turns_and_all_are_stored(stand: Stand, peer: Peer) -> None:
+    topic = await peer.create(flush=pb.NEVER)
+    floods = [await stand.peer() for _ in range(3)]
+    sent = batch(bytes(2 * TURN_BYTES))
+    numbers = [(one, one.post_publish(topic.topic_id, sent)) for _ in range(8) for one in floods]
+    for one, number in numbers:
+        assert not (await one.published(number))[0].HasField("error")
+    assert len(await peer.fetch(topic.topic_id, 23)) == 1
