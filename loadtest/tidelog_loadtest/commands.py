@@ -282,7 +282,7 @@ def fair(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish little and wait for it: alone, beside a flood of another principal, beside it with a quota, and elsewhere."""
+    """Publish little and wait: alone, beside a flood of another principal, with a quota, and with it elsewhere."""
     plan = FairnessPlan(
         connections=connections,
         batch_bytes=batch_bytes,
