@@ -243,6 +243,18 @@ class ClusterStand:
         )
         return await (await self.peer(node_id)).read_all(TOPIC_ID)
 
+    async def holding(self, committed: bytes, uncommitted: bytes) -> str:
+        """Have every node hold one record, and the owner one that no other node can store; return the owner."""
+        owner = await self.owner()
+        await self.publish(committed)
+        await self.agree(committed)
+        for name in self.nodes:
+            if name != owner:
+                self.disks[name].hold("sync")
+        (await self.peer(owner)).post_publish(TOPIC_ID, batch(uncommitted))
+        await settled(lambda: self.partition(owner).log.end_offset == 2, "the owner has not written it")
+        return owner
+
     async def agree(self, *values: bytes) -> None:
         """Wait until every node holds and serves exactly these values."""
         count = len(values)

@@ -11,6 +11,8 @@ import pytest
 from tests.clients.fake_node import FakeNode, running_fake_node
 
 from tidelog import Client
+from tidelog.pool import ConnectionPool, Identity
+from tidelog.routing import Router
 
 
 @pytest.fixture
@@ -24,6 +26,14 @@ async def client(node: FakeNode) -> AsyncIterator[Client]:
     client = Client(f"127.0.0.1:{node.port}", request_timeout_s=5.0)
     yield client
     await client.abort()
+
+
+@pytest.fixture
+async def router(node: FakeNode) -> AsyncIterator[Router]:
+    pool = ConnectionPool(Identity("test", "test", 5.0))
+    router = Router([("127.0.0.1", node.port)], pool, request_timeout_s=0.5)
+    yield router
+    await router.close()
 
 
 @pytest.fixture(scope="session")

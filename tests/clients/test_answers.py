@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
-from tests.clients.fake_node import FakeConnection, FakeNode
+from tests.clients.fake_node import FakeConnection
 
 from tidelog.connection import ANSWERS, results_of
 from tidelog.errors import BadReplyError
-from tidelog.pool import ConnectionPool, Identity
 from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
 
@@ -15,14 +12,6 @@ BETWEEN_NODES = range(40, 64)
 """The kinds of the protocol between nodes."""
 
 STATUS = pb.Envelope(cluster_status=pb.ClusterStatus())
-
-
-@pytest.fixture
-async def router(node: FakeNode) -> AsyncIterator[Router]:
-    pool = ConnectionPool(Identity("test", "test", 5.0))
-    router = Router([("127.0.0.1", node.port)], pool, request_timeout_s=0.5)
-    yield router
-    await router.close()
 
 
 def test_every_request_kind_has_its_answer() -> None:

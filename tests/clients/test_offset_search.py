@@ -1,24 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 from tests.clients.fake_node import FakeConnection, FakeNode
 
 from tidelog import Client, offset_search, reading
 from tidelog.errors import BadReplyError, OffsetOutOfRangeError
 from tidelog.model import TopicPartition
-from tidelog.pool import ConnectionPool, Identity
 from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
-
-
-@pytest.fixture
-async def router(node: FakeNode) -> AsyncIterator[Router]:
-    pool = ConnectionPool(Identity("test", "test", 5.0))
-    router = Router([("127.0.0.1", node.port)], pool, request_timeout_s=0.5)
-    yield router
-    await router.close()
 
 
 async def test_answers_with_too_few_results_are_garbage(

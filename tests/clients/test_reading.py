@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,19 +12,10 @@ from tidelog.errors import (
     UnknownTopicError,
 )
 from tidelog.model import TopicPartition
-from tidelog.pool import ConnectionPool, Identity
 from tidelog.routing import Router
 from tidelog_proto.batch import encode_batch
 from tidelog_proto.columns import columns_of
 from tidelog_proto.header import stamp_owner
-
-
-@pytest.fixture
-async def router(node: FakeNode) -> AsyncIterator[Router]:
-    pool = ConnectionPool(Identity("test", "test", 5.0))
-    router = Router([("127.0.0.1", node.port)], pool, request_timeout_s=0.5)
-    yield router
-    await router.close()
 
 
 def stored(base_offset: int, *values: bytes, control: bool = False) -> bytes:

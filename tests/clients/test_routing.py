@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 from tests.clients.fake_node import FakeNode, running_fake_node
@@ -18,20 +18,11 @@ from tidelog.errors import (
     UnknownTopicError,
 )
 from tidelog.model import PartitionRoute
-from tidelog.pool import ConnectionPool, Identity
 from tidelog.refreshing import HOLD_S
 from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
 
 STATUS = pb.Envelope(cluster_status=pb.ClusterStatus())
-
-
-@pytest.fixture
-async def router(node: FakeNode) -> AsyncIterator[Router]:
-    pool = ConnectionPool(Identity("test", "test", 5.0))
-    router = Router([("127.0.0.1", node.port)], pool, request_timeout_s=0.5)
-    yield router
-    await router.close()
 
 
 async def test_owners_are_found_and_remembered(node: FakeNode, router: Router) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, standing
-from tests.broker.peer import Peer, batch
+from tests.broker.peer import Peer
 from tests.broker.stand import settled
 
 from tidelog_broker.partition import access
@@ -42,14 +42,7 @@ async def test_past_the_end_the_owner_says_so_and_others_wait(stand: ClusterStan
 
 async def test_what_is_given_out_and_not_committed_yet_is_waited_for(stand: ClusterStand) -> None:
     await stand.start()
-    owner = await stand.owner()
-    await stand.publish(b"a")
-    await stand.agree(b"a")
-    for name in NODES:
-        if name != owner:
-            stand.disks[name].hold("sync")
-    (await stand.peer(owner)).post_publish(TOPIC_ID, batch(b"b"))
-    await settled(lambda: stand.partition(owner).log.end_offset == 2, "the owner has not written it")
+    owner = await stand.holding(b"a", b"b")
     assert stand.partition(owner).state.high_watermark == 1
     assert not (await asked(stand, owner, 2)).HasField("error")
     assert (await asked(stand, owner, 3)).error.code == pb.OFFSET_OUT_OF_RANGE

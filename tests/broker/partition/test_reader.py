@@ -6,9 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, standing
-from tests.broker.peer import batch
-from tests.broker.stand import settled
+from tests.broker.cluster_stand import NODES, ClusterStand, standing
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -23,14 +21,7 @@ async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
 @pytest.mark.parametrize("ring_bytes", [0, 1 << 20])
 async def test_what_is_not_committed_is_not_read_anywhere(stand: ClusterStand, ring_bytes: int) -> None:
     await stand.start(ring_bytes=ring_bytes)
-    owner = await stand.owner()
-    await stand.publish(b"a")
-    await stand.agree(b"a")
-    for name in NODES:
-        if name != owner:
-            stand.disks[name].hold("sync")
-    (await stand.peer(owner)).post_publish(TOPIC_ID, batch(b"b"))
-    await settled(lambda: stand.partition(owner).log.end_offset == 2, "the owner has not written it")
+    owner = await stand.holding(b"a", b"b")
     assert await stand.read(owner) == [b"a"]
     for name in NODES:
         stand.disks[name].heal()
