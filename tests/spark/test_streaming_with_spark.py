@@ -33,6 +33,8 @@ class Stream:
         self.batches: list[list[int]] = []
         """The values of each micro-batch that was taken."""
         self.fail_at: int | None = None
+        self.before: Callable[[int], object] = lambda batch_id: None
+        """Called with the number of a micro-batch that is planned and not read yet."""
         self._node = node
         self._spark = spark
         self._checkpoint = directory / "checkpoint"
@@ -71,6 +73,7 @@ class Stream:
     def _take(self, frame: DataFrame, batch_id: int) -> None:
         if batch_id == self.fail_at:
             raise RuntimeError("it dies in the middle of a batch")
+        self.before(batch_id)
         self.batches.append([int(row.value) for row in frame.collect()])
 
 
@@ -92,6 +95,10 @@ def test_a_query_goes_on_where_it_stopped_and_finds_new_partitions(stream: Strea
     told = stream.run(maxOffsetsPerTrigger="70")
     assert [batch for batch in stream.batches if len(batch) > 70] == []
     assert stream.taken() == list(range(130))
+    first = next(each for each in told if each["numInputRows"])
+    assert ends(first, "latestOffset") == {"0": 100, "1": 30}, "so far it lags behind: all that there is was seen"
+    lag = sum(ends(first, "latestOffset").values()) - sum(ends(first).values())
+    assert lag == 130 - first["numInputRows"] > 0
     last = next(each for each in reversed(told) if each["numInputRows"])
     assert ends(last) == ends(last, "latestOffset") == {"0": 100, "1": 30}
     stream.client.alter_topic(stream.name, partitions=3)
