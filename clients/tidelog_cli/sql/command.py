@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import partial
-from typing import Annotated, Protocol
+from typing import Annotated, Final, Protocol
 
 import typer
 from rich.console import Console
@@ -19,6 +20,10 @@ from tidelog_cli.sql.answers import TABLE_ROWS, Answer, as_table, print_csv, pri
 from tidelog_cli.sql.columns import ValueKind
 from tidelog_cli.sql.tables import Provide
 from tidelog_cli.sql.topics import Topics
+
+_SPACE: Final = r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*"
+_SHOW_TABLES: Final = re.compile(rf"{_SPACE}show\s{_SPACE}tables{_SPACE};?{_SPACE}", re.IGNORECASE | re.DOTALL)
+NOTHING_TO_FOLLOW: Final = "this names no topic: there is nothing to follow"
 
 
 class EngineChoice(StrEnum):
@@ -75,7 +80,7 @@ def sql(
 
     A topic is a table with the columns partition, offset, timestamp, key, value, headers and tag, and where values are
     JSON objects one for each field. A name with dots or dashes is quoted: FROM "orders.eu". What is read ends where the
-    topics ended when the command began.
+    topics ended when the command began. SHOW TABLES lists the topics.
     """
     if as_json and as_csv:
         raise CommandFailed("--json and --csv exclude each other", EXIT_USAGE)
@@ -86,6 +91,11 @@ def sql(
     shown: Callable[[Answer], None] = partial(_show_table, limit=limit or TABLE_ROWS)
     if as_json or as_csv:
         shown = partial(print_json_lines if as_json else print_csv, limit=limit)
+    if _SHOW_TABLES.fullmatch(statement):  # an engine knows those alone that it was given
+        if follow:
+            raise CommandFailed(NOTHING_TO_FOLLOW, EXIT_USAGE)
+        shown(Answer(["name"], ((name,) for name in topics.names())))
+        return
     asked = _engine(engine, memory_mb, bootstrap)
     try:
         while True:
@@ -95,7 +105,7 @@ def sql(
             if not follow:
                 return
             if not topics.used:
-                raise CommandFailed("this names no topic: there is nothing to follow", EXIT_USAGE)
+                raise CommandFailed(NOTHING_TO_FOLLOW, EXIT_USAGE)
             topics.wait_for_more()
     finally:
         asked.close()

@@ -104,7 +104,7 @@ class DuckDbEngine:
         ((text,),) = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [statement]).fetchall()
         parsed = json.loads(text)
         if parsed.get("error", True) or len(parsed["statements"]) != 1:
-            raise CommandFailed("give one statement that reads: SELECT, DESCRIBE or SUMMARIZE", EXIT_USAGE)
+            raise CommandFailed("give one statement that reads: SELECT, DESCRIBE, SUMMARIZE or SHOW TABLES", EXIT_USAGE)
         return named_in(parsed["statements"])
 
     def _rows(self, statement: str) -> Iterator[tuple[Any, ...]]:

@@ -83,7 +83,7 @@ class SparkEngine:
         """
         del on_read
         if not _READS.match(statement):
-            raise CommandFailed("give one statement that reads: SELECT, DESCRIBE or EXPLAIN", EXIT_USAGE)
+            raise CommandFailed("give one statement that reads: SELECT, DESCRIBE, EXPLAIN or SHOW TABLES", EXIT_USAGE)
         frame = self._planned(statement, provide)
         kinds = [field.dataType for field in frame.schema.fields]
         return Answer(frame.columns, self._rows(frame, kinds))

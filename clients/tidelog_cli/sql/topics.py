@@ -39,6 +39,10 @@ class Topics:
         self._sample = sample
         self._shapes: dict[str, Shape] = {}
 
+    def names(self) -> list[str]:
+        """Return the names of all topics but the cluster's own, sorted."""
+        return sorted(topic.name for topic in with_client(self._bootstrap, lambda client: client.topics()))
+
     def provide(self, names: Sequence[str], optional: Sequence[str] = ()) -> list[TopicTable]:
         """Return topics by name, as they are now. See `Provide`."""
 

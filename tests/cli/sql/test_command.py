@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from tests.cli.conftest import Cli
 
+from tidelog_proto.names import INTERNAL_PREFIX
+
 LINES = [
     {"carrier": "UA", "delay": 12, "at": {"gate": 3}},
     {"carrier": "AA", "delay": 3},
@@ -92,6 +94,17 @@ def test_what_is_wrong_is_said(cli: Cli, flights: str) -> None:
     assert cli("sql", "SELECT 1", "--json", "--csv").code == 2
     assert cli("sql", "SELECT 1", "--follow").code == 2
     assert cli("sql", f"SELECT * FROM {flights}", "--bootstrap", "127.0.0.1:1").code == 3
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+def test_topics_are_listed(cli: Cli, flights: str, topic: str, engine: str) -> None:
+    named = [row["name"] for row in rows(cli, "SHOW TABLES", "--engine", engine)]
+    assert {flights.strip('"'), topic} <= {*named}
+    assert named == sorted(named)
+    assert not [name for name in named if name.startswith(INTERNAL_PREFIX)]
+    assert [row["name"] for row in rows(cli, " -- all\n show /* my */ tables ; ", "--limit", 1)] == named[:1]
+    assert cli("sql", "SHOW TABLES", "--follow").code == 2
+    assert "SHOW TABLES" in cli("sql", "DROP TABLE x").err
 
 
 def test_a_table_tells_that_there_is_more(cli: Cli, flights: str) -> None:
