@@ -40,6 +40,10 @@ class Engine(Protocol):
         """Return the answer; its rows come as they are taken."""
         ...
 
+    def is_by_record(self, statement: str) -> bool:
+        """Whether each row of the answer comes of one record alone, so that new records alone make the new rows."""
+        ...
+
     def close(self) -> None:
         """Give back what it holds."""
 
@@ -68,7 +72,12 @@ def sql(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Rows of the answer to print.", show_default=f"{TABLE_ROWS} in a table")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Answer anew whenever records came.")] = False,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Answer anew whenever records came: by what is new alone, where that does."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row instead of a table.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="CSV instead of a table.")] = False,
     memory_mb: Annotated[
@@ -89,8 +98,11 @@ def sql(
         raise CommandFailed("--since is a time: an offset would be another record in each partition", EXIT_USAGE)
     topics = Topics(bootstrap, begin, kinds_of(values or []), sample)
     shown: Callable[[Answer], None] = partial(_show_table, limit=limit or TABLE_ROWS)
-    if as_json or as_csv:
-        shown = partial(print_json_lines if as_json else print_csv, limit=limit)
+    more: Callable[[Answer], None] = partial(_show_table, limit=limit or TABLE_ROWS, is_more=True)
+    if as_csv:
+        shown, more = partial(print_csv, limit=limit), partial(print_csv, limit=limit, is_more=True)
+    elif as_json:
+        shown = more = partial(print_json_lines, limit=limit)
     if _SHOW_TABLES.fullmatch(statement):  # an engine knows those alone that it was given
         if follow:
             raise CommandFailed(NOTHING_TO_FOLLOW, EXIT_USAGE)
@@ -98,15 +110,19 @@ def sql(
         return
     asked = _engine(engine, memory_mb, bootstrap)
     try:
+        only_new = follow and asked.is_by_record(statement)
+        names: Sequence[str] = []
         while True:
             with _progress() as progress:
                 task = progress.add_task("reading", total=None)
-                shown(asked.answer(statement, topics.provide, partial(progress.advance, task)))
+                answer = asked.answer(statement, topics.provide, partial(progress.advance, task))
+                (more if only_new and list(answer.names) == names else shown)(answer)
+            names = list(answer.names)
             if not follow:
                 return
             if not topics.used:
                 raise CommandFailed(NOTHING_TO_FOLLOW, EXIT_USAGE)
-            topics.wait_for_more()
+            topics.wait_for_more(only_new=only_new)
     finally:
         asked.close()
 
@@ -122,8 +138,10 @@ def _engine(choice: EngineChoice, memory_mb: int, bootstrap: str) -> Engine:
     return SparkEngine(memory_mb, place_of(bootstrap))
 
 
-def _show_table(answer: Answer, limit: int) -> None:
+def _show_table(answer: Answer, limit: int, *, is_more: bool = False) -> None:
     table, more = as_table(answer, limit)
+    if is_more and not table.row_count:
+        return
     print_table_of(table)
     if more:
         note(f"These are the first {limit:,} rows: --limit shows more of them, --json and --csv show all.")

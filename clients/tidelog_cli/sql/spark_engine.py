@@ -88,6 +88,11 @@ class SparkEngine:
         kinds = [field.dataType for field in frame.schema.fields]
         return Answer(frame.columns, self._rows(frame, kinds))
 
+    def is_by_record(self, statement: str) -> bool:
+        """Spark does not tell: a statement is asked as a whole each time."""
+        del statement
+        return False
+
     def _planned(self, statement: str, provide: Provide) -> DataFrame:
         from pyspark.errors import AnalysisException  # noqa: PLC0415
 

@@ -126,3 +126,20 @@ def test_following_answers_anew_until_interrupted(cli: Cli, topic: str, node: st
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
         assert process.stderr.read() == ""
+
+
+def test_following_a_filter_prints_the_rows_of_new_records(cli: Cli, topic: str, node: str) -> None:
+    assert cli("produce", topic, stdin=b'{"n":1}\n{"n":-1}\n').code == 0
+    statement = f'SELECT n, n * 2 AS twice FROM "{topic}" WHERE n > 0'
+    command = [sys.executable, "-m", "tidelog_cli", "sql", statement, "--follow", "--csv"]
+    environ = os.environ | {"TIDELOG_BOOTSTRAP": node}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["n,twice\n", "1,2\n"]
+        for number in (2, 3):
+            assert cli("produce", topic, stdin=b'{"n":%d}\n{"n":-1}\n' % number).code == 0
+            assert process.stdout.readline() == f"{number},{number * 2}\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr.read() == ""
