@@ -26,6 +26,14 @@ class Extent:
         """How many offsets these are; compaction may have left fewer records."""
         return sum(self.ends[number] - start for number, start in self.starts.items())
 
+    def after(self, earlier: Extent) -> Extent:
+        """Return what of these records lies behind an earlier extent: all of partitions that it does not have."""
+        begins = {
+            number: min(max(start, earlier.ends.get(number, start)), self.ends[number])
+            for number, start in self.starts.items()
+        }
+        return Extent(self.topic, begins, self.ends)
+
 
 async def extents_of(client: Client, topics: Iterable[str], since: Since) -> dict[str, Extent]:
     """Take down where topics begin and end, as it is now.

@@ -35,16 +35,8 @@ ACCESS_OPTION_NAMES: Final = (
     "keyFile",
     "crlFile",
 )
-ACCESS_FOREIGN: Final = {
-    "kafka.bootstrap.servers": "bootstrap",
-    "bootstrap.servers": "bootstrap",
-    "servers": "bootstrap",
-    "kafka.security.protocol": "tls",
-    "kafka.sasl.jaas.config": "passwordFile",
-    "kafka.ssl.truststore.location": "caFile",
-    "kafka.ssl.keystore.location": "certFile",
-}
-"""Names that people bring along from elsewhere, in lower case."""
+ACCESS_FOREIGN: Final = {"servers": "bootstrap"}
+"""Names that people bring along from elsewhere, in lower case; those of Kafka's have a table of their own."""
 _CLIENT_ID: Final = "spark"
 SECRETS: Final = {"apikey": "apiKeyFile", "api_key": "apiKeyFile", "token": "tokenFile", "password": "passwordFile"}
 """What would be a secret in an option, in lower case, and the option that names its file instead."""

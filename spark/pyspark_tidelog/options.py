@@ -18,6 +18,7 @@ from typing import Final
 
 from pyspark_tidelog.access import ACCESS_FOREIGN, ACCESS_OPTION_NAMES, SECRETS, Access, access_of
 from pyspark_tidelog.errors import OptionError
+from pyspark_tidelog.from_kafka import Side, hint_of
 from pyspark_tidelog.option_values import (
     NUMBER_MAX,
     comma_list,
@@ -195,7 +196,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
     Raises:
         OptionError: an option is unknown, missing, contradictory or malformed.
     """
-    options = known_only(given, OPTION_NAMES, _FOREIGN)
+    options = known_only(given, OPTION_NAMES, _FOREIGN, "reading")
     _refuse_other_kind(options, streaming=streaming)
     access = access_of(options)
     max_offsets = count(options, "maxOffsetsPerTrigger", NUMBER_MAX)
@@ -253,13 +254,16 @@ def _refuse_other_kind(options: Mapping[str, str], *, streaming: bool) -> None:
             raise OptionError(f"option {name!r} is for streams (spark.readStream): a batch read has no triggers.")
 
 
-def known_only(given: Mapping[str, str], names: Sequence[str], foreign: Mapping[str, str]) -> dict[str, str]:
+def known_only(
+    given: Mapping[str, str], names: Sequence[str], foreign: Mapping[str, str], side: Side
+) -> dict[str, str]:
     """Return the options under their own spelling.
 
     Args:
         given: as Spark hands them over, in any case.
         names: those that there are.
         foreign: what people call some of them elsewhere, in lower case.
+        side: what they are for.
 
     Raises:
         OptionError: one is not ours; says which is meant perhaps.
@@ -275,7 +279,7 @@ def known_only(given: Mapping[str, str], names: Sequence[str], foreign: Mapping[
             )
         if lower not in known:
             meant = foreign.get(lower)
-            hint = f" Did you mean {meant!r}?" if meant else did_you_mean(name, known)
+            hint = f" Did you mean {meant!r}?" if meant else hint_of(name, side) or did_you_mean(name, known)
             raise OptionError(f"unknown option {name!r}.{hint} The options are: {', '.join(names)}.")
         options[known[lower]] = value.strip()
     return options

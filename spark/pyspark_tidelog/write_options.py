@@ -19,8 +19,6 @@ _FOREIGN: Final = {
     **ACCESS_FOREIGN,
     "subscribe": "topic",
     "path": "topic",
-    "kafka.acks": "acks",
-    "kafka.compression.type": "compression",
 }
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 """What Spark hands on of its own options."""
@@ -53,7 +51,7 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
         OptionError: an option is unknown, missing, contradictory or malformed.
     """
     ours = {name: value for name, value in given.items() if name.lower() not in _SPARKS_OWN}
-    options = known_only(ours, WRITE_OPTION_NAMES, _FOREIGN)
+    options = known_only(ours, WRITE_OPTION_NAMES, _FOREIGN, "writing")
     acks: dict[str, Acks] = {each: each for each in get_args(Acks)}
     codecs: dict[str, Compression | None] = {_NONE: None, **{each: each for each in get_args(Compression)}}
     return WriteOptions(

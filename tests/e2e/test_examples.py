@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.e2e.test_readme import FENCE, Snippet
 from tests.plugin.installed import run_pytest
@@ -26,6 +28,9 @@ PAGES = [page for page in sorted(RUN_PAGES) if page.name not in _ELSEWHERE]
 """The others have tests of their own, see tests/test_docs.py."""
 
 pytestmark = pytest.mark.e2e
+
+EXAMPLE_S_MAX = 100
+"""Ray takes 15 s to start its processes on a machine that does nothing else."""
 
 
 def examples() -> list[tuple[str, Snippet]]:
@@ -46,9 +51,17 @@ def node() -> Iterator[testing.LocalNode]:
         yield node
 
 
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """Yield a directory for what programs keep of their user, and for Ray's sockets, whose paths must be short."""
+    with tempfile.TemporaryDirectory(prefix="tl-") as path:
+        yield Path(path)
+
+
 @pytest.mark.long
+@pytest.mark.timeout(EXAMPLE_S_MAX + 20)
 @pytest.mark.parametrize("example", [pytest.param(snippet, id=name) for name, snippet in examples()])
-def test_an_example_does_what_is_shown(example: Snippet, node: testing.LocalNode, tmp_path: Path) -> None:
+def test_an_example_does_what_is_shown(example: Snippet, node: testing.LocalNode, tmp_path: Path, home: Path) -> None:
     code = example.code.replace("127.0.0.1:7400", node.bootstrap).replace("(9000,", f"({free_ports(1)[0]},")
     if "def test_" in code:
         (tmp_path / "test_example.py").write_text(code)
@@ -57,6 +70,8 @@ def test_an_example_does_what_is_shown(example: Snippet, node: testing.LocalNode
         assert " passed" in ran.stdout
         return
     command = [sys.executable, "-W", "error", "-c", code]
+    if "import ray" in code:  # it warns of settings of its own
+        command[3:3] = ["-W", "ignore::DeprecationWarning"]
     if example.language == "bash":
         (tmp_path / "tidelog").write_text(f'#!/bin/sh\nexec {sys.executable} -m tidelog_cli "$@"\n')
         (tmp_path / "tidelog").chmod(0o755)
@@ -67,11 +82,22 @@ def test_an_example_does_what_is_shown(example: Snippet, node: testing.LocalNode
         text=True,
         check=False,
         cwd=tmp_path,
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "TIDELOG_BOOTSTRAP": node.bootstrap},
-        timeout=60,
+        env={
+            **os.environ,
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "TIDELOG_BOOTSTRAP": node.bootstrap,
+            "HOME": str(home),
+            "RAY_TMPDIR": str(home),
+            "RAY_USAGE_STATS_ENABLED": "0",
+        },
+        timeout=EXAMPLE_S_MAX,
     )
+    left = [
+        process for process in psutil.process_iter(["cmdline"]) if str(home) in " ".join(process.info["cmdline"] or [])
+    ]
     print(ended.stdout)
     assert ended.returncode == 0, f"{code}\n{ended.stdout}\n{ended.stderr}"
+    assert psutil.wait_procs(left, timeout=20)[1] == [], "an example ends what it starts"
     lines = iter(ended.stdout.splitlines())
     for shown in example.shown.splitlines():
         pattern = shown.replace("[", "[[]").replace("?", "[?]").replace("*", "[*]").replace("…", "*")

@@ -47,6 +47,26 @@ def test_a_position_comes_back_from_a_checkpoint(offsets: dict[TopicPartition, i
     assert json.dumps(mixed.to_json()) == text, "the same place is the same text"
 
 
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        (
+            '{"a": {"0": 4, "1": 0, "id": "1189201c773140a5bc52b35d7603d47f"}}',
+            StreamPosition({A0: 4, A1: 0}, {"a": "1189201c773140a5bc52b35d7603d47f"}),
+        ),
+        (
+            '{"a": {"0": 9223372036854775807, "id": "0a"}, "b": {"0": 10, "id": "0b"}}',
+            StreamPosition({A0: 2**63 - 1, B0: 10}, IDS),
+        ),
+        ("{}", StreamPosition({}, {})),
+    ],
+)
+def test_what_checkpoints_have_is_read_for_ever(text: str, position: StreamPosition) -> None:
+    """Frozen: such lines are in checkpoints of queries that stand still; nothing here is to be changed, only added."""
+    assert parse_position(json.loads(text)) == position
+    assert json.dumps(position.to_json()) == text, "Spark compares positions as texts"
+
+
 def test_what_kafkas_source_wrote_is_a_position_without_ids() -> None:
     assert parse_position({"a": {"0": 23, "1": 7}}) == StreamPosition({A0: 23, A1: 7})
 

@@ -66,11 +66,12 @@ def print_json_lines(answer: Answer, limit: int | None) -> None:
     sys.stdout.flush()
 
 
-def print_csv(answer: Answer, limit: int | None) -> None:
-    """Write a line of names and one a row (RFC 4180); null is nothing, what has parts is JSON."""
+def print_csv(answer: Answer, limit: int | None, *, is_more: bool = False) -> None:
+    """Write a line of names, unless there is one already, and one a row (RFC 4180); what has parts is JSON."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    for row in itertools.chain([tuple(answer.names)], itertools.islice(answer.rows, limit)):
+    names = [] if is_more else [tuple(answer.names)]
+    for row in itertools.chain(names, itertools.islice(answer.rows, limit)):
         writer.writerow([_csv_cell(plain(value)) for value in row])
         sys.stdout.write(text.getvalue())
         text.seek(0)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import partial
-from typing import Annotated, Protocol
+from typing import Annotated, Final, Protocol
 
 import typer
 from rich.console import Console
@@ -20,6 +21,10 @@ from tidelog_cli.sql.columns import ValueKind
 from tidelog_cli.sql.tables import Provide
 from tidelog_cli.sql.topics import Topics
 
+_SPACE: Final = r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*"
+_SHOW_TABLES: Final = re.compile(rf"{_SPACE}show\s{_SPACE}tables{_SPACE};?{_SPACE}", re.IGNORECASE | re.DOTALL)
+NOTHING_TO_FOLLOW: Final = "this names no topic: there is nothing to follow"
+
 
 class EngineChoice(StrEnum):
     """Who answers."""
@@ -33,6 +38,10 @@ class Engine(Protocol):
 
     def answer(self, statement: str, provide: Provide, on_read: Callable[[int], None]) -> Answer:
         """Return the answer; its rows come as they are taken."""
+        ...
+
+    def is_by_record(self, statement: str) -> bool:
+        """Whether each row of the answer comes of one record alone, so that new records alone make the new rows."""
         ...
 
     def close(self) -> None:
@@ -63,7 +72,12 @@ def sql(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Rows of the answer to print.", show_default=f"{TABLE_ROWS} in a table")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Answer anew whenever records came.")] = False,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Answer anew whenever records came: by what is new alone, where that does."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row instead of a table.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="CSV instead of a table.")] = False,
     memory_mb: Annotated[
@@ -75,7 +89,7 @@ def sql(
 
     A topic is a table with the columns partition, offset, timestamp, key, value, headers and tag, and where values are
     JSON objects one for each field. A name with dots or dashes is quoted: FROM "orders.eu". What is read ends where the
-    topics ended when the command began.
+    topics ended when the command began. SHOW TABLES lists the topics.
     """
     if as_json and as_csv:
         raise CommandFailed("--json and --csv exclude each other", EXIT_USAGE)
@@ -84,19 +98,31 @@ def sql(
         raise CommandFailed("--since is a time: an offset would be another record in each partition", EXIT_USAGE)
     topics = Topics(bootstrap, begin, kinds_of(values or []), sample)
     shown: Callable[[Answer], None] = partial(_show_table, limit=limit or TABLE_ROWS)
-    if as_json or as_csv:
-        shown = partial(print_json_lines if as_json else print_csv, limit=limit)
+    more: Callable[[Answer], None] = partial(_show_table, limit=limit or TABLE_ROWS, is_more=True)
+    if as_csv:
+        shown, more = partial(print_csv, limit=limit), partial(print_csv, limit=limit, is_more=True)
+    elif as_json:
+        shown = more = partial(print_json_lines, limit=limit)
+    if _SHOW_TABLES.fullmatch(statement):  # an engine knows those alone that it was given
+        if follow:
+            raise CommandFailed(NOTHING_TO_FOLLOW, EXIT_USAGE)
+        shown(Answer(["name"], ((name,) for name in topics.names())))
+        return
     asked = _engine(engine, memory_mb, bootstrap)
     try:
+        only_new = follow and asked.is_by_record(statement)
+        names: Sequence[str] = []
         while True:
             with _progress() as progress:
                 task = progress.add_task("reading", total=None)
-                shown(asked.answer(statement, topics.provide, partial(progress.advance, task)))
+                answer = asked.answer(statement, topics.provide, partial(progress.advance, task))
+                (more if only_new and list(answer.names) == names else shown)(answer)
+            names = list(answer.names)
             if not follow:
                 return
             if not topics.used:
-                raise CommandFailed("this names no topic: there is nothing to follow", EXIT_USAGE)
-            topics.wait_for_more()
+                raise CommandFailed(NOTHING_TO_FOLLOW, EXIT_USAGE)
+            topics.wait_for_more(only_new=only_new)
     finally:
         asked.close()
 
@@ -112,8 +138,10 @@ def _engine(choice: EngineChoice, memory_mb: int, bootstrap: str) -> Engine:
     return SparkEngine(memory_mb, place_of(bootstrap))
 
 
-def _show_table(answer: Answer, limit: int) -> None:
+def _show_table(answer: Answer, limit: int, *, is_more: bool = False) -> None:
     table, more = as_table(answer, limit)
+    if is_more and not table.row_count:
+        return
     print_table_of(table)
     if more:
         note(f"These are the first {limit:,} rows: --limit shows more of them, --json and --csv show all.")

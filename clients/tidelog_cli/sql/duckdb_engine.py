@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import note
 from tidelog_cli.sql.answers import Answer
+from tidelog_cli.sql.by_record import is_by_record
 from tidelog_cli.sql.columns import FieldKind, Shape, ValueKind, select_list
 from tidelog_cli.sql.dataset import TopicDataset
 from tidelog_cli.sql.tables import Provide
@@ -78,7 +79,7 @@ class DuckDbEngine:
         """
         self._disconnect()  # what is left of an earlier answer is let go
         self._connect()
-        for table in provide(*self._named_in(statement)):
+        for table in provide(*named_in(self._parsed(statement))):
             dataset = TopicDataset(table.read, on_read)
             self._datasets.append(dataset)
             self._connection.register(_raw(table.extent.topic), dataset)
@@ -87,6 +88,19 @@ class DuckDbEngine:
             self._connection.execute(statement)
         names = [column[0] for column in self._connection.description or []]
         return Answer(names, self._rows(statement))
+
+    def is_by_record(self, statement: str) -> bool:
+        """Whether each row of the answer comes of one record alone.
+
+        Raises:
+            CommandFailed: it does not read, or is wrong.
+        """
+        return is_by_record(self._parsed(statement), self._is_scalar)
+
+    def _is_scalar(self, function: str) -> bool:
+        asked = "SELECT bool_and(function_type = 'scalar') FROM duckdb_functions() WHERE function_name = ?"
+        ((is_scalar,),) = self._connection.execute(asked, [function]).fetchall()
+        return bool(is_scalar)
 
     def _connect(self) -> None:
         self._connection = self._duckdb.connect(config=self._config)
@@ -98,14 +112,15 @@ class DuckDbEngine:
         self._datasets = []
         self._connection.close()
 
-    def _named_in(self, statement: str) -> Named:
+    def _parsed(self, statement: str) -> list[object]:
         with self._explained(statement):
             self._connection.extract_statements(statement)  # it tells the place of an error
         ((text,),) = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [statement]).fetchall()
         parsed = json.loads(text)
         if parsed.get("error", True) or len(parsed["statements"]) != 1:
-            raise CommandFailed("give one statement that reads: SELECT, DESCRIBE or SUMMARIZE", EXIT_USAGE)
-        return named_in(parsed["statements"])
+            raise CommandFailed("give one statement that reads: SELECT, DESCRIBE, SUMMARIZE or SHOW TABLES", EXIT_USAGE)
+        statements: list[object] = parsed["statements"]
+        return statements
 
     def _rows(self, statement: str) -> Iterator[tuple[Any, ...]]:
         while True:

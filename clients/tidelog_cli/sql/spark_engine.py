@@ -83,10 +83,15 @@ class SparkEngine:
         """
         del on_read
         if not _READS.match(statement):
-            raise CommandFailed("give one statement that reads: SELECT, DESCRIBE or EXPLAIN", EXIT_USAGE)
+            raise CommandFailed("give one statement that reads: SELECT, DESCRIBE, EXPLAIN or SHOW TABLES", EXIT_USAGE)
         frame = self._planned(statement, provide)
         kinds = [field.dataType for field in frame.schema.fields]
         return Answer(frame.columns, self._rows(frame, kinds))
+
+    def is_by_record(self, statement: str) -> bool:
+        """Spark does not tell: a statement is asked as a whole each time."""
+        del statement
+        return False
 
     def _planned(self, statement: str, provide: Provide) -> DataFrame:
         from pyspark.errors import AnalysisException  # noqa: PLC0415

@@ -38,25 +38,43 @@ class Topics:
         self._kinds = kinds
         self._sample = sample
         self._shapes: dict[str, Shape] = {}
+        self._ids: dict[str, bytes] = {}
+        """Of the topics in `used`."""
+        self._read: dict[str, Extent] = {}
+        """What is not to be read once more."""
+
+    def names(self) -> list[str]:
+        """Return the names of all topics but the cluster's own, sorted."""
+        return sorted(topic.name for topic in with_client(self._bootstrap, lambda client: client.topics()))
 
     def provide(self, names: Sequence[str], optional: Sequence[str] = ()) -> list[TopicTable]:
         """Return topics by name, as they are now. See `Provide`."""
 
         async def work(client: Client) -> dict[str, Extent]:
-            known = {topic.name for topic in await client.topics(internal=True)}
+            known = {topic.name: topic.topic_id for topic in await client.topics(internal=True)}
             for name in names:
                 if name not in known:
                     raise no_such_table(name, (one for one in known if not one.startswith(INTERNAL_PREFIX)))
             there = [name for name in optional if name in known]
-            return await extents_of(client, [*names, *there], self._since)
+            ids = {name: known[name] for name in (*names, *there)}
+            found = await extents_of(client, ids, self._since)
+            for name in ids.keys() & self._read.keys():
+                if ids[name] == self._ids[name]:  # else it was made anew
+                    found[name] = found[name].after(self._read[name])
+            self._ids = ids
+            return found
 
         extents = with_client(self._bootstrap, work) if names or optional else {}
         self.used |= extents
         cluster = Cluster(*place_and_options(self._bootstrap))
         return [TopicTable(cluster, extent, self._shape(cluster, extent)) for extent in extents.values()]
 
-    def wait_for_more(self) -> None:
-        """Wait until one of the topics has more records."""
+    def wait_for_more(self, *, only_new: bool = False) -> None:
+        """Wait until one of the topics has more records.
+
+        Args:
+            only_new: whether the next answer is to be made of records that no answer was made of yet.
+        """
 
         async def work(client: Client) -> None:
             while True:
@@ -66,6 +84,7 @@ class Topics:
                 await asyncio.sleep(LOOK_EVERY_S)
 
         with_client(self._bootstrap, work)
+        self._read = self.used if only_new else {}
         self.used = {}
 
     def _shape(self, cluster: Cluster, extent: Extent) -> Shape:

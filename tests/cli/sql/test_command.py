@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from tests.cli.conftest import Cli
 
+from tidelog_proto.names import INTERNAL_PREFIX
+
 LINES = [
     {"carrier": "UA", "delay": 12, "at": {"gate": 3}},
     {"carrier": "AA", "delay": 3},
@@ -94,6 +96,17 @@ def test_what_is_wrong_is_said(cli: Cli, flights: str) -> None:
     assert cli("sql", f"SELECT * FROM {flights}", "--bootstrap", "127.0.0.1:1").code == 3
 
 
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+def test_topics_are_listed(cli: Cli, flights: str, topic: str, engine: str) -> None:
+    named = [row["name"] for row in rows(cli, "SHOW TABLES", "--engine", engine)]
+    assert {flights.strip('"'), topic} <= {*named}
+    assert named == sorted(named)
+    assert not [name for name in named if name.startswith(INTERNAL_PREFIX)]
+    assert [row["name"] for row in rows(cli, " -- all\n show /* my */ tables ; ", "--limit", 1)] == named[:1]
+    assert cli("sql", "SHOW TABLES", "--follow").code == 2
+    assert "SHOW TABLES" in cli("sql", "DROP TABLE x").err
+
+
 def test_a_table_tells_that_there_is_more(cli: Cli, flights: str) -> None:
     assert "the first 2 rows" in cli("sql", f"SELECT * FROM {flights}", "--limit", 2).err
     assert cli("sql", f"SELECT * FROM {flights}", "--limit", 3).err == ""
@@ -110,6 +123,23 @@ def test_following_answers_anew_until_interrupted(cli: Cli, topic: str, node: st
         assert process.stdout.readline() == '{"count": 1}\n'
         assert cli("produce", topic, stdin=b'{"n":1}\n').code == 0
         assert process.stdout.readline() == '{"count": 2}\n'
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr.read() == ""
+
+
+def test_following_a_filter_prints_the_rows_of_new_records(cli: Cli, topic: str, node: str) -> None:
+    assert cli("produce", topic, stdin=b'{"n":1}\n{"n":-1}\n').code == 0
+    statement = f'SELECT n, n * 2 AS twice FROM "{topic}" WHERE n > 0'
+    command = [sys.executable, "-m", "tidelog_cli", "sql", statement, "--follow", "--csv"]
+    environ = os.environ | {"TIDELOG_BOOTSTRAP": node}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["n,twice\n", "1,2\n"]
+        for number in (2, 3):
+            assert cli("produce", topic, stdin=b'{"n":%d}\n{"n":-1}\n' % number).code == 0
+            assert process.stdout.readline() == f"{number},{number * 2}\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
         assert process.stderr.read() == ""

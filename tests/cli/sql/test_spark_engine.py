@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 from typing import Any
 
@@ -47,6 +50,25 @@ def test_both_engines_answer_the_same(cli: Cli, topic: str, node: str) -> None:
     finally:
         duckdb.close()
         spark.close()
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_spark_follows_a_topic_until_interrupted(cli: Cli, topic: str, node: str) -> None:
+    assert cli("produce", topic, stdin=b'{"n":1}\n').code == 0
+    statement = f"SELECT count(*) AS count, sum(n) AS sum FROM {topic}"
+    command = [sys.executable, "-m", "tidelog_cli", "sql", statement, "--engine", "spark", "--follow", "--json"]
+    environ = os.environ | {"TIDELOG_BOOTSTRAP": node}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = process.stdout.readline()
+        assert first == '{"count": 1, "sum": 1}\n', process.stderr.read()
+        assert cli("produce", topic, stdin=b'{"n":5}\n').code == 0
+        assert process.stdout.readline() == '{"count": 2, "sum": 6}\n'
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert "Traceback" not in process.stderr.read()
 
 
 def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,13 @@ def test_the_first_and_the_last_records_are_looked_at() -> None:
     assert sampled(Extent("t", {0: 7}, {0: 7}), 100) == []
 
 
+def test_what_lies_behind_an_earlier_extent() -> None:
+    """Of partition 1 some was deleted meanwhile, 2 is new, 3 was cut, and of 4 nothing is new."""
+    earlier = Extent("t", {0: 0, 1: 0, 3: 0, 4: 0}, {0: 10, 1: 10, 3: 10, 4: 10})
+    now = Extent("t", {0: 0, 1: 15, 2: 3, 3: 0, 4: 0}, {0: 12, 1: 20, 2: 5, 3: 7, 4: 10})
+    assert now.after(earlier) == Extent("t", {0: 10, 1: 15, 2: 3, 3: 7, 4: 10}, now.ends)
+
+
 def test_of_many_partitions_the_largest_are_looked_at() -> None:
     extent = Extent("t", dict.fromkeys(range(100), 0), {number: number for number in range(100)})
     first, last = sampled(extent, 10)

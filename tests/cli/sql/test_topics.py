@@ -1,0 +1,35 @@
+"""The topics of a statement that is followed: which records the next answer is made of."""
+
+from __future__ import annotations
+
+from tests.cli.conftest import Cli
+
+from tidelog_cli.sql.topics import Topics
+
+
+def test_what_the_next_answer_is_made_of(cli: Cli, topic: str, node: str) -> None:
+    def publish() -> None:
+        assert cli("produce", topic, "--partition", 1, stdin=b"a\nb\n").code == 0
+
+    def begins() -> dict[int, int]:
+        (table,) = topics.provide([topic])
+        return dict(table.extent.starts)
+
+    topics = Topics(node, "earliest", {}, 10)
+    publish()
+    assert begins() == {0: 0, 1: 0}
+    publish()
+    topics.wait_for_more(only_new=True)
+    assert begins() == {0: 0, 1: 2}, "new records alone"
+    publish()
+    topics.wait_for_more(only_new=True)
+    assert begins() == {0: 0, 1: 4}
+    publish()
+    topics.wait_for_more()
+    assert begins() == {0: 0, 1: 0}, "all of them, unless told"
+    publish()
+    topics.wait_for_more(only_new=True)
+    assert cli("topic", "delete", topic, "--yes").code == 0
+    assert cli("topic", "create", topic, "--partitions", 2).code == 0
+    publish()
+    assert begins() == {0: 0, 1: 0}, "it is another topic"
