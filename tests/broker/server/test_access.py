@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.access_table import render, shown
+from tests.access_table import HEADS, render, shown
 from tests.broker.founded import Founded
 from tests.broker.keyed import ADMIN, client
 from tests.broker.peer import Peer
@@ -33,8 +33,9 @@ async def greeted(port: int, api_key: str) -> Peer:
     return peer
 
 
-def test_the_page_has_the_table() -> None:
-    assert shown() == render(), "python -m tests.access_table"
+@pytest.mark.parametrize("head", HEADS)
+def test_the_page_has_the_table(head: str) -> None:
+    assert shown(head) == render(head), "python -m tests.access_table"
 
 
 def test_what_is_written_down_is_a_kind_that_is_taken() -> None:
