@@ -104,7 +104,7 @@ def test_from_nothing_to_a_secured_cluster(tmp_path: Path) -> None:
     variables = environment(TIDELOG_CONTEXTS=tmp_path / "contexts.json") | machines(tmp_path, *hosts)
 
     def here(line: str) -> str:
-        if line.startswith("for") and "ssh" in line:
+        if line.startswith("for") and "scp" in line:
             return line
         for number, port in enumerate(natives, 1):
             line = line.replace(f"log{number}=log{number}.example.org", f"log{number}=127.0.0.1:{port}")
