@@ -5,11 +5,27 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tidelog_cli.certificates import Issued, Kind, issue, new_authority, revoke, serial_of
 from tidelog_proto.tls_files import TlsFiles
 
 HOSTS = ("localhost", "127.0.0.1")
+DAY = dt.timedelta(days=1)
+Fault = Literal["expired", "not yet valid", "self-signed", "wrong host", "revoked"]
+
+FAULTS: dict[Fault, tuple[str, str]] = {
+    "expired": ("certificate has expired", "the certificate that was shown to the other side has expired"),
+    "not yet valid": ("certificate is not yet valid", "does not take the certificate that was shown to it"),
+    "self-signed": ("its CA is none of those", "does not know the CA of the certificate that was shown to it"),
+    "wrong host": ("not valid for ", "does not take the certificate that was shown to it"),
+    "revoked": ("it is revoked", "the certificate that was shown to the other side has been revoked"),
+}
+"""What is said by who does not take a certificate, and by who has shown it."""
 
 
 class Authority:
@@ -28,6 +44,16 @@ class Authority:
         put(issue(self.made, kind, name, hosts if kind != "client" else (), days=days), cert, key)
         return TlsFiles(cert=cert, key=key, ca=self.ca)
 
+    def faulty(self, fault: Fault, kind: Kind, name: str, hosts: Sequence[str] = HOSTS) -> TlsFiles:
+        """Issue a certificate that nobody is to take; "wrong host" is one for others than `hosts`."""
+        files = self.files(kind, name, ("elsewhere.example",) if fault == "wrong host" else hosts)
+        assert files.cert is not None
+        if fault == "revoked":
+            self.revoke(files)
+        elif fault != "wrong host":
+            files.cert.write_bytes(_remade(files, self.made.key, fault))
+        return files
+
     def revoke(self, *files: TlsFiles) -> Path:
         """Take certificates back, and return where the list of all of them lies."""
         crl = self.directory / "crl.pem"
@@ -38,6 +64,27 @@ class Authority:
         new.write_bytes(made)
         new.replace(crl)
         return crl
+
+
+def _remade(files: TlsFiles, authority_key: bytes, fault: Fault) -> bytes:
+    """Return a certificate as it is but for its times, or for who has signed it."""
+    assert files.cert is not None
+    assert files.key is not None
+    cert = x509.load_pem_x509_certificate(files.cert.read_bytes())
+    signer = authority_key if fault != "self-signed" else files.key.read_bytes()
+    key = serialization.load_pem_private_key(signer, password=None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    begins, ends = cert.not_valid_before_utc, cert.not_valid_after_utc
+    if fault == "expired":
+        begins, ends = begins - 2 * DAY, dt.datetime.now(dt.UTC) - dt.timedelta(minutes=1)
+    elif fault == "not yet valid":
+        begins, ends = begins + DAY, ends + DAY
+    issuer = cert.subject if fault == "self-signed" else cert.issuer
+    builder = x509.CertificateBuilder(issuer, cert.subject, cert.public_key(), cert.serial_number, begins, ends)
+    for extension in cert.extensions:
+        if fault != "self-signed" or not isinstance(extension.value, x509.AuthorityKeyIdentifier):
+            builder = builder.add_extension(extension.value, extension.critical)
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def put(issued: Issued, cert: Path, key: Path) -> None:

@@ -27,7 +27,7 @@ CONNECTION_LOG.addFilter(lambda record: record.msg not in _CLIENTS_DOING)
 
 
 def tls_log() -> SeldomLog:
-    """Return the log for connections where only one side speaks TLS.
+    """Return the log for connections where only one side speaks TLS, or where both do and do not agree.
 
     Who has set up one of the sides wrongly looks there, so it has a line a minute, whoever sends what.
     """

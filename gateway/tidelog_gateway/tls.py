@@ -14,7 +14,7 @@ from tidelog_proto.certificate_ends import CertificateEnds
 from tidelog_proto.settings import SettingsError
 from tidelog_proto.tls_entrance import TlsEntrance
 from tidelog_proto.tls_files import FollowedTls, TlsFiles, TlsFilesError, server_context
-from tidelog_proto.tls_stream import NotTlsError, TlsError
+from tidelog_proto.tls_stream import DisagreedTlsError, NotTlsError, TlsError
 
 CERTIFICATE_LOOK_S: Final = 1.0
 """How often the files are read."""
@@ -37,7 +37,7 @@ class GatewayTls:
         except TlsFilesError as error:
             raise SettingsError(str(error)) from error
         plain = Problem(400, "malformed_request", "this port speaks TLS: begin the address with https:// or wss://")
-        self._seldom = tls_log()
+        self._seldom = {NotTlsError: tls_log(), DisagreedTlsError: tls_log()}
         self.entrance = TlsEntrance(
             lambda: self._followed.contexts[0],
             timeout_s=timeout_s,
@@ -46,8 +46,9 @@ class GatewayTls:
         )
 
     def _not_encrypted(self, error: TlsError) -> None:
-        if isinstance(error, NotTlsError):  # of other handshakes that come to nothing the other side says more
-            self._seldom.say("a connection in TLS did not come about: %s", error)
+        seldom = self._seldom.get(type(error))
+        if seldom is not None:  # nobody did anything wrong where a connection breaks, as those of health checks do
+            seldom.say("a connection in TLS did not come about: %s", error)
 
     @classmethod
     def of(cls, settings: GatewaySettings) -> Self | None:

@@ -58,6 +58,10 @@ class NotTlsError(TlsError):
     """The other side does not speak TLS."""
 
 
+class DisagreedTlsError(TlsError):
+    """Both sides speak TLS, and one of them does not take what the other shows or can."""
+
+
 class _Scratch(threading.local):
     """Where all connections of a thread receive: it is empty again before another one can."""
 
@@ -203,7 +207,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             return
         except ssl.SSLError as error:
             self._flush()  # the alert, which tells the other side why
-            self._fail(TlsError(why(error)))
+            self._fail(DisagreedTlsError(why(error)))
             return
         self._flush()
         self._is_open = True

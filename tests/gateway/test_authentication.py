@@ -5,79 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from starlette.routing import Route
+from tests.gateway.access_rows import ALL, MESSAGES, ROWS, Row, routes
 from tests.gateway.secured import WRONG, Secured, bearer, secured
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from tidelog.security import AccessRule
-from tidelog_gateway.app import ROUTERS
 from tidelog_gateway.authentication import OPEN_PATHS
 from tidelog_gateway.websocket.messages import REQUESTS
-
-ALL = [
-    (("all",), "cluster", ""),
-    (("all",), "topic", "t"),
-    (("all",), "topic", "made"),
-    (("all",), "group", "g"),
-    (("all",), "group", "gone"),
-]
-
-
-class Row(NamedTuple):
-    """A request that its route takes from who may do it; what it answers to who may nothing."""
-
-    path: str
-    body: Any = None
-    without: int = 403
-
-
-RECORDS = {"records": [{"value": "x"}]}
-COMMIT = {"offsets": [{"topic": "t", "partition": 0, "next_offset": 0}]}
-PARTITION = "/v1/topics/{topic}/partitions/{partition}"
-
-ROWS = {
-    ("POST", "/v1/topics"): Row("/v1/topics", {"name": "made"}),
-    ("GET", "/v1/topics"): Row("/v1/topics", without=200),
-    ("GET", "/v1/topics/{topic}"): Row("/v1/topics/t"),
-    ("PATCH", "/v1/topics/{topic}"): Row("/v1/topics/t", {"retention_ms": 1 << 40}),
-    ("POST", "/v1/topics/{topic}/records"): Row("/v1/topics/t/records", RECORDS),
-    ("GET", PARTITION + "/records"): Row("/v1/topics/t/partitions/0/records?offset=0"),
-    ("GET", "/v1/topics/{topic}/keys/{key:path}"): Row("/v1/topics/t/keys/k"),
-    ("GET", "/v1/topics/{topic}/offsets"): Row("/v1/topics/t/offsets"),
-    ("GET", PARTITION + "/offsets"): Row("/v1/topics/t/partitions/0/offsets"),
-    ("DELETE", PARTITION + "/records"): Row("/v1/topics/t/partitions/0/records?before_offset=0"),
-    ("GET", "/v1/groups"): Row("/v1/groups", without=200),
-    ("PUT", "/v1/groups/{group}/offsets"): Row("/v1/groups/g/offsets", COMMIT),
-    ("GET", "/v1/groups/{group}/offsets"): Row("/v1/groups/g/offsets"),
-    ("GET", "/v1/groups/{group}"): Row("/v1/groups/g"),
-    ("GET", "/v1/groups/{group}/lag"): Row("/v1/groups/g/lag"),
-    ("POST", "/v1/groups/{group}/offsets:reset"): Row("/v1/groups/g/offsets:reset", {"topic": "t", "to": "earliest"}),
-    ("DELETE", "/v1/groups/{group}"): Row("/v1/groups/gone"),
-    ("DELETE", "/v1/topics/{topic}"): Row("/v1/topics/made"),
-    ("POST", "/v1/api-keys"): Row("/v1/api-keys", {"principal": "made"}),
-    ("GET", "/v1/api-keys"): Row("/v1/api-keys"),
-    ("DELETE", "/v1/api-keys/{key_id}"): Row("/v1/api-keys/{key}"),
-    ("POST", "/v1/rules"): Row("/v1/rules", {"principal": "made", "operations": ["all"], "resource": "cluster"}),
-    ("GET", "/v1/rules"): Row("/v1/rules"),
-    ("DELETE", "/v1/rules/{rule_id}"): Row("/v1/rules/{rule}"),
-}
-"""In an order in which each can be done; what stands in braces is in `Secured.ids`."""
-
-
-def routes() -> set[tuple[str, str]]:
-    """Return method and path of every route of the application."""
-    return {
-        (method, route.path)
-        for router in ROUTERS
-        for route in router.routes
-        if isinstance(route, Route)
-        for method in route.methods or ()
-    }
 
 
 def test_every_route_is_open_or_has_a_row() -> None:
@@ -126,18 +65,6 @@ async def test_each_route_asks_who_it_is_and_what_he_may(tmp_path: Path) -> None
 
 async def receive(socket: ClientConnection) -> Any:
     return json.loads(await socket.recv())
-
-
-SUB = {"sid": 1, "topic": "t", "from": "earliest", "credit": {"records": 10}}
-MESSAGES: dict[str, Any] = {
-    "auth": {"id": 1, "auth": {"token": WRONG}},
-    "sub": {"id": 1, "sub": SUB},
-    "credit": {"credit": {"sid": 1, "records": 1}},
-    "commit": {"id": 1, "commit": {"sid": 1, "offsets": {"0": 1}}},
-    "pub": {"id": 1, "pub": {"topic": "t", "records": [{"value": "x"}]}},
-    "unsub": {"id": 1, "unsub": {"sid": 1}},
-    "committed": {"id": 1, "committed": {"group": "g", "topic": "t"}},
-}
 
 
 async def test_each_message_of_a_websocket_waits_until_it_is_known_who_it_is(tmp_path: Path) -> None:

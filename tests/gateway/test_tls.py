@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import ssl
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.authority import Authority
+from tests.authority import FAULTS, Authority, Fault
 from tests.broker.stand import settled
 from tests.gateway.conftest import Serve
 from tests.gateway.fake_log import FakeLog
@@ -24,6 +25,7 @@ from tidelog_gateway.websocket.ws_protocol import SUBPROTOCOL
 from tidelog_proto import certificate_ends
 from tidelog_proto.settings import SettingsError
 from tidelog_proto.tls_files import TlsFiles, client_context
+from tidelog_proto.tls_stream import why
 
 
 @pytest.fixture
@@ -89,6 +91,33 @@ async def test_who_speaks_tls_to_a_plain_port_is_told_and_it_is_logged(
     said = [record for record in caplog.records if "speaks TLS to this port, which is plain" in record.message]
     assert len(said) == 1, "strangers do not fill the log"
     assert said[0].levelno >= logging.WARNING, "and a gateway shows nothing below"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_certificate_that_nobody_is_to_take_is_said_at_once_on_both_sides(
+    serve: Serve, authority: Authority, caplog: pytest.LogCaptureFixture, fault: Fault
+) -> None:
+    caller_says, gateway_says = FAULTS[fault]
+    files = authority.faulty(fault, "server", "gateway")
+    context = client_context(TlsFiles(ca=authority.ca, crl=authority.revoke()))
+
+    def call(port: int) -> str:
+        with socket.create_connection(("localhost", port), timeout=60) as connection:
+            try:
+                context.wrap_socket(connection, server_hostname="localhost")
+            except ssl.SSLError as error:
+                return why(error)
+        return ""
+
+    async with serve(tls_cert_file=files.cert, tls_key_file=files.key, head_timeout_s=60.0) as served:
+        begun_s = time.monotonic()
+        assert caller_says in await asyncio.to_thread(call, served.port)
+        assert time.monotonic() - begun_s < 5
+        await settled(lambda: gateway_says in caplog.text, f"the gateway does not say it: {caplog.text}")
+        said = len(caplog.records)
+        for _ in range(3):
+            await asyncio.to_thread(call, served.port)
+        assert len(caplog.records) == said, "strangers do not fill the log"
 
 
 async def test_a_new_certificate_counts_for_new_connections(

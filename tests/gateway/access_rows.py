@@ -1,0 +1,129 @@
+"""A request for each route and each message of a WebSocket, and what it needs: rows of the table of access.
+
+Routes and messages come from the gateway's own lists; one without a row fails a test.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from starlette.routing import Route
+from tests.gateway.secured import WRONG
+
+from tidelog_gateway.app import ROUTERS
+
+Right = tuple[str, str, str]
+"""Operation, kind of resource, and name."""
+
+ALL = [
+    (("all",), "cluster", ""),
+    (("all",), "topic", "t"),
+    (("all",), "topic", "made"),
+    (("all",), "group", "g"),
+    (("all",), "group", "gone"),
+]
+"""Rules that allow all that the rows ask for."""
+
+
+class Row(NamedTuple):
+    """A request that its route takes from who has the rights that it needs.
+
+    Attributes:
+        path: with what stands in braces out of `Secured.ids`.
+        needs: all of them together; without any one of them it is refused.
+        body: as JSON.
+    """
+
+    path: str
+    needs: tuple[Right, ...] = ()
+    body: Any = None
+
+    @property
+    def without(self) -> int:
+        """The status of the answer to who may nothing."""
+        return 403 if self.needs else 200
+
+
+RECORDS = {"records": [{"value": "x"}]}
+COMMIT = {"offsets": [{"topic": "t", "partition": 0, "next_offset": 0}]}
+RESET = {"topic": "t", "to": "earliest"}
+RULE = {"principal": "made", "operations": ["all"], "resource": "cluster"}
+PARTITION = "/v1/topics/{topic}/partitions/{partition}"
+
+
+def _on(resource: str, name: str, *operations: str) -> tuple[Right, ...]:
+    return tuple((operation, resource, name) for operation in operations)
+
+
+_KEYS = _on("cluster", "", "cluster")
+
+ROWS = {
+    ("POST", "/v1/topics"): Row("/v1/topics", _on("topic", "made", "create"), {"name": "made"}),
+    ("GET", "/v1/topics"): Row("/v1/topics"),
+    ("GET", "/v1/topics/{topic}"): Row("/v1/topics/t", _on("topic", "t", "describe")),
+    ("PATCH", "/v1/topics/{topic}"): Row("/v1/topics/t", _on("topic", "t", "alter"), {"retention_ms": 1 << 40}),
+    ("POST", "/v1/topics/{topic}/records"): Row("/v1/topics/t/records", _on("topic", "t", "produce"), RECORDS),
+    ("GET", PARTITION + "/records"): Row("/v1/topics/t/partitions/0/records?offset=0", _on("topic", "t", "consume")),
+    ("GET", "/v1/topics/{topic}/keys/{key:path}"): Row("/v1/topics/t/keys/k", _on("topic", "t", "consume")),
+    ("GET", "/v1/topics/{topic}/offsets"): Row("/v1/topics/t/offsets", _on("topic", "t", "describe")),
+    ("GET", PARTITION + "/offsets"): Row("/v1/topics/t/partitions/0/offsets", _on("topic", "t", "describe")),
+    ("DELETE", PARTITION + "/records"): Row(
+        "/v1/topics/t/partitions/0/records?before_offset=0", _on("topic", "t", "delete")
+    ),
+    ("GET", "/v1/groups"): Row("/v1/groups"),
+    ("PUT", "/v1/groups/{group}/offsets"): Row(
+        "/v1/groups/g/offsets", (*_on("group", "g", "group"), *_on("topic", "t", "describe")), COMMIT
+    ),
+    ("GET", "/v1/groups/{group}/offsets"): Row("/v1/groups/g/offsets", _on("group", "g", "describe")),
+    ("GET", "/v1/groups/{group}"): Row("/v1/groups/g", _on("group", "g", "describe")),
+    ("GET", "/v1/groups/{group}/lag"): Row(
+        "/v1/groups/g/lag", (*_on("group", "g", "describe"), *_on("topic", "t", "describe"))
+    ),
+    ("POST", "/v1/groups/{group}/offsets:reset"): Row(
+        "/v1/groups/g/offsets:reset", (*_on("group", "g", "group"), *_on("topic", "t", "describe")), RESET
+    ),
+    ("DELETE", "/v1/groups/{group}"): Row("/v1/groups/gone", _on("group", "gone", "delete")),
+    ("DELETE", "/v1/topics/{topic}"): Row("/v1/topics/made", _on("topic", "made", "delete")),
+    ("POST", "/v1/api-keys"): Row("/v1/api-keys", _KEYS, {"principal": "made"}),
+    ("GET", "/v1/api-keys"): Row("/v1/api-keys", _KEYS),
+    ("DELETE", "/v1/api-keys/{key_id}"): Row("/v1/api-keys/{key}", _KEYS),
+    ("POST", "/v1/rules"): Row("/v1/rules", _KEYS, RULE),
+    ("GET", "/v1/rules"): Row("/v1/rules", _KEYS),
+    ("DELETE", "/v1/rules/{rule_id}"): Row("/v1/rules/{rule}", _KEYS),
+}
+"""In an order in which each can be done. Those that need nothing list what the caller may see."""
+
+
+def routes() -> set[tuple[str, str]]:
+    """Return method and path of every route of the application."""
+    return {
+        (method, route.path)
+        for router in ROUTERS
+        for route in router.routes
+        if isinstance(route, Route)
+        for method in route.methods or ()
+    }
+
+
+SUB = {"sid": 1, "topic": "t", "group": "g", "from": "earliest", "credit": {"records": 10}}
+MESSAGES: dict[str, Any] = {
+    "auth": {"id": 1, "auth": {"token": WRONG}},
+    "sub": {"id": 1, "sub": SUB},
+    "credit": {"credit": {"sid": 1, "records": 1}},
+    "commit": {"id": 1, "commit": {"sid": 1, "offsets": {"0": 0}}},
+    "pub": {"id": 1, "pub": {"topic": "t", "records": [{"value": "x"}]}},
+    "unsub": {"id": 1, "unsub": {"sid": 1}},
+    "committed": {"id": 1, "committed": {"group": "g", "topic": "t"}},
+}
+"""In an order in which each can be done."""
+
+MESSAGE_NEEDS: dict[str, tuple[Right, ...]] = {
+    "sub": (*_on("topic", "t", "consume"), *_on("group", "g", "describe")),
+    "commit": _on("group", "g", "group"),
+    "pub": _on("topic", "t", "produce"),
+    "committed": (*_on("group", "g", "describe"), *_on("topic", "t", "describe")),
+    "credit": (),
+    "unsub": (),
+    "auth": (),
+}
+"""What each message needs, beside what the subscription needs that it is about."""
