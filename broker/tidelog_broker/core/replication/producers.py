@@ -8,6 +8,11 @@ begin exactly where the last one ended. The newest `SEQUENCE_WINDOW_BATCHES` bat
 their offsets, so that a retry inside the window gets its first offset back (the idea is Kafka's, KIP-98;
 record numbers do not wrap here, so no epoch is needed to tell an old 0 from a new one).
 
+With each goes a fingerprint of what the producer has sent (`fingerprint_of`). Two producers that have one id and epoch,
+as in a machine that was copied, send different batches under the same numbers: the second one is refused
+(PRODUCER_ID_SHARED), and not taken for a retry of the first (ADR 0109). Of a batch whose body is not the producer's
+any more none is known, and it is told by its numbers alone.
+
 The table is bounded. Past `producers_max` the producer that appended least recently loses its window: where its
 batches went is forgotten, where its numbers ended is not (`silent_producers`). It may go on; what it sends again is
 refused as DUPLICATE_OUT_OF_WINDOW, also its very first batch. Of the newest 98,304 of those that much is kept. One that
@@ -35,6 +40,7 @@ class StoredBatch(NamedTuple):
     """Where a batch of a producer went; `duplicates` of its records were dropped, as the log had them already.
 
     `dropped` tells who published it which, a bit a record; empty where all were, or it is not known any more.
+    `fingerprint` is that of what the producer has sent, see `fingerprint_of`; None where that is not known.
     """
 
     base_sequence: int
@@ -45,6 +51,7 @@ class StoredBatch(NamedTuple):
     append_timestamp_us: int
     duplicates: int = 0
     dropped: bytes = b""
+    fingerprint: int | None = None
 
 
 @dataclass(slots=True)
@@ -89,7 +96,8 @@ class ProducerTable:
             None for a batch to append; for a retry, where the first attempt went.
 
         Raises:
-            ProtocolError: SEQUENCE_GAP, PRODUCER_FENCED, UNKNOWN_PRODUCER or DUPLICATE_OUT_OF_WINDOW.
+            ProtocolError: SEQUENCE_GAP, PRODUCER_FENCED, UNKNOWN_PRODUCER, DUPLICATE_OUT_OF_WINDOW or
+                PRODUCER_ID_SHARED.
         """
         if header.producer_id == 0:
             return None
@@ -131,6 +139,7 @@ class ProducerTable:
             header.epoch,
             header.append_timestamp_us,
             duplicates_in(header) if header.sequence_span else 0,
+            fingerprint=fingerprint_of(header),
         )
         self.last_append_timestamp_us = header.append_timestamp_us  # they never go back along a log
         if producer_id == 0:
@@ -163,6 +172,7 @@ class ProducerTable:
                     epoch=stored.epoch,
                     append_timestamp_us=stored.append_timestamp_us,
                     duplicates=stored.duplicates,
+                    fingerprint=stored.fingerprint,
                 )
         return message.SerializeToString()
 
@@ -189,6 +199,7 @@ class ProducerTable:
                         epoch=stored.epoch,
                         append_timestamp_us=stored.append_timestamp_us,
                         duplicates=stored.duplicates,
+                        fingerprint=stored.fingerprint if stored.HasField("fingerprint") else None,
                     )
                 )
             table._states[entry.producer_id] = state
@@ -213,19 +224,36 @@ def known_from(snapshot: bytes) -> int:
     return pb.ProducerSnapshot.FromString(snapshot).known_from
 
 
+def fingerprint_of(header: BatchHeader) -> int | None:
+    """Return what tells batches of the same numbers apart; None where the log does not have what was sent.
+
+    The body's CRC32C and the low half of the base timestamp: bodies without a timestamp column are equal where their
+    records are. Owners change neither, unless they drop duplicates. The control batch with which an instance of a named
+    producer begins is made anew by whoever owns the partition when it is tried again.
+
+    Returns:
+        64 bits, which also may be 0.
+    """
+    if header.sequence_span or header.flags & Flags.CONTROL:
+        return None
+    return header.body_crc << 32 | header.base_timestamp_us & 0xFFFFFFFF
+
+
 def _find(window: Iterable[StoredBatch], header: BatchHeader) -> StoredBatch:
-    """Find the first attempt of a retried batch; refuse what only overlaps one."""
+    """Find the first attempt of a retried batch; refuse what is none, although its numbers are in the window."""
+    begin, end = header.base_sequence, header.base_sequence + header.sequences
     for stored in window:
-        if stored.base_sequence == header.base_sequence:
-            if stored.end_sequence == header.base_sequence + header.sequences:
+        if stored.base_sequence <= begin < stored.end_sequence:
+            same_numbers = (stored.base_sequence, stored.end_sequence) == (begin, end)
+            if same_numbers and stored.fingerprint in {None, fingerprint_of(header)}:
                 return stored
             raise ProtocolError(
-                pb.INVALID_REQUEST,
-                f"sequence {header.base_sequence} was stored with another number of records "
-                f"({stored.end_sequence - stored.base_sequence}, not {header.record_count}): "
-                "a batch must not change between attempts",
+                pb.PRODUCER_ID_SHARED,
+                f"the id of this producer, {header.producer_id:#x}, is used by two: another batch was stored with the "
+                f"sequences {stored.base_sequence} to {stored.end_sequence - 1}, and this one ({begin} to {end - 1}) "
+                "is not stored; go on with another producer, and make one in each process and each copy of a machine",
             )
     raise ProtocolError(
         pb.DUPLICATE_OUT_OF_WINDOW,
-        f"sequence {header.base_sequence} lies behind the remembered batches: it was stored, its offset is forgotten",
+        f"sequence {begin} lies behind the remembered batches: it was stored, its offset is forgotten",
     )
