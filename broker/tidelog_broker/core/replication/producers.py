@@ -1,7 +1,7 @@
 """What a partition remembers of its idempotent producers, so that a retry is never stored twice.
 
-The table is a function of the log: applying every batch header of the partition in order gives the same
-table on any copy of it. A snapshot of it names a position, and what lies behind is applied from headers.
+The table is a function of the log, as long as its node has room: applying every batch header of the partition in order
+gives the same table on any copy of it. A snapshot of it names a position, and what lies behind is applied from headers.
 
 A producer numbers its records from 0 and counts on; a batch names its first number. The next batch must
 begin exactly where the last one ended. The newest `SEQUENCE_WINDOW_BATCHES` batches are remembered with
@@ -13,7 +13,8 @@ as in a machine that was copied, send different batches under the same numbers: 
 (PRODUCER_ID_SHARED), and not taken for a retry of the first (ADR 0109). Of a batch whose body is not the producer's
 any more none is known, and it is told by its numbers alone.
 
-The table is bounded. Past `producers_max` the producer that appended least recently loses its window: where its
+The table is bounded. Past `producers_max`, past the limit of its node (`producer_budget`), and when it has appended
+nothing for `PRODUCER_IDLE_S` by the log's time, the producer that appended least recently loses its window: where its
 batches went is forgotten, where its numbers ended is not (`silent_producers`). It may go on; what it sends again is
 refused as DUPLICATE_OUT_OF_WINDOW, also its very first batch. Of the newest 98,304 of those that much is kept. One that
 is forgotten for good, or whose records retention has deleted before any snapshot, is as good as new: it gets
@@ -22,11 +23,12 @@ UNKNOWN_PRODUCER where it goes on, and its first batch, sent again so late, is s
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from tidelog_broker.core.replication.producer_budget import ProducerBudget
 from tidelog_broker.core.replication.silent_producers import SilentProducers
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -34,6 +36,10 @@ from tidelog_proto.header import BatchHeader, Flags
 from tidelog_proto.limits import SEQUENCE_WINDOW_BATCHES
 
 PRODUCERS_MAX: Final = 10_000
+PRODUCERS_MIN: Final = 16
+"""So many a partition knows with their newest batches, however little room its node has."""
+PRODUCER_IDLE_S: Final = 7 * 24 * 3600
+"""Far more than any client tries to deliver a batch."""
 
 
 class StoredBatch(NamedTuple):
@@ -59,7 +65,11 @@ class ProducerState:
     """One producer on one partition; `window` is never empty."""
 
     producer_epoch: int
-    window: deque[StoredBatch] = field(default_factory=lambda: deque(maxlen=SEQUENCE_WINDOW_BATCHES))
+    window: tuple[StoredBatch, ...] = ()
+
+    def note(self, stored: StoredBatch) -> None:
+        """Remember one more batch, and forget the oldest if they are too many."""
+        self.window = (*self.window[1 - SEQUENCE_WINDOW_BATCHES :], stored)
 
     @property
     def end_sequence(self) -> int:
@@ -77,12 +87,20 @@ class ProducerTable:
         self._producers_max = producers_max
         self._states: OrderedDict[int, ProducerState] = OrderedDict()
         self._silent = SilentProducers()
+        self._budget: ProducerBudget | None = None
+        self._oldest_us = 0
+        """No producer in `_states` has appended last before this."""
         self.last_append_timestamp_us = 0
         """The append timestamp of the last batch, with a producer or without, in µs: the next one has no earlier."""
 
     def __len__(self) -> int:
         """How many producers there are whose newest batches are remembered."""
         return len(self._states)
+
+    def share(self, budget: ProducerBudget) -> None:
+        """Count among all producers of a node from now on, as the table of one who owns the partition."""
+        self._budget = budget
+        budget.join(self)
 
     def epoch_of(self, producer_id: int) -> int | None:
         """Return the newest epoch of a producer; None where it is not known."""
@@ -145,14 +163,37 @@ class ProducerTable:
         if producer_id == 0:
             return stored
         state = self._states.get(producer_id)
+        is_new = state is None
         if state is None or state.producer_epoch != header.producer_epoch:
             state = self._states[producer_id] = ProducerState(header.producer_epoch)
-        state.window.append(stored)
+        state.note(stored)
         self._states.move_to_end(producer_id)
-        if len(self._states) > self._producers_max:
-            silent_id, silent = self._states.popitem(last=False)
-            self._silent.add(silent_id, silent.producer_epoch, silent.end_sequence)
+        if is_new:
+            self._make_room()
+        if self.last_append_timestamp_us - self._oldest_us > PRODUCER_IDLE_S * 1_000_000:
+            self._silence_idle()
         return stored
+
+    def _make_room(self) -> None:
+        """One producer is new: another one falls silent where they are too many."""
+        if len(self._states) > self._producers_max:
+            self._silence_oldest()
+        elif self._budget is not None and not self._budget.take() and len(self._states) > PRODUCERS_MIN:
+            self._silence_oldest()
+            self._budget.give_back(1)
+
+    def _silence_idle(self) -> None:
+        """Have those fall silent that have appended nothing for long; somebody has just now."""
+        before, since_us = len(self._states), self.last_append_timestamp_us - PRODUCER_IDLE_S * 1_000_000
+        while (oldest_us := next(iter(self._states.values())).window[-1].append_timestamp_us) < since_us:
+            self._silence_oldest()
+        self._oldest_us = oldest_us
+        if self._budget is not None:
+            self._budget.give_back(before - len(self._states))
+
+    def _silence_oldest(self) -> None:
+        silent_id, silent = self._states.popitem(last=False)
+        self._silent.add(silent_id, silent.producer_epoch, silent.end_sequence)
 
     def snapshot(self) -> bytes:
         """Return the table as bytes, oldest producer first."""
@@ -190,7 +231,7 @@ class ProducerTable:
         for entry in message.producers:
             state = ProducerState(entry.producer_epoch)
             for stored in entry.window:
-                state.window.append(
+                state.note(
                     StoredBatch(
                         base_sequence=stored.base_sequence,
                         end_sequence=stored.base_sequence + stored.record_count,

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_broker.core.replication.producers import PRODUCERS_MAX, ProducerTable
+from tidelog_broker.core.replication.producer_budget import ProducerBudget
+from tidelog_broker.core.replication.producers import PRODUCERS_MAX, PRODUCERS_MIN, ProducerTable
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import BatchHeader, Flags
@@ -167,6 +168,56 @@ def test_a_first_batch_is_not_stored_again_after_ten_thousand_other_producers() 
     for known in (table, ProducerTable.restore(table.snapshot())):
         assert len(known) == PRODUCERS_MAX
         assert refused(known, header(0, producer=1)) == pb.DUPLICATE_OUT_OF_WINDOW
+
+
+DAY_US = 24 * 3600 * 1_000_000
+
+
+def at_time(batch: BatchHeader, day: float) -> BatchHeader:
+    return batch._replace(append_timestamp_us=int(day * DAY_US))
+
+
+def test_who_has_appended_nothing_for_a_week_of_the_log_is_silent() -> None:
+    table = ProducerTable()
+    for producer in (1, 2, 3):
+        table.apply(at_time(header(0, 3, producer=producer), 100 + producer))
+    table.apply(at_time(header(3, producer=1), 104))
+    table.apply(at_time(header(0, producer=4), 102 + 7))
+    assert len(table) == 4
+    for known in (table, ProducerTable.restore(table.snapshot())):
+        known.apply(at_time(header(1, producer=4), 102 + 7.01))
+        assert len(known) == 3
+        assert refused(known, header(0, 3, producer=2)) == pb.DUPLICATE_OUT_OF_WINDOW, "as a retry after so long is"
+        assert known.check(header(3, producer=2)) is None, "it goes on"
+        assert known.check(header(0, 3, producer=1)) is not None
+        assert known.check(header(0, 3, producer=3)) is not None
+        known.apply(at_time(header(2, producer=4), 130))
+        assert len(known) == 1
+        assert known.check(header(0, producer=4)) is not None
+
+
+def test_the_tables_of_a_node_share_what_it_has_room_for() -> None:
+    budget = ProducerBudget(100)
+    busy, quiet = ProducerTable(), ProducerTable()
+    for producer in range(1, 61):
+        quiet.apply(header(0, producer=producer))
+    for table in (busy, quiet):
+        table.share(budget)
+    for producer in range(1, 61):
+        busy.apply(header(0, producer=producer))
+        busy.apply(header(1, producer=producer))
+    assert (len(busy), len(quiet)) == (40, 60)
+    assert refused(busy, header(0, producer=20)) == pb.DUPLICATE_OUT_OF_WINDOW
+    assert busy.check(header(0, producer=21)) is not None
+    assert busy.check(header(2, producer=20)) is None
+    busy.apply(at_time(header(2, producer=60), 8))
+    assert len(busy) == 1, "the others have been idle, and their room is there for others"
+    for producer in range(100, 200):
+        quiet.apply(header(0, producer=producer))
+    assert (len(busy), len(quiet)) == (1, 99)
+    for producer in range(100, 200):
+        busy.apply(at_time(header(0, producer=producer), 8))
+    assert len(busy) == PRODUCERS_MIN, "so many each may have"
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), max_size=40))
