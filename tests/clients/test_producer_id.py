@@ -10,9 +10,11 @@ from tests.clients.fake_cluster import running_cluster
 from tests.clients.fake_node import Do
 
 from tidelog import Client, Producer
-from tidelog.errors import ProducerIdSharedError
+from tidelog.errors import OutcomeUnknownError, ProducerIdSharedError
 from tidelog.model import Compression
 from tidelog.producer_id import ProducerId, make_producer_id
+from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_proto import broker_pb2 as pb
 
 ERROR = ProducerIdSharedError("two have it")
 
@@ -128,3 +130,32 @@ async def test_what_is_sent_again_to_the_next_owner_is_a_retry(compression: Comp
             assert (await one.send(b"third")).offset == 2
             assert (await two.send(b"fourth")).offset == 3
         assert cluster.values("t") == [b"first", b"second", b"third", b"fourth"]
+
+
+@pytest.mark.usefixtures("one_id")
+async def test_what_was_tried_before_is_not_taken_for_anothers_records() -> None:
+    async with running_cluster() as cluster, Client(cluster.bootstrap) as client:
+        one, two = client.producer("t"), client.producer("t")
+        await one.send(b"first")
+        cluster.nodes[0].script.append(Do.DROP_BEFORE)
+        with pytest.raises(OutcomeUnknownError) as failure:  # the client cannot tell what became of the first try
+            await two.send(b"another")
+        assert isinstance(failure.value.__cause__, ProducerIdSharedError)
+        assert (await two.send(b"second")).offset == 1
+        assert cluster.values("t") == [b"first", b"second"]
+
+
+@pytest.mark.usefixtures("one_id")
+async def test_a_node_that_tells_batches_by_their_numbers_is_not_believed_either() -> None:
+    async with running_cluster() as cluster, Client(cluster.bootstrap) as client:
+        one, two = client.producer("t"), client.producer("t")
+        await one.send(b"first")
+        partition = cluster.nodes[0].partitions[cluster.key("t")]
+        message = pb.ProducerSnapshot.FromString(partition.producers.snapshot())
+        message.producers[0].window[0].ClearField("fingerprint")
+        partition.producers = ProducerTable.restore(message.SerializeToString())
+        with pytest.raises(ProducerIdSharedError) as failure:
+            await two.send(b"another")
+        assert failure.value.definite
+        assert (await two.send(b"second")).offset == 1
+        assert cluster.values("t") == [b"first", b"second"]
