@@ -40,6 +40,11 @@ PRODUCERS_MIN: Final = 16
 """So many a partition knows with their newest batches, however little room its node has."""
 PRODUCER_IDLE_S: Final = 7 * 24 * 3600
 """Far more than any client tries to deliver a batch."""
+_IDLE_US: Final = PRODUCER_IDLE_S * 1_000_000
+_KEPT: Final = slice(1 - SEQUENCE_WINDOW_BATCHES, None)
+"""Of a window that gets one more batch."""
+_CONTROL: Final = int(Flags.CONTROL)
+"""A plain number: to combine one with a flag takes a microsecond."""
 
 
 class StoredBatch(NamedTuple):
@@ -69,7 +74,7 @@ class ProducerState:
 
     def note(self, stored: StoredBatch) -> None:
         """Remember one more batch, and forget the oldest if they are too many."""
-        self.window = (*self.window[1 - SEQUENCE_WINDOW_BATCHES :], stored)
+        self.window = (*self.window[_KEPT], stored)
 
     @property
     def end_sequence(self) -> int:
@@ -170,7 +175,7 @@ class ProducerTable:
         self._states.move_to_end(producer_id)
         if is_new:
             self._make_room()
-        if self.last_append_timestamp_us - self._oldest_us > PRODUCER_IDLE_S * 1_000_000:
+        if header.append_timestamp_us - self._oldest_us > _IDLE_US:
             self._silence_idle()
         return stored
 
@@ -184,7 +189,7 @@ class ProducerTable:
 
     def _silence_idle(self) -> None:
         """Have those fall silent that have appended nothing for long; somebody has just now."""
-        before, since_us = len(self._states), self.last_append_timestamp_us - PRODUCER_IDLE_S * 1_000_000
+        before, since_us = len(self._states), self.last_append_timestamp_us - _IDLE_US
         while (oldest_us := next(iter(self._states.values())).window[-1].append_timestamp_us) < since_us:
             self._silence_oldest()
         self._oldest_us = oldest_us
@@ -275,7 +280,7 @@ def fingerprint_of(header: BatchHeader) -> int | None:
     Returns:
         64 bits, which also may be 0.
     """
-    if header.sequence_span or header.flags & Flags.CONTROL:
+    if header.sequence_span or header.flags & _CONTROL:
         return None
     return header.body_crc << 32 | header.base_timestamp_us & 0xFFFFFFFF
 
