@@ -28,6 +28,7 @@ from tidelog_broker.cluster.routes import Route, Routes, route_of
 from tidelog_broker.core.groups.positions import GroupBounds
 from tidelog_broker.core.placement.registry import NodeRegistry, roles_to
 from tidelog_broker.core.replication.ports import Plan
+from tidelog_broker.core.replication.producer_budget import ProducerBudget
 from tidelog_broker.core.ring import RingBudget
 from tidelog_broker.core.topics import (
     META_KEY,
@@ -239,6 +240,7 @@ class Broker:
             passes=LastMove(self.loop.time),
             clock=self.clock,
             contents=self.contents,
+            producers=ProducerBudget(),
             rings=self.rings,
             metrics=self.metrics,
             neighbours=self.cluster,

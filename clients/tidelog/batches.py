@@ -258,9 +258,11 @@ class OutgoingBatch:
     def __post_init__(self) -> None:
         self.count = self.encoded.record_count
 
-    def renumber(self, *, producer_epoch: int, base_sequence: int) -> None:
+    def renumber(self, *, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         """Give the batch other numbers; the caller is certain that no copy of the old bytes can be stored."""
-        header = unpack_header(self.encoded.header)._replace(producer_epoch=producer_epoch, base_sequence=base_sequence)
+        header = unpack_header(self.encoded.header)._replace(
+            producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
+        )
         self.encoded = replace(self.encoded, header=header.pack())
         self.base_sequence = base_sequence
         self.maybe_stored = False

@@ -25,7 +25,7 @@ TidelogError                      code, retriable, definite, retry_after_ms, don
 ├── UnknownSubscriptionError
 ├── RecordError                   a record does not decode; topic, partition, offset
 ├── SequenceError                 SequenceGapError, ProducerFencedError, UnknownProducerError,
-│                                 DuplicateOutOfWindowError
+│                                 DuplicateOutOfWindowError, ProducerIdSharedError
 ├── GroupError                    MemberFencedError, GroupNotEmptyError, UnknownGroupError
 ├── NodeBusyError                 not now, or not here; nothing was written: NotOwnerError (epoch),
 │                                 EpochChangingError, OverloadedError, ShuttingDownError, DiskFullError,
@@ -312,6 +312,12 @@ class DuplicateOutOfWindowError(SequenceError):
     default_code = pb.DUPLICATE_OUT_OF_WINDOW
 
 
+class ProducerIdSharedError(SequenceError):
+    """Another producer has stored records under this one's id and numbers, as in a copied machine: these are not."""
+
+    default_code = pb.PRODUCER_ID_SHARED
+
+
 class NodeBusyError(TidelogError):
     """Not now, or not here; nothing was written."""
 
@@ -440,6 +446,7 @@ CLASS_OF_CODE: Final[dict[int, type[TidelogError]]] = {
     pb.PRODUCER_FENCED: ProducerFencedError,
     pb.UNKNOWN_PRODUCER: UnknownProducerError,
     pb.DUPLICATE_OUT_OF_WINDOW: DuplicateOutOfWindowError,
+    pb.PRODUCER_ID_SHARED: ProducerIdSharedError,
     pb.NOT_OWNER: NotOwnerError,
     pb.EPOCH_CHANGING: EpochChangingError,
     pb.OVERLOADED: OverloadedError,

@@ -20,12 +20,15 @@ When a batch fails:
   numbers (`_close_hole`).
 - *SEQUENCE_GAP or UNKNOWN_PRODUCER at the head of the line*: the node has forgotten this producer; new numbers for all.
   One that has a name is over then: whether a newer instance has begun, nobody knows there.
+- *another producer has the numbers* (PRODUCER_ID_SHARED, or a batch that was never sent before is known): the id is
+  used by two. The batch leaves a hole, and all that is behind it goes on under a new id (`producer_id.py`).
 
 New numbers must never let a record be stored twice. Copies of old bytes may still be on their way through a dead
 connection. If the hole was certainly not stored, nothing behind it can have been; if no copy of what is behind can be
 on its way either, the numbers just move up. Otherwise the lane begins a new producer epoch from 0: the node then
 refuses every older copy (the idea is Kafka's, KIP-360). A batch that *may have been stored* under its old number never
-gets a new one: its users get `OutcomeUnknownError`.
+gets a new one: its users get `OutcomeUnknownError`. A new id begins at 0, too, with what was not sent, or surely not
+stored; where another lane has found that it is time for one, nothing is formed before the line is empty.
 
 A named producer's lane is barred until older instances are fenced in its partition (`named_producer.py`). The record
 that fenced them has number 0, so the lane begins with 1. It has as many epochs as are kept for one instance.
@@ -52,6 +55,7 @@ from tidelog.errors import (
     DuplicateOutOfWindowError,
     OutcomeUnknownError,
     ProducerFencedError,
+    ProducerIdSharedError,
     SequenceGapError,
     StoredOnQuorumError,
     TidelogError,
@@ -60,6 +64,7 @@ from tidelog.errors import (
     error_of_local,
 )
 from tidelog.meters import ProducerMeter
+from tidelog.producer_id import ProducerId
 from tidelog_proto.batch import EncodedBatch, encode_batch
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.gathered import encode_gathered
@@ -82,7 +87,7 @@ assert BATCH_RECORDS_TARGET <= BATCH_RECORDS_MAX
 
 @dataclass(frozen=True, slots=True)
 class LaneOptions:
-    """What all lanes of a producer share. `producer_id` is never 0: retries must be recognised."""
+    """What all lanes of a producer share. `producer_id` (the first one) is never 0: retries must be recognised."""
 
     producer_id: int
     codec: Codec = Codec.NONE
@@ -103,15 +108,20 @@ class Lane:
         backoff: Backoff | None = None,
         on_settled: Callable[[Load], None] = lambda _: None,
         meter: ProducerMeter | None = None,
+        shared_id: ProducerId | None = None,
     ) -> None:
+        """`shared_id` is that of all lanes of the producer; without one the lane has one to itself."""
         self.partition = partition
         self.unsettled_bytes = 0
         self.in_the_way: TidelogError | None = None
         """Why nothing could be sent when that was tried last."""
+        self.producer_id = options.producer_id
+        """Of the batches in line."""
         self.producer_epoch = 0
         self.is_barred = options.is_named
         """Whether nothing may be sent before `enter`."""
         self._options = options
+        self._shared_id = shared_id or ProducerId(options.producer_id, is_named=options.is_named)
         self._backoff = backoff or Backoff(longest_s=RETRY_S_MAX)
         self._on_settled = on_settled
         self._meter = meter
@@ -184,6 +194,8 @@ class Lane:
             now_us: the time for records without a timestamp, µs since 1970.
         """
         self.expire(now)
+        if self._shared_id.over is not None and self._fenced is None:
+            self._fenced = self._shared_id.over
         if self._fenced is not None:
             self.fail_all(self._fenced)  # nothing is sent any more, so holes are left, whatever still is in flight
             return None
@@ -201,6 +213,10 @@ class Lane:
                     return batch
         if len(self._line) >= self._options.in_flight_max or (self._line and not self._full()):
             return None
+        if self.producer_id != self._shared_id.number:
+            if self._line:
+                return None  # it ends under the old id, so that nothing overtakes it
+            self._take_new_id()
         return self._form(now_us)
 
     def wake_at(self) -> float | None:
@@ -250,7 +266,7 @@ class Lane:
             return encode_single(
                 *single,
                 now_us=now_us,
-                producer_id=options.producer_id,
+                producer_id=self.producer_id,
                 producer_epoch=self.producer_epoch,
                 base_sequence=self._next_sequence,
             )
@@ -260,7 +276,7 @@ class Lane:
             gathered = encode_gathered(
                 columns,
                 now_us=now_us,
-                producer_id=options.producer_id,
+                producer_id=self.producer_id,
                 producer_epoch=self.producer_epoch,
                 base_sequence=self._next_sequence,
             )
@@ -270,7 +286,7 @@ class Lane:
             join_columns(columns),
             now_us=now_us,
             codec=options.codec,
-            producer_id=options.producer_id,
+            producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
             base_sequence=self._next_sequence,
         )
@@ -315,11 +331,15 @@ class Lane:
         """An attempt failed; decide what that means (see the module's theory of operation)."""
         assert batch.state is State.FLYING
         batch.state = State.WAITING
+        if isinstance(error, DuplicateOutOfWindowError) and batch.last_error is None:
+            error = known_before(error)
         batch.last_error = error
         batch.maybe_stored |= not error.definite
         at_head = self._line[0] is batch
         if isinstance(error, ProducerFencedError):
             self._fence(error)
+        elif isinstance(error, ProducerIdSharedError):
+            self._id_is_shared(batch, error, now)
         elif isinstance(error, (SequenceGapError, UnknownProducerError)) and at_head and self._options.is_named:
             self._fence(_lost(f"partition {self.partition} does not know it any more: {error}", error))
         elif isinstance(error, (SequenceGapError, UnknownProducerError)):
@@ -337,6 +357,23 @@ class Lane:
         else:
             self._drop(batch, error)
             self._recover(max(now, self._retry_at))
+
+    def is_not_its_own(self, batch: OutgoingBatch) -> bool:
+        """Whether a batch that a node has known before, or so it says, was never sent before."""
+        assert batch.state is State.FLYING
+        return batch.last_error is None
+
+    def _id_is_shared(self, batch: OutgoingBatch, error: ProducerIdSharedError, now: float) -> None:
+        self._shared_id.give_up(self.producer_id, error)
+        if self._shared_id.over is not None:
+            self._fence(self._shared_id.over)
+        else:
+            self._drop(batch, error)
+            self._recover(max(now, self._retry_at))
+
+    def _take_new_id(self) -> None:
+        self.producer_id = self._shared_id.number
+        self.producer_epoch = self._next_sequence = 0
 
     def _fence(self, error: TidelogError) -> None:
         self._fenced = error
@@ -397,10 +434,14 @@ class Lane:
         """Give the line behind a hole (or all of it, when the producer was forgotten) new numbers."""
         hole = None if self._forgotten else self._line.popleft()
         self._forgotten = False
-        uncertain = hole is None or hole.maybe_stored
+        is_shared = self.producer_id != self._shared_id.number
+        # Of what is behind something may be stored all the same, behind what another producer has stored in its place.
+        uncertain = hole is None or hole.maybe_stored or is_shared
         behind = list(self._line)
         self._line.clear()
-        if hole is None or uncertain or any(batch.maybe_stored for batch in behind):
+        if is_shared:
+            self._take_new_id()
+        elif hole is None or uncertain or any(batch.maybe_stored for batch in behind):
             if self._options.is_named and (self.producer_epoch + 1) % EPOCHS_PER_INSTANCE == 0:
                 self._line.extend(behind)
                 self._fence(_lost(f"it had to begin anew {EPOCHS_PER_INSTANCE - 1} times in one partition", None))
@@ -409,13 +450,19 @@ class Lane:
             self._next_sequence = 0
         else:
             self._next_sequence = hole.base_sequence
-        for batch in behind:
+        stored_at = [at for at, batch in enumerate(behind) if is_shared and batch.state is State.STORED]
+        for at, batch in enumerate(behind):
             if batch.state in _SETTLED:
                 continue
             if uncertain and batch.maybe_stored:
                 self._fail(batch.loads, _unknown(batch))
                 continue
-            batch.renumber(producer_epoch=self.producer_epoch, base_sequence=self._next_sequence)
+            if stored_at and at < stored_at[-1]:
+                self._fail(batch.loads, _overtaken())
+                continue
+            batch.renumber(
+                producer_id=self.producer_id, producer_epoch=self.producer_epoch, base_sequence=self._next_sequence
+            )
             self._next_sequence += batch.count
             self._line.append(batch)
 
@@ -446,6 +493,26 @@ def _lost(why: str, cause: TidelogError | None) -> ProducerFencedError:
     error = ProducerFencedError(f"this instance of a named producer is over, {why}; begin another one", definite=True)
     error.__cause__ = cause
     return error
+
+
+def known_before(cause: TidelogError | None = None) -> ProducerIdSharedError:
+    """Return the error of a batch that a node has known before it was sent for the first time."""
+    error = ProducerIdSharedError(
+        "the node has known the numbers of these records before they were sent for the first time: the id of this "
+        "producer is used by two, and the records are not stored",
+        definite=True,
+    )
+    error.__cause__ = cause
+    return error
+
+
+def _overtaken() -> ProducerIdSharedError:
+    """Return the error of a batch behind which another one is stored, in the place that it should have had."""
+    return ProducerIdSharedError(
+        "the id of this producer is used by two; records that came later are stored already, and these are not, as "
+        "they would lie behind them",
+        definite=True,
+    )
 
 
 def _expired(cause: TidelogError | None, *, definite: bool, queued: bool = False) -> DeliveryTimeoutError:

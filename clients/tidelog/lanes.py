@@ -9,6 +9,7 @@ from tidelog.batches import Load
 from tidelog.errors import TidelogError
 from tidelog.lane import Lane, LaneOptions
 from tidelog.meters import ProducerMeter
+from tidelog.producer_id import ProducerId
 
 
 class Lanes:
@@ -27,6 +28,7 @@ class Lanes:
         self, options: LaneOptions, on_settled: Callable[[Load], None], meter: ProducerMeter | None = None
     ) -> None:
         self._options = options
+        self._shared_id = ProducerId(options.producer_id, is_named=options.is_named)
         self._on_settled = on_settled
         self._meter = meter
         self.by_partition: dict[int, Lane] = {}
@@ -36,7 +38,13 @@ class Lanes:
         """Return the lane of a partition."""
         lane = self.by_partition.get(partition)
         if lane is None:
-            lane = Lane(partition, self._options, on_settled=self._on_settled, meter=self._meter)
+            lane = Lane(
+                partition,
+                self._options,
+                on_settled=self._on_settled,
+                meter=self._meter,
+                shared_id=self._shared_id,
+            )
             self.by_partition[partition] = lane
         return lane
 

@@ -8,7 +8,6 @@ the sender do the rest. There is no linger time to choose: see `lane.py`.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
@@ -30,6 +29,7 @@ from tidelog.meters import ProducerMeter, Teller
 from tidelog.model import Receipt, TopicRoute
 from tidelog.named_producer import Instance
 from tidelog.preparation import Preparation, Taken
+from tidelog.producer_id import make_producer_id
 from tidelog.producer_options import ACKS, CODECS, ProducerOptions
 from tidelog.receipts import PendingReceipt, PendingReceipts, Receipts
 from tidelog.room import Room
@@ -70,7 +70,7 @@ class Producer:
         self.earlier = None if self._instance is None else EarlierTries(router, topic, self._instance)
         """What earlier instances have stored of the same piece of `Work`; of a named producer that has begun."""
         self._lane_options = LaneOptions(
-            producer_id=secrets.randbits(63) | 1 if self._instance is None else self._instance.producer_id,
+            producer_id=make_producer_id() if self._instance is None else self._instance.producer_id,
             codec=CODECS[options.compression],
             batch_bytes=options.batch_bytes,
             is_named=self._instance is not None,

@@ -27,7 +27,7 @@ from tidelog.batches import OutgoingBatch
 from tidelog.connection import Connection, check_answer, results_of
 from tidelog.drops import Drops
 from tidelog.errors import ClosedError, TidelogError, error_of, told
-from tidelog.lane import RETRY_S_MAX, Lane
+from tidelog.lane import RETRY_S_MAX, Lane, known_before
 from tidelog.metadata import gone_error
 from tidelog.meters import ProducerMeter
 from tidelog.model import PartitionRoute
@@ -350,7 +350,9 @@ class Sender:
         for shipment, result in zip(shipments, results, strict=True):
             if not self._is_expected(shipment):
                 continue
-            if result.HasField("error"):
+            if result.duplicate and shipment.lane.is_not_its_own(shipment.batch):
+                self._judge(shipment, known_before(), now)
+            elif result.HasField("error"):
                 self._judge(shipment, error_of(result.error, connection.name), now)
             else:
                 drops = Drops(result.duplicates, result.dropped) if result.duplicates else None

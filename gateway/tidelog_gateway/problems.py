@@ -44,6 +44,7 @@ _STATUS: Final[dict[int, int]] = {
     pb.GROUP_NOT_EMPTY: 409,
     pb.UNKNOWN_GROUP: 404,
     pb.PRODUCER_FENCED: 409,
+    pb.PRODUCER_ID_SHARED: 409,
     pb.OVERLOADED: 429,
     pb.QUOTA_EXCEEDED: 429,
 }

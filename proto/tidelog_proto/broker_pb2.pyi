@@ -32,6 +32,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PRODUCER_FENCED: _ClassVar[ErrorCode]
     UNKNOWN_PRODUCER: _ClassVar[ErrorCode]
     DUPLICATE_OUT_OF_WINDOW: _ClassVar[ErrorCode]
+    PRODUCER_ID_SHARED: _ClassVar[ErrorCode]
     NOT_OWNER: _ClassVar[ErrorCode]
     EPOCH_CHANGING: _ClassVar[ErrorCode]
     OVERLOADED: _ClassVar[ErrorCode]
@@ -139,6 +140,7 @@ SEQUENCE_GAP: ErrorCode
 PRODUCER_FENCED: ErrorCode
 UNKNOWN_PRODUCER: ErrorCode
 DUPLICATE_OUT_OF_WINDOW: ErrorCode
+PRODUCER_ID_SHARED: ErrorCode
 NOT_OWNER: ErrorCode
 EPOCH_CHANGING: ErrorCode
 OVERLOADED: ErrorCode
@@ -2061,7 +2063,7 @@ class ProducerEntry(_message.Message):
     def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., window: _Optional[_Iterable[_Union[ProducerWindowEntry, _Mapping]]] = ...) -> None: ...
 
 class ProducerWindowEntry(_message.Message):
-    __slots__ = ("base_sequence", "record_count", "base_offset", "offset_count", "epoch", "append_timestamp_us", "duplicates")
+    __slots__ = ("base_sequence", "record_count", "base_offset", "offset_count", "epoch", "append_timestamp_us", "duplicates", "fingerprint")
     BASE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -2069,6 +2071,7 @@ class ProducerWindowEntry(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     APPEND_TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
     DUPLICATES_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     base_sequence: int
     record_count: int
     base_offset: int
@@ -2076,7 +2079,8 @@ class ProducerWindowEntry(_message.Message):
     epoch: int
     append_timestamp_us: int
     duplicates: int
-    def __init__(self, base_sequence: _Optional[int] = ..., record_count: _Optional[int] = ..., base_offset: _Optional[int] = ..., offset_count: _Optional[int] = ..., epoch: _Optional[int] = ..., append_timestamp_us: _Optional[int] = ..., duplicates: _Optional[int] = ...) -> None: ...
+    fingerprint: int
+    def __init__(self, base_sequence: _Optional[int] = ..., record_count: _Optional[int] = ..., base_offset: _Optional[int] = ..., offset_count: _Optional[int] = ..., epoch: _Optional[int] = ..., append_timestamp_us: _Optional[int] = ..., duplicates: _Optional[int] = ..., fingerprint: _Optional[int] = ...) -> None: ...
 
 class NodeRecord(_message.Message):
     __slots__ = ("node_id", "host", "port", "gossip_host", "gossip_port", "zone", "weight", "roles", "incarnation", "revision", "removed", "draining", "directory_id")

@@ -51,6 +51,8 @@ NATURE: Final[dict[int, Nature]] = {
     pb.UNKNOWN_PRODUCER: _FINAL,
     # Stored long ago, but the offset is no longer remembered.
     pb.DUPLICATE_OUT_OF_WINDOW: Nature(retriable=False, definite=False),
+    # Another producer has used the number: what is sent again under another id is stored once.
+    pb.PRODUCER_ID_SHARED: _FINAL,
     pb.NOT_OWNER: _RETRY,
     pb.EPOCH_CHANGING: _RETRY,
     pb.OVERLOADED: _RETRY,

@@ -96,8 +96,8 @@ def test_new_numbers_change_the_header_and_nothing_else() -> None:
     batch = batch_of(2)
     batch.maybe_stored = True
     before, body = unpack_header(batch.encoded.header), bytes(batch.encoded.body)
-    batch.renumber(producer_epoch=3, base_sequence=11)
+    batch.renumber(producer_id=10, producer_epoch=3, base_sequence=11)
     after = unpack_header(batch.encoded.header)
-    assert after == before._replace(producer_epoch=3, base_sequence=11)
+    assert after == before._replace(producer_id=10, producer_epoch=3, base_sequence=11)
     assert bytes(batch.encoded.body) == body
     assert (batch.base_sequence, batch.maybe_stored) == (11, False)

@@ -20,6 +20,7 @@ from tidelog.errors import (
     OutcomeUnknownError,
     OverloadedError,
     ProducerFencedError,
+    ProducerIdSharedError,
     SequenceGapError,
     StoredOnQuorumError,
     TidelogError,
@@ -27,8 +28,10 @@ from tidelog.errors import (
     UnknownProducerError,
     error_of,
 )
-from tidelog.lane import TOGETHER_BYTES_MAX, Lane, LaneOptions
+from tidelog.lane import TOGETHER_BYTES_MAX, Lane, LaneOptions, known_before
+from tidelog.producer_id import ProducerId
 from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.columns import columns_of
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header
@@ -276,11 +279,91 @@ def test_a_forgotten_producer_begins_a_new_epoch(error: TidelogError) -> None:
 @pytest.mark.parametrize("error", [DuplicateOutOfWindowError("old"), StoredOnQuorumError("not on all, perhaps")])
 def test_a_batch_that_is_stored_all_the_same_uses_up_its_number(error: TidelogError) -> None:
     lane, loads, (first, second) = filled(2)
-    lane.failed(first, error, now=0.0)
+    lane.failed(first, ConnectionLostError("gone"), now=0.0)
+    lane.failed(second, ConnectionLostError("gone"), now=0.0)
+    assert [send(lane, 10.0), send(lane, 10.0)] == [first, second]
+    lane.failed(first, error, now=10.0)
     lane.acknowledged(second, 9, 0)
     assert loads[0].delivery.error is error
     lane.add(load_of(b"next"))
-    assert numbers(send(lane)) == (0, 2)
+    assert numbers(send(lane, 10.0)) == (0, 2)
+
+
+SHARED = ProducerIdSharedError("two have it")
+
+
+def test_a_producer_whose_id_another_one_uses_goes_on_under_a_new_one() -> None:
+    lane, loads, (first, second, third) = filled(3)
+    lane.failed(first, SHARED, now=0.0)
+    lane.acknowledged(second, 9, 0)  # it came behind what the other one had stored
+    lane.failed(third, SequenceGapError("its predecessor is missing"), now=0.0)
+    assert loads[0].delivery.error is SHARED
+    assert loads[1].delivery.error is None
+    body = bytes(third.encoded.body)
+    assert send(lane, 10.0) is third
+    header = unpack_header(third.encoded.header)
+    assert header.producer_id not in {0, 5}
+    assert (header.producer_epoch, header.base_sequence, bytes(third.encoded.body)) == (0, 0, body)
+    lane.acknowledged(third, 10, 0)
+    lane.add(load_of(b"next"))
+    assert unpack_header(send(lane, 10.0).encoded.header)[6:9] == (header.producer_id, 1, 0)
+
+
+def test_what_may_be_stored_under_a_shared_id_is_not_sent_again_under_another() -> None:
+    lane, loads, (first, second) = filled(2)
+    lane.failed(second, ConnectionLostError("gone"), now=0.0)
+    lane.failed(first, SHARED, now=0.0)
+    lane.add(load_of(b"next"))
+    assert numbers(send(lane, 10.0)) == (0, 0)
+    assert isinstance(loads[1].delivery.error, OutcomeUnknownError)
+
+
+def test_a_batch_that_may_be_stored_and_has_anothers_number_has_an_unknown_outcome() -> None:
+    lane, loads, (batch,) = filled(1)
+    lane.failed(batch, ConnectionLostError("gone"), now=0.0)
+    lane.failed(send(lane, 10.0), SHARED, now=10.0)
+    error = loads[0].delivery.error
+    assert isinstance(error, OutcomeUnknownError)
+    assert error.__cause__ is SHARED
+
+
+def test_a_batch_that_was_known_before_it_was_sent_is_anothers() -> None:
+    lane, loads, (batch,) = filled(1)
+    assert lane.is_not_its_own(batch)
+    lane.failed(batch, DuplicateOutOfWindowError("old"), now=0.0)
+    assert isinstance(loads[0].delivery.error, ProducerIdSharedError)
+    assert loads[0].delivery.error.definite
+    again = load_of(b"again")
+    lane.add(again)
+    batch = send(lane, 10.0)
+    assert lane.producer_id != 5
+    lane.failed(batch, ConnectionLostError("gone"), now=10.0)
+    assert not lane.is_not_its_own(send(lane, 20.0)), "it may have been stored then"
+
+
+def test_all_lanes_of_a_producer_take_the_new_id_when_they_have_ended_under_the_old_one() -> None:
+    shared_id = ProducerId(5)
+    options = LaneOptions(producer_id=5, batch_bytes=10)
+    told, busy, quiet = (Lane(number, options, shared_id=shared_id) for number in range(3))
+    for lane in (told, busy, busy):
+        lane.add(load_of(b"1"))
+    first, (second, third) = send(told), (send(busy), send(busy))
+    told.failed(first, SHARED, now=0.0)
+    for lane in (told, busy, quiet):
+        lane.add(load_of(b"2"))
+    anew = send(told, 10.0)
+    assert anew.base_sequence == send(quiet, 10.0).base_sequence == 0
+    assert busy.next_to_send(10.0, 0) is None
+    busy.failed(second, OverloadedError("busy"), now=10.0)
+    busy.failed(third, OverloadedError("busy"), now=10.0)
+    assert [unpack_header(send(busy, 20.0).encoded.header).producer_id for _ in range(2)] == [5, 5]
+    busy.acknowledged(second, 0, 0)
+    assert busy.next_to_send(20.0, 0) is None
+    busy.acknowledged(third, 1, 0)
+    send(busy, 20.0)
+    assert {lane.producer_id for lane in (told, busy, quiet)} == {shared_id.number}
+    told.failed(anew, SHARED, now=20.0)
+    assert shared_id.number != busy.producer_id, "that id has another one now, too"
 
 
 def test_a_fenced_producer_is_finished() -> None:
@@ -356,6 +439,27 @@ def test_an_instance_has_no_more_epochs_than_are_kept_for_it() -> None:
     assert lane.idle
 
 
+def test_an_instance_whose_epoch_another_one_uses_is_over_in_all_partitions() -> None:
+    lane, loads, (first, second) = named(2)
+    lane.failed(first, SHARED, now=0.0)
+    lane.failed(second, SequenceGapError("its predecessor is missing"), now=0.0)
+    late = load_of(b"late")
+    lane.add(late)
+    assert lane.next_to_send(10.0, 0) is None
+    assert all(isinstance(load.delivery.error, ProducerIdSharedError) for load in [*loads, late])
+    assert loads[0].delivery.error is not None
+    assert loads[0].delivery.error.definite
+    assert loads[0].delivery.error.__cause__ is SHARED
+    assert lane.idle
+    shared_id = ProducerId(5, is_named=True)
+    shared_id.give_up(5, SHARED)
+    other = Lane(1, LaneOptions(producer_id=5, is_named=True), shared_id=shared_id)
+    other.enter(EPOCHS_PER_INSTANCE)
+    other.add(late := load_of(b"late"))
+    assert other.next_to_send(0.0, 0) is None
+    assert isinstance(late.delivery.error, ProducerIdSharedError)
+
+
 def test_deadlines() -> None:
     lane = lane_of()
     sent, queued = load_of(b"sent", deadline=5.0), load_of(b"queued", deadline=5.0, size_bytes=1)
@@ -403,6 +507,9 @@ class Network:
         self.table = ProducerTable()
         self.log: list[int] = []
         self.late: list[tuple[OutgoingBatch, bytes, list[int]]] = []
+        self.is_shared = False
+        """Whether several lanes publish, under one id. Then nothing is refused, nor forgotten, for another reason: what
+        a lane knows of late copies then is that nobody else can make way for them."""
 
     def store(self, header_bytes: bytes, values: list[int]) -> int:
         """Judge and store as a node does; return the base offset.
@@ -437,7 +544,7 @@ class Network:
         elif fate < 0.75:
             self.late.append((batch, batch.encoded.header, values))
             lane.failed(batch, ConnectionLostError("request delayed"), now)
-        elif fate < 0.9:
+        elif fate < 0.9 or self.is_shared:
             lane.failed(batch, OverloadedError("busy"), now)
         elif fate < 0.97:
             lane.failed(batch, CorruptBatchError("refused"), now)
@@ -450,42 +557,79 @@ class Network:
 
     def _answer(self, lane: Lane, batch: OutgoingBatch, values: list[int], now: float) -> None:
         try:
+            known = self.table.check(unpack_header(batch.encoded.header)) is not None
             base_offset = self.store(batch.encoded.header, values)
         except ProtocolError as error:
+            if error.code == pb.PRODUCER_ID_SHARED and not self.is_shared:
+                raise AssertionError("nobody else has the id") from error
             lane.failed(batch, error_of(error.to_message()), now)
+            return
+        if known and lane.is_not_its_own(batch):
+            assert self.is_shared, "nobody else has the id"
+            lane.failed(batch, known_before(), now)
         else:
             lane.acknowledged(batch, base_offset, 0)
+
+
+Flight = tuple[Lane, OutgoingBatch, list[int]]
 
 
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 30), in_flight_max=st.integers(1, 5))
 @settings(max_examples=150, deadline=None)
 def test_records_are_stored_once_and_in_order_whatever_happens(seed: int, count: int, in_flight_max: int) -> None:
     network = Network(seed)
-    lane = lane_of(in_flight_max=in_flight_max)
     loads = [load_of(b"%d" % number, deadline=1000.0 + number) for number in range(count)]
-    number_of = {id(load): number for number, load in enumerate(loads)}
-    waiting = list(loads)
-    flying: list[tuple[OutgoingBatch, list[int]]] = []
+    publish_all(network, {lane_of(in_flight_max=in_flight_max): loads})
+    check_stored(network, loads, [loads])
+
+
+@given(seed=st.integers(0, 2**32), count=st.integers(1, 20), lanes=st.integers(2, 3), alike=st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_nothing_is_taken_for_what_another_producer_has_stored_under_the_same_id(
+    seed: int, count: int, lanes: int, alike: bool
+) -> None:
+    network = Network(seed)
+    network.is_shared = True
+    each = [
+        [load_of(b"alike" if alike else b"%d of %d" % (number, lane), deadline=1000.0) for number in range(count)]
+        for lane in range(lanes)
+    ]
+    publish_all(network, {lane_of(): loads for loads in each})
+    check_stored(network, [load for loads in each for load in loads], each)
+
+
+def publish_all(network: Network, of_lanes: dict[Lane, list[ColumnsLoad]]) -> None:
+    """Have lanes publish, each its loads in turn, until all have an outcome; loads are numbered through all lanes."""
+    number_of = {id(load): number for number, load in enumerate(load for loads in of_lanes.values() for load in loads)}
+    waiting = {lane: list(loads) for lane, loads in of_lanes.items()}
+    flying: list[Flight] = []
     now = 0.0
-    while waiting or not lane.idle:
+    while any(waiting.values()) or not all(lane.idle for lane in waiting):
         now += network.random.random()
-        for load in waiting[: network.random.randrange(4)]:
-            lane.add(waiting.pop(waiting.index(load)))
-        while (batch := lane.next_to_send(now, 0)) is not None:
-            flying.append((batch, [number_of[id(load)] for load in batch.loads]))
+        for now_us, (lane, left) in enumerate(waiting.items()):  # their records have times of their own
+            for load in left[: network.random.randrange(4)]:
+                lane.add(left.pop(left.index(load)))
+            while (batch := lane.next_to_send(now, now_us)) is not None:
+                flying.append((lane, batch, [number_of[id(load)] for load in batch.loads]))
         # Answers of one connection come in order; a break hits everything behind it at once.
         while flying and network.random.random() < 0.8:
-            batch, values = flying.pop(0)
+            lane, batch, values = flying.pop(0)
             network.carry(lane, batch, values, now)
         if network.random.random() < 0.1:
-            lane.hurry()
+            network.random.choice(list(waiting)).hurry()
         while network.late and network.random.random() < 0.3:
             network.deliver_late()
         assert now < 3000.0, "every record has an outcome some time after its deadline"
-    stored = [number for number in network.log if number >= 0]
-    assert len(stored) == len(set(stored)), "stored twice"
-    acknowledged = [number for number, load in enumerate(loads) if load.delivery.error is None]
-    assert [number for number in stored if number in set(acknowledged)] == acknowledged, "lost or out of order"
+    assert not any(lane.unsettled_bytes for lane in waiting)
+
+
+def check_stored(network: Network, loads: list[ColumnsLoad], orders: list[list[ColumnsLoad]]) -> None:
+    """Hold the log against what was said of `loads`, which came in these orders."""
+    assert len(network.log) == len(set(network.log)), "stored twice"
+    number_of = {id(load): number for number, load in enumerate(loads)}
+    for order in orders:
+        acknowledged = [number_of[id(load)] for load in order if load.delivery.error is None]
+        assert [number for number in network.log if number in set(acknowledged)] == acknowledged, "lost or out of order"
     for number, load in enumerate(loads):
         assert load.delivery.done
         error = load.delivery.error
@@ -493,4 +637,3 @@ def test_records_are_stored_once_and_in_order_whatever_happens(seed: int, count:
             assert network.log[load.delivery.base_offset] == number
         elif error.definite:
             assert number not in network.log, "called definite, and stored"
-    assert lane.unsettled_bytes == 0

@@ -313,7 +313,8 @@ class Checks:
         }:
             # An owner that was replaced may not know its producers' newest batches; the newest owner must.
             newest = copy.replica.state.active.epoch > truth.newest_decided
-            ordered = said.error == pb.DUPLICATE_OUT_OF_WINDOW or depth == 1
+            out_of_window = said.error == pb.DUPLICATE_OUT_OF_WINDOW
+            ordered = not self._world.scenario.shares_ids if out_of_window else depth == 1
             lost = self.is_forgotten(copy, publish, said) or (
                 said.error in FORGOTTEN and forks.stored_elsewhere(truth, publish.producer_id, publish.base_sequence)
             )

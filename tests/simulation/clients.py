@@ -2,7 +2,7 @@
 
 A producer with an id numbers its batches and repeats one until it is told that it is stored: at most once, whatever
 was lost on the way. One without an id tries a batch until a node may have taken it: after a no nothing of it is stored,
-and it tries again or gives up.
+and it tries again or gives up. Where ids are shared a producer now and then is a copy of another one of its partition.
 """
 
 from __future__ import annotations
@@ -36,6 +36,12 @@ PRODUCERS_MAX = 1 << 16
 DELETED = {pb.UNKNOWN_PRODUCER, pb.DUPLICATE_OUT_OF_WINDOW}
 """What is said where retention has deleted what was stored, before a copy could have it."""
 
+COPIES = 0.15
+"""Before how many of its batches a producer becomes a copy of another one, where ids are shared."""
+
+OF_ANOTHER = {pb.PRODUCER_ID_SHARED, pb.DUPLICATE_OUT_OF_WINDOW}
+"""What is said there of a batch whose numbers another producer has used."""
+
 GIVES_UP = 0.3
 """How often one without an id leaves it at a no, instead of trying the same batch again."""
 
@@ -45,12 +51,13 @@ class Producer:
 
     def __init__(self, world: World, key: PartitionKey, number: int, *, idempotent: bool, acks: pb.Acks) -> None:
         self._world = world
-        self._key = key
+        self.key = key
         self._random = world.clock.random
         self._producer_id = number if idempotent else 0
         self._number = number
         self._acks = acks
         self._depth = self._random.choice([1, 1, 2, 3]) if idempotent else 1
+        self._lives = 0
         self._sequence = 0
         self._count = 0
         self._owner_guess = ""
@@ -71,12 +78,14 @@ class Producer:
     def _next(self) -> None:
         if self.stopped or not self._may_go_on():
             return
+        if self._world.scenario.shares_ids and self._random.random() < COPIES:
+            self._become(self._random.choice([one for one in self._world.producers if one.key == self.key]))
         records = self._random.choice([1, 1, 2, 3])
         payload = self._number << 32 | self._count << 4
         acks = pb.QUORUM if self._world.calm else self._acks
-        publish = Publish(self._key, self._producer_id, self._sequence, records, payload, acks)
+        publish = Publish(self.key, self._producer_id, self._sequence, records, payload, acks)
         if self._world.scenario.deduplicates:
-            publish.contents = self._world.drawn[self._key].contents(records)
+            publish.contents = self._world.drawn[self.key].contents(records)
         self._count += 1
         if self._producer_id:
             self._sequence += records
@@ -89,6 +98,16 @@ class Producer:
     def _may_go_on(self) -> bool:
         """Whether another batch may be sent: never more than `depth` after the oldest that is not acknowledged."""
         return not self._open or self._count - (self._open[0].payload >> 4 & 0xFFFFFFF) < self._depth
+
+    def _become(self, other: Producer) -> None:
+        """Go on as a copy of another one would that was started a moment ago; what is open here is given up."""
+        if other is self or not self._producer_id or not other._producer_id:
+            return
+        for publish in list(self._open):
+            publish.outcome = "unknown"
+            self._ended(publish)
+        self._producer_id = other._producer_id
+        self._sequence = other._open[0].base_sequence if other._open else other._sequence
 
     # ----------------------------------------------------------------------------------------- attempts
 
@@ -113,7 +132,7 @@ class Producer:
                 keyed=self._world.scenario.is_keyed,
                 tombstones=self._world.scenario.compacts,
             )
-        copy = process.partitions.get(self._key)
+        copy = process.partitions.get(self.key)
         if copy is None:
             return  # it is being opened
         # Not every replica may be there to the end, so that "all" would wait for ever.
@@ -137,6 +156,8 @@ class Producer:
         elif said.error == pb.STORED_ON_QUORUM and self._producer_id:
             publish.acks = pb.QUORUM  # that is what can still be said of it: tried again, the batch is found
             self._retry(publish)
+        elif said.error in OF_ANOTHER and self._world.scenario.shares_ids:
+            self._begin_anew(publish if publish.attempts == 1 else None)
         elif begin_anew or (said.error in DELETED and self._world.scenario.deletes):
             self._begin_anew()
         elif said.kind == "unknown" and not self._producer_id:
@@ -159,15 +180,17 @@ class Producer:
             publish.outcome = "unknown"
             self._ended(publish)
 
-    def _begin_anew(self) -> None:
+    def _begin_anew(self, refused: Publish | None = None) -> None:
         """Go on as another producer, as `tidelog.lane` does: nobody knows what became of what is open.
 
-        A recovery has cut off what precedes it, or retention has deleted that before a copy could have it.
+        A recovery has cut off what precedes it, or retention has deleted that before a copy could have it, or the id is
+        shared: then `refused` has not been stored.
         """
-        self._producer_id += PRODUCERS_MAX
+        self._lives += 1
+        self._producer_id = self._number + self._lives * PRODUCERS_MAX
         self._sequence = 0
         for publish in list(self._open):
-            publish.outcome = "unknown"
+            publish.outcome = "not written" if publish is refused else "unknown"
             self._ended(publish)
 
     def _retry(self, publish: Publish) -> None:

@@ -19,6 +19,7 @@ from tests.simulation import mutations_disk as disk
 from tests.simulation import mutations_driver as driver
 from tests.simulation import mutations_index as index
 from tests.simulation import mutations_log as log
+from tests.simulation import mutations_producers as producers
 from tests.simulation import mutations_recovery as recovery
 from tests.simulation import mutations_retention as retention
 from tests.simulation import mutations_scrub as scrub
@@ -32,6 +33,7 @@ from tests.simulation.scenario import (
     INDEXED,
     RETENTION,
     SCRUBBED,
+    SHARED_IDS,
     UNSAFE,
     WISHES,
 )
@@ -55,8 +57,8 @@ class Mutant:
     @property
     def is_in_core(self) -> bool:
         """Whether the small cluster has it, too; its log and its driver are not those of the simulated world."""
-        shells = {one.__name__ for one in (driver, shell, disk, recovery, retention, index, compaction, scrub, content)}
-        return self.replacements.__module__ not in shells
+        shells = (driver, shell, disk, recovery, retention, index, compaction, scrub, content, producers)
+        return self.replacements.__module__ not in {one.__name__ for one in shells}
 
 
 LISTED = [
@@ -231,9 +233,18 @@ DUPLICATES = [
 ]
 """Of records that are dropped because of their content."""
 
+SHARED = [
+    Mutant("batches told by their numbers alone", producers.contents_not_compared, mixture=SHARED_IDS),
+    Mutant("snapshots without what batches said", producers.contents_not_kept, mixture=SHARED_IDS, first_seed=40),
+]
+"""Of producers that have one id."""
+
 MUTANTS = {
     mutant.name: mutant
-    for part in (LISTED, FURTHER, SHELL, RECOVERY, DELETING, INDEXES, DELETED, COMPACTION, SCRUBBING, DUPLICATES)
+    for part in (
+        *(LISTED, FURTHER, SHELL, RECOVERY, DELETING, INDEXES, DELETED, COMPACTION, SCRUBBING, DUPLICATES),
+        SHARED,
+    )
     for mutant in part
 }
 

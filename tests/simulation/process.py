@@ -29,6 +29,7 @@ from tidelog_broker.base.offload import Offload
 from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.cluster.route_watch import RouteNews
 from tidelog_broker.core.replication.ports import Batch
+from tidelog_broker.core.replication.producer_budget import ProducerBudget
 from tidelog_broker.core.ring import RingBudget
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.node import reboot_note
@@ -320,6 +321,7 @@ class Process:
             passes=LastMove(self.loop.time),
             clock=self.clock,
             contents=Budget(self.settings.deduplication_bytes),
+            producers=ProducerBudget(),
             rings=self.rings,
             metrics=self.metrics,
             neighbours=self.cluster,

@@ -91,6 +91,9 @@ SEARCHES: Final = 0.2
 DEDUPLICATED: Final = "deduplicated"
 """A mixture of some of everything in which the topic drops duplicates, and half of what is published is some."""
 
+SHARED_IDS: Final = "shared ids"
+"""A mixture of some of everything in which producers of a partition become copies of each other, with one id."""
+
 AGES: Final = "ages"
 """A mixture of some of everything in which records are deleted when they are old, and when somebody asks, the topic is
 held now and then, and clocks jump."""
@@ -150,6 +153,8 @@ class Scenario:
     """The topic is compacted."""
     deduplicates: bool = False
     """The topic drops duplicates."""
+    shares_ids: bool = False
+    """Producers become copies of each other."""
     scrubs: bool = False
     """Nodes read again what is sealed, and it rots under them."""
 
@@ -204,7 +209,7 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         replication_factor=factor,
         ack_quorum=ack_quorum,
         flush=unsynced if random.random() < 0.25 or mixture in {"reboots", LIGHTS_OUT, *REBOOTS} else pb.ALWAYS,
-        producers=random.choice([1, 2, 2]),
+        producers=random.choice([1, 2, 2]) if mixture != SHARED_IDS else 2 + seed % 2,
         consumers=1,
         loss=random.choice([0.0, 0.0, 0.01, 0.05, 0.15]),
         duplication=random.choice([0.0, 0.02, 0.1]),
@@ -223,8 +228,9 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         retention_bytes=later.choice([1000, 3000]) if deletes else 0,
         retention_ms=aged.choice([300, 800, 1500]) if ages else 0,
         changes=changes,
-        compacts=mixture in {COMPACTION, COMPACTED_AND_DELETED},
+        compacts=mixture in {COMPACTION, COMPACTED_AND_DELETED} or (mixture == SHARED_IDS and seed % 4 == 0),
         deduplicates=mixture == DEDUPLICATED,
+        shares_ids=mixture == SHARED_IDS,
         scrubs=mixture == SCRUBBED or (not mixture and Random(f"scrubbed {seed}").random() < SCRUBS),
         indexed=mixture == INDEXED or (not mixture and Random(f"indexed {seed}").random() < SEARCHES),
     )

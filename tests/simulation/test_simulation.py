@@ -13,6 +13,7 @@ from tests.simulation.scenario import (
     INDEXED,
     RETENTION,
     SCRUBBED,
+    SHARED_IDS,
     UNSAFE,
 )
 
@@ -23,6 +24,7 @@ AT_A_CHANGE = 40
 LOSING_SEEDS = [range(8), pytest.param(range(8, 40), marks=pytest.mark.long)]
 RECOVERY_SEEDS = 30
 DEDUPLICATED_SEEDS = 40
+SHARED_SEEDS = 24
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,15 @@ def test_every_invariant_holds_where_duplicates_are_dropped() -> None:
         assert not result.invariant, report(result)
         acked += result.acked
     assert acked > DEDUPLICATED_SEEDS
+
+
+def test_every_invariant_holds_where_producers_have_one_id() -> None:
+    acked = 0
+    for seed in range(SHARED_SEEDS):
+        result = run_seed(seed, mixture=SHARED_IDS)
+        assert not result.invariant, report(result)
+        acked += result.acked
+    assert acked > SHARED_SEEDS
 
 
 @pytest.mark.parametrize(

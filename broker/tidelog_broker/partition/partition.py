@@ -158,6 +158,7 @@ class Partition:
         owner = self.replica.state.owner
         assert owner is not None
         self.snapshots.begin_epoch(owner)
+        owner.producers.share(self.tools.producers)
         self.tools.taken_over.add(self.name, owner.epoch, owner.next_offset)
         self.changes.changed()
         self.changes.wake()  # who waits behind the end can be told of it now

@@ -11,6 +11,7 @@ from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.cluster.route_watch import RouteNews
+from tidelog_broker.core.replication.producer_budget import ProducerBudget
 from tidelog_broker.core.ring import RingBudget
 from tidelog_broker.partition.pass_watch import LastMove
 from tidelog_broker.replication.driver_ports import Neighbours
@@ -41,6 +42,8 @@ class PartitionTools:
     """Tells how old records are."""
     contents: Budget
     """The memory for contents among which duplicates are looked for."""
+    producers: ProducerBudget
+    """Counts whose newest batches are known."""
     rings: RingBudget
     """The memory for newest batches."""
     metrics: NodeMetrics

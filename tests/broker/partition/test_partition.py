@@ -11,6 +11,8 @@ from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker.core.replication.ports import Plan
+from tidelog_broker.core.replication.producer_budget import NODE_PRODUCERS_MAX
+from tidelog_broker.core.replication.producers import PRODUCERS_MIN
 from tidelog_broker.node.node import Node
 from tidelog_broker.storage.io.errors import DiskFullError
 from tidelog_proto import broker_pb2 as pb
@@ -239,3 +241,17 @@ async def test_a_planned_end_says_that_all_hold_a_batch_only_where_they_do(tmp_p
         assert again.error.code == pb.STORED_ON_QUORUM, "the next epoch's replicas say nothing of this one"
         (again,) = await peer.published(post(pb.QUORUM))
         assert (again.base_offset, again.duplicate) == (1, True)
+
+
+async def test_partitions_share_the_room_for_producers_of_their_node(node: Node, peer: Peer) -> None:
+    topic_id = (await peer.create(partitions=2)).topic_id
+    first = node.broker.partitions.get(topic_id, 0)
+    for partition, producers in ((0, 5), (1, 3 * PRODUCERS_MIN)):
+        for producer in range(1, 1 + producers):
+            data = batch(b"x", producer_id=producer)
+            (result,) = await peer.publish(topic_id, data, partition=partition)
+            assert not result.HasField("error")
+        first.tools.producers.give_back(-NODE_PRODUCERS_MAX)
+    second = node.broker.partitions.get(topic_id, 1)
+    known = [len(each.state.writer.producers) for each in (first, second) if each.state.writer is not None]
+    assert known == [5, PRODUCERS_MIN]

@@ -151,6 +151,9 @@ async def test_producers_are_known_exactly_after_a_restart(stand: Stand, end: st
     again = await publish(peer, topic_id, 11)
     assert (again.duplicate, again.base_offset, again.epoch) == (True, 11, 0)
     assert (await publish(peer, topic_id, 4)).base_offset == 4
+    (other,) = await peer.publish(topic_id, batch(b"x", producer_id=5, sequence=11))
+    assert other.error.code == pb.PRODUCER_ID_SHARED
+    assert not other.error.retriable
     assert (await publish(peer, topic_id, 3)).error.code == pb.DUPLICATE_OUT_OF_WINDOW
     assert (await publish(peer, topic_id, 13)).error.code == pb.SEQUENCE_GAP
     fresh = await publish(peer, topic_id, 12)

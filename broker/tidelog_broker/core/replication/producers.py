@@ -1,14 +1,20 @@
 """What a partition remembers of its idempotent producers, so that a retry is never stored twice.
 
-The table is a function of the log: applying every batch header of the partition in order gives the same
-table on any copy of it. A snapshot of it names a position, and what lies behind is applied from headers.
+The table is a function of the log, as long as its node has room: applying every batch header of the partition in order
+gives the same table on any copy of it. A snapshot of it names a position, and what lies behind is applied from headers.
 
 A producer numbers its records from 0 and counts on; a batch names its first number. The next batch must
 begin exactly where the last one ended. The newest `SEQUENCE_WINDOW_BATCHES` batches are remembered with
 their offsets, so that a retry inside the window gets its first offset back (the idea is Kafka's, KIP-98;
 record numbers do not wrap here, so no epoch is needed to tell an old 0 from a new one).
 
-The table is bounded. Past `producers_max` the producer that appended least recently loses its window: where its
+With each goes a fingerprint of what the producer has sent (`fingerprint_of`). Two producers that have one id and epoch,
+as in a machine that was copied, send different batches under the same numbers: the second one is refused
+(PRODUCER_ID_SHARED), and not taken for a retry of the first (ADR 0109). Of a batch whose body is not the producer's
+any more none is known, and it is told by its numbers alone.
+
+The table is bounded. Past `producers_max`, past the limit of its node (`producer_budget`), and when it has appended
+nothing for `PRODUCER_IDLE_S` by the log's time, the producer that appended least recently loses its window: where its
 batches went is forgotten, where its numbers ended is not (`silent_producers`). It may go on; what it sends again is
 refused as DUPLICATE_OUT_OF_WINDOW, also its very first batch. Of the newest 98,304 of those that much is kept. One that
 is forgotten for good, or whose records retention has deleted before any snapshot, is as good as new: it gets
@@ -17,11 +23,12 @@ UNKNOWN_PRODUCER where it goes on, and its first batch, sent again so late, is s
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from tidelog_broker.core.replication.producer_budget import ProducerBudget
 from tidelog_broker.core.replication.silent_producers import SilentProducers
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -29,12 +36,22 @@ from tidelog_proto.header import BatchHeader, Flags
 from tidelog_proto.limits import SEQUENCE_WINDOW_BATCHES
 
 PRODUCERS_MAX: Final = 10_000
+PRODUCERS_MIN: Final = 16
+"""So many a partition knows with their newest batches, however little room its node has."""
+PRODUCER_IDLE_S: Final = 7 * 24 * 3600
+"""Far more than any client tries to deliver a batch."""
+_IDLE_US: Final = PRODUCER_IDLE_S * 1_000_000
+_KEPT: Final = slice(1 - SEQUENCE_WINDOW_BATCHES, None)
+"""Of a window that gets one more batch."""
+_CONTROL: Final = int(Flags.CONTROL)
+"""A plain number: to combine one with a flag takes a microsecond."""
 
 
 class StoredBatch(NamedTuple):
     """Where a batch of a producer went; `duplicates` of its records were dropped, as the log had them already.
 
     `dropped` tells who published it which, a bit a record; empty where all were, or it is not known any more.
+    `fingerprint` is that of what the producer has sent, see `fingerprint_of`; None where that is not known.
     """
 
     base_sequence: int
@@ -45,6 +62,7 @@ class StoredBatch(NamedTuple):
     append_timestamp_us: int
     duplicates: int = 0
     dropped: bytes = b""
+    fingerprint: int | None = None
 
 
 @dataclass(slots=True)
@@ -52,7 +70,11 @@ class ProducerState:
     """One producer on one partition; `window` is never empty."""
 
     producer_epoch: int
-    window: deque[StoredBatch] = field(default_factory=lambda: deque(maxlen=SEQUENCE_WINDOW_BATCHES))
+    window: tuple[StoredBatch, ...] = ()
+
+    def note(self, stored: StoredBatch) -> None:
+        """Remember one more batch, and forget the oldest if they are too many."""
+        self.window = (*self.window[_KEPT], stored)
 
     @property
     def end_sequence(self) -> int:
@@ -70,12 +92,20 @@ class ProducerTable:
         self._producers_max = producers_max
         self._states: OrderedDict[int, ProducerState] = OrderedDict()
         self._silent = SilentProducers()
+        self._budget: ProducerBudget | None = None
+        self._oldest_us = 0
+        """No producer in `_states` has appended last before this."""
         self.last_append_timestamp_us = 0
         """The append timestamp of the last batch, with a producer or without, in µs: the next one has no earlier."""
 
     def __len__(self) -> int:
         """How many producers there are whose newest batches are remembered."""
         return len(self._states)
+
+    def share(self, budget: ProducerBudget) -> None:
+        """Count among all producers of a node from now on, as the table of one who owns the partition."""
+        self._budget = budget
+        budget.join(self)
 
     def epoch_of(self, producer_id: int) -> int | None:
         """Return the newest epoch of a producer; None where it is not known."""
@@ -89,7 +119,8 @@ class ProducerTable:
             None for a batch to append; for a retry, where the first attempt went.
 
         Raises:
-            ProtocolError: SEQUENCE_GAP, PRODUCER_FENCED, UNKNOWN_PRODUCER or DUPLICATE_OUT_OF_WINDOW.
+            ProtocolError: SEQUENCE_GAP, PRODUCER_FENCED, UNKNOWN_PRODUCER, DUPLICATE_OUT_OF_WINDOW or
+                PRODUCER_ID_SHARED.
         """
         if header.producer_id == 0:
             return None
@@ -131,19 +162,43 @@ class ProducerTable:
             header.epoch,
             header.append_timestamp_us,
             duplicates_in(header) if header.sequence_span else 0,
+            fingerprint=fingerprint_of(header),
         )
         self.last_append_timestamp_us = header.append_timestamp_us  # they never go back along a log
         if producer_id == 0:
             return stored
         state = self._states.get(producer_id)
+        is_new = state is None
         if state is None or state.producer_epoch != header.producer_epoch:
             state = self._states[producer_id] = ProducerState(header.producer_epoch)
-        state.window.append(stored)
+        state.note(stored)
         self._states.move_to_end(producer_id)
-        if len(self._states) > self._producers_max:
-            silent_id, silent = self._states.popitem(last=False)
-            self._silent.add(silent_id, silent.producer_epoch, silent.end_sequence)
+        if is_new:
+            self._make_room()
+        if header.append_timestamp_us - self._oldest_us > _IDLE_US:
+            self._silence_idle()
         return stored
+
+    def _make_room(self) -> None:
+        """One producer is new: another one falls silent where they are too many."""
+        if len(self._states) > self._producers_max:
+            self._silence_oldest()
+        elif self._budget is not None and not self._budget.take() and len(self._states) > PRODUCERS_MIN:
+            self._silence_oldest()
+            self._budget.give_back(1)
+
+    def _silence_idle(self) -> None:
+        """Have those fall silent that have appended nothing for long; somebody has just now."""
+        before, since_us = len(self._states), self.last_append_timestamp_us - _IDLE_US
+        while (oldest_us := next(iter(self._states.values())).window[-1].append_timestamp_us) < since_us:
+            self._silence_oldest()
+        self._oldest_us = oldest_us
+        if self._budget is not None:
+            self._budget.give_back(before - len(self._states))
+
+    def _silence_oldest(self) -> None:
+        silent_id, silent = self._states.popitem(last=False)
+        self._silent.add(silent_id, silent.producer_epoch, silent.end_sequence)
 
     def snapshot(self) -> bytes:
         """Return the table as bytes, oldest producer first."""
@@ -163,6 +218,7 @@ class ProducerTable:
                     epoch=stored.epoch,
                     append_timestamp_us=stored.append_timestamp_us,
                     duplicates=stored.duplicates,
+                    fingerprint=stored.fingerprint,
                 )
         return message.SerializeToString()
 
@@ -180,7 +236,7 @@ class ProducerTable:
         for entry in message.producers:
             state = ProducerState(entry.producer_epoch)
             for stored in entry.window:
-                state.window.append(
+                state.note(
                     StoredBatch(
                         base_sequence=stored.base_sequence,
                         end_sequence=stored.base_sequence + stored.record_count,
@@ -189,6 +245,7 @@ class ProducerTable:
                         epoch=stored.epoch,
                         append_timestamp_us=stored.append_timestamp_us,
                         duplicates=stored.duplicates,
+                        fingerprint=stored.fingerprint if stored.HasField("fingerprint") else None,
                     )
                 )
             table._states[entry.producer_id] = state
@@ -213,19 +270,36 @@ def known_from(snapshot: bytes) -> int:
     return pb.ProducerSnapshot.FromString(snapshot).known_from
 
 
+def fingerprint_of(header: BatchHeader) -> int | None:
+    """Return what tells batches of the same numbers apart; None where the log does not have what was sent.
+
+    The body's CRC32C and the low half of the base timestamp: bodies without a timestamp column are equal where their
+    records are. Owners change neither, unless they drop duplicates. The control batch with which an instance of a named
+    producer begins is made anew by whoever owns the partition when it is tried again.
+
+    Returns:
+        64 bits, which also may be 0.
+    """
+    if header.sequence_span or header.flags & _CONTROL:
+        return None
+    return header.body_crc << 32 | header.base_timestamp_us & 0xFFFFFFFF
+
+
 def _find(window: Iterable[StoredBatch], header: BatchHeader) -> StoredBatch:
-    """Find the first attempt of a retried batch; refuse what only overlaps one."""
+    """Find the first attempt of a retried batch; refuse what is none, although its numbers are in the window."""
+    begin, end = header.base_sequence, header.base_sequence + header.sequences
     for stored in window:
-        if stored.base_sequence == header.base_sequence:
-            if stored.end_sequence == header.base_sequence + header.sequences:
+        if stored.base_sequence <= begin < stored.end_sequence:
+            same_numbers = (stored.base_sequence, stored.end_sequence) == (begin, end)
+            if same_numbers and stored.fingerprint in {None, fingerprint_of(header)}:
                 return stored
             raise ProtocolError(
-                pb.INVALID_REQUEST,
-                f"sequence {header.base_sequence} was stored with another number of records "
-                f"({stored.end_sequence - stored.base_sequence}, not {header.record_count}): "
-                "a batch must not change between attempts",
+                pb.PRODUCER_ID_SHARED,
+                f"the id of this producer, {header.producer_id:#x}, is used by two: another batch was stored with the "
+                f"sequences {stored.base_sequence} to {stored.end_sequence - 1}, and this one ({begin} to {end - 1}) "
+                "is not stored; go on with another producer, and make one in each process and each copy of a machine",
             )
     raise ProtocolError(
         pb.DUPLICATE_OUT_OF_WINDOW,
-        f"sequence {header.base_sequence} lies behind the remembered batches: it was stored, its offset is forgotten",
+        f"sequence {begin} lies behind the remembered batches: it was stored, its offset is forgotten",
     )

@@ -6,20 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_broker.core.replication.producers import PRODUCERS_MAX, ProducerTable
+from tidelog_broker.core.replication.producer_budget import ProducerBudget
+from tidelog_broker.core.replication.producers import PRODUCERS_MAX, PRODUCERS_MIN, ProducerTable
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import BatchHeader
+from tidelog_proto.header import BatchHeader, Flags
 from tidelog_proto.limits import SEQUENCE_WINDOW_BATCHES
 
 
-def header(sequence: int, count: int = 1, *, producer: int = 7, epoch: int = 0, offset: int = 0) -> BatchHeader:
+def header(
+    sequence: int, count: int = 1, *, producer: int = 7, epoch: int = 0, offset: int = 0, crc: int = 0
+) -> BatchHeader:
     return BatchHeader(
         flags=4,
         body_length=1,
         uncompressed_length=1,
         record_count=count,
-        body_crc=0,
+        body_crc=crc,
         producer_id=producer,
         producer_epoch=epoch,
         base_sequence=sequence,
@@ -57,7 +60,55 @@ def test_a_retry_gets_its_first_offset() -> None:
 def test_a_retry_that_changed_is_refused() -> None:
     table = ProducerTable()
     table.apply(header(0, 3))
-    assert refused(table, header(0, 2)) == pb.INVALID_REQUEST
+    table.apply(header(3, 3))
+    for begin, count in [(0, 2), (0, 4), (1, 2), (4, 2), (5, 1)]:
+        assert refused(table, header(begin, count)) == pb.PRODUCER_ID_SHARED
+
+
+OTHER_TIME = 1 << 31
+"""Of records, in µs."""
+
+
+def test_another_batch_of_the_same_numbers_is_no_retry() -> None:
+    table = ProducerTable()
+    first = header(0, 3, offset=100, crc=0xFFFFFFFF)
+    table.apply(first)
+    table.apply(header(3, crc=1))
+    for known in (table, ProducerTable.restore(table.snapshot())):
+        assert known.check(first) is not None
+        assert refused(known, first._replace(body_crc=0xFFFFFFFE)) == pb.PRODUCER_ID_SHARED
+        assert refused(known, first._replace(base_timestamp_us=OTHER_TIME)) == pb.PRODUCER_ID_SHARED
+        assert refused(known, first._replace(base_timestamp_us=-1)) == pb.PRODUCER_ID_SHARED
+        assert known.check(header(3, crc=1)) is not None
+        assert known.check(header(4, crc=2)) is None, "whoever is the first has the number"
+
+
+def test_what_the_owner_stamps_and_another_epoch_of_the_log_change_no_fingerprint() -> None:
+    sent = header(0, 3, crc=77)._replace(base_timestamp_us=-5, max_timestamp_us=OTHER_TIME)
+    table = ProducerTable()
+    table.apply(sent.stamped(100, 5, 3, 9, 1234))
+    assert table.check(sent) is not None
+
+
+def test_without_the_bytes_that_were_sent_a_batch_is_known_by_its_numbers() -> None:
+    table = ProducerTable()
+    table.apply(header(0, 2, crc=5)._replace(sequence_span=3))
+    begun = header(3, crc=6)._replace(flags=Flags.CONTROL)
+    table.apply(begun)
+    for known in (table, ProducerTable.restore(table.snapshot())):
+        assert known.check(header(0, 3, crc=8)) is not None, "records of it were dropped"
+        assert known.check(begun._replace(body_crc=7)) is not None
+        assert refused(known, header(0, 2, crc=8)) == pb.PRODUCER_ID_SHARED
+
+
+def test_of_a_snapshot_without_fingerprints_every_batch_of_the_same_numbers_is_a_retry() -> None:
+    table = ProducerTable()
+    table.apply(header(0, 3, crc=1))
+    message = pb.ProducerSnapshot.FromString(table.snapshot())
+    message.producers[0].window[0].ClearField("fingerprint")
+    older = ProducerTable.restore(message.SerializeToString())
+    assert older.check(header(0, 3, crc=2)) is not None
+    assert older.snapshot() == message.SerializeToString()
 
 
 def test_a_retry_behind_the_window_is_no_new_batch() -> None:
@@ -117,6 +168,56 @@ def test_a_first_batch_is_not_stored_again_after_ten_thousand_other_producers() 
     for known in (table, ProducerTable.restore(table.snapshot())):
         assert len(known) == PRODUCERS_MAX
         assert refused(known, header(0, producer=1)) == pb.DUPLICATE_OUT_OF_WINDOW
+
+
+DAY_US = 24 * 3600 * 1_000_000
+
+
+def at_time(batch: BatchHeader, day: float) -> BatchHeader:
+    return batch._replace(append_timestamp_us=int(day * DAY_US))
+
+
+def test_who_has_appended_nothing_for_a_week_of_the_log_is_silent() -> None:
+    table = ProducerTable()
+    for producer in (1, 2, 3):
+        table.apply(at_time(header(0, 3, producer=producer), 100 + producer))
+    table.apply(at_time(header(3, producer=1), 104))
+    table.apply(at_time(header(0, producer=4), 102 + 7))
+    assert len(table) == 4
+    for known in (table, ProducerTable.restore(table.snapshot())):
+        known.apply(at_time(header(1, producer=4), 102 + 7.01))
+        assert len(known) == 3
+        assert refused(known, header(0, 3, producer=2)) == pb.DUPLICATE_OUT_OF_WINDOW, "as a retry after so long is"
+        assert known.check(header(3, producer=2)) is None, "it goes on"
+        assert known.check(header(0, 3, producer=1)) is not None
+        assert known.check(header(0, 3, producer=3)) is not None
+        known.apply(at_time(header(2, producer=4), 130))
+        assert len(known) == 1
+        assert known.check(header(0, producer=4)) is not None
+
+
+def test_the_tables_of_a_node_share_what_it_has_room_for() -> None:
+    budget = ProducerBudget(100)
+    busy, quiet = ProducerTable(), ProducerTable()
+    for producer in range(1, 61):
+        quiet.apply(header(0, producer=producer))
+    for table in (busy, quiet):
+        table.share(budget)
+    for producer in range(1, 61):
+        busy.apply(header(0, producer=producer))
+        busy.apply(header(1, producer=producer))
+    assert (len(busy), len(quiet)) == (40, 60)
+    assert refused(busy, header(0, producer=20)) == pb.DUPLICATE_OUT_OF_WINDOW
+    assert busy.check(header(0, producer=21)) is not None
+    assert busy.check(header(2, producer=20)) is None
+    busy.apply(at_time(header(2, producer=60), 8))
+    assert len(busy) == 1, "the others have been idle, and their room is there for others"
+    for producer in range(100, 200):
+        quiet.apply(header(0, producer=producer))
+    assert (len(busy), len(quiet)) == (1, 99)
+    for producer in range(100, 200):
+        busy.apply(at_time(header(0, producer=producer), 8))
+    assert len(busy) == PRODUCERS_MIN, "so many each may have"
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), max_size=40))

@@ -1,0 +1,30 @@
+"""Mutations of how a batch is told from another one that has the same numbers. See `mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidelog_broker.core.replication import producers
+from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_proto import broker_pb2 as pb
+
+Replacements = Sequence[tuple[object, str, object]]
+
+
+def contents_not_compared() -> Replacements:
+    """Of two batches that have the same numbers the second one counts as a retry, whatever it says."""
+    return [(producers, "fingerprint_of", lambda _: None)]
+
+
+def contents_not_kept() -> Replacements:
+    """Snapshots say where batches went, and nothing of what was in them."""
+    original = ProducerTable.snapshot
+
+    def snapshot(self: ProducerTable) -> bytes:
+        message = pb.ProducerSnapshot.FromString(original(self))
+        for producer in message.producers:
+            for stored in producer.window:
+                stored.ClearField("fingerprint")
+        return message.SerializeToString()
+
+    return [(ProducerTable, "snapshot", snapshot)]
