@@ -1,7 +1,10 @@
 # A node, alone unless told otherwise; compose.yaml has three and a gateway, which runs from the same image.
 # How it is built and run: docs/containers.md
 
-FROM python:3.13-slim AS build
+# Both stages begin with it. A tag may be another image tomorrow: whoever builds for others pins what he has looked at, with
+# --build-arg BASE=python:3.13-slim@sha256:... (SECURITY.md)
+ARG BASE=python:3.13-slim
+FROM ${BASE} AS build
 WORKDIR /src
 COPY locks ./locks
 COPY pyproject.toml README.md LICENSE ./
@@ -21,7 +24,7 @@ RUN python -m venv --without-pip /opt/tidelog \
  && /opt/build/bin/pip --python /opt/tidelog install --require-hashes --only-binary :all: -r locks/image.txt \
  && /opt/build/bin/pip --python /opt/tidelog install --no-deps --no-index /wheel/*.whl
 
-FROM python:3.13-slim
+FROM ${BASE}
 # A number that is the same in every image, for whoever gives files of the host to it.
 RUN groupadd --gid 10001 tidelog \
  && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/tidelog --shell /usr/sbin/nologin tidelog \

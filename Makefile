@@ -112,10 +112,10 @@ loadtest: $(STAMP) ## a short headless locust run against a node and a gateway
 
 IMAGE ?= tidelog
 # Docker counts where its daemon answers. podman and buildah keep the health check in Docker's format only.
-image: ## build the container image with docker, podman or buildah, whichever is there (IMAGE=tidelog ENGINE=podman)
+image: ## build the container image with docker, podman or buildah, whichever is there (IMAGE=tidelog ENGINE=podman BASE=python@...)
 	@for engine in $(or $(ENGINE),docker podman buildah); do \
 	  if $$engine info >/dev/null 2>&1; then \
-	    echo "Building $(IMAGE) with $$engine ..."; BUILDAH_FORMAT=docker exec $$engine build -t $(IMAGE) .; fi; \
+	    echo "Building $(IMAGE) with $$engine ..."; BUILDAH_FORMAT=docker exec $$engine build $(if $(BASE),--build-arg BASE=$(BASE)) -t $(IMAGE) .; fi; \
 	  ! command -v $$engine >/dev/null || echo "$$engine is here, but '$$engine info' fails: does its daemon run?" >&2; \
 	done; \
 	echo "Nothing here builds images: install Docker (docs.docker.com/engine/install), or on Debian and Ubuntu the package" \
@@ -134,9 +134,9 @@ lock: $(TOOLS) ## write anew which packages the image is made of, with their has
 LOCK = $(BIN)/uv pip compile --python-version 3.13 --python-platform linux --generate-hashes --upgrade --quiet \
 	--no-emit-index-url --no-header --no-annotate
 
-audit: $(TOOLS) ## ask for known weaknesses of what the image is made of
+audit: $(TOOLS) ## ask for known weaknesses of what the image is made of, and of what builds it
 	@# Strict: where the index says nothing of a package, nothing was asked about it, and that is no good news.
-	@$(BIN)/pip-audit --strict --disable-pip --progress-spinner off -r locks/image.txt
+	@$(BIN)/pip-audit --strict --disable-pip --progress-spinner off $(addprefix -r ,$(sort $(wildcard locks/*.txt)))
 
 sbom: $(TOOLS) ## the image's bill of materials, CycloneDX (sbom.json)
 	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application --output-reproducible \

@@ -21,6 +21,7 @@ import pytest
 import typer
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tests.image.engine import BASE
 from tests.image.engine import SEALED as SEALED_OPTIONS
 
 from tidelog_cli.main import build_app
@@ -128,7 +129,13 @@ def test_it_runs_the_command_as_nobody_special() -> None:
     (made,) = [arguments for name, arguments in last_stage if name == "RUN"]
     assert "groupadd --gid 10001 " in made
     assert "useradd --uid 10001 --gid 10001 " in made
-    assert all("latest" not in arguments and ":" in arguments for arguments in arguments_of("FROM"))
+
+
+def test_both_stages_begin_with_a_base_that_may_be_pinned() -> None:
+    assert arguments_of("FROM") == ["${BASE} AS build", "${BASE}"]
+    names = [name for name, _ in instructions()]
+    assert names.index("ARG") < names.index("FROM"), "else it is not known to FROM"
+    assert arguments_of("ARG") == [f"BASE={BASE}"], "what nobody pins has a tag, and that which is tested"
 
 
 def test_the_default_command_is_a_valid_one() -> None:

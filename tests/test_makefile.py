@@ -162,6 +162,20 @@ def test_the_engine_of_the_image_can_be_named(project: Path) -> None:
     assert ended.stdout.splitlines()[-1].endswith("/buildah build -t tidelog . as docker")
 
 
+def test_the_base_of_the_image_can_be_pinned(project: Path) -> None:
+    ended = make_image(project, "BASE=python@sha256:12", docker=WORKS)
+    assert ended.stdout.splitlines()[-1].endswith(
+        "/docker build --build-arg BASE=python@sha256:12 -t tidelog . as docker"
+    )
+
+
+def test_all_that_the_image_is_installed_from_is_asked_about() -> None:
+    installed = set(re.findall(r"-r (locks/\S+)", (ROOT / "Dockerfile").read_text()))
+    told = make(ROOT, "--dry-run", "--old-file", ".venv/.release-tools", "audit").stdout
+    (asking,) = [line for line in told.splitlines() if "pip-audit" in line and "--strict" in line]
+    assert set(re.findall(r"-r (locks/\S+)", asking)) == installed == {"locks/build.txt", "locks/image.txt"}
+
+
 def test_an_image_that_cannot_be_built_is_a_failure(project: Path) -> None:
     assert make_image(project, podman='[ "$1" = info ] || exit 7', buildah=WORKS).returncode != 0
 

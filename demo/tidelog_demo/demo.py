@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import httpx
@@ -41,7 +42,7 @@ from tidelog_demo.copies import level_topic, shortages, whereabouts
 from tidelog_demo.publish import PARTITIONS, REST_RECORDS, TOPIC, PublishError, publish_natively, publish_over_rest
 from tidelog_demo.source import KNOWN_FLIGHTS, CarrierStats
 from tidelog_demo.spark_job import SparkJobError, stats_by_carrier
-from tidelog_demo.stack import NODES, StackError, own_directory, running_stack
+from tidelog_demo.stack import NODES, StackError, own_context, own_directory, running_stack
 from tidelog_demo.subscriber import SubscriberError, subscribe
 
 PICTURE = "flights.png"
@@ -63,18 +64,19 @@ class RateColumn(ProgressColumn):
         return Text("" if rate is None else f"{rate:,.0f} records/s", style="magenta")
 
 
-async def demonstrate(directory: Path, console: Console, *, http_port: int, keep: bool) -> int:
+async def demonstrate(directory: Path, console: Console, *, http_port: int, context: str, keep: bool) -> int:
     """Run the whole demonstration in `directory` and return the exit code."""
     console.print(f"[bold]Tidelog[/]: {KNOWN_FLIGHTS:,} real flights through {NODES} nodes, into Spark\n")
     flights = source.load_flights()
     with own_directory(directory) as data:
-        async with running_stack(directory, data, http_port=http_port) as stack:
+        async with running_stack(directory, data, http_port=http_port) as stack, AsyncExitStack() as kept:
+            contexts = kept.enter_context(own_context(directory, context, stack.bootstrap))
             console.print(
                 f"nodes at {stack.bootstrap}\ngateway at {stack.http_url} (logs in {directory})", soft_wrap=True
             )
-            problems = await _publish_and_subscribe(stack, flights, console)
+            problems = await _publish_and_subscribe(stack, context, flights, console)
             began_s = time.monotonic()
-            found = await _analyse(stack, directory / "spark.log", console)
+            found = await _analyse(context, directory / "spark.log", console)
             took_s = time.monotonic() - began_s
             names = source.carrier_names()
             console.print(report.table_of(found, names))
@@ -82,24 +84,25 @@ async def demonstrate(directory: Path, console: Console, *, http_port: int, keep
             report.draw(found, names, directory / PICTURE)
             problems += report.differences(found, source.by_carrier(flights))
             _say_where(console, directory, data, stack, problems, keep=keep)
+            _say_commands(console, data, f"TIDELOG_CONTEXTS={contexts}", context, keep=keep)
             if keep:
                 await asyncio.Event().wait()  # until Ctrl-C
     return 1 if problems else 0
 
 
-async def _analyse(stack: LocalStack, log: Path, console: Console) -> list[CarrierStats]:
+async def _analyse(context: str, log: Path, console: Console) -> list[CarrierStats]:
     """Let Spark group the flights, with a sign of life while it does."""
     columns = (TextColumn("{task.description}"), SpinnerColumn("line"), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         progress.add_task("Spark reads the topic and groups by carrier", total=None)
-        return await stats_by_carrier(stack.bootstrap, TOPIC, log=log)
+        return await stats_by_carrier(context, TOPIC, log=log)
 
 
-async def _publish_and_subscribe(stack: LocalStack, flights: pa.Table, console: Console) -> list[str]:
+async def _publish_and_subscribe(stack: LocalStack, context: str, flights: pa.Table, console: Console) -> list[str]:
     """Publish everything while a subscriber counts; return what is wrong with what the nodes store."""
     bar = BarColumn(bar_width=12)  # so that a line fits 80 columns
     columns = (TextColumn("{task.description}"), bar, MofNCompleteColumn(), RateColumn(), TimeElapsedColumn())
-    async with Client(stack.bootstrap, client_id="tidelog-demo") as client:
+    async with Client.from_context(context, client_id="tidelog-demo") as client:
         await client.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=NODES)
         with Progress(*columns, console=console, speed_estimate_period=5) as progress:
             over_rest = progress.add_task("published over REST", total=REST_RECORDS)
@@ -131,17 +134,25 @@ def _say_where(
             f"[bold green]All counts are right[/]: {KNOWN_FLIGHTS:,} flights published, stored on {NODES} nodes, "
             "received over the WebSocket and read by Spark; every carrier as in the source."
         )
-    command = Path(sys.executable).with_name("tidelog")
-    shown = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
     console.print(f"\n  picture   {directory / PICTURE}\n  data      {data} (topic {TOPIC!r})")
     if keep:
-        console.print(f"  HTTP API  {stack.http_url}/docs\n  native    {stack.bootstrap}\n\nRunning until Ctrl-C.")
+        console.print(f"  HTTP API  {stack.http_url}/docs\n  native    {stack.bootstrap}")
+
+
+def _say_commands(console: Console, data: Path, contexts: str, context: str, *, keep: bool) -> None:
+    """Say how to start the cluster again, and how commands find it."""
+    command = Path(sys.executable).with_name("tidelog")
+    shown = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
+    consume = f"            {contexts} {shown} --context {context} consume {TOPIC} --from earliest"
+    if keep:
+        console.print(
+            f"  commands  in another terminal, for example\n{consume}\n\nRunning until Ctrl-C.", soft_wrap=True
+        )
     else:
         console.print(
             f"  HTTP API  http://127.0.0.1:8080/docs once you have started it again with\n"
             f"            {shown} up --data {data}\n"
-            f"            and then, in another terminal, for example\n"
-            f"            {shown} consume {TOPIC} --bootstrap {stack.bootstrap} --from earliest",
+            f"            and then, in another terminal, for example\n{consume}",
             soft_wrap=True,
         )
 
@@ -151,12 +162,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tidelog_demo", description=__doc__)
     parser.add_argument("--data", type=Path, default=Path(".demo"), help="its directory, begun anew each time")
     parser.add_argument("--http-port", type=int, default=0, help="the gateway's port; 0 picks a free one")
+    parser.add_argument(
+        "--context", default="demo", help="the name of its cluster, for commands (contexts.json in --data)"
+    )
     parser.add_argument("--keep", action="store_true", help="leave nodes and gateway running until Ctrl-C")
     arguments = parser.parse_args()
     console = Console(highlight=False)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
-        return asyncio.run(demonstrate(arguments.data, console, http_port=arguments.http_port, keep=arguments.keep))
+        told = {"http_port": arguments.http_port, "context": arguments.context, "keep": arguments.keep}
+        return asyncio.run(demonstrate(arguments.data, console, **told))
     except (KeyboardInterrupt, pa.ArrowCancelled):  # Arrow takes Ctrl-C for itself while it reads the flights
         console.print("interrupted; every process is stopped")
         return 130

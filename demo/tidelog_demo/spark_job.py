@@ -1,6 +1,6 @@
 """The Spark job: flights and mean departure delay by carrier, read from the topic.
 
-It is a process of its own (`python -m tidelog_demo.spark_job BOOTSTRAP TOPIC`, one JSON line on stdout), because a
+It is a process of its own (`python -m tidelog_demo.spark_job CONTEXT TOPIC`, one JSON line on stdout), because a
 Java runtime in the demonstration's process could not be left on Ctrl-C: a call into it blocks until Spark is done.
 What the job and Java say goes to a log file, so that a job that is broken off does not complain in the terminal.
 """
@@ -27,11 +27,11 @@ class SparkJobError(Exception):
     """The job failed; what it said is in its log."""
 
 
-async def stats_by_carrier(bootstrap: str, topic: str, *, log: Path) -> list[CarrierStats]:
+async def stats_by_carrier(context: str, topic: str, *, log: Path) -> list[CarrierStats]:
     """Run the job and return its lines, most flights first. Cancelling ends the job's process and its Java.
 
     Args:
-        bootstrap: the nodes' HOST:PORT, with commas between them.
+        context: the name of the cluster, see `tidelog context`.
         topic: where the flights are.
         log: the file that takes what the job says on stderr; begun anew.
 
@@ -40,7 +40,7 @@ async def stats_by_carrier(bootstrap: str, topic: str, *, log: Path) -> list[Car
     """
     with log.open("wb") as stderr:
         process = await asyncio.create_subprocess_exec(
-            *command(__name__, [bootstrap, topic]),
+            *command(__name__, [context, topic]),
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=stderr, start_new_session=True,
         )  # fmt: skip
     try:
@@ -72,14 +72,14 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-def run(bootstrap: str, topic: str) -> list[CarrierStats]:
+def run(context: str, topic: str) -> list[CarrierStats]:
     """Group the topic's JSON values by the record's key, in this process."""
     from pyspark.sql import functions as sql  # noqa: PLC0415 - only the job's process needs Spark
 
     from pyspark_tidelog import local_spark  # noqa: PLC0415 - likewise
 
     spark = local_spark("flights by carrier")
-    records = spark.read.format("tidelog").option("bootstrap", bootstrap).option("subscribe", topic).load()
+    records = spark.read.format("tidelog").option("context", context).option("subscribe", topic).load()
     flight = sql.from_json(records["value"].cast("string"), "dep_delay double")
     rows = (
         records.select(records["key"].cast("string").alias("carrier"), flight.alias("flight"))
@@ -95,8 +95,8 @@ def run(bootstrap: str, topic: str) -> list[CarrierStats]:
 def main() -> None:
     """Run the job and print its lines as JSON."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that Spark cleans up behind itself
-    bootstrap, topic = sys.argv[1:]
-    print(json.dumps([asdict(line) for line in run(bootstrap, topic)]), flush=True)
+    context, topic = sys.argv[1:]
+    print(json.dumps([asdict(line) for line in run(context, topic)]), flush=True)
 
 
 if __name__ == "__main__":

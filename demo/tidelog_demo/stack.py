@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
 
+from tidelog.contexts import CONTEXTS_VARIABLE, Context, change_contexts, with_context
 from tidelog_cli import local_stack
 from tidelog_cli.local_cluster import prepare
 from tidelog_cli.local_stack import LocalStack
@@ -41,6 +43,33 @@ def own_directory(directory: Path) -> Iterator[Path]:
         if data.exists():
             shutil.rmtree(data)
         yield data
+
+
+@contextlib.contextmanager
+def own_context(directory: Path, name: str, bootstrap: str) -> Iterator[Path]:
+    """Keep the cluster as a context in a file of the demonstration's own, for this process and what it starts.
+
+    Args:
+        directory: where the file is.
+        name: of the context; the file stays, so that commands find the cluster by it later.
+        bootstrap: the nodes' HOST:PORT, with commas between them.
+
+    Raises:
+        InvalidRequestError: that is no name, or the file cannot be written.
+    """
+    path = (directory / "contexts.json").absolute()
+    path.unlink(missing_ok=True)
+    before = os.environ.get(CONTEXTS_VARIABLE)
+    os.environ[CONTEXTS_VARIABLE] = str(path)
+    try:
+        context = Context(tuple(bootstrap.split(",")))
+        change_contexts(lambda contexts: with_context(contexts, name, context, instead=False, use=True))
+        yield path
+    finally:
+        if before is None:
+            del os.environ[CONTEXTS_VARIABLE]
+        else:
+            os.environ[CONTEXTS_VARIABLE] = before
 
 
 @contextlib.asynccontextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tidelog.contexts import read_contexts
 from tidelog_demo import demo, source
 from tidelog_demo.source import CarrierStats
 from tidelog_demo.stack import own_directory
@@ -36,6 +37,10 @@ def test_all_counts_are_right_and_everything_is_where_it_says(tmp_path: Path) ->
     assert "node1, node2, node3" in ended.stdout
     assert {path.name for path in (directory / "cluster").glob("node?")} == {"node1", "node2", "node3"}
     assert "/docs" in ended.stdout
+    assert f"TIDELOG_CONTEXTS={directory}/contexts.json" in ended.stdout
+    assert "--context demo consume flights" in ended.stdout
+    kept = read_contexts(directory / "contexts.json").by_name["demo"]
+    assert len(kept.bootstrap) == 3
 
 
 @pytest.mark.long

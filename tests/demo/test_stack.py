@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from tidelog_demo.stack import StackError, own_directory
+from tidelog.contexts import CONTEXTS_VARIABLE, find_context
+from tidelog.errors import InvalidRequestError
+from tidelog_demo.stack import StackError, own_context, own_directory
 
 
 def test_the_data_of_the_last_time_is_removed_and_nothing_else(tmp_path: Path) -> None:
@@ -21,3 +24,17 @@ def test_two_demonstrations_do_not_share_a_directory(tmp_path: Path) -> None:
         pytest.fail("the directory is taken")
     with own_directory(tmp_path):
         pass
+
+
+def test_the_cluster_is_a_context_of_its_own_and_the_users_are_left_alone(tmp_path: Path) -> None:
+    before = os.environ.get(CONTEXTS_VARIABLE)
+    for nodes in (("127.0.0.1:1", "127.0.0.1:2"), ("127.0.0.1:3",)):  # the second time it is another cluster
+        with own_context(tmp_path, "mine", ",".join(nodes)) as path:
+            assert path == tmp_path / "contexts.json"
+            found = find_context("mine")
+            assert found is not None
+            assert found.bootstrap == nodes
+        assert os.environ.get(CONTEXTS_VARIABLE) == before
+    with pytest.raises(InvalidRequestError, match="name"), own_context(tmp_path, "no name", "127.0.0.1:1"):
+        pytest.fail("it was taken")
+    assert os.environ.get(CONTEXTS_VARIABLE) == before

@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
@@ -27,6 +27,27 @@ REFUSALS_PER_S: Final = 20
 ASKED_CHARS_MAX: Final = 4_000
 
 
+class About(NamedTuple):
+    """What a line says of a request beside who asks; what is empty is left out.
+
+    Attributes:
+        address: from which it came to this node; of a gateway, where one asks for its caller.
+        through: the principal of that gateway.
+        handed_on_by: the node that was asked first, where it was another one. It knows the address.
+        operation: what it would do, as `tidelog acl` calls it.
+        resource: to what, as `tidelog acl` writes it.
+    """
+
+    address: str = ""
+    through: str = ""
+    handed_on_by: str = ""
+    operation: str = ""
+    resource: str = ""
+
+
+NOTHING: Final = About()
+
+
 class AuditLog:
     """See the module. A node has one.
 
@@ -39,24 +60,31 @@ class AuditLog:
         self._second = 0
         self._written = 0
         self._left_out = 0
+        self._acts = 0
 
-    def asked(self, kind: str, session: Session, envelope: pb.Envelope, *, through: str = "") -> None:
-        """Write down that somebody does something that is allowed, perhaps through a gateway: its principal."""
+    def asked(self, kind: str, session: Session, envelope: pb.Envelope, about: About = NOTHING) -> int:
+        """Write down that somebody asks for something that is allowed; return the number of the act, for `answered`."""
+        self._acts += 1
         what = json.dumps(MessageToDict(_told(kind, envelope)))
-        way = {"through": through} if through else {}
-        self._write(event="asked", kind=kind, principal=session.principal, identity=session.identity, asked=what, **way)
+        self._write(event="asked", act=self._acts, **_who(kind, session, about), asked=what)
+        return self._acts
 
-    def refused(self, kind: str, session: Session, error: ProtocolError) -> None:
+    def answered(self, act: int, kind: str, session: Session, about: About, error: pb.Error | None) -> None:
+        """Write down what became of an act: it is done, or it has failed with an error."""
+        if error is None:
+            self._write(event="done", act=act, **_who(kind, session, about))
+        else:
+            self._write(event="failed", act=act, **_who(kind, session, about), why=error.message)
+
+    def refused(self, kind: str, session: Session, error: ProtocolError, about: About = NOTHING) -> None:
         """Write down that somebody was refused something; of very many in a second only how many."""
         if self._has_room():
-            self._write(
-                event="refused", kind=kind, principal=session.principal, identity=session.identity, why=error.message
-            )
+            self._write(event="refused", **_who(kind, session, about), why=error.message)
 
-    def unknown(self, why: str, client_id: str) -> None:
+    def unknown(self, why: str, client_id: str, about: About = NOTHING) -> None:
         """Write down that somebody did not prove who he is; of very many in a second only how many."""
         if self._has_room():
-            self._write(event="not authenticated", client_id=client_id, why=why)
+            self._write(event="not authenticated", client_id=client_id, why=why, **_filled(about))
 
     def _has_room(self) -> bool:
         second = int(time.monotonic())
@@ -75,6 +103,14 @@ class AuditLog:
         line = {"time_us": time.time_ns() // 1000} | shown
         log.info("%s", json.dumps(line))
         self.also(line)
+
+
+def _filled(about: About) -> dict[str, object]:
+    return {name: value for name, value in about._asdict().items() if value}
+
+
+def _who(kind: str, session: Session, about: About) -> dict[str, object]:
+    return {"kind": kind, "principal": session.principal, "identity": session.identity} | _filled(about)
 
 
 def _told(kind: str, envelope: pb.Envelope) -> Message:

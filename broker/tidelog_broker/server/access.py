@@ -19,6 +19,7 @@ from tidelog_broker.core.security.permissions import operation_name, resource_na
 from tidelog_broker.core.security.registry import USER
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.security.tickets import refused
+from tidelog_broker.server.audited import AUDITED, follow_act, refusal_of
 from tidelog_broker.server.on_behalf import OnBehalf
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
@@ -156,12 +157,6 @@ RULES: Final[dict[str, Need]] = {
 _FOR_ONESELF: Final = frozenset({"hello", "peer_hello", "peer_proof", "identify"})
 """Kinds that are about the client itself."""
 
-AUDITED: Final = frozenset(
-    {"topic_create", "topic_alter", "topic_delete", "delete_records", "group_delete", "cluster_change"}
-    | {"security_change"}
-)
-"""Kinds that are written into the audit log also where they are allowed."""
-
 
 class AccessChecks:
     """Who may do what at this node."""
@@ -199,7 +194,8 @@ class AccessChecks:
                 count_refusal(self._broker, kind, request, error)
             raise
         if kind in AUDITED and connection.peer_id is None:
-            self._broker.audit.asked(kind, session, envelope, through=_gateway_of(request))
+            assert need is not None, "who has no rule is refused"
+            follow_act(self._broker, kind, request, session, operation_name(need.operation or pb.OPERATION_UNSPECIFIED))
 
     def _show_ticket(self, kind: str, request: Request) -> None:
         """Judge a request as that of the caller of a gateway; the refusal of a ticket is counted and written down."""
@@ -281,7 +277,7 @@ def count_refusal(broker: Broker, kind: str, request: Request, error: ProtocolEr
     """Count, and write down, that a caller may not do something; nothing where callers have no names."""
     if request.session is not None:
         broker.metrics.access_refused.inc()
-        broker.audit.refused(kind, request.session, error)
+        broker.audit.refused(kind, request.session, error, refusal_of(error, request))
 
 
 def judged(session: Session | None, asked: pb.AccessTest, broker: Broker) -> pb.AccessTestReply:

@@ -62,7 +62,7 @@ _NOTHING: Final = memoryview(b"")
 class Request:
     """One request being worked on. It is answered exactly once; answering gives its bytes back."""
 
-    __slots__ = ("account", "answered", "attachment", "connection", "envelope", "session", "size_bytes")
+    __slots__ = ("account", "answered", "attachment", "connection", "envelope", "on_answer", "session", "size_bytes")
 
     def __init__(self, connection: Connection, frame: Frame, size_bytes: int) -> None:
         self.connection = connection
@@ -75,6 +75,7 @@ class Request:
         self.account: Account | None = None
         """That of the caller for whom a gateway asks, until it is answered; None where the connection's counts."""
         self.answered = False
+        self.on_answer: Callable[[pb.Envelope], None] | None = None  # told of the answer as it is sent
 
     @property
     def is_of_node(self) -> bool:
@@ -88,6 +89,8 @@ class Request:
         """Send the answer, with the request's correlation id."""
         assert not self.answered, "a request is answered once"
         self.answered = True
+        if self.on_answer is not None:
+            self.on_answer(envelope)
         envelope.correlation_id = self.envelope.correlation_id
         self.connection.finish(self, envelope, attachments or ())
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from tidelog_broker.core.security.permissions import Permissions
 from tidelog_broker.core.security.session import Session
-from tidelog_broker.metadata.audit_log import REFUSALS_PER_S, AuditLog
+from tidelog_broker.metadata.audit_log import REFUSALS_PER_S, About, AuditLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -26,7 +26,7 @@ def test_what_verifies_a_password_is_not_written() -> None:
     audit.also = lines.append
     user = pb.ScramUser(name="ann", roles=["etl"], iterations=1, salt=b"s", stored_key=b"k", server_key=b"v")
     for change in (pb.SecurityChange(create_user=user), pb.SecurityChange(set_password=user)):
-        audit.asked("security_change", Session(Permissions(), "admin"), pb.Envelope(security_change=change))
+        audit.asked("security_change", Session(Permissions(), "admin"), pb.Envelope(security_change=change), About())
         assert change.WhichOneof("change") is not None
     written = str(lines)
     assert written.count('"name": "ann"') == 2

@@ -18,7 +18,8 @@ from tidelog.errors import ForbiddenError, TidelogError, UnauthenticatedError
 from tidelog.security import AccessRule
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.node.node import Node
-from tidelog_broker.server.access import AUDITED
+from tidelog_broker.server.access import RULES
+from tidelog_broker.server.audited import AUDITED
 from tidelog_broker.server.server import HANDLERS
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
@@ -40,6 +41,7 @@ def test_the_page_has_the_table(head: str) -> None:
 
 def test_what_is_written_down_is_a_kind_that_is_taken() -> None:
     assert set(HANDLERS) >= AUDITED
+    assert all(RULES[kind].operation for kind in AUDITED), "a line names the operation"
 
 
 def _knows(node: Node, rule: AccessRule) -> bool:

@@ -16,6 +16,7 @@ from tidelog import Client
 from tidelog.errors import AccessError, TidelogError
 from tidelog_broker.node.node import Node
 from tidelog_broker.server import audit_topic
+from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.names import AUDIT_TOPIC
 
 
@@ -50,9 +51,11 @@ async def test_acts_and_refusals_are_read_by_who_has_cluster_permission_and_by_n
             with pytest.raises(AccessError):
                 await lines(ann, "t")
         found = await lines(admin, "topic_describe")
-        assert [(line["event"], line["kind"], line["principal"]) for line in found][:3] == [
+        assert [(line["event"], line["kind"], line["principal"]) for line in found][:5] == [
             ("asked", "topic_create", "admin"),
+            ("done", "topic_create", "admin"),
             ("asked", "security_change", "admin"),
+            ("done", "security_change", "admin"),
             ("refused", "topic_describe", "ann"),
         ]
         assert [line["number"] for line in found] == list(range(1, len(found) + 1))
@@ -62,6 +65,9 @@ async def test_acts_and_refusals_are_read_by_who_has_cluster_permission_and_by_n
                 await change
         config = node.broker.topics.named(AUDIT_TOPIC).config
         assert (config.retention_ms, config.retention_bytes) == (30 * 86_400_000, 1 << 30)
+        assert config.cleanup == pb.DELETE, "no line gives way to a later one of the same key"
+        with pytest.raises(TidelogError):
+            await admin.alter_topic(AUDIT_TOPIC, retention_ms=1)
         end = node.broker.partitions.of_topic(node.broker.topics.named(AUDIT_TOPIC).topic_id)[0].log.end_offset
         assert end <= len(found) + 2, "it writes nothing of its own writes"
 

@@ -16,6 +16,21 @@ REMEMBERED_MAX: Final = 4_096
 """Answers that a session remembers; then it forgets all of them."""
 
 
+class NotAllowedError(ProtocolError):
+    """FORBIDDEN, by the rules.
+
+    Args:
+        message: for the caller.
+        operation: that he asked for, as people call it.
+        resource: on what, as `tidelog acl` writes it: `topic:NAME`, `group:NAME` or `cluster`.
+    """
+
+    def __init__(self, message: str, operation: str, resource: str) -> None:
+        super().__init__(pb.FORBIDDEN, message)
+        self.operation = operation
+        self.resource = resource
+
+
 class Session:
     """A caller whose name is known.
 
@@ -64,12 +79,15 @@ class Session:
         """Refuse what the caller may not do. The answer is the same whether there is such a resource or not.
 
         Raises:
-            ProtocolError: FORBIDDEN.
+            NotAllowedError: it is not.
         """
         if not self.may(operation, resource, name):
-            what = resource_name(resource) + (f" {name!r}" if name else "")
-            raise ProtocolError(
-                pb.FORBIDDEN, f"{self.principal!r} has no permission: {operation_name(operation)} on the {what}"
+            kind, asked = resource_name(resource), operation_name(operation)
+            what = kind + (f" {name!r}" if name else "")
+            raise NotAllowedError(
+                f"{self.principal!r} has no permission: {asked} on the {what}",
+                asked,
+                f"{kind}:{name}" if name else kind,
             )
 
     def may_see(self, name: str) -> bool:

@@ -10,6 +10,7 @@ from tidelog_broker.broker import SOFTWARE, Broker
 from tidelog_broker.core.security.login import Login
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.metadata.authenticator import Authenticator
+from tidelog_broker.server.audited import came_from
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -57,7 +58,7 @@ async def _authenticated(broker: Broker, request: Request, authenticator: Authen
     except ProtocolError as error:
         if error.code in {pb.UNAUTHENTICATED, pb.CREDENTIALS_EXPIRED}:
             broker.metrics.unauthenticated.inc()
-            broker.audit.unknown(error.message, request.envelope.hello.client_id)
+            broker.audit.unknown(error.message, request.envelope.hello.client_id, came_from(connection))
         request.fail(error)
         connection.close()
         return
