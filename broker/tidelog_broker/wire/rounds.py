@@ -22,7 +22,7 @@ REQUEST_BYTES: Final = 8 * 1024
 """What each request counts as in addition, since small ones cost, too."""
 
 
-class Sender(Protocol):
+class TurnTaker(Protocol):
     """A connection, as it is seen from here."""
 
     @property
@@ -38,10 +38,10 @@ class Rounds:
     """Of one node."""
 
     def __init__(self) -> None:
-        self._waiting: dict[object, deque[Sender]] = {}
+        self._waiting: dict[object, deque[TurnTaker]] = {}
         """By caller, the connection whose turn is next first."""
 
-    def wait(self, caller: object, sender: Sender) -> None:
+    def wait(self, caller: object, sender: TurnTaker) -> None:
         """Have a connection, that reads nothing meanwhile, take a turn when it is its caller's."""
         senders = self._waiting.get(caller)
         if senders is not None:
@@ -53,7 +53,7 @@ class Rounds:
 
     def _next(self) -> None:
         waiting, self._waiting = self._waiting, {}
-        turns = list[Sender]()
+        turns = list[TurnTaker]()
         for caller, senders in waiting.items():
             while senders:
                 sender = senders.popleft()
