@@ -1,13 +1,8 @@
-"""The lane against a model of a node: whatever is lost, refused or late, records are stored once and in order."""
+"""The lane, by what it is told of its batches; `test_lane_model` holds it against a model of a node."""
 
 from __future__ import annotations
 
-import contextlib
-import random
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tidelog.backoff import Backoff
 from tidelog.batches import ColumnsLoad, LooseLoad, OutgoingBatch
@@ -26,14 +21,10 @@ from tidelog.errors import (
     TidelogError,
     UnknownPartitionError,
     UnknownProducerError,
-    error_of,
 )
-from tidelog.lane import TOGETHER_BYTES_MAX, Lane, LaneOptions, known_before
+from tidelog.lane import TOGETHER_BYTES_MAX, Lane, LaneOptions
 from tidelog.producer_id import ProducerId
-from tidelog_broker.core.replication.producers import ProducerTable
-from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.columns import columns_of
-from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header
 from tidelog_proto.limits import EPOCHS_PER_INSTANCE
 
@@ -494,146 +485,3 @@ def test_unsettled_lists_what_has_no_outcome() -> None:
     lane.acknowledged(first, 0, 0)
     assert lane.unsettled() == [loads[1], queued]
     assert lane.flying == 1
-
-
-# ------------------------------------------------------------------------------------------- the model of a node
-
-
-class Network:
-    """A node's partition behind a network that may keep copies of what it carried and deliver them later."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.table = ProducerTable()
-        self.log: list[int] = []
-        self.late: list[tuple[OutgoingBatch, bytes, list[int]]] = []
-        self.is_shared = False
-        """Whether several lanes publish, under one id. Then nothing is refused, nor forgotten, for another reason: what
-        a lane knows of late copies then is that nobody else can make way for them."""
-
-    def store(self, header_bytes: bytes, values: list[int]) -> int:
-        """Judge and store as a node does; return the base offset.
-
-        Raises:
-            ProtocolError: refused.
-        """
-        header = unpack_header(header_bytes)
-        known = self.table.check(header)
-        if known is not None:
-            return known.base_offset
-        header = header._replace(base_offset=len(self.log))
-        self.table.apply(header)
-        self.log.extend(values)
-        return header.base_offset
-
-    def deliver_late(self) -> None:
-        """A copy from a connection that the client has given up arrives after all."""
-        _, header, values = self.late.pop(0)
-        with contextlib.suppress(ProtocolError):  # nobody listens to the answer
-            self.store(header, values)
-
-    def carry(self, lane: Lane, batch: OutgoingBatch, values: list[int], now: float) -> None:
-        """Decide the fate of one attempt."""
-        fate = self.random.random()
-        if fate < 0.45:
-            self._answer(lane, batch, values, now)
-        elif fate < 0.6:
-            with contextlib.suppress(ProtocolError):  # the answer is lost
-                self.store(batch.encoded.header, values)
-            lane.failed(batch, ConnectionLostError("answer lost"), now)
-        elif fate < 0.75:
-            self.late.append((batch, batch.encoded.header, values))
-            lane.failed(batch, ConnectionLostError("request delayed"), now)
-        elif fate < 0.9 or self.is_shared:
-            lane.failed(batch, OverloadedError("busy"), now)
-        elif fate < 0.97:
-            lane.failed(batch, CorruptBatchError("refused"), now)
-        else:
-            # The node forgets its producers. It may not while somebody is in doubt about a batch numbered 0: that one
-            # would be stored again, which is why nodes remember thousands of producers.
-            if not self.late and all(each.base_sequence or not each.maybe_stored for each in lane._line):
-                self.table = ProducerTable()
-            lane.failed(batch, OverloadedError("restarting"), now)
-
-    def _answer(self, lane: Lane, batch: OutgoingBatch, values: list[int], now: float) -> None:
-        try:
-            known = self.table.check(unpack_header(batch.encoded.header)) is not None
-            base_offset = self.store(batch.encoded.header, values)
-        except ProtocolError as error:
-            if error.code == pb.PRODUCER_ID_SHARED and not self.is_shared:
-                raise AssertionError("nobody else has the id") from error
-            lane.failed(batch, error_of(error.to_message()), now)
-            return
-        if known and lane.is_not_its_own(batch):
-            assert self.is_shared, "nobody else has the id"
-            lane.failed(batch, known_before(), now)
-        else:
-            lane.acknowledged(batch, base_offset, 0)
-
-
-Flight = tuple[Lane, OutgoingBatch, list[int]]
-
-
-@given(seed=st.integers(0, 2**32), count=st.integers(1, 30), in_flight_max=st.integers(1, 5))
-@settings(max_examples=150, deadline=None)
-def test_records_are_stored_once_and_in_order_whatever_happens(seed: int, count: int, in_flight_max: int) -> None:
-    network = Network(seed)
-    loads = [load_of(b"%d" % number, deadline=1000.0 + number) for number in range(count)]
-    publish_all(network, {lane_of(in_flight_max=in_flight_max): loads})
-    check_stored(network, loads, [loads])
-
-
-@given(seed=st.integers(0, 2**32), count=st.integers(1, 20), lanes=st.integers(2, 3), alike=st.booleans())
-@settings(max_examples=150, deadline=None)
-def test_nothing_is_taken_for_what_another_producer_has_stored_under_the_same_id(
-    seed: int, count: int, lanes: int, alike: bool
-) -> None:
-    network = Network(seed)
-    network.is_shared = True
-    each = [
-        [load_of(b"alike" if alike else b"%d of %d" % (number, lane), deadline=1000.0) for number in range(count)]
-        for lane in range(lanes)
-    ]
-    publish_all(network, {lane_of(): loads for loads in each})
-    check_stored(network, [load for loads in each for load in loads], each)
-
-
-def publish_all(network: Network, of_lanes: dict[Lane, list[ColumnsLoad]]) -> None:
-    """Have lanes publish, each its loads in turn, until all have an outcome; loads are numbered through all lanes."""
-    number_of = {id(load): number for number, load in enumerate(load for loads in of_lanes.values() for load in loads)}
-    waiting = {lane: list(loads) for lane, loads in of_lanes.items()}
-    flying: list[Flight] = []
-    now = 0.0
-    while any(waiting.values()) or not all(lane.idle for lane in waiting):
-        now += network.random.random()
-        for now_us, (lane, left) in enumerate(waiting.items()):  # their records have times of their own
-            for load in left[: network.random.randrange(4)]:
-                lane.add(left.pop(left.index(load)))
-            while (batch := lane.next_to_send(now, now_us)) is not None:
-                flying.append((lane, batch, [number_of[id(load)] for load in batch.loads]))
-        # Answers of one connection come in order; a break hits everything behind it at once.
-        while flying and network.random.random() < 0.8:
-            lane, batch, values = flying.pop(0)
-            network.carry(lane, batch, values, now)
-        if network.random.random() < 0.1:
-            network.random.choice(list(waiting)).hurry()
-        while network.late and network.random.random() < 0.3:
-            network.deliver_late()
-        assert now < 3000.0, "every record has an outcome some time after its deadline"
-    assert not any(lane.unsettled_bytes for lane in waiting)
-
-
-def check_stored(network: Network, loads: list[ColumnsLoad], orders: list[list[ColumnsLoad]]) -> None:
-    """Hold the log against what was said of `loads`, which came in these orders."""
-    assert len(network.log) == len(set(network.log)), "stored twice"
-    number_of = {id(load): number for number, load in enumerate(loads)}
-    for order in orders:
-        acknowledged = [number_of[id(load)] for load in order if load.delivery.error is None]
-        assert [number for number in network.log if number in set(acknowledged)] == acknowledged, "lost or out of order"
-    for number, load in enumerate(loads):
-        assert load.delivery.done
-        error = load.delivery.error
-        if error is None:
-            assert network.log[load.delivery.base_offset] == number
-        elif error.definite:
-            assert number not in network.log, "called definite, and stored"

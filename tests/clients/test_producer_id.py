@@ -9,7 +9,7 @@ import pytest
 from tests.clients.fake_cluster import running_cluster
 from tests.clients.fake_node import Do
 
-from tidelog import Client, Producer
+from tidelog import Client, Producer, producer
 from tidelog.errors import OutcomeUnknownError, ProducerIdSharedError
 from tidelog.model import Compression
 from tidelog.producer_id import ProducerId, make_producer_id
@@ -52,7 +52,7 @@ def test_ids_are_never_0_and_differ() -> None:
 @pytest.fixture
 def one_id(monkeypatch: pytest.MonkeyPatch) -> None:
     """Producers are made as copies of one: they begin with the same id."""
-    monkeypatch.setattr("tidelog.producer.make_producer_id", lambda: 77)
+    monkeypatch.setattr(producer, "make_producer_id", lambda: 77)
 
 
 @pytest.fixture

@@ -99,15 +99,19 @@ class Producer:
         """Whether another batch may be sent: never more than `depth` after the oldest that is not acknowledged."""
         return not self._open or self._count - (self._open[0].payload >> 4 & 0xFFFFFFF) < self._depth
 
+    def copied(self) -> tuple[int, int]:
+        """Return the id, and the first number that is not known to be stored."""
+        return self._producer_id, self._open[0].base_sequence if self._open else self._sequence
+
     def _become(self, other: Producer) -> None:
         """Go on as a copy of another one would that was started a moment ago; what is open here is given up."""
-        if other is self or not self._producer_id or not other._producer_id:
+        producer_id, sequence = other.copied()
+        if other is self or not self._producer_id or not producer_id:
             return
         for publish in list(self._open):
             publish.outcome = "unknown"
             self._ended(publish)
-        self._producer_id = other._producer_id
-        self._sequence = other._open[0].base_sequence if other._open else other._sequence
+        self._producer_id, self._sequence = producer_id, sequence
 
     # ----------------------------------------------------------------------------------------- attempts
 
