@@ -40,7 +40,9 @@ def main() -> None:
             del schema, overwrite
             return HeldWriter(parse_write_options(self.options))
 
-    spark = local_spark("held", memory_mb=512)
+    # A short life: half of the time would go by in the better one of Java's compilers.
+    config = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    spark = local_spark("held", threads=1, memory_mb=512, config=config)
     spark.dataSource.register(HeldSource)
     stream = spark.readStream.format("tidelog").options(bootstrap=bootstrap, subscribe=source)
     writing = stream.options(startingOffsets="earliest").load().select("value").writeStream.format("held")
