@@ -35,7 +35,7 @@ async def test_without_auth_nobody_is_asked_and_no_file_is_read(workers: Offload
     assert security.authenticator is None
     await security.follow_jwks()
     await security.follow_files()
-    with pytest.raises(SettingsError, match="cannot read admin_key_file"):
+    with pytest.raises(SettingsError, match="cannot read the keys of admin_key_file"):
         opened(workers, auth="required", admin_key_file=tmp_path / "none")
     with pytest.raises(SettingsError, match="cannot read jwt_jwks"):
         opened(workers, auth="required", **Issuer().settings(tmp_path / "none"))
