@@ -44,6 +44,7 @@ def ports_of(line: str, *ports: int) -> str:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_from_nothing_to_a_node_that_asks_who_you_are(tmp_path: Path) -> None:
     first, second = blocks("From nothing to a node that asks who you are")
     (quotas,) = blocks("Quotas")
@@ -83,7 +84,7 @@ def test_from_nothing_to_a_node_that_asks_who_you_are(tmp_path: Path) -> None:
 def first_line_with(word: str, lines: str, cwd: Path, variables: dict[str, str]) -> str:
     """Run lines that go on for ever until one with a word comes; return that."""
     with subprocess.Popen(
-        ["timeout", "60", "bash", "-c", lines], cwd=cwd, env=variables, stdout=subprocess.PIPE, text=True
+        ["timeout", "200", "bash", "-c", lines], cwd=cwd, env=variables, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         found = next((line for line in process.stdout if word in line), "")
@@ -92,6 +93,7 @@ def first_line_with(word: str, lines: str, cwd: Path, variables: dict[str, str])
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_from_nothing_to_a_secured_cluster(tmp_path: Path) -> None:
     """Each machine is a directory, and has a port of this one; that is all that is not as the page has it."""
     founding, starting, looking = blocks("From nothing to a secured cluster")
@@ -185,6 +187,7 @@ def test_the_files_by_which_a_secret_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_certificate_is_an_identity_until_it_is_revoked(tmp_path: Path) -> None:
     founding, _ = blocks("TLS")
     (revoking,) = blocks("Certificates that are revoked")
@@ -249,6 +252,7 @@ def test_metrics_are_for_who_has_the_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_gateway_that_asks_who_calls(tmp_path: Path) -> None:
     starting, keys_over_http = blocks("The gateway")
     own_key, own_right, gateway, asking = starting.strip().splitlines()
