@@ -93,5 +93,9 @@ async def secured(path: Path, **settings: Any) -> AsyncIterator[Secured]:
 
         stack.push_async_callback(stop)
         port = listener.getsockname()[1]
-        http = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30))
+        # A gateway closes what was idle for five seconds, as long as httpx keeps it: what is sent just then is lost.
+        kept = httpx.Limits(keepalive_expiry=1.0)
+        http = await stack.enter_async_context(
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, limits=kept)
+        )
         yield Secured(node, admin, app, port, http, stand)
