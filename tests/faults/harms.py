@@ -176,7 +176,7 @@ async def cut_off_member(stage: Stage) -> None:
                 return
             await asyncio.sleep(wait_s)
         held = far.held(began)
-        stage.tell(f"cut {far.who}, a member with {len(held)} partitions, off everybody")
+        stage.tell(f"cut {far.who}, a member that has {', '.join(map(str, held))}, off everybody")
         stage.cuttable.cut_off(stage.cuttable.member)
         await stage.hold(SESSION_S + 1, SESSION_S + 6)
         if not await stage.comes(lambda: far.passed_on(held)):
