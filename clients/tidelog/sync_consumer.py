@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from tidelog import consumer as asynchronous
 from tidelog.commits_soon import OnCommit
@@ -54,6 +54,14 @@ class _Asked(Generic[T]):
         return future.result()
 
 
+class _Taken(NamedTuple):
+    """A batch that the loop has taken, and how often the user had been taken away from its partition by then."""
+
+    batch: ConsumedBatch
+    where: TopicPartition
+    departures: int
+
+
 class Consumer:
     """See `tidelog.Consumer`. Made by `tidelog.sync.Client.consumer`."""
 
@@ -64,7 +72,7 @@ class Consumer:
         self._cursor = consumer.cursor
         # The only one that loads the cursor: of two, one would load a batch over what the other has loaded.
         self._more = _Asked(thread, consumer.more)
-        self._next = _Asked(thread, consumer.next_batch)
+        self._next = _Asked(thread, self._take_next)
         self._turns = _Asked(thread, consumer.turn)
         self._is_member = consumer.reads_until < math.inf
 
@@ -143,7 +151,7 @@ class Consumer:
         self.begin()
         self.ask(polls=True)
         deadline = time.monotonic() + timeout_s
-        sure_until = self._be_sure()
+        sure_until, losses = self._be_sure(), self._cursor.losses
         taken = self._cursor.take(max_records)
         while len(taken) < max_records:
             try:
@@ -161,8 +169,8 @@ class Consumer:
                 break
         if session_time() >= sure_until:
             self._be_sure()
-            return self._cursor.kept(taken)
-        return taken
+        # What is given up in good order meanwhile waits until the user is done with what is returned here.
+        return taken if self._cursor.losses == losses else self._cursor.kept(taken)
 
     def ask(self, *, polls: bool = False) -> None:
         """See `tidelog.Consumer.ask`."""
@@ -177,7 +185,20 @@ class Consumer:
 
     def next_batch(self) -> ConsumedBatch | None:
         """See `tidelog.Consumer.next_batch`."""
-        return self._next.get()
+        while (taken := self._next.get()) is not None:
+            # The loop may have taken it long ago, for a wait that was interrupted: it may be another's by now, or
+            # lie behind a place that the user has sought.
+            self._be_sure()
+            if self._cursor.departures_from(taken.where) == taken.departures:
+                return taken.batch
+        return None
+
+    async def _take_next(self) -> _Taken | None:
+        batch = await self._consumer.next_batch()
+        if batch is None:
+            return None
+        where = TopicPartition(batch.topic, batch.partition)
+        return _Taken(batch, where, self._cursor.departures_from(where))
 
     def fill(self) -> bool:
         """See `tidelog.Consumer.fill`."""
