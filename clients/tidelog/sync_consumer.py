@@ -14,6 +14,7 @@ from tidelog.commits_soon import OnCommit
 from tidelog.consumer import SeekTo
 from tidelog.cursor import Cursor
 from tidelog.errors import InvalidRequestError, TidelogError
+from tidelog.internal import internal
 from tidelog.loop_thread import LoopThread
 from tidelog.model import Committed, ConsumedBatch, Record, TopicPartition
 from tidelog.session_clock import session_time
@@ -172,6 +173,7 @@ class Consumer:
         # What is given up in good order meanwhile waits until the user is done with what is returned here.
         return taken if self._cursor.losses == losses else self._cursor.kept(taken)
 
+    @internal
     def ask(self, *, polls: bool = False) -> None:
         """See `tidelog.Consumer.ask`."""
         if self._consumer.commits_processed:
@@ -179,6 +181,7 @@ class Consumer:
         else:
             self._cursor.asked(polls=polls)
 
+    @internal
     def more(self) -> bool:
         """See `tidelog.Consumer.more`."""
         return self._more.get()
@@ -200,16 +203,19 @@ class Consumer:
         where = TopicPartition(batch.topic, batch.partition)
         return _Taken(batch, where, self._cursor.departures_from(where))
 
+    @internal
     def fill(self) -> bool:
         """See `tidelog.Consumer.fill`."""
         self.ask()
         return self._more.get()
 
     @property
+    @internal
     def reads_until(self) -> float:
         """See `tidelog.Consumer.reads_until`."""
         return self._consumer.reads_until
 
+    @internal
     def turn(self) -> None:
         """See `tidelog.Consumer.turn`."""
         self._turns.get()
@@ -225,11 +231,13 @@ class Consumer:
         return self._consumer.skipped
 
     @property
+    @internal
     def cursor(self) -> Cursor:
         """See `tidelog.Consumer.cursor`."""
         return self._cursor
 
     @property
+    @internal
     def has_arrivals(self) -> bool:
         """See `tidelog.Consumer.has_arrivals`."""
         return self._consumer.has_arrivals
