@@ -1,7 +1,7 @@
 """Write what users may rely on, `tests/public_api.txt`, anew: `python -m tests.public_api`.
 
 A line for each function, method, class that users make, record of fields and choice of words: the names of parameters,
-their kinds and defaults. Types are not in it; checkers look after those.
+their kinds and defaults. Types are not in it; checkers look after those. What is marked with `@internal` is not public.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, Final
 
 import tidelog
+from tidelog.internal import is_internal
 
 PAGE: Final = Path(__file__).with_suffix(".txt")
 
@@ -106,7 +107,7 @@ def _class(name: str, cls: type) -> Iterator[str]:
     members = {key: each for base in reversed(cls.__mro__) if _is_ours(base) for key, each in vars(base).items()}
     for key, member in sorted(members.items()):
         function = getattr(member, "__func__", member)
-        if key.startswith("_") or key in getattr(cls, "_fields", ()):
+        if key.startswith("_") or key in getattr(cls, "_fields", ()) or is_internal(member):
             continue
         if isinstance(member, property):
             yield f"{name}.{key}: a property"

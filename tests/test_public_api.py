@@ -15,6 +15,7 @@ from tests import public_api
 import tidelog
 import tidelog.sync
 import tidelog.testing
+from tidelog.internal import internal, is_internal
 
 PUBLIC = {
     "Client",
@@ -115,6 +116,30 @@ def test_every_signature_is_typed(module: object) -> None:
         ):
             untyped.append(name)
     assert untyped == []
+
+
+def test_what_is_marked_as_internal_is_not_public() -> None:
+    class Marked:
+        @internal
+        def verb(self) -> None: ...
+
+        @property
+        @internal
+        def noun(self) -> int:
+            return 1
+
+        @property
+        def other(self) -> int:
+            return 2
+
+    assert [is_internal(each) for each in (Marked.verb, Marked.noun, Marked.other)] == [True, True, False]
+    told = {
+        line.partition("(")[0].partition(":")[0].removesuffix(" async") for line in public_api.render().splitlines()
+    }
+    for consumer in ("tidelog.Consumer", "tidelog.sync.Consumer"):
+        assert {f"{consumer}.{name}" for name in ("poll", "next_batch", "skipped")} <= told
+        inner = ("ask", "cursor", "fill", "has_arrivals", "more", "reads_until", "turn")
+        assert not {f"{consumer}.{name}" for name in inner} & told
 
 
 def test_signatures_fields_and_choices_are_those_of_the_page() -> None:

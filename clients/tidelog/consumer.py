@@ -29,6 +29,7 @@ from tidelog.group_commits import Commits
 from tidelog.group_member import GroupMember
 from tidelog.group_options import Group
 from tidelog.intake import Intake
+from tidelog.internal import internal
 from tidelog.meters import ConsumerMeter, Teller
 from tidelog.model import Committed, ConsumedBatch, Record, TopicPartition
 from tidelog.producer import Producer
@@ -122,11 +123,13 @@ class Consumer:
         return self._cursor.skipped
 
     @property
+    @internal
     def cursor(self) -> Cursor:
         """Where the user is: for the blocking consumer, which hands out records in a thread of its own."""
         return self._cursor
 
     @property
+    @internal
     def has_arrivals(self) -> bool:
         """Whether the next batch, or an error, is there already."""
         return self._assignment.has_arrivals
@@ -166,8 +169,8 @@ class Consumer:
         """Return what is there, at most `max_records` records; wait for the first of them, `timeout_s` at most.
 
         The list is empty when nothing came in time, the consumer was closed, or the session of a member was over before
-        it could be returned. The first call begins, which may take
-        longer. Many thousands of records at once cost more each: Python's garbage collector looks at all of them.
+        it could be returned. The first call begins, which may take longer. Many thousands of records at once cost more
+        each: Python's garbage collector looks at all of them.
 
         Raises:
             InvalidRequestError: `max_records` is below 1, or `timeout_s` negative.
@@ -201,11 +204,8 @@ class Consumer:
         return taken
 
     def _load_next(self) -> bool:
-        if self._cursor.undecodable is not None or (
-            self._member is not None and session_time() >= self._member.turn_at
-        ):
-            return False
-        batch = self._assignment.batch_now()
+        is_due = self._member is not None and session_time() >= self._member.turn_at
+        batch = None if is_due or self._cursor.undecodable is not None else self._assignment.batch_now()
         if batch is not None:
             self._cursor.load(batch)
         return batch is not None
@@ -227,6 +227,7 @@ class Consumer:
         return await self._wait_for_batch()
 
     @property
+    @internal
     def reads_until(self) -> float:
         """By `session_time`, until when nobody else may have what it reads; of one that is no member infinite.
 
@@ -234,6 +235,7 @@ class Consumer:
         """
         return math.inf if self._member is None else self._member.reads_until
 
+    @internal
     async def turn(self) -> None:
         """Let a member hear and be heard; where its session is over, what it has is dropped before this returns."""
         if self._member is None or not self._begun:
@@ -244,10 +246,9 @@ class Consumer:
         finally:
             self._waiting -= 1
 
+    @internal
     async def fill(self) -> bool:
-        """Take note that the user is done with all that was handed out, and get `more`.
-
-        Iterating does it by itself.
+        """Take note that the user is done with all that was handed out, and get `more`; iterating does it by itself.
 
         Raises:
             TidelogError: as `more`; with `commit="processed"`, what he is done with could not be committed.
@@ -255,6 +256,7 @@ class Consumer:
         await self.ask()
         return await self.more()
 
+    @internal
     async def ask(self, *, polls: bool = False) -> None:
         """Take note that the user asks for more; see `Cursor.asked`.
 
@@ -266,21 +268,20 @@ class Consumer:
         if self.commits_processed and self._member is not None:
             await self._commit_processed(self._member)
 
+    @internal
     async def more(self) -> bool:
         """Wait until the cursor has a batch again, or is past what does not decode; False when this was closed.
 
         Raises:
             TidelogError: as `next_batch`; a dead letter was not acknowledged.
         """
+        self._check_usable()
         undecodable = self._cursor.undecodable
         if undecodable is not None:
-            self._check_usable()
             await self._dead_letters.put(undecodable)
             self._cursor.pass_over(undecodable)
             return True
-        self._check_usable()
-        if not self._begun:
-            await self.begin()
+        await self.begin()
         if self._member is not None and session_time() >= self._member.turn_at:
             await self.turn()
         batch = self._assignment.batch_now()

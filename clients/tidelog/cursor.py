@@ -37,12 +37,15 @@ class Cursor:
         records: the records of the batch at hand that were not handed out yet. Whoever takes one has been handed it.
         skipped: how many records were passed over because they do not decode.
         undecodable: the record at the position when that does not decode and somebody has to take it away: `pass_over`.
+        losses: how often everything was lost to others, and not given up to them in good order.
     """
 
     def __init__(self, decoding: Decoding | None = None) -> None:
         self.records: Iterator[Record] = iter(())
         self.skipped = 0
         self.undecodable: Undecodable | None = None
+        self.losses = 0
+        self._departures: dict[TopicPartition, int] = {}
         self._decoding = decoding or Decoding()
         self._decodes = self._decoding.value is not None or self._decoding.key is not None
         self._positions: dict[TopicPartition, int] = {}
@@ -113,6 +116,13 @@ class Cursor:
         with self._lock:
             self._leave([where])
             self._move(where, offset)
+
+    def departures_from(self, where: TopicPartition) -> int:
+        """Return how often `forget` and `seek` took the user away from a partition.
+
+        What was received of it before is not to be handed out after.
+        """
+        return self._departures.get(where, 0)
 
     def forget(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Read some partitions no more: nothing of them is handed out any more; return where each of them ends."""
@@ -330,6 +340,8 @@ class Cursor:
 
     def _leave(self, partitions: Collection[TopicPartition]) -> None:
         self._settle()
+        for where in partitions:
+            self._departures[where] = self._departures.get(where, 0) + 1
         if self._where in partitions:
             self._in_hand |= self._at_hand()
             self._drop()

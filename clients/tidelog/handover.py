@@ -95,6 +95,7 @@ class Handover:
     async def lose(self, life: Membership) -> None:
         """Read nothing any more: others may have it all by now."""
         stands = self.leaving | self._assignment.unassign(self._assignment.partitions)
+        self._assignment.cursor.losses += 1
         await self._stop()
         self._ending.clear()
         self._beginning.clear()

@@ -7,13 +7,14 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from tidelog import consumer as asynchronous
 from tidelog.commits_soon import OnCommit
 from tidelog.consumer import SeekTo
 from tidelog.cursor import Cursor
 from tidelog.errors import InvalidRequestError, TidelogError
+from tidelog.internal import internal
 from tidelog.loop_thread import LoopThread
 from tidelog.model import Committed, ConsumedBatch, Record, TopicPartition
 from tidelog.session_clock import session_time
@@ -54,6 +55,14 @@ class _Asked(Generic[T]):
         return future.result()
 
 
+class _Taken(NamedTuple):
+    """A batch that the loop has taken, and how often the user had been taken away from its partition by then."""
+
+    batch: ConsumedBatch
+    where: TopicPartition
+    departures: int
+
+
 class Consumer:
     """See `tidelog.Consumer`. Made by `tidelog.sync.Client.consumer`."""
 
@@ -64,7 +73,7 @@ class Consumer:
         self._cursor = consumer.cursor
         # The only one that loads the cursor: of two, one would load a batch over what the other has loaded.
         self._more = _Asked(thread, consumer.more)
-        self._next = _Asked(thread, consumer.next_batch)
+        self._next = _Asked(thread, self._take_next)
         self._turns = _Asked(thread, consumer.turn)
         self._is_member = consumer.reads_until < math.inf
 
@@ -143,7 +152,7 @@ class Consumer:
         self.begin()
         self.ask(polls=True)
         deadline = time.monotonic() + timeout_s
-        sure_until = self._be_sure()
+        sure_until, losses = self._be_sure(), self._cursor.losses
         taken = self._cursor.take(max_records)
         while len(taken) < max_records:
             try:
@@ -161,9 +170,10 @@ class Consumer:
                 break
         if session_time() >= sure_until:
             self._be_sure()
-            return self._cursor.kept(taken)
-        return taken
+        # What is given up in good order meanwhile waits until the user is done with what is returned here.
+        return taken if self._cursor.losses == losses else self._cursor.kept(taken)
 
+    @internal
     def ask(self, *, polls: bool = False) -> None:
         """See `tidelog.Consumer.ask`."""
         if self._consumer.commits_processed:
@@ -171,24 +181,41 @@ class Consumer:
         else:
             self._cursor.asked(polls=polls)
 
+    @internal
     def more(self) -> bool:
         """See `tidelog.Consumer.more`."""
         return self._more.get()
 
     def next_batch(self) -> ConsumedBatch | None:
         """See `tidelog.Consumer.next_batch`."""
-        return self._next.get()
+        while (taken := self._next.get()) is not None:
+            # The loop may have taken it long ago, for a wait that was interrupted: it may be another's by now, or
+            # lie behind a place that the user has sought.
+            self._be_sure()
+            if self._cursor.departures_from(taken.where) == taken.departures:
+                return taken.batch
+        return None
 
+    async def _take_next(self) -> _Taken | None:
+        batch = await self._consumer.next_batch()
+        if batch is None:
+            return None
+        where = TopicPartition(batch.topic, batch.partition)
+        return _Taken(batch, where, self._cursor.departures_from(where))
+
+    @internal
     def fill(self) -> bool:
         """See `tidelog.Consumer.fill`."""
         self.ask()
         return self._more.get()
 
     @property
+    @internal
     def reads_until(self) -> float:
         """See `tidelog.Consumer.reads_until`."""
         return self._consumer.reads_until
 
+    @internal
     def turn(self) -> None:
         """See `tidelog.Consumer.turn`."""
         self._turns.get()
@@ -204,11 +231,13 @@ class Consumer:
         return self._consumer.skipped
 
     @property
+    @internal
     def cursor(self) -> Cursor:
         """See `tidelog.Consumer.cursor`."""
         return self._cursor
 
     @property
+    @internal
     def has_arrivals(self) -> bool:
         """See `tidelog.Consumer.has_arrivals`."""
         return self._consumer.has_arrivals

@@ -7,9 +7,11 @@ itself, before the loop has noticed anything.
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from tests.clients.fake_node import FakeNode
@@ -124,3 +126,109 @@ def test_a_session_that_lasts_costs_no_record(client: Client, node: FakeNode) ->
             time.sleep(SESSION_S / 10)
             seen.append(next(records).offset)
         assert seen == list(range(len(seen)))
+
+
+def by_next_batch(consumer: Consumer) -> int:
+    batch = consumer.next_batch()
+    assert batch is not None
+    return batch.batch.base_offset
+
+
+@contextlib.contextmanager
+def interrupted() -> Iterator[None]:
+    """Have the main thread interrupted soon, as Ctrl-C does it, again and again until it has left the body."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def take_and_be_interrupted(client: Client, consumer: Consumer) -> None:
+    """Wait for a batch, be interrupted, and let one come: the loop has taken it for who asks the next time."""
+    batches = RECORDS // (RECORDS // 4)
+    assert [by_next_batch(consumer) for _ in range(batches)] == list(range(0, RECORDS, RECORDS // 4))
+    with interrupted():
+        consumer.next_batch()
+    client.producer("t").send(b"more")
+
+
+def awaited(told: Told, what: list[str]) -> bool:
+    deadline = time.monotonic() + WAIT_S
+    while [event for event, _ in told.events] != what and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return [event for event, _ in told.events] == what
+
+
+def test_a_batch_is_not_handed_out_that_came_before_the_session_was_over(client: Client) -> None:
+    told = Told()
+    with client.consumer("t", group=told.group()) as consumer:
+        take_and_be_interrupted(client, consumer)
+        with stopped(client):
+            assert by_next_batch(consumer) == 0, "it begins anew, where the group has committed"
+        assert [what for what, _ in told.events] == ["assigned", "lost", "assigned"]
+
+
+def test_a_batch_of_an_earlier_life_is_not_handed_out_in_a_later_one(client: Client) -> None:
+    told = Told()
+    with client.consumer("t", group=told.group()) as consumer:
+        take_and_be_interrupted(client, consumer)
+        assert awaited(told, ["assigned", "lost", "assigned"])
+        assert by_next_batch(consumer) == 0, "it begins anew, where the group has committed"
+
+
+def test_a_poll_returns_what_it_has_taken_of_a_partition_that_is_given_up_in_the_middle(
+    client: Client, node: FakeNode
+) -> None:
+    coordinator = node.coordinate
+    gives = threading.Event()
+
+    def extend_and_take_away(asked: pb.GroupHeartbeat) -> pb.GroupHeartbeatReply:
+        if not gives.is_set() or asked.leave:
+            return coordinator(asked) or pb.GroupHeartbeatReply(revision=1, generation=1, unchanged=True)
+        return pb.GroupHeartbeatReply(revision=2, generation=2)
+
+    def held_up(content: bytes) -> bytes:
+        if content == b"2" and not gives.is_set():
+            until = time.monotonic() + 1.2 * SESSION_S
+            gives.set()
+            while consumer.assignment() or time.monotonic() < until:
+                time.sleep(0.01)
+        return content
+
+    node.coordinate = extend_and_take_away
+    told = Told()
+    with client.consumer("t", group=told.group(), value_deserializer=held_up) as consumer:
+        records = consumer.poll(5, timeout_s=WAIT_S)
+        assert [what for what, _ in told.events] == ["assigned"], "it is revoked when he asks for more"
+        assert [record.offset for record in records] == [0, 1, 2]
+        assert consumer.poll(5, timeout_s=0.2) == []
+        assert awaited(told, ["assigned", "revoked"])
+
+
+def test_a_poll_does_not_return_what_was_lost_in_the_middle_though_the_session_lasts(
+    client: Client, node: FakeNode
+) -> None:
+    coordinator = node.coordinate
+    node.coordinate = lambda asked: (
+        coordinator(asked) or pb.GroupHeartbeatReply(revision=1, generation=1, unchanged=True)
+    )
+    told, held = Told(), [b"2"]
+
+    def held_up(content: bytes) -> bytes:
+        if content in held:
+            held.remove(content)
+            assert awaited(told, ["assigned", "lost"]), "who asks for nothing for too long gives others what he read"
+        return content
+
+    group = replace(told.group(), session_timeout_s=60.0, poll_timeout_s=0.5)
+    with client.consumer("t", group=group, value_deserializer=held_up) as consumer:
+        assert consumer.poll(5, timeout_s=WAIT_S) == []
+        assert [record.offset for record in consumer.poll(5, timeout_s=WAIT_S)] == [0, 1, 2, 3, 4]

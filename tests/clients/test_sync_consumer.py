@@ -11,7 +11,7 @@ from tests.clients.threaded_node import threaded_fake_node
 
 from tidelog import TopicPartition
 from tidelog.errors import InvalidRequestError, RecordError
-from tidelog.sync import Client
+from tidelog.sync import Client, Consumer
 
 
 @pytest.fixture
@@ -115,6 +115,34 @@ def test_ctrl_c_interrupts_a_waiting_consumer_and_loses_nothing(client: Client) 
         timer.join()
         client.producer("t").send(b"after")
         assert next(consumer).value == b"after"
+
+
+def test_a_batch_that_came_for_an_interrupted_wait_comes_next_unless_the_user_has_sought_another_place(
+    client: Client,
+) -> None:
+    main = threading.get_ident()
+
+    def be_interrupted(consumer: Consumer) -> None:
+        timer = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            consumer.next_batch()
+        timer.join()
+
+    def next_offset(consumer: Consumer) -> int:
+        batch = consumer.next_batch()
+        assert batch is not None
+        return batch.batch.base_offset
+
+    producer = client.producer("t")
+    with client.consumer("t") as consumer:
+        be_interrupted(consumer)
+        producer.send(b"0")
+        assert next_offset(consumer) == 0
+        be_interrupted(consumer)
+        producer.send(b"1")
+        consumer.seek(0, 0)
+        assert [next_offset(consumer) for _ in range(2)] == [0, 1]
 
 
 def test_ctrl_c_in_a_deserializer_loses_no_record(client: Client) -> None:

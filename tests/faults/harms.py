@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from typing import Final
 
 from tests.faults.gateway import Gateway
+from tests.faults.sharer import SESSION_S
 from tests.faults.stage import Stage
+
+BACKLOG_S: Final = 1.5
+"""A member that dawdles is cut off so much later, when more has arrived than it will have handed out by the end of its
+session."""
 
 
 async def kill_owner(stage: Stage) -> None:
@@ -154,6 +161,32 @@ async def flicker(stage: Stage) -> None:
         await stage.hold(0, 1)
         stage.cuttable.heal()
         await stage.hold(0, 0.5)
+
+
+async def cut_off_member(stage: Stage) -> None:
+    """A member that hears nothing hands out what it has until its session is over by its own clock, and not beyond."""
+    far = stage.load.sharing.far
+    assert far is not None, "a member is cut off where one has a place of its own only"
+    began = time.monotonic()
+    far.dawdle()
+    try:
+        for wait_s in (BACKLOG_S, 0.0):
+            if not await stage.comes(lambda: far.held(began)):
+                stage.is_stuck(f"{far.who} was handed nothing, and was not cut off")
+                return
+            await asyncio.sleep(wait_s)
+        held = far.held(began)
+        stage.tell(f"cut {far.who}, a member that has {', '.join(map(str, held))}, off everybody")
+        stage.cuttable.cut_off(stage.cuttable.member)
+        await stage.hold(SESSION_S + 1, SESSION_S + 6)
+        if not await stage.comes(lambda: far.passed_on(held)):
+            stage.is_stuck(f"nobody has taken over {', '.join(map(str, held))} from {far.who}, which was cut off")
+        healed = time.monotonic()
+        stage.cuttable.heal()
+    finally:
+        far.go_on()
+    if not await stage.comes(lambda: far.held(healed)):
+        stage.is_stuck(f"{far.who} was handed nothing after it was cut off and healed")
 
 
 async def squeeze_then_kill_owner(stage: Stage) -> None:

@@ -56,6 +56,7 @@ class Load:
         rng: decides.
         rate: records a second, all producers together.
         identities: who everybody is; None where nobody says who asks.
+        place: what runs a command where a group member lives that can be cut off; None where there is no such place.
 
     Attributes:
         client: what clients of this process share.
@@ -71,11 +72,12 @@ class Load:
         rng: Random,
         rate: float,
         identities: Identities | None = None,
+        place: Sequence[str] | None = None,
     ) -> None:
         self.history = history
         self.world = World(nodes, keys, history, rng, rate)
         self.standing = Standing(self.world)
-        self.sharing = Sharing(self.world, self.world.topics, Random(rng.random()))
+        self.sharing = Sharing(self.world, self.world.topics, Random(rng.random()), place)
         self.client = Client(self.world.addresses, client_id="faults", request_timeout_s=15)
         shown = None if identities is None else identities.operator
         self.operator = Client(self.world.addresses, client_id="operator", request_timeout_s=15, credentials=shown)

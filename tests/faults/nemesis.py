@@ -14,6 +14,7 @@ from typing import Final
 
 from tests.faults.harms import (
     bridge,
+    cut_off_member,
     deafen,
     fill_disk,
     flicker,
@@ -69,6 +70,7 @@ DISK_FAULTS: Final[tuple[Fault, ...]] = (fill_disk,)
 OPERATIONS: Final[tuple[Fault, ...]] = (rebalance, drain, lose_disk, replace_node)
 TOPIC_CHANGES: Final[tuple[Fault, ...]] = (grow_topic, make_topic_again)
 GATEWAY_FAULTS: Final[tuple[Fault, ...]] = (kill_gateway, restart_gateway, pause_gateway)
+MEMBER_CUTS: Final[tuple[Fault, ...]] = (cut_off_member,)
 QUORUM_LOSSES: Final[tuple[Fault, ...]] = (kill_two_of_three, cut_off_two_of_three)
 ROTATIONS: Final[tuple[Fault, ...]] = (renew_certificates, replace_secret, replace_keys)
 CLUSTER_ONLY: Final = frozenset(
@@ -82,6 +84,7 @@ EVERYTHING: Final = (
     *OPERATIONS,
     *TOPIC_CHANGES,
     *GATEWAY_FAULTS,
+    *MEMBER_CUTS,
     *QUORUM_LOSSES,
     *ROTATIONS,
 )
@@ -97,6 +100,8 @@ def menu(stage: Stage) -> list[Fault]:
         possible += NETWORK_FAULTS
         if stage.network.can_squeeze:
             possible += SQUEEZES
+        if stage.load.sharing.far is not None:
+            possible += MEMBER_CUTS
     if stage.gateway is not None:
         possible += GATEWAY_FAULTS
     if len(stage.nodes) == NODES_TO_LOSE_TWO_OF:

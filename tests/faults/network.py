@@ -2,13 +2,14 @@
 
     node i, eth0 10.77.i.2  <-- veth -->  10.77.i.1 (for clients), 10.77.i.254 (the way to other nodes)
 
-The place behind the last node is a gateway's. To nodes it is a client: what keeps clients away keeps it away.
+The place behind the last node is a gateway's, and the one behind that a group member's. To nodes they are clients: what
+keeps clients away keeps them away.
 
 Every cut has one direction and is silent, as a broken switch is: nobody gets an error, packets just go nowhere.
 
 - from node to node: a policy rule of the router, `ip rule add from A to B blackhole`;
-- from a node to the clients: the node's neighbour entry for 10.77.i.1 becomes an address that no card has, and a rule
-  of the router keeps the gateway from it;
+- from a node to the clients: the node's neighbour entry for 10.77.i.1 becomes an address that no card has, and rules
+  of the router keep the gateway and the member from it;
 - from everybody to a node: the router's neighbour entry for 10.77.i.2 becomes one.
 
 What a node sends can also be squeezed through a queue that takes seconds (tbf). Healing drops what is in the queue.
@@ -34,6 +35,7 @@ class Network:
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
         self.gateway = nodes + 1
+        self.member = nodes + 2
         self._rules: set[tuple[int, int]] = set()
         self._deaf: set[int] = set()
         self._mute: set[int] = set()
@@ -42,11 +44,11 @@ class Network:
         """Whether the kernel has what it takes; known once it is built."""
 
     def build(self) -> None:
-        """Make namespaces and links, for the gateway as for nodes."""
+        """Make namespaces and links, for the gateway and the member as for nodes."""
         _run("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/run")
         _run("ip", "link", "set", "lo", "up")
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-        for node in range(1, self.gateway + 1):
+        for node in range(1, self.member + 1):
             _run("ip", "netns", "add", f"n{node}")
             _run("ip", "link", "add", f"to{node}", "type", "veth", "peer", "name", "eth0", "netns", f"n{node}")
             _run("ip", "address", "add", f"10.77.{node}.1/24", "dev", f"to{node}")
@@ -66,7 +68,7 @@ class Network:
 
     @staticmethod
     def address(node: int) -> str:
-        """Return the address of a node, or the gateway."""
+        """Return the address of a node, the gateway or the member."""
         return f"10.77.{node}.2"
 
     @staticmethod
@@ -95,7 +97,9 @@ class Network:
     def cut_replies(self, node: int) -> None:
         """Let nothing from a node reach clients any more; what they send still reaches it."""
         self._mute.add(node)
-        self.cut(node, self.gateway)
+        for client in (self.gateway, self.member):
+            if client != node:
+                self.cut(node, client)
         self._misdirect(("-n", f"n{node}"), f"10.77.{node}.1", "eth0")
 
     def isolate(self, node: int) -> None:
@@ -111,7 +115,7 @@ class Network:
         self._squeezed.add(node)
 
     def cut_off(self, node: int) -> None:
-        """Cut a node off everybody, nodes and clients, in both directions."""
+        """Cut a node, or the member, off everybody, nodes and clients, in both directions."""
         self.cut_to(node)
         self.cut_from(node)
 

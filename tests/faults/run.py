@@ -93,7 +93,10 @@ class Run:
         self.nodes = make_nodes(plan.nodes, base, network, None if skipped else 96 + int(plan.seconds), protection)
         self.gateway = Gateway(self.nodes, base, network, protection)
         identities = None if protection is None else protection.identities
-        self.load = Load(self.nodes, self.gateway, keys, self.history, Random(rng.random()), plan.rate, identities)
+        place = None if network is None else network.command(network.member)
+        self.load = Load(
+            self.nodes, self.gateway, keys, self.history, Random(rng.random()), plan.rate, identities, place
+        )
         self.stage = Stage(self.nodes, self.gateway, self.load, network, Random(rng.random()), self.tell, plan.only)
         self.stage.protection = protection
 

@@ -33,6 +33,9 @@ STAY_S: Final = (4.0, 12.0)
 """How long a member stays before it leaves and comes back."""
 AWAY_S: Final = (0.1, 1.5)
 POLLED: Final = 200
+DAWDLE_S: Final = 0.2
+"""Who dawdles waits so long before it asks for more, and is handed `DAWDLE_POLLED` records at most."""
+DAWDLE_POLLED: Final = 5
 READS: Final[tuple[Reads, ...]] = ("batches", "records", "poll")
 COMMITS: Final[tuple[CommitWhen, ...]] = ("auto", "processed", "manual")
 LEAVES: Final[tuple[Leaves, ...]] = ("closes", "idles", "aborts")
@@ -101,6 +104,7 @@ class Sharer:
         stays: whether it is to stay now, and leave no more.
         rng: decides.
         instance_id: of one that is a static member.
+        dawdles: whether it is to take little at a time now.
     """
 
     who: str
@@ -112,6 +116,7 @@ class Sharer:
     stays: Callable[[], bool]
     rng: Random
     instance_id: str | None = None
+    dawdles: Callable[[], bool] = lambda: False
 
     async def run(self, first_life: int) -> None:
         """Join, leave and join again, until cancelled."""
@@ -163,6 +168,8 @@ class Sharer:
                     self.notes.hand(self.who, Key(*each.where), each.first, each.numbers, at=at)
                 if how.commits == "manual" and given:
                     await self._commit(consumer)  # of the other two only those who ask where the group stands hear
+                if self.dawdles():
+                    await asyncio.sleep(DAWDLE_S)
 
     async def _commit(self, consumer: Consumer) -> None:
         try:
@@ -185,7 +192,7 @@ class Sharer:
                 yield [_of_record(record)]
         else:
             while not consumer.closed:
-                records = await consumer.poll(POLLED, 0.5)
+                records = await consumer.poll(DAWDLE_POLLED if self.dawdles() else POLLED, 0.5)
                 yield [_of_record(record) for record in records]
 
     def _consumer(self, how: Life) -> Consumer:

@@ -4,7 +4,8 @@
 
 What it sees it writes as lines of JSON, each before it goes on, so that nothing of what it was handed is missing when
 it is killed: whoever reads has read to the end of the pipe by then. It lives by its monotonic clock, which is the
-machine's. A line on its input says that it is to stay; the end of its input, that it is to leave.
+machine's. A line on its input says that it is to stay, or to stay and dawdle, or to go on as before; the end of its
+input, that it is to leave.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ import os
 import sys
 from collections.abc import Sequence
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from tests.faults.history import Key
 from tests.faults.sharer import Notes, Sharer
 
 from tidelog import Client
 from tidelog.errors import TidelogError
+
+Word = Literal["stay", "dawdle", "go on"]
 
 STDOUT: Final = 1
 _KEY_AT: Final = {"begin": 1, "hand": 1, "end": 1, "committed": 0}
@@ -78,12 +81,27 @@ def replay(line: bytes, notes: Notes) -> tuple[str, str] | None:
 async def _run(who: str, group: str, topics: Sequence[str], first_life: int, addresses: Sequence[str]) -> None:
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    lines, staying = Lines(), asyncio.Event()
+    lines, staying, dawdling = Lines(), asyncio.Event(), asyncio.Event()
     client = Client(addresses, client_id=who, request_timeout_s=15)
-    sharer = Sharer(who, topics, group, client, lines, lines.complain, staying.is_set, Random(first_life))
+    sharer = Sharer(
+        who,
+        topics,
+        group,
+        client,
+        lines,
+        lines.complain,
+        stays=lambda: staying.is_set() or dawdling.is_set(),
+        rng=Random(first_life),
+        dawdles=dawdling.is_set,
+    )
     living = asyncio.create_task(sharer.run(first_life))
-    while await reader.readline():
-        staying.set()
+    while word := (await reader.readline()).decode().strip():
+        if word == "stay":
+            staying.set()
+        elif word == "dawdle":
+            dawdling.set()
+        else:
+            dawdling.clear()
     living.cancel()
     await asyncio.gather(living, return_exceptions=True)
     await client.abort()

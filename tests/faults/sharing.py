@@ -1,29 +1,25 @@
 """A group whose members share topics, while nodes fail under them and they themselves come, go, idle, stop and die.
 
 Three members live in this process, one of them a static one that comes back under its instance; a fourth has a process
-of its own, which is stopped for longer than its session lasts, killed, and started again. Somebody keeps asking where
-the group stands. What they see is judged in `tenures.py`.
+of its own, which is stopped for longer than its session lasts, killed, and started again. Where networks may be cut a
+fifth lives in a place of its own, see `far_member.py`. Somebody keeps asking where the group stands. What they see is
+judged in `tenures.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import sys
 import time
-from asyncio.subprocess import PIPE
 from collections.abc import Coroutine, Mapping, Sequence
-from pathlib import Path
 from random import Random
 from signal import SIGCONT, SIGSTOP
 from typing import Any, Final
 
-from tests.faults import tied
+from tests.faults.far_member import FarMember
 from tests.faults.history import Key
+from tests.faults.member_process import MemberProcess
 from tests.faults.reading import PAUSE_S
 from tests.faults.sharer import SESSION_S, STAY_S, Sharer
-from tests.faults.sharer_process import replay
 from tests.faults.tenures import Tenures
 from tests.faults.world import World
 
@@ -36,10 +32,8 @@ IN_PROCESS: Final = 3
 STATIC: Final = 2
 """The number of the member that has an instance id."""
 STOPPED_S: Final = (SESSION_S + 1, SESSION_S + 3)
+MEMBERS_MAX: Final = IN_PROCESS + 2
 ASK_TIMEOUT_S: Final = 30.0
-LEAVE_S: Final = 30.0
-LINE_BYTES_MAX: Final = 16 * 1024 * 1024
-ROOT: Final = Path(__file__).parents[2]
 
 
 class Sharing:
@@ -49,9 +43,13 @@ class Sharing:
         world: the run's.
         topics: what may be shared; the first ones of them are.
         rng: decides.
+        place: what runs a command in the place of a member that can be cut off; None where there is no such place.
+
+    Attributes:
+        far: the member that lives there; None where there is no place, or too few partitions for one more member.
     """
 
-    def __init__(self, world: World, topics: Sequence[str], rng: Random) -> None:
+    def __init__(self, world: World, topics: Sequence[str], rng: Random, place: Sequence[str] | None = None) -> None:
         self.world = world
         self.topics = topics[:TOPICS_MAX]
         self.tenures = Tenures(GROUP, world.history)
@@ -60,12 +58,16 @@ class Sharing:
             Client(world.addresses, client_id=f"sharer-{number}", request_timeout_s=15) for number in range(IN_PROCESS)
         ]
         self._asker = Client(world.addresses, client_id="sharers-asker", request_timeout_s=15)
-        self._alone: asyncio.subprocess.Process | None = None
+        self._alone: MemberProcess | None = None
+        self.far: FarMember | None = None
+        if place is not None and sum(len(world.partitions_of(topic)) for topic in self.topics) >= MEMBERS_MAX:
+            self.far = FarMember(world, self.tenures, self.topics, place)
 
     def lives(self) -> list[Coroutine[Any, Any, None]]:
         """Return what is to run until it is cancelled; each fails only with what a member must not meet."""
         lives = [self._sharer(number, client).run(number) for number, client in enumerate(self._clients)]
-        return [*lives, self._run_alone(), self._ask()]
+        far = [] if self.far is None else [self.far.life()]
+        return [*lives, self._run_alone(), *far, self._ask()]
 
     def late(self, ends: Mapping[Key, int], subscriber: str) -> list[str]:
         """Return what nobody was handed yet of what a subscriber of everything was."""
@@ -86,9 +88,9 @@ class Sharing:
 
     async def stop(self) -> None:
         """End what is left of the members, and their clients."""
-        if self._alone is not None and self._alone.returncode is None:
-            self._alone.kill()
-            await self._alone.wait()
+        for process in (self._alone, self.far):
+            if process is not None:
+                await process.kill()
         for client in [*self._clients, self._asker]:
             await client.abort()
 
@@ -132,65 +134,26 @@ class Sharing:
         """Have a member live in a process that is stopped and killed; it stays when all is quiet, and then leaves."""
         number = 0
         while True:
-            who = f"sharer-alone-{number}"
-            process = await self._spawn(who, number)
-            listening = asyncio.create_task(self._listen(process))
+            self._alone = alone = MemberProcess(self.world, self.tenures, self.topics, f"sharer-alone-{number}", number)
+            await alone.start()
             try:
-                if await self._torment(who, process):
+                if await self._torment(alone):
                     continue
-                assert process.stdin is not None
-                process.stdin.write(b"stay\n")
-                await asyncio.shield(listening)
-                raise RuntimeError(f"{who} ended by itself with {await process.wait()}")
+                alone.say("stay")
+                await alone.ended()
             finally:
-                await self._end_alone(process, listening)
-                self.tenures.die(who, at=time.monotonic())
+                await alone.end()
                 number += 1
 
-    async def _spawn(self, who: str, number: int) -> asyncio.subprocess.Process:
-        tying = [sys.executable, "-S", tied.__file__, str(os.getpid())]
-        command = [sys.executable, "-m", "tests.faults.sharer_process", who, GROUP, ",".join(self.topics), str(number)]
-        self._alone = await asyncio.create_subprocess_exec(
-            *tying,
-            *command,
-            *self.world.addresses,
-            stdin=PIPE,
-            stdout=PIPE,
-            cwd=ROOT,
-            limit=LINE_BYTES_MAX,
-        )
-        return self._alone
-
-    async def _torment(self, who: str, process: asyncio.subprocess.Process) -> bool:
+    async def _torment(self, alone: MemberProcess) -> bool:
         """Stop the process once; return whether it is to be killed now, False when it is to stay."""
         await self.world.idle(self._rng.uniform(*STAY_S))
         if self.world.quiet:
             return False
         since = time.monotonic()
-        process.send_signal(SIGSTOP)
+        alone.signal(SIGSTOP)
         await asyncio.sleep(self._rng.uniform(*STOPPED_S))
-        self.tenures.stop(who, since=since, until=time.monotonic())
-        process.send_signal(SIGCONT)
+        self.tenures.stop(alone.who, since=since, until=time.monotonic())
+        alone.signal(SIGCONT)
         await self.world.idle(self._rng.uniform(*STAY_S))
         return not self.world.quiet
-
-    async def _end_alone(self, process: asyncio.subprocess.Process, listening: asyncio.Task[None]) -> None:
-        """Kill the process, or when all is quiet let it leave; note everything that it has written."""
-        assert process.stdin is not None
-        with contextlib.suppress(TimeoutError, ProcessLookupError):
-            if self.world.quiet:
-                process.send_signal(SIGCONT)
-                process.stdin.close()
-                async with asyncio.timeout(LEAVE_S):
-                    await process.wait()
-        if process.returncode is None:
-            process.kill()
-        await listening
-        await process.wait()
-
-    async def _listen(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None
-        while (line := await process.stdout.readline()).endswith(b"\n"):
-            complaint = replay(line, self.tenures)
-            if complaint is not None:
-                self.world.history.complain("sharer", *complaint)

@@ -89,6 +89,15 @@ class Stage:
         """Let a fault last."""
         await asyncio.sleep(self.rng.uniform(least_s, most_s))
 
+    async def comes(self, sign: Callable[[], object]) -> bool:
+        """Wait until something is so, and return whether it came to be in time."""
+        deadline = time.monotonic() + RECOVERY_S
+        while not sign():
+            if time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(LOOK_S)
+        return True
+
     async def insist(self, ask: Callable[[], Awaitable[object]]) -> bool:
         """Ask until it is done, and return whether it was; note it when that takes too long."""
         deadline = time.monotonic() + RECOVERY_S

@@ -162,6 +162,10 @@ class Tenures:
         """How many tenures there were."""
         return self._count
 
+    def newest(self) -> dict[Key, Tenure]:
+        """Return of each partition the tenure that began last."""
+        return {key: max(tenures, key=lambda each: each.began_at) for key, tenures in self.by_key.items() if tenures}
+
     def position(self, key: Key) -> int:
         """Return how far the group is known to have committed."""
         return max((each.offset for each in self._acked[key]), default=0)

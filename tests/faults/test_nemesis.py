@@ -16,7 +16,9 @@ from tests.faults.load import Load
 from tests.faults.nemesis import (
     CLUSTER_ONLY,
     DISK_FAULTS,
+    FAULTS,
     GATEWAY_FAULTS,
+    MEMBER_CUTS,
     NETWORK_FAULTS,
     OPERATIONS,
     PROCESS_FAULTS,
@@ -27,6 +29,7 @@ from tests.faults.nemesis import (
 )
 from tests.faults.network import Network
 from tests.faults.nodes import make_nodes
+from tests.faults.sharing import MEMBERS_MAX
 from tests.faults.stage import Stage
 
 KEYS = [Key("t", 0), Key("t", 1)]
@@ -49,6 +52,15 @@ async def test_what_cannot_be_done_is_not_on_the_menu(tmp_path: Path) -> None:
     assert set(SQUEEZES) <= set(menu(stage(tmp_path, 3, network=squeezing)))
     assert not set(menu(stage(tmp_path, 1, network=Network(1)))) & {*CLUSTER_ONLY, *DISK_FAULTS}
     assert [fault.__name__ for fault in menu(stage(tmp_path, 3, only=["kill_all"]))] == ["kill_all"]
+
+
+async def test_a_member_is_cut_off_where_one_has_a_place_of_its_own(tmp_path: Path) -> None:
+    made = stage(tmp_path, 3, network=Network(3))
+    assert not set(menu(made)) & set(MEMBER_CUTS)
+    keys = [Key("t", number) for number in range(MEMBERS_MAX)]
+    made.load = Load(made.nodes, made.gateway, keys, History(), Random(0), 1, place=())
+    assert set(MEMBER_CUTS) <= set(menu(made))
+    assert FAULTS["cut_off_member"] in MEMBER_CUTS
 
 
 async def plan(path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:

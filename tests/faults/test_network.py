@@ -37,10 +37,10 @@ def socket_in(network: Network, node: int) -> socket.socket:
 
 
 class Places:
-    """A socket everywhere: 0 is the clients', the last one the gateway's, the others are nodes'."""
+    """A socket everywhere: 0 is the clients', the last two are the gateway's and the member's, the others nodes'."""
 
     def __init__(self, network: Network) -> None:
-        self.sockets = {node: socket_in(network, node) for node in range(1, network.gateway + 1)}
+        self.sockets = {node: socket_in(network, node) for node in range(1, network.member + 1)}
         self.sockets[CLIENT] = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.sockets[CLIENT].bind(("0.0.0.0", PORT))
         for opened in self.sockets.values():
@@ -78,15 +78,16 @@ def inside() -> None:
     network.build()
     places = Places(network)
     places.meet()
-    everything = {(a, b) for a in range(5) for b in range(5) if a != b}
+    everything = {(a, b) for a in range(6) for b in range(6) if a != b}
     assert places.pairs() == everything
     cuts: list[tuple[Callable[[], None], set[tuple[int, int]]]] = [
         (partial(network.cut, 1, 2), {(1, 2)}),
         (partial(network.isolate, 3), {(1, 3), (2, 3), (3, 1), (3, 2)}),
-        (partial(network.cut_to, 2), {(0, 2), (1, 2), (3, 2), (4, 2)}),
-        (partial(network.cut_from, 2), {(2, 0), (2, 1), (2, 3), (2, 4)}),
-        (partial(network.cut_replies, 1), {(1, 0), (1, 4)}),
+        (partial(network.cut_to, 2), {(0, 2), (1, 2), (3, 2), (4, 2), (5, 2)}),
+        (partial(network.cut_from, 2), {(2, 0), (2, 1), (2, 3), (2, 4), (2, 5)}),
+        (partial(network.cut_replies, 1), {(1, 0), (1, 4), (1, 5)}),
         (partial(network.cut_off, 3), {pair for pair in everything if 3 in pair}),
+        (partial(network.cut_off, network.member), {pair for pair in everything if network.member in pair}),
     ]
     for cut, missing in cuts:
         cut()

@@ -28,6 +28,7 @@ ROW: Final = (
     "grow_topic",
     "kill_gateway",
     "make_topic_again",
+    "cut_off_member",
 )
 
 
