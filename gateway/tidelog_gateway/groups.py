@@ -79,6 +79,9 @@ class LagView(BaseModel):
     lag: int
     commit_timestamp_ms: int | None
     note: Annotated[str | None, Field(description="What was committed with the position; null without one.")]
+    epoch: Annotated[
+        int | None, Field(description="Of the record in front of next_offset; null where who committed has not told.")
+    ]
 
 
 class LagsView(BaseModel):
@@ -208,6 +211,7 @@ def _lags(group: str, rows: Iterable[Lag]) -> dict[str, Any]:
             "lag": row.lag,
             "commit_timestamp_ms": None if row.commit_timestamp_us is None else row.commit_timestamp_us // 1000,
             "note": row.note,
+            "epoch": row.epoch,
         }
         for row in rows
     ]

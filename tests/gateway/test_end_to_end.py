@@ -92,6 +92,7 @@ async def test_a_position_is_read_back_alike_everywhere(
         "next_offset": 2,
         "note": note,
         "commit_timestamp_ms": held.commit_timestamp_us // 1000,
+        "epoch": held.epoch,
     }
     assert (await http.get(f"/v1/groups/{group}/offsets")).json()["offsets"] == [told]
     unread, row = (await http.get(f"/v1/groups/{group}/lag")).json()["partitions"]
