@@ -219,59 +219,105 @@ async def until_quiet(nodes: Nodes) -> None:
         pass
 
 
-async def measure_leaving(stand: Stand, rounds: int) -> None:
-    quiet: list[float] = []
-    used: list[float] = []
-    leaving: list[float] = []
-    took: list[float] = []
-    moved = others = 0
+@dataclass(slots=True)
+class Left:
+    """What became of members leaving, one entry a round. Times in s, ages in ms, processors busy in processors."""
+
+    took: list[float] = field(default_factory=list[float])
+    quiet: list[float] = field(default_factory=list[float])
+    leaving: list[float] = field(default_factory=list[float])
+    used: list[float] = field(default_factory=list[float])
+    theirs: int = 0
+    """Partitions of those that left, all rounds together."""
+    moved: int = 0
+    """Those of them that others were given."""
+    others: int = 0
+    """Partitions of those that stayed that were given or taken away."""
+
+    def show(self) -> None:
+        """Print it."""
+        row("a member leaves: until others have its partitions, s (median, most)", _two(self.took, 2))
+        row("its partitions that moved, all rounds together", f"{self.moved}")
+        row("partitions of others that moved or were taken away", f"{self.others}")
+        row("processors busy, nothing going on (median, most)", _two(self.used, 2))
+        row("oldest record handed out, nothing going on, ms (median, most)", _two(self.quiet, 0))
+        row("oldest record handed out to who keeps his, one leaves, ms", _two(self.leaving, 0))
+
+
+async def measure_leaving(stand: Stand, rounds: int, look_s: float) -> Left:
+    """Let one member after the other leave and join again; look for `look_s` each before and after it leaves."""
+    left = Left()
     for number in range(rounds):
         leaver = stand.members[number % len(stand.members)]
         stay = [member for member in stand.members if member is not leaver]
         probed = stay[:: max(1, len(stay) // PROBED)][:PROBED]
         theirs = set(leaver.held)
+        left.theirs += len(theirs)
         await until_quiet(stand.nodes)
         async with Publishing(stand.producer, probes(probed), LEAVE_RATE):
             await asyncio.sleep(1)
             since = time.monotonic()
-            used.append(await busy(stand.nodes, LOOK_S))
+            left.used.append(await busy(stand.nodes, look_s))
             began = time.monotonic()
-            quiet.append(oldest_ms(probed, since, began))
+            left.quiet.append(oldest_ms(probed, since, began))
             await leaver.leave()
-            took.append(await stand.settled(stay) - began)
-            await asyncio.sleep(max(0.0, LOOK_S - (time.monotonic() - began)))
+            left.took.append(await stand.settled(stay) - began)
+            await asyncio.sleep(max(0.0, look_s - (time.monotonic() - began)))
             keeping = [
                 member
                 for member in probed
                 if not any(at >= began and what != "assigned" for at, what, _ in member.told)
             ]
-            leaving.append(oldest_ms(keeping, began, began + LOOK_S))
+            left.leaving.append(oldest_ms(keeping, began, began + look_s))
         for member in stay:
             for at, what, partitions in member.told:
-                moved += len(partitions & theirs) if at >= began and what == "assigned" else 0
-                others += len(partitions - theirs) if at >= began else 0
+                left.moved += len(partitions & theirs) if at >= began and what == "assigned" else 0
+                left.others += len(partitions - theirs) if at >= began else 0
         stand.join(leaver)
         await stand.settled(stand.members)
-    row("a member leaves: until others have its partitions, s (median, most)", _two(took, 2))
-    row("its partitions that moved, all rounds together", f"{moved}")
-    row("partitions of others that moved or were taken away", f"{others}")
-    row("processors busy, nothing going on (median, most)", _two(used, 2))
-    row("oldest record handed out, nothing going on, ms (median, most)", _two(quiet, 0))
-    row("oldest record handed out to who keeps his, one leaves, ms", _two(leaving, 0))
+    return left
 
 
 def _two(values: Sequence[float], digits: int) -> str:
     return f"{statistics.median(values):.{digits}f}, {max(values):.{digits}f}" if values else "-"
 
 
-async def measure_killing(stand: Stand) -> None:
+@dataclass(slots=True)
+class Killed:
+    """What became of the members when their coordinator was killed. Times in s after that."""
+
+    members: int
+    used: float
+    handed: list[float]
+    """Until each that goes on was handed a record that was sent after that."""
+    proven: list[float]
+    """Until each that goes on has committed such a record."""
+    lost: int
+    changed: int
+    again: int
+    """Records that were handed out although they had been committed."""
+    failed: int
+
+    def show(self) -> None:
+        """Print it."""
+        row("processors busy before the coordinator is killed", f"{self.used:.2f}")
+        row("the coordinator is killed: members that go on", f"{len(self.proven)} of {self.members}")
+        row("until a member is handed what was sent after it, s (median, most)", _two(self.handed, 2))
+        row("until a member has committed what was sent after it, s (median, most)", _two(self.proven, 2))
+        row("members that lost what they read; changes of what is read", f"{self.lost}; {self.changed}")
+        row("committed and handed out again, records", f"{self.again}")
+        row("commits that failed, all in all", f"{self.failed}")
+
+
+async def measure_killing(stand: Stand, look_s: float) -> Killed:
+    """Kill the node that coordinates, and wait until all members have gone on, or `WAIT_S`."""
     coordinator = (await stand.client.groups.describe(GROUP)).coordinator
     assert coordinator is not None
     again = sum(member.again for member in stand.members)
     probed = probes(stand.members)
     await until_quiet(stand.nodes)
     async with Publishing(stand.producer, probed, BEFORE_RATE):
-        used = await busy(stand.nodes, 4)
+        used = await busy(stand.nodes, look_s)
     async with Publishing(stand.producer, probed, KILL_RATE):
         began = time.monotonic()
         stand.moments.append(began)
@@ -279,21 +325,24 @@ async def measure_killing(stand: Stand) -> None:
         deadline = began + WAIT_S
         while any(began not in member.proven_at for member in stand.members) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(COMMITS_SHOW_S)
-        await asyncio.sleep(2)
-    times = [member.proven_at[began] - began for member in stand.members if began in member.proven_at]
-    row("processors busy before the coordinator is killed", f"{used:.2f}")
-    row("the coordinator is killed: members that go on", f"{len(times)} of {len(stand.members)}")
-    handed = [member.handed_at[began] - began for member in stand.members if began in member.handed_at]
-    row("until a member is handed what was sent after it, s (median, most)", _two(handed, 2))
-    row("until a member has committed what was sent after it, s (median, most)", _two(times, 2))
-    lost = sum(at >= began and what == "lost" for member in stand.members for at, what, _ in member.told)
-    changed = sum(at >= began for member in stand.members for at, _, _ in member.told)
-    row("members that lost what they read; changes of what is read", f"{lost}; {changed}")
-    row("committed and handed out again, records", f"{sum(m.again for m in stand.members) - again}")
-    row("commits that failed, all in all", f"{sum(member.complaints for member in stand.members)}")
+        await asyncio.sleep(look_s / 2)  # what is handed out again comes soon after
+    told = [what for member in stand.members for at, what, _ in member.told if at >= began]
+    return Killed(
+        members=len(stand.members),
+        used=used,
+        handed=[member.handed_at[began] - began for member in stand.members if began in member.handed_at],
+        proven=[member.proven_at[began] - began for member in stand.members if began in member.proven_at],
+        lost=told.count("lost"),
+        changed=len(told),
+        again=sum(member.again for member in stand.members) - again,
+        failed=sum(member.complaints for member in stand.members),
+    )
 
 
-async def measure(members: int, clients: int, partitions: int, rounds: int) -> None:
+async def measure(
+    members: int, clients: int, partitions: int, rounds: int, *, look_s: float = LOOK_S
+) -> tuple[Left, Killed]:
+    """Measure all of it, print it as it comes, and return it."""
     async with own_cluster(NODES, None) as nodes:
         client = Client(nodes.bootstrap, request_timeout_s=60)
         used = [Client(nodes.bootstrap, client_id=f"measured-{number}") for number in range(clients)]
@@ -311,12 +360,15 @@ async def measure(members: int, clients: int, partitions: int, rounds: int) -> N
                 f"{took:.2f}",
             )
             row("processor time that took in their process, s", f"{time.process_time() - began_cpu:.2f}")
-            await measure_leaving(stand, rounds)
-            await measure_killing(stand)
+            left = await measure_leaving(stand, rounds, look_s)
+            left.show()
+            killed = await measure_killing(stand, look_s)
+            killed.show()
             for member in all_members:
                 if member.consumer is not None:
                     await member.consumer.abort()
             await asyncio.gather(*stand.reading, return_exceptions=True)
+            return left, killed
         finally:
             for each in [*used, client]:
                 await each.abort()

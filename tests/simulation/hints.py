@@ -17,6 +17,7 @@ from typing import Final
 SEEDS: Final = 80
 WALKS: Final = 300
 WHOLE_SEEDS: Final = 60
+GROUPS_SEEDS: Final = 400
 _FILE: Final = Path(__file__).with_name("hints.json")
 
 
@@ -24,7 +25,7 @@ def hint(room: str, name: str) -> tuple[str, int] | None:
     """Return a way ("seed", "walk") and a number; None: nobody has looked.
 
     Args:
-        room: "core" or "whole".
+        room: "core", "whole" or "groups".
         name: of the mutant.
     """
     way, _, number = json.loads(_FILE.read_text()).get(room, {}).get(name, "").partition(" ")
@@ -33,26 +34,29 @@ def hint(room: str, name: str) -> tuple[str, int] | None:
 
 def _found(job: tuple[str, str]) -> tuple[str, str, str]:
     from tests.simulation import kill  # noqa: PLC0415 - they ask for hints themselves
+    from tests.simulation.groups import mutants as groups  # noqa: PLC0415
     from tests.simulation.whole import kill as whole  # noqa: PLC0415
 
     room, name = job
-    look: Callable[[], str] = (
-        partial(kill.notice, name, seeds=SEEDS, walks=WALKS)
-        if room == "core"
-        else partial(whole.notice, name, WHOLE_SEEDS)
-    )
-    return room, name, look().partition(":")[0]
+    looks: dict[str, Callable[[], str]] = {
+        "core": partial(kill.notice, name, seeds=SEEDS, walks=WALKS),
+        "whole": partial(whole.notice, name, WHOLE_SEEDS),
+        "groups": partial(groups.notice, name, GROUPS_SEEDS),
+    }
+    return room, name, looks[room]().partition(":")[0]
 
 
 def main() -> int:
     """Look where each mutant is noticed, and write it down; the exit code says whether one never was."""
     from tests.simulation import mutants  # noqa: PLC0415
+    from tests.simulation.groups import mutants as groups  # noqa: PLC0415
     from tests.simulation.whole import mutants as whole  # noqa: PLC0415
     from tests.simulation.whole.run import with_ordered_sets  # noqa: PLC0415
 
     with_ordered_sets(__spec__.name)
-    jobs = [("core", name) for name in mutants.MUTANTS] + [("whole", name) for name in whole.MUTANTS]
-    found: dict[str, dict[str, str]] = {"core": {}, "whole": {}}
+    rooms = {"core": list(mutants.MUTANTS), "whole": list(whole.MUTANTS), "groups": list(groups.MUTANTS)}
+    jobs = [(room, name) for room, names in rooms.items() for name in names]
+    found: dict[str, dict[str, str]] = {room: {} for room in rooms}
     with get_context("fork").Pool(os.cpu_count() or 1) as pool:
         for room, name, at in pool.imap_unordered(_found, jobs, chunksize=1):
             print(f"{room}: {name}: {at or 'never'}", flush=True)

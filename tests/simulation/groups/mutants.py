@@ -1,13 +1,19 @@
-"""Ways to get groups wrong: each breaks one thing in the shipped group, its sessions, or the shipped member."""
+"""Ways to get groups wrong: each breaks one thing in the shipped group, its sessions, its positions, or its member."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
+from typing import Any
 from unittest.mock import patch
+
+from tests.simulation.groups.world import World
+from tests.simulation.hints import hint
+from tests.simulation.truth import ViolationError
 
 from tidelog.group_membership import Change, Membership, Place
 from tidelog_broker.core.groups.membership import ConsumerGroup, Told
+from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey
 from tidelog_broker.groups.sessions import Sessions, Who
 from tidelog_proto import broker_pb2 as pb
 
@@ -20,6 +26,7 @@ _report, _answered, _restart, _told = (
     ConsumerGroup.told,
 )
 _check_commit, _next_record = ConsumerGroup.check_commit, ConsumerGroup.next_record
+_prepare, _apply = GroupOffsets.prepare, GroupOffsets.apply
 
 
 def _grants_what_is_held(self: ConsumerGroup) -> None:
@@ -67,6 +74,11 @@ def _checks_members_only(self: ConsumerGroup, member_id: str, generation: int, k
         _check_commit(self, member_id, generation, key)
 
 
+def _checks_no_generation(self: ConsumerGroup, member_id: str, generation: int, key: Place) -> None:
+    del generation
+    _check_commit(self, member_id, 1 << 60, key)
+
+
 def _forgets_members(self: ConsumerGroup, record: pb.GroupRecord | None) -> None:
     _restart(self, record)
     self._members = {}
@@ -82,6 +94,49 @@ def _is_silent_at_once(self: Sessions, now: float) -> list[Who]:
     found = [who for who, deadline in self._deadlines.items() if deadline <= now + 1.0]
     self.forget(found)
     return found
+
+
+def _is_never_silent(self: Sessions, now: float) -> list[Who]:
+    del self, now
+    return []
+
+
+def _goes_back(self: GroupOffsets, key: OffsetKey, **commit: Any) -> pb.OffsetRecord | None:
+    commit["reset"] = True
+    return _prepare(self, key, **commit)
+
+
+def _knows_only_what_is_durable(self: GroupOffsets, key: OffsetKey, **commit: Any) -> pb.OffsetRecord | None:
+    self._pending.pop(key, None)
+    return _prepare(self, key, **commit)
+
+
+def _answers_what_is_overtaken_at_once(
+    self: GroupOffsets, key: OffsetKey, *, next_offset: int, **commit: Any
+) -> pb.OffsetRecord | None:
+    pending = self._pending.get(key)
+    if pending is not None and next_offset <= pending.next_offset:
+        return None
+    return _prepare(self, key, next_offset=next_offset, **commit)
+
+
+def _takes_only_its_own(self: GroupOffsets, record: pb.OffsetRecord) -> None:
+    if OffsetKey(record.group, record.topic_id, record.partition) in self._pending:
+        _apply(self, record)
+
+
+def _takes_the_last(self: GroupOffsets, record: pb.OffsetRecord) -> None:
+    standing = self.get(OffsetKey(record.group, record.topic_id, record.partition))
+    if standing is not None and standing.revision >= record.revision:
+        standing.CopyFrom(record)
+    else:
+        _apply(self, record)
+
+
+def _takes_the_first(self: GroupOffsets, record: pb.OffsetRecord) -> None:
+    standing = self.get(OffsetKey(record.group, record.topic_id, record.partition))
+    if standing is None:
+        _apply(self, record)
 
 
 def _begins_with_anything(self: Membership, places: Iterable[Place], *, now: float) -> frozenset[Place]:
@@ -126,12 +181,37 @@ MUTANTS: dict[str, Mutant] = {
     "members are told their target": lambda: patch.object(ConsumerGroup, "told", _tells_the_target),
     "anybody commits": lambda: patch.object(ConsumerGroup, "check_commit", _checks_no_commit),
     "a member commits for any partition": lambda: patch.object(ConsumerGroup, "check_commit", _checks_members_only),
+    "a member commits by an earlier generation": lambda: patch.object(
+        ConsumerGroup, "check_commit", _checks_no_generation
+    ),
     "a coordinator begins without members": lambda: patch.object(ConsumerGroup, "restart", _forgets_members),
     "what could not be written holds": lambda: patch.object(ConsumerGroup, "restart", _goes_on_with_what_was_decided),
     "members expire early": lambda: patch.object(Sessions, "expired", _is_silent_at_once),
+    "members never expire": lambda: patch.object(Sessions, "expired", _is_never_silent),
+    "positions go back": lambda: patch.object(GroupOffsets, "prepare", _goes_back),
+    "a commit on its way does not count": lambda: patch.object(GroupOffsets, "prepare", _knows_only_what_is_durable),
+    "an overtaken commit is answered before it is durable": lambda: patch.object(
+        GroupOffsets, "prepare", _answers_what_is_overtaken_at_once
+    ),
+    "positions of an earlier owner are not loaded": lambda: patch.object(GroupOffsets, "apply", _takes_only_its_own),
+    "the position that was read last stands": lambda: patch.object(GroupOffsets, "apply", _takes_the_last),
+    "the position that was read first stands": lambda: patch.object(GroupOffsets, "apply", _takes_the_first),
     "a member begins with what is not its own": lambda: patch.object(Membership, "begin", _begins_with_anything),
     "a session counts from the answer": lambda: patch.object(Membership, "answered", _counts_from_the_answer),
     "a member says that it gave up what it reads": lambda: patch.object(Membership, "answered", _gives_up_at_once),
     "an old answer is carried out": lambda: patch.object(Membership, "answered", _takes_old_answers),
     "the generation does not grow": lambda: patch.object(ConsumerGroup, "next_record", _keeps_the_generation),
 }
+
+
+def notice(name: str, seeds: int) -> str:
+    """Run a mutant until a seed of the world of groups notices it, and say which and by what; empty when none does."""
+    told = hint("groups", name)
+    first = () if told is None else (told[1],)
+    with MUTANTS[name]():
+        for seed in (*first, *range(seeds)):
+            try:
+                World(seed).run()
+            except ViolationError as error:
+                return f"seed {seed}: {error.invariant}"
+    return ""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.simulation.groups.mutants import MUTANTS
+from tests.simulation.groups.mutants import MUTANTS, notice
 from tests.simulation.groups.world import World
-from tests.simulation.truth import ViolationError
 
 SEEDS = 60
 MUTANT_SEEDS = 400
@@ -27,10 +26,4 @@ def test_a_seed_is_the_same_world_each_time() -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_group_that_is_wrong_is_noticed(name: str) -> None:
-    with MUTANTS[name]():
-        for seed in range(MUTANT_SEEDS):
-            try:
-                World(seed).run()
-            except ViolationError:
-                return
-    raise AssertionError(f"nothing notices that {name}")
+    assert notice(name, MUTANT_SEEDS), f"nothing notices that {name}"

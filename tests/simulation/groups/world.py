@@ -1,13 +1,15 @@
 """A group's coordinators, its members, and a log in between: everything late, lost, repeated, paused or killed.
 
-The shipped `ConsumerGroup` and `Sessions` run at whoever coordinates, the shipped `Membership` in every member. A write
-to the log comes about late, or not, or is said to have failed and comes about all the same. Coordinators change at any
-time, and one that was paused answers nothing, as it confirms with a quorum that it is the owner before it does.
+The shipped `ConsumerGroup` and `Sessions` run at whoever coordinates, the shipped `GroupRecords` and `GroupOffsets` at
+every node (see `log`), the shipped `Membership` in every member. A write to the log comes about late, or not, or is
+said to have failed and comes about all the same. Coordinators change at any time, and one that was paused answers
+nothing, as it confirms with a quorum that it is the owner before it does.
 
 Invariants:
     G1  two members never read one partition at a time, those that are over by their own clocks excepted
-    G2  a commit is taken from the member that has the partition, and from nobody else
-    G3  a member begins where the partition's newest commit that was acknowledged is, or further on
+    G2  a commit is taken from the member that has the partition, and was sent since it has it, and no other
+    G3  a member begins where the partition's newest commit that was acknowledged is, or further on; a commit is
+        acknowledged when it stands, or a later one does, and what stands never goes back
     G4  when all is calm every partition is read by one member, and each member has as many as any other, or one less
 """
 
@@ -18,11 +20,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tests.simulation.clock import Clock
+from tests.simulation.groups.log import Log, Positions
 from tests.simulation.truth import ViolationError
 
 from tidelog.group_membership import Membership, Place
 from tidelog_broker.core.groups.membership import ConsumerGroup, fenced, keys_of, partitions_of
-from tidelog_broker.core.groups.records import GroupRecords
+from tidelog_broker.core.groups.positions import OffsetKey
 from tidelog_broker.groups.sessions import Sessions, Who
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -32,6 +35,12 @@ GROUP = "g"
 SESSION_S = 2.0
 WAIT_S = 0.6
 TICK_US = 50_000
+LATE = 0.03
+LATE_COMMITS = 0.2
+"""So that some come when their partition has been with another member, and is back."""
+LATE_ANSWERS = 0.1
+"""So that some come when a later one has been carried out."""
+LATE_US = 900_000
 QUESTION_TIMEOUT_US = 1_000_000
 COUNT = 10_000
 FAULTS_US = 20_000_000
@@ -50,53 +59,6 @@ def load_of(place: Place) -> float:
 
 
 @dataclass
-class Written:
-    """What is on its way to the log: a record, or a position."""
-
-    apply: Callable[[], None]
-    settle: Callable[[ProtocolError | None], None]
-
-
-class Log:
-    """`__offsets`, as its owner of the moment writes to it: in order; what an earlier owner still writes fails."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.records = GroupRecords()
-        self.positions: dict[Place, int] = {}
-        self.owner = 0
-        self._due_us = 0
-
-    def write(self, owner: int, apply: Callable[[], None], settle: Callable[[ProtocolError | None], None]) -> None:
-        """Write something; `settle` is told what became of it, or that nobody knows."""
-        clock, random = self._world.clock, self._world.clock.random
-        self._due_us = max(self._due_us, clock.now_us) + int(random.expovariate(1.0) * 3_000) + 100
-        fails = not self._world.calm and random.random() < 0.08
-        unknown = not self._world.calm and random.random() < 0.08
-
-        def come() -> None:
-            if owner != self.owner:
-                settle(ProtocolError(pb.TIMED_OUT, "another owner"))
-            elif fails:
-                settle(ProtocolError(pb.DISK_FULL, "simulated"))
-            else:
-                apply()
-                settle(ProtocolError(pb.TIMED_OUT, "simulated") if unknown else None)
-
-        def lose() -> None:
-            if owner == self.owner:
-                apply()
-
-        if unknown and random.random() < 0.5:  # said to have failed before it has come about
-            clock.after(self._due_us - clock.now_us, lose)
-            clock.after(
-                random.randrange(max(self._due_us - clock.now_us, 1)), lambda: settle(ProtocolError(pb.TIMED_OUT, ""))
-            )
-        else:
-            clock.after(self._due_us - clock.now_us, come)
-
-
-@dataclass
 class Waiting:
     """A heartbeat whose answer is held back."""
 
@@ -111,12 +73,14 @@ class Coordinator:
     def __init__(self, world: World, number: int) -> None:
         self.world = world
         self.number = number
+        self.node = world.log.takes_over()
+        self.positions = Positions(self.node, partial(world.log.write, number))
         self.group = ConsumerGroup(GROUP, lambda _: dict(world.topics))
         self.sessions = Sessions()
         self.waiting: dict[str, Waiting] = {}
         self.writing = False
         self.paused = False
-        self.group.restart(world.log.records.get(GROUP))
+        self.group.restart(self.node.records.get(GROUP))
         for member_id in self.group.member_ids:
             self._hear(member_id)
         self._tick()
@@ -153,23 +117,23 @@ class Coordinator:
         self.settle()
         self.look()
 
-    def commit(
-        self, member_id: str, generation: int, place: Place, offset: int, answer: Callable[[bool], None]
-    ) -> None:
+    def commit(self, sent: Sent, answer: Callable[[int | None], None]) -> None:
+        """Take a commit in; `answer` is told what stands then, or None."""
         if not self.stands:
             return
         try:
-            self.group.check_commit(member_id, generation, place)
+            self.group.check_commit(sent.member_id, sent.generation, sent.place)
         except ProtocolError:
-            answer(False)
+            answer(None)
             return
-        self.world.committing(member_id, place)
-        positions = self.world.log.positions
+        self.world.committing(sent)
+        key = OffsetKey(GROUP, *sent.place)
+        self.positions.commit(key, sent.offset, now_us=self.world.clock.now_us, answer=answer)
 
-        def apply() -> None:
-            positions[place] = max(positions.get(place, 0), offset)
-
-        self.world.log.write(self.number, apply, lambda error: answer(True) if error is None else None)
+    def position(self, place: Place) -> int:
+        """Return where the group is in a partition."""
+        standing = self.node.positions.get(OffsetKey(GROUP, *place))
+        return 0 if standing is None else standing.next_offset
 
     def settle(self) -> None:
         """Write what was decided, one record after the other."""
@@ -180,7 +144,7 @@ class Coordinator:
         def settled(error: ProtocolError | None) -> None:
             self.writing = False
             if error is not None:
-                self.group.restart(self.world.log.records.get(GROUP))
+                self.group.restart(self.node.records.get(GROUP))
                 for member_id in self.group.member_ids:
                     if Who(GROUP, member_id) not in self.sessions:
                         self._hear(member_id)
@@ -189,7 +153,7 @@ class Coordinator:
             self.look()
             self.settle()
 
-        self.world.log.write(self.number, lambda: self._apply(record), settled)
+        self.world.log.write(self.number, [record], settled)
 
     def look(self) -> None:
         """Answer whoever is to be told something, or has waited for long enough."""
@@ -218,9 +182,6 @@ class Coordinator:
                 continue
             del self.waiting[member_id]
 
-    def _apply(self, record: pb.GroupRecord) -> None:
-        self.world.log.records.apply(record)
-
     def _hear(self, member_id: str) -> None:
         self.sessions.heard(Who(GROUP, member_id), until=self.world.now_s + SESSION_S)
 
@@ -237,6 +198,17 @@ class Coordinator:
         self.world.clock.after(TICK_US, self._tick)
 
 
+@dataclass(frozen=True)
+class Sent:
+    """A commit as it was sent. `tenure`: counts how often the partition has come to another member."""
+
+    member_id: str
+    generation: int
+    place: Place
+    offset: int
+    tenure: int
+
+
 @dataclass
 class Reader:
     """A member's process. `reading`: where it is in each partition that it reads."""
@@ -247,6 +219,7 @@ class Reader:
     lives: int = 0
     membership: Membership | None = None
     reading: dict[Place, int] = field(default_factory=dict[Place, int])
+    tenures: dict[Place, int] = field(default_factory=dict[Place, int])
     paused: bool = False
     asked_at: int = 0
     is_asking: bool = False
@@ -291,7 +264,9 @@ class Reader:
         said = membership.heartbeat(wait_ms=int(WAIT_S * 1000), loads=loads)
 
         def answered(reply: pb.GroupHeartbeatReply | ProtocolError) -> None:
-            self.world.send(lambda: self.when_awake(lambda: self.take(membership, reply, sent_at, number)))
+            self.world.send(
+                lambda: self.when_awake(lambda: self.take(membership, reply, sent_at, number)), late=LATE_ANSWERS
+            )
 
         self.world.send(lambda: self.world.coordinator.ask(said, answered))
         self.world.clock.after(
@@ -350,9 +325,8 @@ class Reader:
             return
         if not membership.begin([place], now=self.world.now_s):
             return
-        offset = self.world.log.positions.get(place, 0)
-        self.reading[place] = offset
-        self.world.begins(self, place, offset)
+        offset = self.reading[place] = self.world.coordinator.position(place)
+        self.tenures[place] = self.world.begins(self, place, offset)
 
     def work(self) -> None:
         """Read on, and commit now and then."""
@@ -368,16 +342,14 @@ class Reader:
         membership = self.membership
         if membership is None or place not in self.reading:
             return
-        offset = self.reading[place]
-        generation = membership.generation
+        sent = Sent(membership.member_id, membership.generation, place, self.reading[place], self.tenures[place])
 
-        def answered(taken: bool) -> None:
-            if taken:
-                self.world.committed(place, offset)
-            self.world.send(lambda: done(taken))
+        def answered(stands: int | None) -> None:
+            if stands is not None:
+                self.world.committed(sent, stands)
+            self.world.send(lambda: done(stands is not None))
 
-        coordinate = self.world.coordinator.commit
-        self.world.send(lambda: coordinate(membership.member_id, generation, place, offset, answered))
+        self.world.send(lambda: self.world.coordinator.commit(sent, answered), late=LATE_COMMITS)
 
     def check_session(self) -> None:
         membership = self.membership
@@ -402,6 +374,7 @@ class World:
         self.topics = {topic: random.choice([1, 3, 8]) for topic in TOPICS[: random.choice([1, 2])]}
         self.loss = random.choice([0.0, 0.05, 0.2])
         self.acknowledged: dict[Place, int] = {}
+        self.tenures: dict[Place, tuple[int, str]] = {}
         self.log = Log(self)
         self.coordinator = Coordinator(self, 0)
         self.readers = [
@@ -413,18 +386,18 @@ class World:
     def now_s(self) -> float:
         return self.clock.now_us / 1e6
 
-    def send(self, arrive: Callable[[], None]) -> None:
-        """Let something arrive late, twice or not at all."""
+    def send(self, arrive: Callable[[], None], *, late: float = LATE) -> None:
+        """Let something arrive late, twice or not at all; `late`: how often very late."""
         random = self.clock.random
         times = 1 if self.calm else 0 if random.random() < self.loss else 2 if random.random() < 0.05 else 1
         for _ in range(times):
-            mean_us = 2_000 if random.random() < 0.97 or self.calm else 900_000
+            mean_us = 2_000 if random.random() >= late or self.calm else LATE_US
             self.clock.after(int(random.expovariate(1.0) * mean_us), arrive)
 
     # ------------------------------------------------------------------------------------------- invariants
 
-    def begins(self, reader: Reader, place: Place, offset: int) -> None:
-        """A member begins to read a partition."""
+    def begins(self, reader: Reader, place: Place, offset: int) -> int:
+        """A member begins to read a partition; return its tenure, see `Sent`."""
         for other in self.readers:
             membership = other.membership
             if other is reader or membership is None or place not in other.reading:
@@ -436,19 +409,35 @@ class World:
             raise ViolationError(
                 "G3", f"{reader.name} begins {place} at {offset}, committed {self.acknowledged[place]}"
             )
+        assert reader.membership is not None, "it lives"
+        tenure, last = self.tenures.get(place, (0, ""))
+        if last != reader.membership.member_id:  # who gives up and takes back in between had it all the time
+            tenure += 1
+        self.tenures[place] = tenure, reader.membership.member_id
+        return tenure
 
-    def committing(self, member_id: str, place: Place) -> None:
+    def committing(self, sent: Sent) -> None:
         """A commit is taken in."""
+        tenure, last = self.tenures[sent.place]
+        if sent.tenure < tenure:
+            raise ViolationError("G2", f"{sent} is taken, and {last} has begun since, tenure {tenure}")
         for other in self.readers:
             membership = other.membership
-            if membership is None or place not in other.reading or membership.is_over(self.now_s):
+            if membership is None or sent.place not in other.reading or membership.is_over(self.now_s):
                 continue
-            if membership.member_id != member_id:
-                raise ViolationError("G2", f"{member_id} commits for {place}, which {membership.member_id} reads")
+            if membership.member_id != sent.member_id:
+                raise ViolationError("G2", f"{sent} is taken, and {membership.member_id} reads there")
 
-    def committed(self, place: Place, offset: int) -> None:
+    def committed(self, sent: Sent, stands: int) -> None:
         """A commit is acknowledged."""
-        self.acknowledged[place] = max(self.acknowledged.get(place, 0), offset)
+        if stands < sent.offset:
+            raise ViolationError("G3", f"{sent} is acknowledged, and {stands} stands")
+        self.acknowledged[sent.place] = max(self.acknowledged.get(sent.place, 0), sent.offset)
+
+    def stands(self, key: OffsetKey, before: pb.OffsetRecord | None, now: pb.OffsetRecord | None) -> None:
+        """A position has come about, as some node reads the log."""
+        if now is None or (before is not None and now.next_offset < before.next_offset):
+            raise ViolationError("G3", f"the position in {key} goes back: {before}, {now}")
 
     # ---------------------------------------------------------------------------------------------- the run
 
@@ -500,7 +489,9 @@ class World:
             return
         random = self.clock.random
         reader = random.choice(self.readers)
-        kind = random.choice(["kill", "leave", "pause", "pause", "failover", "failover", "stall", "grow", "delete"])
+        kind = random.choice(
+            ["kill", "leave", "pause", "pause", "failover", "failover", "stall", "grow", "delete", "snapshot"]
+        )
         if kind in {"kill", "leave"}:
             reader.end(says_so=kind == "leave")
             self._later(lambda: reader.begin() if reader.membership is None else None)
@@ -514,6 +505,8 @@ class World:
             coordinator = self.coordinator
             coordinator.paused = True
             self.clock.after(random.choice([300_000, 3_000_000]), lambda: setattr(coordinator, "paused", False))
+        elif kind == "snapshot":
+            self.log.snapshot()
         elif kind == "grow":
             topic = random.choice(list(self.topics) or list(TOPICS))
             self.topics[topic] = min(self.topics.get(topic, 0) + random.choice([1, 2]), 12)
