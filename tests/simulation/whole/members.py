@@ -21,6 +21,8 @@ SESSION_S = 2.5
 WAIT_MS = 800
 AGAIN_US = 60_000
 PAUSED_US = 100_000
+LATE_COMMITS = 0.15
+"""So that some come when their partition is another member's."""
 ANSWER_US = 1_000_000
 """So long an answer is waited for, beside what the coordinator may hold it back."""
 
@@ -213,4 +215,4 @@ class Reader:
                     self._groups.committed(self, place, offset, stands=result.next_offset)
             done()
 
-        self._groups.ask(pb.Envelope(commit=asked), answered)
+        self._groups.ask(pb.Envelope(commit=asked), answered, late=LATE_COMMITS)

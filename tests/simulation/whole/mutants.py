@@ -11,10 +11,10 @@ from unittest.mock import patch
 
 from tests.broker.storage.sim_disk import SimFile
 from tests.simulation.mutants import Mutant, Replacement
+from tests.simulation.whole import mutations_groups as groups
 from tests.simulation.whole.world import CHURNING, GROUPED, MEETING, MIXED, SLEEPY
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.groups.membership import ConsumerGroup
 from tidelog_broker.core.membership import admission
 from tidelog_broker.core.membership.admission import Binders
 from tidelog_broker.core.placement.placement import majority
@@ -172,16 +172,6 @@ def opened_from_nothing() -> Replacements:
     return [(Partitions, "_open_log", open_log)]
 
 
-def groups_without_members() -> Replacements:
-    """A coordinator begins as if its groups had no members."""
-    restart = ConsumerGroup.restart
-
-    def forgets(self: ConsumerGroup, record: pb.GroupRecord | None) -> None:
-        restart(self, None if record is None else pb.GroupRecord(group=record.group, revision=record.revision))
-
-    return [(ConsumerGroup, "restart", forgets)]
-
-
 MUTANTS = {
     mutant.name: mutant
     for mutant in (
@@ -197,7 +187,13 @@ MUTANTS = {
         Mutant("a compaction leaves out the newest decision", newest_left_out, mixture=CHURNING),
         Mutant("a closed partition hears nothing", closed_ones_hear_nothing, mixture=SLEEPY),
         Mutant("a closed partition votes from nothing", opened_from_nothing, mixture=SLEEPY),
-        Mutant("a coordinator begins without members", groups_without_members, mixture=GROUPED),
+        Mutant("a coordinator begins without members", groups.begins_without_members, mixture=GROUPED),
+        Mutant("commits are not checked", groups.commits_unchecked, mixture=GROUPED),
+        Mutant("a commit answered before a quorum has it", groups.commits_told_at_once, mixture=GROUPED),
+        Mutant("positions not loaded at a takeover", groups.positions_not_loaded, mixture=GROUPED),
+        Mutant("an owner that has not read its log", groups.log_not_read, mixture=GROUPED),
+        Mutant("members found by a successor have no session", groups.members_found_have_no_session, mixture=GROUPED),
+        Mutant("members told before a quorum has it", groups.told_before_it_is_durable, mixture=GROUPED),
     )
 }
 

@@ -1,0 +1,93 @@
+"""Ways to get the coordinator of groups wrong, and the log that it writes to: in the worlds with a group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.simulation.mutants import Replacement
+
+from tidelog_broker.core.groups.membership import ConsumerGroup
+from tidelog_broker.core.topics import PartitionKey
+from tidelog_broker.groups.coordinated import Coordinated
+from tidelog_broker.groups.coordinator import Coordinator
+from tidelog_broker.metadata.state_log import OffsetsLog
+from tidelog_proto import broker_pb2 as pb
+
+Replacements = Sequence[Replacement]
+
+
+def begins_without_members() -> Replacements:
+    """A coordinator begins as if its groups had no members."""
+    restart = ConsumerGroup.restart
+
+    def forgets(self: ConsumerGroup, record: pb.GroupRecord | None) -> None:
+        restart(self, None if record is None else pb.GroupRecord(group=record.group, revision=record.revision))
+
+    return [(ConsumerGroup, "restart", forgets)]
+
+
+def commits_unchecked() -> Replacements:
+    """Whoever commits is let, of whichever generation."""
+
+    def check_commit(self: Coordinator, group: str, member_id: str, generation: int, key: PartitionKey) -> None:
+        del self, group, member_id, generation, key
+
+    return [(Coordinator, "check_commit", check_commit)]
+
+
+def commits_told_at_once() -> Replacements:
+    """A commit is answered when it is on its way to the quorum."""
+    write_offsets = OffsetsLog.write_offsets
+
+    async def written(self: OffsetsLog, records: list[pb.OffsetRecord], *, made: pb.GroupRecord | None = None) -> None:
+        self._tasks.spawn(write_offsets(self, records, made=made), "commits that nobody waits for")
+        for record in records:
+            self._positions.apply(record)
+
+    return [(OffsetsLog, "write_offsets", written)]
+
+
+def positions_not_loaded() -> Replacements:
+    """A coordinator that takes over knows the members of its groups, and no positions."""
+    ready = Coordinator.ready
+
+    async def forgets(self: Coordinator, *, confirmed: bool = False) -> None:
+        before = self._epoch
+        await ready(self, confirmed=confirmed)
+        if self._epoch != before:
+            self._positions.forget_all()
+
+    return [(Coordinator, "ready", forgets)]
+
+
+def log_not_read() -> Replacements:
+    """An owner answers from what it happens to have read of its log."""
+
+    async def ready(self: OffsetsLog, *, confirmed: bool = False) -> None:
+        access = self._partition.access
+        await (access.confirm_owner() if confirmed else access.ensure_active())
+
+    return [(OffsetsLog, "ready", ready)]
+
+
+def members_found_have_no_session() -> Replacements:
+    """A coordinator that takes over waits for ever to hear of members that it has found."""
+
+    def begin(self: Coordinator, epoch: int) -> None:
+        self._end()
+        self._epoch = epoch
+        self._topics_seen = self._topics.changes
+        for record in self._records.records():
+            if record.members:
+                self._groups[record.group] = self._coordinated(record.group)
+
+    return [(Coordinator, "_begin", begin)]
+
+
+def told_before_it_is_durable() -> Replacements:
+    """Members are told what is on its way to the quorum."""
+
+    async def make_durable(self: Coordinated, record: pb.GroupRecord) -> None:
+        self._tasks.spawn(self._write(record), "a record that nobody waits for")  # type: ignore[arg-type]
+
+    return [(Coordinated, "_make_durable", make_durable)]
