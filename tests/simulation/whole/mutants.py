@@ -189,7 +189,6 @@ MUTANTS = {
         Mutant("a closed partition votes from nothing", opened_from_nothing, mixture=SLEEPY),
         Mutant("a coordinator begins without members", groups.begins_without_members, mixture=GROUPED),
         Mutant("commits are not checked", groups.commits_unchecked, mixture=GROUPED),
-        Mutant("a commit answered before a quorum has it", groups.commits_told_at_once, mixture=GROUPED),
         Mutant("positions not loaded at a takeover", groups.positions_not_loaded, mixture=GROUPED),
         Mutant("an owner that has not read its log", groups.log_not_read, mixture=GROUPED),
         Mutant("members found by a successor have no session", groups.members_found_have_no_session, mixture=GROUPED),

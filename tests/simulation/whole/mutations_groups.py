@@ -35,18 +35,6 @@ def commits_unchecked() -> Replacements:
     return [(Coordinator, "check_commit", check_commit)]
 
 
-def commits_told_at_once() -> Replacements:
-    """A commit is answered when it is on its way to the quorum."""
-    write_offsets = OffsetsLog.write_offsets
-
-    async def written(self: OffsetsLog, records: list[pb.OffsetRecord], *, made: pb.GroupRecord | None = None) -> None:
-        self._tasks.spawn(write_offsets(self, records, made=made), "commits that nobody waits for")
-        for record in records:
-            self._positions.apply(record)
-
-    return [(OffsetsLog, "write_offsets", written)]
-
-
 def positions_not_loaded() -> Replacements:
     """A coordinator that takes over knows the members of its groups, and no positions."""
     ready = Coordinator.ready
