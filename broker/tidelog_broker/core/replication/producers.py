@@ -37,7 +37,8 @@ from tidelog_proto.limits import SEQUENCE_WINDOW_BATCHES
 
 PRODUCERS_MAX: Final = 10_000
 PRODUCERS_MIN: Final = 16
-"""So many a partition knows with their newest batches, however little room its node has."""
+"""So many a partition knows with their newest batches, however little room its node has, and however idle they are: the
+clock of an owner may jump by days."""
 PRODUCER_IDLE_S: Final = 7 * 24 * 3600
 """Far more than any client tries to deliver a batch."""
 _IDLE_US: Final = PRODUCER_IDLE_S * 1_000_000
@@ -175,7 +176,7 @@ class ProducerTable:
         self._states.move_to_end(producer_id)
         if is_new:
             self._make_room()
-        if header.append_timestamp_us - self._oldest_us > _IDLE_US:
+        if header.append_timestamp_us - self._oldest_us > _IDLE_US and len(self._states) > PRODUCERS_MIN:
             self._silence_idle()
         return stored
 
@@ -190,11 +191,16 @@ class ProducerTable:
     def _silence_idle(self) -> None:
         """Have those fall silent that have appended nothing for long; somebody has just now."""
         before, since_us = len(self._states), self.last_append_timestamp_us - _IDLE_US
-        while (oldest_us := next(iter(self._states.values())).window[-1].append_timestamp_us) < since_us:
+        oldest_us = self._oldest_append_us()
+        while oldest_us < since_us and len(self._states) > PRODUCERS_MIN:
             self._silence_oldest()
+            oldest_us = self._oldest_append_us()
         self._oldest_us = oldest_us
         if self._budget is not None:
             self._budget.give_back(before - len(self._states))
+
+    def _oldest_append_us(self) -> int:
+        return next(iter(self._states.values())).window[-1].append_timestamp_us
 
     def _silence_oldest(self) -> None:
         silent_id, silent = self._states.popitem(last=False)
