@@ -331,7 +331,7 @@ class Lane:
         """An attempt failed; decide what that means (see the module's theory of operation)."""
         assert batch.state is State.FLYING
         batch.state = State.WAITING
-        if isinstance(error, DuplicateOutOfWindowError) and batch.last_error is None:
+        if isinstance(error, DuplicateOutOfWindowError) and not batch.maybe_stored:
             error = known_before(error)
         batch.last_error = error
         batch.maybe_stored |= not error.definite
@@ -359,9 +359,9 @@ class Lane:
             self._recover(max(now, self._retry_at))
 
     def is_not_its_own(self, batch: OutgoingBatch) -> bool:
-        """Whether a batch that a node has known before, or so it says, was never sent before."""
+        """Whether a batch that a node says it has known before was surely not stored by any earlier attempt."""
         assert batch.state is State.FLYING
-        return batch.last_error is None
+        return not batch.maybe_stored
 
     def _id_is_shared(self, batch: OutgoingBatch, error: ProducerIdSharedError, now: float) -> None:
         self._shared_id.give_up(self.producer_id, error)

@@ -332,6 +332,17 @@ def test_a_batch_that_was_known_before_it_was_sent_is_anothers() -> None:
     assert not lane.is_not_its_own(send(lane, 20.0)), "it may have been stored then"
 
 
+def test_a_batch_that_was_surely_not_stored_and_is_known_is_anothers() -> None:
+    lane = Lane(0, LaneOptions(producer_id=5))
+    load = load_of(b"mine")
+    lane.add(load)
+    lane.failed(send(lane), OverloadedError("busy"), now=0.0)
+    batch = send(lane, 10.0)
+    assert lane.is_not_its_own(batch)
+    lane.failed(batch, DuplicateOutOfWindowError("known"), now=10.0)
+    assert isinstance(load.delivery.error, ProducerIdSharedError)
+
+
 def test_all_lanes_of_a_producer_take_the_new_id_when_they_have_ended_under_the_old_one() -> None:
     shared_id = ProducerId(5)
     options = LaneOptions(producer_id=5, batch_bytes=10)
