@@ -219,22 +219,33 @@ class Cursor:
                 self.undecodable = None
                 self._pass(self._batch.batch, undecodable.record.offset)
 
-    def take(self, count: int) -> list[Record]:
+    def take(self, count: int, onto: list[Record] | None = None) -> list[Record]:
         """Hand out at most `count` records of the batch at hand.
+
+        Args:
+            count: how many.
+            onto: a list to which they are added, so that whoever is interrupted has them; a new one unless given.
+
+        Returns:
+            That list.
 
         Raises:
             RecordError: see `failed`; where records come before that one, they are returned, and the next call raises.
         """
-        taken: list[Record] = []
+        taken: list[Record] = [] if onto is None else onto
+        before = len(taken)
         while True:
             try:
                 taken.extend(islice(self.records, count))
             except Exception as error:  # noqa: BLE001 - a deserialiser of the user's may raise anything
-                if not taken:
+                if len(taken) == before:
                     self.failed(error)
                     continue
                 self.again()
-            if taken or not self.open():
+            except KeyboardInterrupt:  # in the middle of a deserialiser: the record was not handed out
+                self.again()
+                raise
+            if len(taken) > before or not self.open():
                 return taken
 
     def kept(self, records: list[Record]) -> list[Record]:

@@ -63,6 +63,10 @@ class _Taken(NamedTuple):
     departures: int
 
 
+def _of(record: Record) -> TopicPartition:
+    return TopicPartition(record.topic, record.partition)
+
+
 class Consumer:
     """See `tidelog.Consumer`. Made by `tidelog.sync.Client.consumer`."""
 
@@ -76,6 +80,10 @@ class Consumer:
         self._next = _Asked(thread, self._take_next)
         self._turns = _Asked(thread, consumer.turn)
         self._is_member = consumer.reads_until < math.inf
+        self._taken: list[Record] = []
+        """What `poll` has taken and not returned, as it was interrupted."""
+        self._departures: dict[TopicPartition, int] = {}
+        """How often the user had been taken away from the partitions of those records by then."""
 
     def __enter__(self) -> Self:
         self.begin()
@@ -146,14 +154,35 @@ class Consumer:
                 return
 
     def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[Record]:
-        """See `tidelog.Consumer.poll`."""
+        """See `tidelog.Consumer.poll`. What a call that Ctrl-C ended has taken, the next one returns."""
         if max_records < 1 or timeout_s < 0:
             raise InvalidRequestError("max_records is at least 1, timeout_s not negative")
         self.begin()
-        self.ask(polls=True)
-        deadline = time.monotonic() + timeout_s
+        taken = [each for each in self._taken if self._departures[_of(each)] == self._departed(each)]
+        self._taken = []
+        if not taken:
+            self.ask(polls=True)
+        try:
+            self._take_more(taken, max_records, time.monotonic() + timeout_s)
+        except KeyboardInterrupt:
+            self._keep(taken)
+            raise
+        if len(taken) > max_records:
+            self._keep(taken[max_records:])
+        return taken[:max_records]
+
+    def _departed(self, record: Record) -> int:
+        return self._cursor.departures_from(_of(record))
+
+    def _keep(self, records: list[Record]) -> None:
+        """Keep what was taken and not returned for the next call."""
+        self._taken = records
+        self._departures = {_of(each): self._departed(each) for each in records}
+
+    def _take_more(self, taken: list[Record], max_records: int, deadline: float) -> None:
+        """Add what is there to what was taken; whoever is interrupted has it there."""
         sure_until, losses = self._be_sure(), self._cursor.losses
-        taken = self._cursor.take(max_records)
+        self._cursor.take(max(0, max_records - len(taken)), taken)
         while len(taken) < max_records:
             try:
                 if taken and not self.has_arrivals:
@@ -161,7 +190,7 @@ class Consumer:
                 wait_s = _SIGNALS_S if taken else max(0.0, deadline - time.monotonic())
                 if not self._more.get(wait_s):
                     break
-                taken += self._cursor.take(max_records - len(taken))
+                self._cursor.take(max_records - len(taken), taken)
             except TimeoutError:
                 break
             except TidelogError:
@@ -170,8 +199,9 @@ class Consumer:
                 break
         if session_time() >= sure_until:
             self._be_sure()
-        # What is given up in good order meanwhile waits until the user is done with what is returned here.
-        return taken if self._cursor.losses == losses else self._cursor.kept(taken)
+        if self._cursor.losses != losses:
+            # What is given up in good order meanwhile waits until the user is done with what is returned here.
+            taken[:] = self._cursor.kept(taken)
 
     @internal
     def ask(self, *, polls: bool = False) -> None:

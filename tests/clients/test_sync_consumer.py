@@ -163,6 +163,31 @@ def test_ctrl_c_in_a_deserializer_loses_no_record(client: Client) -> None:
         assert [next(consumer).value for _ in range(2)] == [1, 2]
 
 
+def test_ctrl_c_in_a_poll_loses_nothing_that_was_taken(client: Client) -> None:
+    interrupts = [b"2", b"4", b"5"]
+
+    def number(content: bytes) -> int:
+        if content in interrupts:
+            interrupts.remove(content)
+            raise KeyboardInterrupt
+        return int(content)
+
+    client.producer("t").send_many([b"%d" % number for number in range(8)])
+
+    def interrupted(consumer: Consumer) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll()
+
+    with client.consumer("t", value_deserializer=number) as consumer:
+        interrupted(consumer)
+        assert [record.value for record in consumer.poll(1)] == [0]
+        interrupted(consumer)
+        assert [record.value for record in consumer.poll(3)] == [1, 2, 3]
+        interrupted(consumer)
+        consumer.seek(0, 6)
+        assert [record.value for record in consumer.poll()] == [6, 7]
+
+
 def test_nothing_is_handed_out_once_another_thread_took_a_partition_away(client: Client) -> None:
     client.producer("t").send_many([b"%d" % number for number in range(5000)])
     first = TopicPartition("t", 0)
