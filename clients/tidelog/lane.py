@@ -20,8 +20,9 @@ When a batch fails:
   numbers (`_close_hole`).
 - *SEQUENCE_GAP or UNKNOWN_PRODUCER at the head of the line*: the node has forgotten this producer; new numbers for all.
   One that has a name is over then: whether a newer instance has begun, nobody knows there.
-- *another producer has the numbers* (PRODUCER_ID_SHARED, or a batch that was never sent before is known): the id is
-  used by two. The batch leaves a hole, and all that is behind it goes on under a new id (`producer_id.py`).
+- *another producer has the numbers* (PRODUCER_ID_SHARED, a batch is known that was surely not stored before, or the
+  node knows an epoch that a lane without a name has not begun): the id is used by two. The batch leaves a hole, and all
+  that is behind it goes on under a new id (`producer_id.py`).
 
 New numbers must never let a record be stored twice. Copies of old bytes may still be on their way through a dead
 connection. If the hole was certainly not stored, nothing behind it can have been; if no copy of what is behind can be
@@ -333,6 +334,8 @@ class Lane:
         batch.state = State.WAITING
         if isinstance(error, DuplicateOutOfWindowError) and not batch.maybe_stored:
             error = known_before(error)
+        elif isinstance(error, ProducerFencedError) and not self._options.is_named:
+            error = _not_its_epoch(error)
         batch.last_error = error
         batch.maybe_stored |= not error.definite
         at_head = self._line[0] is batch
@@ -500,6 +503,16 @@ def known_before(cause: TidelogError | None = None) -> ProducerIdSharedError:
     error = ProducerIdSharedError(
         "the node has known the numbers of these records before they were sent for the first time: the id of this "
         "producer is used by two, and the records are not stored",
+        definite=True,
+    )
+    error.__cause__ = cause
+    return error
+
+
+def _not_its_epoch(cause: ProducerFencedError) -> ProducerIdSharedError:
+    """Return the error of a batch behind whose epoch there is a newer one, which the lane has not begun."""
+    error = ProducerIdSharedError(
+        "the id of this producer is used by two, and the other one has begun anew; the records are not stored",
         definite=True,
     )
     error.__cause__ = cause

@@ -368,30 +368,22 @@ def test_all_lanes_of_a_producer_take_the_new_id_when_they_have_ended_under_the_
     assert shared_id.number != busy.producer_id, "that id has another one now, too"
 
 
-def test_a_fenced_producer_is_finished() -> None:
+def test_a_producer_without_a_name_that_is_fenced_goes_on_under_another_id() -> None:
     lane, loads, (first, second) = filled(2)
-    lane.failed(first, ProducerFencedError("newer"), now=0.0)
-    lane.failed(second, ProducerFencedError("newer"), now=0.0)
+    lane.failed(first, ProducerFencedError("the other one has begun anew", definite=True), now=0.0)
+    lane.failed(second, ProducerFencedError("the other one has begun anew", definite=True), now=0.0)
     later = load_of(b"later")
     lane.add(later)
-    assert lane.next_to_send(10.0, 0) is None
-    assert all(isinstance(load.delivery.error, ProducerFencedError) for load in [*loads, later])
-    assert lane.idle
-
-
-def test_a_fenced_producer_takes_answers_that_are_still_on_their_way() -> None:
-    lane, loads, (first, second, third) = filled(3)
-    lane.failed(first, ProducerFencedError("newer"), now=0.0)
-    late = load_of(b"late")
-    lane.add(late)
-    assert lane.next_to_send(0.0, 0) is None
-    assert isinstance(late.delivery.error, ProducerFencedError)
-    lane.acknowledged(second, 1, 0)
-    lane.failed(third, ConnectionLostError("gone"), now=0.0)
-    assert lane.next_to_send(0.0, 0) is None
-    assert loads[1].delivery.error is None
-    assert isinstance(loads[2].delivery.error, OutcomeUnknownError)
-    assert lane.idle
+    batch = send(lane, 10.0)
+    assert batch.loads[0] is later
+    assert numbers(batch) == (0, 0)
+    assert unpack_header(batch.encoded.header).producer_id != 5
+    lane.acknowledged(batch, 9, 0)
+    for load in loads:
+        assert isinstance(load.delivery.error, ProducerIdSharedError)
+        assert load.delivery.error.definite
+        assert isinstance(load.delivery.error.__cause__, ProducerFencedError)
+    assert later.delivery.error is None
 
 
 def named(count: int) -> tuple[Lane, list[ColumnsLoad], list[OutgoingBatch]]:
@@ -403,6 +395,32 @@ def named(count: int) -> tuple[Lane, list[ColumnsLoad], list[OutgoingBatch]]:
     assert lane.is_barred
     lane.enter(EPOCHS_PER_INSTANCE)
     return lane, loads, [send(lane) for _ in range(count)]
+
+
+def test_a_fenced_instance_is_finished() -> None:
+    lane, loads, (first, second) = named(2)
+    lane.failed(first, ProducerFencedError("newer"), now=0.0)
+    lane.failed(second, ProducerFencedError("newer"), now=0.0)
+    later = load_of(b"later")
+    lane.add(later)
+    assert lane.next_to_send(10.0, 0) is None
+    assert all(isinstance(load.delivery.error, ProducerFencedError) for load in [*loads, later])
+    assert lane.idle
+
+
+def test_a_fenced_instance_takes_answers_that_are_still_on_their_way() -> None:
+    lane, loads, (first, second, third) = named(3)
+    lane.failed(first, ProducerFencedError("newer"), now=0.0)
+    late = load_of(b"late")
+    lane.add(late)
+    assert lane.next_to_send(0.0, 0) is None
+    assert isinstance(late.delivery.error, ProducerFencedError)
+    lane.acknowledged(second, 2, 0)
+    lane.failed(third, ConnectionLostError("gone"), now=0.0)
+    assert lane.next_to_send(0.0, 0) is None
+    assert loads[1].delivery.error is None
+    assert isinstance(loads[2].delivery.error, OutcomeUnknownError)
+    assert lane.idle
 
 
 def test_an_instance_begins_behind_the_record_that_fences_older_ones() -> None:

@@ -322,6 +322,7 @@ class Deduplication:
             if outcome.duplicates:
                 self._tools.metrics.deduplicated.tally(self._state.topic.name).inc(outcome.duplicates)
                 appended.outcomes[0] = outcome._replace(dropped=screened.dropped)
+                owner.producers.was_sent_as(batch.header)
         self._take(appended, group)
 
     def _take(self, appended: Group, group: Group) -> None:

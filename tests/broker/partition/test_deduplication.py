@@ -129,6 +129,22 @@ async def test_numbers_of_dropped_records_are_used_up_and_a_retry_is_told_the_sa
     assert await values_of(peer, topic) == [b"a", b"b", b"c", b"d"]
 
 
+async def test_another_batch_of_the_numbers_of_one_of_which_records_were_dropped_is_refused(stand: Stand) -> None:
+    await stand.start()
+    peer = await stand.peer()
+    topic = await peer.create(deduplicate_records=100)
+    await one(peer, topic, batch(b"a"))
+    thinned, dropped = batch(b"a", b"b", producer_id=2), batch(b"a", producer_id=2, sequence=2)
+    for data in (thinned, dropped):
+        await one(peer, topic, data)
+    for data in (batch(b"c", b"d", producer_id=2), batch(b"e", producer_id=2, sequence=2)):
+        (refused,) = await peer.publish(topic.topic_id, data)
+        assert refused.error.code == pb.PRODUCER_ID_SHARED
+    for data in (thinned, dropped):
+        assert (await one(peer, topic, data)).duplicate
+    assert await values_of(peer, topic) == [b"a", b"b"]
+
+
 async def test_what_is_refused_leaves_nothing_in_the_window(peer: Peer) -> None:
     topic = await peer.create(deduplicate_records=100)
     (refused,) = await peer.publish(topic.topic_id, batch(b"a", producer_id=1, sequence=7))

@@ -180,6 +180,17 @@ class ProducerTable:
             self._silence_idle()
         return stored
 
+    def was_sent_as(self, header: BatchHeader) -> None:
+        """Note what its producer has sent of the batch that was applied last, of which records were dropped.
+
+        Args:
+            header: as it came. The log does not have it, so whoever reads the log knows no fingerprint of that batch.
+        """
+        state = self._states.get(header.producer_id)
+        if state is not None and state.window[-1].base_sequence == header.base_sequence:
+            *earlier, newest = state.window
+            state.window = (*earlier, newest._replace(fingerprint=fingerprint_of(header)))
+
     def _make_room(self) -> None:
         """One producer is new: another one falls silent where they are too many."""
         if len(self._states) > self._producers_max:
