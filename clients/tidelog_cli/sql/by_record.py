@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, cast
 
+from tidelog_cli.sql.parsed import branches_of
+
 _STATEMENT: Final = {"node", "named_param_map"}
 _NODE: Final = {
     *("type", "modifiers", "cte_map", "select_list", "from_table", "where_clause", "group_expressions", "group_sets"),
@@ -52,16 +54,10 @@ def is_by_record(statements: object, is_scalar: Callable[[str], bool]) -> bool:
 
 
 def _are_scalar(expressions: list[object], is_scalar: Callable[[str], bool]) -> bool:
-    left = [*expressions]
-    while left:
-        one = left.pop()
-        if isinstance(one, list):
-            left += one
-        elif isinstance(one, dict):
-            left += one.values()
-            kind = one.get("class")
-            if kind is not None and kind not in _EXPRESSIONS:
-                return False
-            if kind == "FUNCTION" and not is_scalar(str(one.get("function_name"))):
-                return False
+    for one in branches_of(expressions):
+        kind = one.get("class")
+        if kind is not None and kind not in _EXPRESSIONS:
+            return False
+        if kind == "FUNCTION" and not is_scalar(str(one.get("function_name"))):
+            return False
     return True

@@ -20,6 +20,7 @@ from tidelog_cli.sql.answers import Answer
 from tidelog_cli.sql.by_record import is_by_record
 from tidelog_cli.sql.columns import FieldKind, Shape, ValueKind, select_list
 from tidelog_cli.sql.dataset import TopicDataset
+from tidelog_cli.sql.parsed import branches_of
 from tidelog_cli.sql.tables import Provide
 
 ROWS_AT_ONCE: Final = 1000
@@ -162,16 +163,10 @@ def named_in(parsed: object) -> Named:
     """Return what a statement names, from the tree that DuckDB has read it into. Files are for DuckDB to find."""
     tables: set[str] = set()
     parts: set[str] = set()
-    left = [parsed]
-    while left:
-        one = left.pop()
-        if isinstance(one, list):
-            left += one
-        elif isinstance(one, dict):
-            left += one.values()
-            if one.get("type") == "BASE_TABLE":
-                tables.add(".".join(filter(None, (one.get("schema_name"), one["table_name"]))))
-            parts.update(each["key"] for each in one.get("cte_map", {}).get("map", []))
+    for one in branches_of(parsed):
+        if one.get("type") == "BASE_TABLE":
+            tables.add(".".join(filter(None, (one.get("schema_name"), one["table_name"]))))
+        parts.update(each["key"] for each in one.get("cte_map", {}).get("map", []))
     # No topic has such characters in its name.
     tables = {name for name in tables if not ({*name} & {*"/*?"} or Path(name).is_file())}
     return Named(sorted(tables - parts), sorted(tables & parts))

@@ -26,7 +26,7 @@ from tests.broker.access_rows import (
     named_in,
 )
 from tests.broker.founded import Founded
-from tests.broker.keyed import ADMIN, client
+from tests.broker.keyed import ADMIN, founded_with_keys
 from tests.broker.peer import Peer
 from tests.broker.stand import settled
 
@@ -97,10 +97,7 @@ class Everybody:
 
 @pytest.fixture
 async def everybody(founded: Founded, key_file: Path) -> AsyncIterator[Everybody]:
-    founded.settings |= {"auth": "required", "admin_key_file": key_file}
-    await founded.found()
-    await founded.settled()
-    async with client(founded.ports["a"], ADMIN) as admin:
+    async with founded_with_keys(founded, key_file) as admin:
         topic = await admin.create_topic("t", cleanup="compact")
         for surface in TIMES:
             await admin.create_topic("doomed-" + surface.replace(" ", "-"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.broker.founded import Founded
-from tests.broker.keyed import ADMIN, client
+from tests.broker.keyed import founded_with_keys
 from tests.broker.peer import Peer
 
 from tidelog import Client
@@ -61,10 +61,7 @@ class Everywhere:
 
 @pytest.fixture
 async def everywhere(founded: Founded, key_file: Path) -> AsyncIterator[Everywhere]:
-    founded.settings |= {"auth": "required", "admin_key_file": key_file}
-    await founded.found()
-    await founded.settled()
-    async with client(founded.ports["a"], ADMIN) as admin:
+    async with founded_with_keys(founded, key_file) as admin:
         await admin.create_topic("t")
         yield Everywhere(founded, admin)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 
 import pytest
 from tests.broker.founded import Founded
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand
+from tests.broker.wire.test_management_port import get
 
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition import partitions as partitions_module
@@ -48,16 +48,6 @@ async def listed(peer: Peer) -> list[pb.PartitionInfo]:
         if not reply.HasField("next"):
             return found
         asked.cursor.CopyFrom(reply.next)
-
-
-def get(port: int, path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        return response.status, response.read().decode()
-    finally:
-        connection.close()
 
 
 @pytest.mark.parametrize("how", ["status", "list"])
