@@ -123,7 +123,7 @@ image: ## build the container image with docker, podman or buildah, whichever is
 
 # What a release needs, and nobody else.
 $(TOOLS): $(STAMP)
-	@$(BIN)/python -m pip install --disable-pip-version-check --quiet '.[release]' && touch $@
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet -e '.[release]' && touch $@
 
 lock: $(TOOLS) ## write anew which packages the image is made of, with their hashes (locks/)
 	@$(LOCK) --extra broker --extra gateway --output-file locks/image.txt pyproject.toml

@@ -113,6 +113,14 @@ def test_the_setup_runs_once_and_again_when_the_project_changes(project: Path) -
     assert calls(log, "-m venv") == 1
 
 
+def test_tools_of_a_release_leave_the_project_where_it_is(project: Path) -> None:
+    python, log = fake_python(project)
+    assert make(project, ".venv/.release-tools", f"PYTHON={python}").returncode == 0
+    installed = [line for line in log.read_text().splitlines() if "pip install" in line]
+    assert len(installed) == 2
+    assert all(" -e .[" in line for line in installed), "a copy of it would hide what is changed later, and has no demo"
+
+
 def test_a_venv_that_was_broken_off_is_made_anew(project: Path) -> None:
     python, log = fake_python(project)
     (project / ".venv" / "bin").mkdir(parents=True)

@@ -173,7 +173,8 @@ def test_a_query_goes_on_from_a_checkpoint_that_was_written_long_ago(stream: Str
         path = tmp_path / "checkpoint" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.replace("TOPIC-ID", topic_id).replace("TOPIC", stream.name))
-    stream.run()
+    for _ in range(2):  # Spark 4.0 ends behind a micro-batch that was not finished, and takes the rest the next time
+        stream.run()
     unfinished = [*range(4, 8), *range(104, 108)]
     assert sorted(stream.batches[0]) == unfinished
     assert stream.taken() == sorted([*unfinished, 8, 9, 108, 109, 200, 201, 202])
