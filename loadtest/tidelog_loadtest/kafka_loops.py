@@ -17,6 +17,7 @@ from tidelog_loadtest.product import WrongCountError
 
 ANSWER_S: Final = 5.0
 """How long a broker may take to answer."""
+LOOK_S: Final = 0.1
 READ_AT_A_TIME: Final = 10_000
 QUEUE_RECORDS: Final = 1_000_000
 
@@ -76,13 +77,17 @@ class KafkaLoops:
         admin = self._admin.AdminClient({"bootstrap.servers": self._bootstrap, "allow.auto.create.topics": True})
         new = self._admin.NewTopic(name, partitions, 1)
         refused = admin.create_topics([new], request_timeout=ANSWER_S)[name].exception(2 * ANSWER_S)
-        try:
-            found = admin.list_topics(name, timeout=ANSWER_S).topics[name]
-        except Exception as error:
-            raise CommandFailed(f"the broker at {self._bootstrap} does not answer: {error}") from error
-        if not found.partitions:
-            raise CommandFailed(f"the broker at {self._bootstrap} made no topic: {refused or found.error}")
-        return name
+        give_up = time.monotonic() + ANSWER_S
+        while True:
+            try:
+                found = admin.list_topics(name, timeout=ANSWER_S).topics[name]
+            except Exception as error:
+                raise CommandFailed(f"the broker at {self._bootstrap} does not answer: {error}") from error
+            if found.partitions:
+                return name
+            if time.monotonic() >= give_up:  # one that has just started knows its own topics a moment later
+                raise CommandFailed(f"the broker at {self._bootstrap} made no topic: {refused or found.error}")
+            time.sleep(LOOK_S)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic; a broker that does not want to is left with it."""

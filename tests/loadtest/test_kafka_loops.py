@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
+from tidelog_loadtest import kafka_loops
 from tidelog_loadtest.client_loops import ONE_BY_ONE, ONE_BY_ONE_MAX, PUBLISHING, READING, Records
 from tidelog_loadtest.kafka_loops import KafkaLoops
 from tidelog_loadtest.product import WrongCountError
@@ -26,6 +27,8 @@ class FakeBroker:
         self.queued: list[tuple[str, bytes, bytes | None, Any]] = []
         self.loses = 0
         self.makes_topics = True
+        self.unknown_for = 0
+        """How often it is asked about a topic that it has made before it knows of it."""
 
     def deliver(self) -> None:
         for topic, value, key, callback in self.queued:
@@ -43,7 +46,8 @@ class FakeProducer:
         return self.topics_of(topic)
 
     def topics_of(self, topic: str) -> Any:
-        partitions = {0: None} if topic in self._broker.topics else {}
+        self._broker.unknown_for -= 1
+        partitions = {0: None} if topic in self._broker.topics and self._broker.unknown_for < 0 else {}
         return SimpleNamespace(topics={topic: SimpleNamespace(partitions=partitions, error="no such topic")})
 
     def produce(self, topic: str, value: bytes, key: bytes | None = None, on_delivery: Any = None) -> None:
@@ -169,7 +173,14 @@ def test_reading_counts_what_comes(broker: FakeBroker, monkeypatch: pytest.Monke
         kafka.read(topic, 2_501)
 
 
-def test_a_topic_that_the_broker_does_not_make_is_said(broker: FakeBroker) -> None:
+def test_a_topic_that_the_broker_does_not_know_yet_is_waited_for(broker: FakeBroker) -> None:
+    broker.unknown_for = 2
+    assert KafkaLoops("h:1").make_topic(4) in broker.topics
+    assert broker.unknown_for == -1
+
+
+def test_a_topic_that_the_broker_does_not_make_is_said(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     broker.makes_topics = False
+    monkeypatch.setattr(kafka_loops, "ANSWER_S", 0.2)
     with pytest.raises(CommandFailed, match="made no topic: not allowed"):
         KafkaLoops("h:1").make_topic(4)
