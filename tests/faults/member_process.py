@@ -17,7 +17,7 @@ from signal import SIGCONT
 from typing import Final
 
 from tests.faults import tied
-from tests.faults.sharer_process import Word, replay
+from tests.faults.sharer_process import BLOCKING, Word, replay
 from tests.faults.tenures import Tenures
 from tests.faults.world import World
 
@@ -36,6 +36,7 @@ class MemberProcess:
         who: what the member is called.
         first_life: which of the lives of `sharer.py` it begins with.
         prefix: what runs a command in its place.
+        blocking: whether it is written as programs that block are.
     """
 
     def __init__(  # noqa: PLR0917 # they are what a member is of
@@ -46,6 +47,8 @@ class MemberProcess:
         who: str,
         first_life: int,
         prefix: Sequence[str] = (),
+        *,
+        blocking: bool = False,
     ) -> None:
         self.who = who
         self._world = world
@@ -53,13 +56,19 @@ class MemberProcess:
         self._topics = topics
         self._first_life = first_life
         self._prefix = prefix
+        self._blocking = blocking
         self._process: asyncio.subprocess.Process | None = None
         self._listening: asyncio.Task[None] | None = None
+
+    @property
+    def returncode(self) -> int | None:
+        """What it ended with; None while it lives."""
+        return None if self._process is None else self._process.returncode
 
     async def start(self) -> None:
         """Start it; nobody waits until it has joined."""
         tying = [sys.executable, "-S", tied.__file__, str(os.getpid())]
-        module = [sys.executable, "-m", "tests.faults.sharer_process"]
+        module = [sys.executable, "-m", "tests.faults.sharer_process", *([BLOCKING] if self._blocking else [])]
         member = [self.who, self._tenures.group, ",".join(self._topics), str(self._first_life)]
         command = [*tying, *self._prefix, *module, *member, *self._world.addresses]
         self._process = await asyncio.create_subprocess_exec(

@@ -28,6 +28,7 @@ Leaves = Literal["closes", "aborts", "idles"]
 
 SESSION_S: Final = 3.0
 POLL_TIMEOUT_S: Final = 4.0
+IDLE_S: Final = POLL_TIMEOUT_S + SESSION_S
 COMMIT_INTERVAL_S: Final = 0.4
 STAY_S: Final = (4.0, 12.0)
 """How long a member stays before it leaves and comes back."""
@@ -137,7 +138,7 @@ class Sharer:
                     if not idles:
                         return
                     idles = False
-                    await asyncio.sleep(POLL_TIMEOUT_S + SESSION_S)
+                    await asyncio.sleep(IDLE_S)
                 until = time.monotonic() + STAY_S[0]
         except TidelogError as error:
             self.complain(error)
@@ -189,48 +190,85 @@ class Sharer:
                 yield [Given(where, batch.batch.base_offset, numbers_of(batch.batch))]
         elif how.reads == "records":
             async for record in consumer:
-                yield [_of_record(record)]
+                yield [of_record(record)]
         else:
             while not consumer.closed:
                 records = await consumer.poll(DAWDLE_POLLED if self.dawdles() else POLLED, 0.5)
-                yield [_of_record(record) for record in records]
+                yield [of_record(record) for record in records]
 
     def _consumer(self, how: Life) -> Consumer:
         consumer: Consumer
 
-        def assigned(partitions: frozenset[TopicPartition]) -> None:
-            at, positions = time.monotonic(), consumer.position()
-            for where in partitions:
-                self.notes.begin(
-                    self.who, Key(*where), position=positions[where], generation=consumer.generation, at=at
-                )
-
-        def revoked(partitions: frozenset[TopicPartition]) -> Awaitable[None] | None:
-            self._ended(partitions, lost=False)
+        def revoked() -> Awaitable[None] | None:
             return self._commit(consumer) if how.commits == "manual" else None
 
-        def lost(partitions: frozenset[TopicPartition]) -> None:
-            self._ended(partitions, lost=True)
-
-        group = Group(
-            self.group,
-            commit=how.commits,
-            commit_interval_s=COMMIT_INTERVAL_S,
-            instance_id=self.instance_id,
-            session_timeout_s=SESSION_S,
-            poll_timeout_s=POLL_TIMEOUT_S,
-            on_assigned=assigned,
-            on_revoked=revoked,
-            on_lost=lost,
-        )
+        group = group_of(self.group, self.who, how, self.notes, lambda: consumer, revoked, self.instance_id)
         consumer = self.client.consumer(*self.topics, group=group)
         return consumer
 
-    def _ended(self, partitions: frozenset[TopicPartition], *, lost: bool) -> None:
-        at = time.monotonic()
+
+class Joined(Protocol):
+    """What a member's consumer tells of itself, one that blocks as well."""
+
+    @property
+    def generation(self) -> int:
+        """The member's generation."""
+        ...
+
+    def position(self) -> dict[TopicPartition, int]:
+        """Where it reads on."""
+        ...
+
+
+def group_of(  # noqa: PLR0917 - they are what a member is of
+    name: str,
+    who: str,
+    how: Life,
+    notes: Notes,
+    consumer: Callable[[], Joined],
+    revoked: Callable[[], Awaitable[None] | None],
+    instance_id: str | None = None,
+    *,
+    lost_after_s: float = 0.0,
+) -> Group:
+    """Return the group as a member joins it for a life, with callbacks that take down what becomes of its partitions.
+
+    Args:
+        name, who, how, notes, instance_id: the group's name; the member, its life, what takes it down, its instance.
+        consumer: the member's, once it has joined.
+        revoked: is called last when partitions are revoked.
+        lost_after_s: how long it waits, in the callback's thread, before it takes a loss down.
+    """
+
+    def assigned(partitions: frozenset[TopicPartition]) -> None:
+        at, positions, generation = time.monotonic(), consumer().position(), consumer().generation
         for where in partitions:
-            self.notes.end(self.who, Key(*where), lost=lost, at=at)
+            notes.begin(who, Key(*where), position=positions[where], generation=generation, at=at)
+
+    def ended(partitions: frozenset[TopicPartition], *, lost: bool) -> None:
+        at = time.monotonic()
+        if lost:
+            time.sleep(lost_after_s)
+        for where in partitions:
+            notes.end(who, Key(*where), lost=lost, at=at)
+
+    def given_up(partitions: frozenset[TopicPartition]) -> Awaitable[None] | None:
+        ended(partitions, lost=False)
+        return revoked()
+
+    return Group(
+        name,
+        commit=how.commits,
+        commit_interval_s=COMMIT_INTERVAL_S,
+        instance_id=instance_id,
+        session_timeout_s=SESSION_S,
+        poll_timeout_s=POLL_TIMEOUT_S,
+        on_assigned=assigned,
+        on_revoked=given_up,
+        on_lost=lambda partitions: ended(partitions, lost=True),
+    )
 
 
-def _of_record(record: Record) -> Given:
+def of_record(record: Record) -> Given:
+    """Return a record that was handed out alone."""
     return Given(TopicPartition(record.topic, record.partition), record.offset, [number_in(record.value)])

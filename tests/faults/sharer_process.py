@@ -1,11 +1,11 @@
 """A member of a group in a process of its own, which a run stops with SIGSTOP for longer than its session, and kills.
 
-    python -m tests.faults.sharer_process WHO GROUP TOPIC,TOPIC FIRST_LIFE ADDRESS…
+    python -m tests.faults.sharer_process [--blocking] WHO GROUP TOPIC,TOPIC FIRST_LIFE ADDRESS…
 
 What it sees it writes as lines of JSON, each before it goes on, so that nothing of what it was handed is missing when
 it is killed: whoever reads has read to the end of the pipe by then. It lives by its monotonic clock, which is the
 machine's. A line on its input says that it is to stay, or to stay and dawdle, or to go on as before; the end of its
-input, that it is to leave.
+input, that it is to leave. One that is `--blocking` never dawdles.
 """
 
 from __future__ import annotations
@@ -15,25 +15,31 @@ import json
 import logging
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from random import Random
 from typing import Any, Final, Literal
 
+from tests.faults.blocking_sharer import BlockingSharer
 from tests.faults.history import Key
 from tests.faults.sharer import Notes, Sharer
 
-from tidelog import Client
+from tidelog import Client, sync
 from tidelog.errors import TidelogError
 
 Word = Literal["stay", "dawdle", "go on"]
 
 STDOUT: Final = 1
+BLOCKING: Final = "--blocking"
 _KEY_AT: Final = {"begin": 1, "hand": 1, "end": 1, "committed": 0}
 """What is noted, and where the partition stands in it."""
 
 
 class Lines:
-    """Notes as lines, each written at once."""
+    """Notes as lines, each written at once, from any thread."""
+
+    def __init__(self) -> None:
+        self._writes = threading.Lock()
 
     def begin(self, who: str, key: Key, *, position: int, generation: int, at: float) -> None:
         """It was assigned a partition."""
@@ -57,8 +63,9 @@ class Lines:
 
     def _write(self, what: str, about: list[Any], told: dict[str, Any]) -> None:
         line = memoryview(json.dumps([what, about, told]).encode() + b"\n")
-        while line:
-            line = line[os.write(STDOUT, line) :]
+        with self._writes:
+            while line:
+                line = line[os.write(STDOUT, line) :]
 
 
 def replay(line: bytes, notes: Notes) -> tuple[str, str] | None:
@@ -107,11 +114,32 @@ async def _run(who: str, group: str, topics: Sequence[str], first_life: int, add
     await client.abort()
 
 
+def _run_blocking(who: str, group: str, topics: Sequence[str], first_life: int, addresses: Sequence[str]) -> None:
+    lines = Lines()
+    client = sync.Client(addresses, client_id=who, request_timeout_s=15)
+    sharer = BlockingSharer(who, topics, group, client, lines, lines.complain, Random(first_life))
+    threading.Thread(target=_listen, args=(sharer,), daemon=True).start()
+    sharer.run(first_life)
+    client.close()
+
+
+def _listen(sharer: BlockingSharer) -> None:
+    for word in sys.stdin:
+        if word.strip() == "stay":
+            sharer.stay()
+    sharer.leave()
+
+
 def main() -> None:
     """Live as the command line says."""
     logging.basicConfig(level=logging.ERROR)  # a session that is over is what it is there for
-    who, group, topics, first_life, *addresses = sys.argv[1:]
-    asyncio.run(_run(who, group, topics.split(","), int(first_life), addresses))
+    blocking = sys.argv[1] == BLOCKING
+    who, group, topics, first_life, *addresses = sys.argv[1 + blocking :]
+    told = (who, group, topics.split(","), int(first_life), addresses)
+    if blocking:
+        _run_blocking(*told)
+    else:
+        asyncio.run(_run(*told))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """A group whose members share topics, while nodes fail under them and they themselves come, go, idle, stop and die.
 
 Three members live in this process, one of them a static one that comes back under its instance; a fourth has a process
-of its own, which is stopped for longer than its session lasts, killed, and started again. Where networks may be cut a
-fifth lives in a place of its own, see `far_member.py`. Somebody keeps asking where the group stands. What they see is
-judged in `tenures.py`.
+of its own, which is stopped for longer than its session lasts, killed, and started again, every second time as a
+program that blocks. Where networks may be cut a fifth lives in a place of its own, see `far_member.py`. Somebody keeps
+asking where the group stands. What they see is judged in `tenures.py`.
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ class Sharing:
         """Have a member live in a process that is stopped and killed; it stays when all is quiet, and then leaves."""
         number = 0
         while True:
-            self._alone = alone = MemberProcess(self.world, self.tenures, self.topics, f"sharer-alone-{number}", number)
+            who, blocking = f"sharer-alone-{number}", number % 2 == 1
+            alone = MemberProcess(self.world, self.tenures, self.topics, who, number, blocking=blocking)
+            self._alone = alone
             await alone.start()
             try:
                 if await self._torment(alone):

@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 from tests.faults.history import History, Key
+from tests.faults.member_process import MemberProcess
 from tests.faults.nodes import Node, make_nodes
 from tests.faults.sharer import COMMITS, LEAVES, READS, life
 from tests.faults.sharer_process import replay
@@ -63,19 +64,48 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     await node.stop()
 
 
+async def published(client: Client, history: History) -> dict[Key, list[int]]:
+    """Publish RECORDS into the shared partitions; return which numbers they hold."""
+    await client.create_topic("t", partitions=len(SHARED))
+    async with client.producer("t") as producer:
+        for sequence in range(RECORDS):
+            number = number_of(1, sequence)
+            key = SHARED[sequence % len(SHARED)]
+            receipt = await producer.send(value_of(number), partition=key.partition)
+            history.send(key, number)
+            history.ack(key, number, receipt.offset)
+    return {key: list(history.sent[key].acked) for key in SHARED}
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("number", range(3))
+async def test_a_member_that_blocks_reads_everything_once_and_leaves(node: Node, number: int) -> None:
+    history = History()
+    world = World([node], SHARED, history, Random(1), 1)
+    tenures = Tenures("g", history)
+    member = MemberProcess(world, tenures, ["t"], "blocks", number, blocking=True)
+    async with Client(node.address) as client:
+        truths = await published(client, history)
+        await member.start()
+        member.say("stay")
+        async with asyncio.timeout(30):
+            seen = tenures.position if life(number).commits == "manual" else tenures.read_to
+            while any(seen(key) < history.sent[key].end for key in SHARED):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        world.be_quiet()
+        await member.end()
+        assert member.returncode == 0
+        assert [each.next_offset for each in await client.committed("g", "t")] == [RECORDS // 2] * 2
+        assert not (await client.groups.describe("g")).members
+    assert not any(tenures.judge(truths))
+
+
 @pytest.mark.e2e
 async def test_members_here_and_in_another_process_read_everything_once(node: Node) -> None:
     history = History()
     world = World([node], SHARED, history, Random(1), 1)
     async with Client(node.address) as client:
-        await client.create_topic("t", partitions=len(SHARED))
-        async with client.producer("t") as producer:
-            for sequence in range(RECORDS):
-                number = number_of(1, sequence)
-                key = SHARED[sequence % len(SHARED)]
-                receipt = await producer.send(value_of(number), partition=key.partition)
-                history.send(key, number)
-                history.ack(key, number, receipt.offset)
+        truths = await published(client, history)
         world.be_quiet()
         sharing = Sharing(world, ["t"], Random(1))
         lives = [asyncio.create_task(each) for each in sharing.lives()]
@@ -93,5 +123,4 @@ async def test_members_here_and_in_another_process_read_everything_once(node: No
     assert all(isinstance(each, asyncio.CancelledError) for each in ended), ended
     assert members <= {"sharer-0", "sharer-1", "sharer-2", "sharer-alone-0"}
     assert [sharing.tenures.position(key) for key in SHARED] == [RECORDS // 2] * 2
-    truths = {key: list(history.sent[key].acked) for key in SHARED}
     assert not any(sharing.tenures.judge(truths))
