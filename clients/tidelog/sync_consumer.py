@@ -36,6 +36,11 @@ class _Asked(Generic[T]):
         self._make = make
         self._future: concurrent.futures.Future[T] | None = None
 
+    @property
+    def is_late(self) -> bool:
+        """Whether it was asked for by somebody who was interrupted, and may have come long ago."""
+        return self._future is not None
+
     def get(self, timeout_s: float | None = None) -> T:
         """Wait for it.
 
@@ -78,6 +83,8 @@ class Consumer:
         # The only one that loads the cursor: of two, one would load a batch over what the other has loaded.
         self._more = _Asked(thread, consumer.more)
         self._next = _Asked(thread, self._take_next)
+        self._held: list[_Taken] = []
+        """Batches that came for a wait which was interrupted, of partitions that were paused after it."""
         self._turns = _Asked(thread, consumer.turn)
         self._is_member = consumer.reads_until < math.inf
         self._taken: list[Record] = []
@@ -218,12 +225,34 @@ class Consumer:
 
     def next_batch(self) -> ConsumedBatch | None:
         """See `tidelog.Consumer.next_batch`."""
-        while (taken := self._next.get()) is not None:
-            # The loop may have taken it long ago, for a wait that was interrupted: it may be another's by now, or
-            # lie behind a place that the user has sought.
+        if self._held and (taken := self._no_longer_paused()) is not None:
+            return taken.batch
+        while True:
+            is_late = self._next.is_late
+            if (taken := self._next.get()) is None:
+                return None
+            # The loop may have taken it long ago, for a wait that was interrupted: it may be another's by now, lie
+            # behind a place that the user has sought, or in a partition that he has paused.
             self._be_sure()
-            if self._cursor.departures_from(taken.where) == taken.departures:
-                return taken.batch
+            if not self._is_current(taken):
+                continue
+            if is_late and taken.where in self.paused():
+                self._held.append(taken)
+                continue
+            return taken.batch
+
+    def _is_current(self, taken: _Taken) -> bool:
+        return self._cursor.departures_from(taken.where) == taken.departures
+
+    def _no_longer_paused(self) -> _Taken | None:
+        """Return what was held the longest of a partition that is no longer paused; None where there is nothing."""
+        self._be_sure()
+        self._held = [each for each in self._held if self._is_current(each)]
+        paused = self.paused()
+        for each in self._held:
+            if each.where not in paused:
+                self._held.remove(each)
+                return each
         return None
 
     async def _take_next(self) -> _Taken | None:

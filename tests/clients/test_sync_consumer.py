@@ -117,23 +117,24 @@ def test_ctrl_c_interrupts_a_waiting_consumer_and_loses_nothing(client: Client) 
         assert next(consumer).value == b"after"
 
 
+def be_interrupted(consumer: Consumer) -> None:
+    """Wait for a batch until Ctrl-C."""
+    timer = threading.Timer(0.1, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        consumer.next_batch()
+    timer.join()
+
+
+def next_offset(consumer: Consumer) -> int:
+    batch = consumer.next_batch()
+    assert batch is not None
+    return batch.batch.base_offset
+
+
 def test_a_batch_that_came_for_an_interrupted_wait_comes_next_unless_the_user_has_sought_another_place(
     client: Client,
 ) -> None:
-    main = threading.get_ident()
-
-    def be_interrupted(consumer: Consumer) -> None:
-        timer = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
-            consumer.next_batch()
-        timer.join()
-
-    def next_offset(consumer: Consumer) -> int:
-        batch = consumer.next_batch()
-        assert batch is not None
-        return batch.batch.base_offset
-
     producer = client.producer("t")
     with client.consumer("t") as consumer:
         be_interrupted(consumer)
@@ -143,6 +144,28 @@ def test_a_batch_that_came_for_an_interrupted_wait_comes_next_unless_the_user_ha
         producer.send(b"1")
         consumer.seek(0, 0)
         assert [next_offset(consumer) for _ in range(2)] == [0, 1]
+
+
+def test_a_batch_that_came_for_an_interrupted_wait_is_held_back_while_its_partition_is_paused(client: Client) -> None:
+    producer, zero = client.producer("t"), TopicPartition("t", 0)
+    with client.consumer("t") as consumer:
+        be_interrupted(consumer)
+        producer.send(b"0")
+        time.sleep(0.3)  # the loop has it by now
+        consumer.pause(zero)
+        be_interrupted(consumer)
+        be_interrupted(consumer)
+        producer.send(b"1")
+        consumer.resume(zero)
+        assert [next_offset(consumer) for _ in range(2)] == [0, 1]
+        be_interrupted(consumer)
+        producer.send(b"2")
+        time.sleep(0.3)
+        consumer.pause(zero)
+        be_interrupted(consumer)
+        consumer.seek(0, 1)
+        consumer.resume(zero)
+        assert [next_offset(consumer) for _ in range(2)] == [1, 2]
 
 
 def test_ctrl_c_in_a_deserializer_loses_no_record(client: Client) -> None:
