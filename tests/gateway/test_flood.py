@@ -98,6 +98,7 @@ async def test_a_flood_of_wrong_keys_holds_up_nobody_else(tmp_path: Path, monkey
                 codes.append((await gate.http.get("/v1/topics/t", headers=bearer(wrong))).status_code)
 
         async with httpx.AsyncClient(base_url=str(gate.http.base_url), transport=elsewhere, timeout=30) as good:
+            began_s = time.monotonic()
             guesses = [asyncio.create_task(guess(number)) for number in range(90)]
             slowest_s = 0.0
             for key in [known, *fresh] * 3:
@@ -105,7 +106,8 @@ async def test_a_flood_of_wrong_keys_holds_up_nobody_else(tmp_path: Path, monkey
                 assert (await good.get("/v1/topics/t", headers=bearer(key))).status_code == 200
                 slowest_s = max(slowest_s, time.monotonic() - asked_s)
             await asyncio.gather(*guesses)
-        assert codes.count(401) <= 20 + 8 + 4, (
+            took_s = time.monotonic() - began_s
+        assert codes.count(401) <= 20 + 8 + took_s + 1, (
             "a node is asked as often as an address may be wrong, not as often as it asks"
         )
         assert set(codes) == {401, 429}
