@@ -11,7 +11,7 @@ from tests.clients.fake_node import Do, FakeNode, Refuse
 from tests.clients.test_consumer import publish
 
 from tidelog import Client, Consumer, TopicPartition
-from tidelog.errors import CorruptBatchError, RecordError
+from tidelog.errors import CorruptBatchError, RecordError, UnknownTopicError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch
 
@@ -111,6 +111,23 @@ async def test_a_dead_letter_that_fails_is_an_error_and_tried_again(node: FakeNo
         node.script.append(Do.STORE)
         assert [record.value for record in await consumer.poll(timeout_s=0)] == [2], "it takes the time that it takes"
     assert [record.value for record in records_of(node, "dead")] == [b"{"]
+
+
+async def test_a_dead_letter_topic_that_is_made_again_takes_them_again(node: FakeNode, client: Client) -> None:
+    node.add_topic("dead")
+    await publish(node, b"{", b"2", b"[", b"3", b"(", b"4")
+    async with client.consumer("t", value_deserializer="json", dead_letter="dead") as consumer:
+        assert await take(consumer, 1) == [2]
+        await client.delete_topic("dead")
+        for _ in range(2):
+            with pytest.raises(UnknownTopicError):
+                await anext(consumer)
+        node.add_topic("dead", topic_id=b"anew".ljust(16))
+        assert await take(consumer, 1) == [3]
+        await client.delete_topic("dead")
+        node.add_topic("dead", topic_id=b"and again".ljust(16))
+        assert await take(consumer, 1) == [4], "it was not missed"
+    assert [record.value for record in records_of(node, "dead")] == [b"("]
 
 
 async def test_a_function_of_the_users_may_raise_anything(node: FakeNode, client: Client) -> None:
