@@ -325,7 +325,8 @@ class Producer:
         Raises:
             TidelogError: some were not acknowledged; a note on it says how many were.
             SerializationError: a key or value does not serialise; nothing was accepted.
-            TypeError, ValueError: not bytes, or keys and values differ in length.
+            TypeError, ValueError: not bytes (text is known by the first that is not None), or keys and values differ in
+                length.
         """
         return await (await self.enqueue_many(values, keys=keys, partition=partition))
 

@@ -286,6 +286,20 @@ async def test_what_is_no_record_is_refused_and_spoils_nothing(
     assert node.values("t") == [b"v", b"v"]
 
 
+async def test_lists_of_text_are_refused_whatever_call_they_come_by(node: FakeNode, client: Client) -> None:
+    texts: Any = ["a", "b"]
+    async with client.producer("t") as producer:
+        for call in (producer.send_many, producer.enqueue_many):
+            with pytest.raises(TypeError, match="not str"):
+                await call(texts)
+            with pytest.raises(TypeError, match="not str"):
+                await call([b"a"], keys=texts)
+            with pytest.raises(TypeError, match="not str"):
+                await call("")
+        await producer.send_many([b"v"])
+    assert node.values("t") == [b"v"]
+
+
 async def test_a_topic_made_again_takes_nothing_of_the_old_one(node: FakeNode, client: Client) -> None:
     producer = client.producer("t")
     await producer.send(b"v")
