@@ -45,7 +45,10 @@ def checked_topic(name: str) -> str:
 
     Raises:
         InvalidTopicError: it breaks a rule.
+        InvalidRequestError: it is no text.
     """
+    if not isinstance(name, str):
+        raise InvalidRequestError(f"a topic's name is text, not {name!r}")
     try:
         check_topic_name(name)
     except ProtocolError as error:
@@ -59,11 +62,30 @@ def checked_group(name: str) -> str:
     Raises:
         InvalidRequestError: it breaks a rule.
     """
+    if not isinstance(name, str):
+        raise InvalidRequestError(f"a group's name is text, not {name!r}")
     try:
         check_group_name(name)
     except ProtocolError as error:
         raise error_of_local(error) from error
     return name
+
+
+def checked_positions(positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Return a copy of positions to commit, if they are some.
+
+    Raises:
+        InvalidRequestError: they are none.
+    """
+    if not isinstance(positions, Mapping):
+        raise InvalidRequestError(f"positions to commit are partition -> next offset to read, not {positions!r}")
+    for where, offset in positions.items():
+        if not isinstance(where, TopicPartition):
+            raise InvalidRequestError(
+                f"of which topic is partition {where!r}? positions to commit are TopicPartition(...) -> offset"
+            )
+        check_position(where, offset)
+    return dict(positions)
 
 
 def check_position(where: TopicPartition, offset: int) -> None:
@@ -72,10 +94,21 @@ def check_position(where: TopicPartition, offset: int) -> None:
     Raises:
         InvalidRequestError: that is so.
     """
+    if not _is_number(where.partition):
+        raise InvalidRequestError(f"a partition of {where.topic!r} is a number, not {where.partition!r}")
+    if not _is_number(offset):
+        raise InvalidRequestError(
+            f"an offset to commit for {where.topic}/{where.partition} is a number, not {offset!r}"
+        )
     if not 0 <= offset <= OFFSET_MAX:
         raise InvalidRequestError(f"{offset} is no offset to commit for {where.topic}/{where.partition}")
     if not 0 <= where.partition <= _PARTITION_MAX:
         raise InvalidRequestError(f"{where.partition} is no partition of {where.topic!r} to commit for")
+
+
+def _is_number(given: object) -> bool:
+    """Whether something is a whole number, of whichever library."""
+    return hasattr(given, "__index__")
 
 
 def topic_of(info: pb.TopicInfo) -> Topic:

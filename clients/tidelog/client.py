@@ -34,7 +34,7 @@ from tidelog.errors import ClosedError, InvalidRequestError
 from tidelog.fetch_options import FetchOptions
 from tidelog.filters import record_filter
 from tidelog.group_admin import Groups
-from tidelog.group_options import Group, wish_of
+from tidelog.group_options import Group, group_of, wish_of
 from tidelog.home import Home
 from tidelog.lane import BATCH_BYTES_TARGET
 from tidelog.meters import Teller
@@ -552,7 +552,7 @@ class Client:
             InvalidRequestError, InvalidTopicError: an argument has no such value.
         """
         self._check_usable(bind=False)
-        named = Group(group) if isinstance(group, str) else group
+        named = group_of(group)
         options = ConsumerOptions.of(
             topics,
             pattern=pattern,

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from tidelog import offset_search, reading
-from tidelog.admin import NewestOf, check_position
+from tidelog.admin import NewestOf, checked_positions
 from tidelog.assignment import Assignment
 from tidelog.commits_soon import CommitsSoon, OnCommit
 from tidelog.consumer_options import ConsumerOptions, OnOutOfRange, Start, find_rest, resolve_start
@@ -559,9 +559,7 @@ class Consumer:
             raise InvalidRequestError("this consumer has no group to commit for; use client.consumer(..., group=...)")
         self._check_usable()
         if positions is not None:
-            for where, offset in positions.items():
-                check_position(where, offset)
-            return dict(positions)
+            return checked_positions(positions)
         moved = self._cursor.uncommitted()
         if self._member is None:
             return moved

@@ -98,6 +98,11 @@ class ConsumerOptions:
         Raises:
             InvalidRequestError: one of them has no such value.
         """
+        for topic in topics:
+            if not isinstance(topic, str):
+                raise InvalidRequestError(
+                    f"topics are given one by one, as in consumer('a', 'b'); {topic!r} is no name"
+                )
         if topics and pattern is not None:
             raise InvalidRequestError("a consumer reads topics by name, or those that match a pattern, not both")
         if group is not None:
@@ -199,6 +204,8 @@ def _checked_partitions(
         if set(by_topic) != set(topics):
             raise InvalidRequestError(f"partitions names topics {sorted(by_topic)}; {sorted(topics)} are read")
         return {topic: tuple(dict.fromkeys(numbers)) for topic, numbers in by_topic.items()}
+    if not isinstance(partitions, Iterable):
+        raise InvalidRequestError(f"partitions is some numbers, 'all' or None, not {partitions!r}")
     if len(topics) != 1:
         raise InvalidRequestError("of several topics partitions are chosen by topic -> numbers")
     return {topics[0]: tuple(dict.fromkeys(partitions))}

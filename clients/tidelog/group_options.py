@@ -83,13 +83,33 @@ class Group:
             raise InvalidRequestError("poll_timeout_s and commit_interval_s are above zero")
         if self.instance_id is not None and not _is_name(self.instance_id):
             raise InvalidRequestError(f"an instance_id is a text of 1 to {INSTANCE_ID_BYTES_MAX} bytes")
+        for what, callback in (
+            ("on_assigned", self.on_assigned),
+            ("on_revoked", self.on_revoked),
+            ("on_lost", self.on_lost),
+        ):
+            if callback is not None and not callable(callback):
+                raise InvalidRequestError(f"{what} is a function of partitions or None, not {callback!r}")
 
 
-def _is_name(instance_id: str) -> bool:
+def _is_name(instance_id: object) -> bool:
     try:
-        return 1 <= len(instance_id.encode()) <= INSTANCE_ID_BYTES_MAX
+        return isinstance(instance_id, str) and 1 <= len(instance_id.encode()) <= INSTANCE_ID_BYTES_MAX
     except UnicodeEncodeError:  # half of a surrogate pair
         return False
+
+
+def group_of(given: str | Group | None) -> Group | None:
+    """Return a group that was given by its name, or as it is.
+
+    Raises:
+        InvalidRequestError: it is neither.
+    """
+    if given is None or isinstance(given, Group):
+        return given
+    if not isinstance(given, str):
+        raise InvalidRequestError(f"group is a name, a Group(...) or None, not {given!r}")
+    return Group(given)
 
 
 def wish_of(group: Group | None, *, is_shared: bool) -> Group | None:

@@ -158,6 +158,8 @@ async def commit(
 ) -> dict[int, Committed]:
     """Commit a group's positions in the topic `topic_id`, None for whichever has the name. See `Client.commit`."""
     checked_group(group)
+    if not isinstance(positions, Mapping):
+        raise InvalidRequestError(f"positions to commit are partition -> next offset to read, not {positions!r}")
     for partition, offset in positions.items():
         check_position(TopicPartition(topic, partition), offset)
     if not positions:

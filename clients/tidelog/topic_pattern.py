@@ -33,6 +33,8 @@ class TopicPattern:
     """
 
     def __init__(self, text: str, *, besides: str | None = None) -> None:
+        if not isinstance(text, str):
+            raise InvalidRequestError(f"a pattern is text in the syntax of RE2, not {text!r}")
         self.text = text
         self._besides = besides
         if not 0 < len(text) <= PATTERN_CHARS_MAX:

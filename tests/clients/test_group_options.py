@@ -6,6 +6,7 @@ import pytest
 
 from tidelog import Group
 from tidelog.errors import InvalidRequestError
+from tidelog.group_options import group_of
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,12 @@ from tidelog.errors import InvalidRequestError
         {"instance_id": ""},
         {"instance_id": "x" * 1000},
         {"instance_id": "\ud800"},
+        {"instance_id": 5},
+        {"name": 5},
+        {"name": None},
+        {"on_assigned": 3},
+        {"on_revoked": "text"},
+        {"on_lost": []},
     ],
     ids=repr,
 )
@@ -31,6 +38,13 @@ def test_what_has_no_such_value_is_refused(options: dict[str, Any]) -> None:
     wish: dict[str, Any] = {"name": "g", **options}
     with pytest.raises(InvalidRequestError):
         Group(**wish)
+
+
+def test_a_group_is_given_by_its_name_or_as_it_is() -> None:
+    assert (group_of(None), group_of("g"), group_of(Group("h"))) == (None, Group("g"), Group("h"))
+    wrong: Any = 123
+    with pytest.raises(InvalidRequestError, match=r"a name, a Group\(...\) or None, not 123"):
+        group_of(wrong)
 
 
 def test_what_has_one_is_taken() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.clients.fake_node import FakeNode
 from tests.clients.test_consumer import end_all, nothing_comes, numbered, places, publish, take
 
-from tidelog import Client, TopicPartition, intake
+from tidelog import Client, TopicPartition, intake, sync
 from tidelog.errors import (
     InvalidRequestError,
     UnknownTopicError,
@@ -58,6 +58,46 @@ async def test_start_and_partitions_are_given_by_topic(node: FakeNode, client: C
 def test_what_does_not_say_of_which_topic_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError if "dead_letter" not in options else Exception):
         Client("127.0.0.1:1").consumer("t", "wide", **options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"topics": (["t", "wide"],)}, r"one by one, as in consumer\('a', 'b'\)"),
+        ({"topics": (b"t",)}, "no name"),
+        ({"topics": ("t",), "group": 123}, "group is a name"),
+        ({"topics": ("t",), "partitions": 0}, "partitions is some numbers"),
+        ({"topics": ("t",), "dead_letter": 5, "value_deserializer": "json"}, "name is text"),
+        ({"pattern": b"t"}, "pattern is text"),
+    ],
+)
+def test_what_is_of_another_type_is_refused_with_what_is_wanted(arguments: dict[str, Any], text: str) -> None:
+    for client in (Client("127.0.0.1:1"), sync.Client("127.0.0.1:1")):
+        with pytest.raises(InvalidRequestError, match=text):
+            client.consumer(*arguments.get("topics", ()), **{k: v for k, v in arguments.items() if k != "topics"})
+
+
+async def test_positions_of_another_type_are_refused_with_what_is_wanted(node: FakeNode, client: Client) -> None:
+    async with client.consumer("t", group="g", partitions="all") as consumer:
+        for wrong, text in (
+            ({0: 1}, "of which topic is partition 0"),
+            ({("t", 0): 1}, "of which topic"),
+            ([1], "positions to commit are"),
+            ({TopicPartition("t", "0"): 1}, "a partition of 't' is a number"),  # type: ignore[arg-type]
+            ({T0: "1"}, "an offset to commit for t/0 is a number"),
+            ({T0: 1.0}, "is a number"),
+        ):
+            positions: Any = wrong
+            with pytest.raises(InvalidRequestError, match=text):
+                await consumer.commit(positions)
+            with pytest.raises(InvalidRequestError, match=text):
+                consumer.commit_soon(positions)
+    for group, given, text in ((123, {0: 1}, "name is text"), ("g", {T0: 1}, "is a number"), ("g", [1], "next offset")):
+        what: Any = (group, "t", given)
+        with pytest.raises(InvalidRequestError, match=text):
+            await client.commit(*what)
+    with pytest.raises(InvalidRequestError, match="name is text"):
+        await client.groups.describe(5)  # type: ignore[arg-type]
 
 
 async def test_the_dead_letter_topic_is_never_read(node: FakeNode, client: Client) -> None:
