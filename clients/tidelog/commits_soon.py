@@ -13,6 +13,7 @@ from typing import Final
 from tidelog.errors import BufferFullError, TidelogError, told
 from tidelog.group_commits import Commits
 from tidelog.model import Committed, TopicPartition
+from tidelog.plain_callbacks import check_callback
 
 CALLBACKS_MAX: Final = 1000
 """So many different callbacks wait at most."""
@@ -54,7 +55,9 @@ class CommitsSoon:
 
         Raises:
             BufferFullError: too much waits; nothing was taken.
+            TypeError: `on_commit` is no plain function.
         """
+        check_callback("on_commit", on_commit)
         callbacks = self._callbacks
         if on_commit is not None and on_commit not in callbacks:
             callbacks = [*callbacks, on_commit]
@@ -72,7 +75,12 @@ class CommitsSoon:
             self._task = loop.create_task(self._run(), name=f"commits soon of {self._group}")
 
     def refuse(self, error: TidelogError, on_commit: OnCommit | None) -> None:
-        """Tell that something is not committed at all; soon, not at once."""
+        """Tell that something is not committed at all; soon, not at once.
+
+        Raises:
+            TypeError: `on_commit` is no plain function.
+        """
+        check_callback("on_commit", on_commit)
         callbacks = [] if on_commit is None else [on_commit]
         asyncio.get_running_loop().call_soon(self._tell, callbacks, dict[TopicPartition, Committed](), error)
 

@@ -399,7 +399,8 @@ class Consumer:
         Args:
             positions: see there; those of now.
             on_commit: is called on the event loop with partition -> what holds now, and the error if something was not
-                stored; once, also when it is given again before that. Without one the log tells errors.
+                stored; once, also when it is given again before that. Without one the log tells errors. A plain
+                function, no coroutine function: that is a TypeError.
 
         Raises:
             InvalidRequestError: the consumer has no group; a position is none.

@@ -19,6 +19,7 @@ from tidelog.gatherer import Gatherer
 from tidelog.gathering import Gathering, OnDelivery, shut_gathering
 from tidelog.loop_thread import LoopThread
 from tidelog.model import TopicRoute
+from tidelog.plain_callbacks import check_callback
 from tidelog.preparation import Preparation, Taken
 from tidelog.room import Room
 from tidelog_proto.columns import Headers
@@ -111,8 +112,7 @@ class Crossing:
 
     def _put(self, record: Taken, on_delivery: OnDelivery | None) -> tuple[Gathering, int]:
         inside = self._inside
-        if not (on_delivery is None or callable(on_delivery)):
-            raise TypeError(f"on_delivery is a function or None, not {on_delivery!r}")
+        check_callback("on_delivery", on_delivery)
         self._thread.check()
         route = inside.route()
         if record.partition is not None and record.partition not in route.partitions:

@@ -28,6 +28,7 @@ from tidelog.metadata import gone_error
 from tidelog.meters import ProducerMeter, Teller
 from tidelog.model import Receipt, TopicRoute
 from tidelog.named_producer import Instance
+from tidelog.plain_callbacks import check_callback
 from tidelog.preparation import Preparation, Taken
 from tidelog.producer_id import make_producer_id
 from tidelog.producer_options import ACKS, CODECS, ProducerOptions
@@ -146,7 +147,8 @@ class Producer:
             tag: see there.
             partition: see there.
             timestamp_us: see there.
-            on_delivery: is called on the event loop with the record's `Receipt` and None, or with None and its error.
+            on_delivery: is called on the event loop with the record's `Receipt` and None, or with None and its error; a
+                plain function, no coroutine function.
                 While many are called others of the loop have their turn, and the room of the records is not free yet.
 
         Raises:
@@ -292,8 +294,7 @@ class Producer:
 
     def _put(self, record: Taken, on_delivery: OnDelivery | None) -> PendingReceipt:
         """Accept a record that cannot join the open gathering without a look."""
-        if not (on_delivery is None or callable(on_delivery)):
-            raise TypeError(f"on_delivery is a function or None, not {on_delivery!r}")
+        check_callback("on_delivery", on_delivery)
         route = self._known_route(None)
         if route is None:
             raise self._not_begun()
