@@ -144,7 +144,7 @@ def reset(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Move a group's positions, back or forth. Its members are to be stopped first: they would go on where they are."""
-    target: ResetTo = parse_start(to)
+    target: ResetTo = parse_start(to, "--to")
 
     async def work(client: Client) -> Sequence[Lag]:
         return await client.groups.reset(group, target, topic=topic, partitions=partition, dry_run=dry_run)

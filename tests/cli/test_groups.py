@@ -64,6 +64,8 @@ def test_a_group_is_listed_described_moved_and_deleted(cli: Cli, topic: str) -> 
         by_time = cli("group", "reset", "moved", "--to", to, "--dry-run", "--json")
         assert by_time.code == 0, by_time.err
         assert [row["next_offset"] for row in json.loads(by_time.out)] == places, to
+    wrong = cli("group", "reset", "moved", "--to", "gestern")
+    assert (wrong.code, wrong.err.count("--to 'gestern': give earliest"), "--from" in wrong.err) == (2, 1, False)
     assert cli("group", "reset", "moved", "--to", "earliest").code == 0
     assert [row["next_offset"] for row in json.loads(cli("group", "lag", "moved", "--json").out)] == [0, 0]
     assert cli("group", "reset", "moved", "--to", "5", "--partition", 0).code != 0  # of which topic?
