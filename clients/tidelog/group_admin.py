@@ -109,7 +109,7 @@ class Groups:
             to: "earliest", "latest", a datetime with a zone, or an offset; beyond an end of a log that end counts.
             topic: of this one only; None for all that it has positions in.
             partitions: of that topic; None for all.
-            dry_run: only say what would be.
+            dry_run: only say what would be; note and time are those of the newest commit there is.
 
         Raises:
             GroupNotEmptyError: it has members, who would go on where they are.
@@ -129,9 +129,10 @@ class Groups:
         for each in dict.fromkeys(row.topic for row in rows):
             of_topic = [row for row in rows if row.topic == each]
             targets = await _targets(self._router, each, of_topic, to)
+            held: dict[int, Committed] = {}
             if not dry_run:
-                await reading.commit(self._router, name, each, targets, reset=True, note="reset")
-            moved = [*moved, *(_moved(row, targets[row.partition]) for row in of_topic)]
+                held = await reading.commit(self._router, name, each, targets, reset=True, note="reset")
+            moved = [*moved, *(_moved(row, targets[row.partition], held.get(row.partition)) for row in of_topic)]
         return moved
 
     async def _check_empty(self, name: str, *, is_made: bool) -> None:
@@ -176,7 +177,8 @@ def _lag(where: TopicPartition, end: Offset, position: Committed | None) -> Lag:
     )
 
 
-def _moved(row: Lag, to: int) -> Lag:
+def _moved(row: Lag, to: int, held: Committed | None) -> Lag:
+    """Return where a group stands in a partition behind a move; `held` is what was committed, None if nothing was."""
     return Lag(
         topic=row.topic,
         partition=row.partition,
@@ -184,8 +186,8 @@ def _moved(row: Lag, to: int) -> Lag:
         log_start_offset=row.log_start_offset,
         end_offset=row.end_offset,
         lag=max(0, row.end_offset - to),
-        commit_timestamp_us=row.commit_timestamp_us,
-        note=row.note,
+        commit_timestamp_us=row.commit_timestamp_us if held is None else held.commit_timestamp_us,
+        note=row.note if held is None else held.note,
     )
 
 

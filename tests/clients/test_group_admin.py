@@ -39,7 +39,16 @@ async def test_positions_are_moved_back_and_forth(real: Client) -> None:
     tried = await real.groups.reset(topic, "earliest", dry_run=True)
     assert {row.partition: (row.next_offset, row.lag) for row in tried} == {0: (0, 10), 1: (0, 10)}
     assert await positions(real, topic) == {zero: 7}
-    await real.groups.reset(topic, 99)
+    assert [(row.note, row.commit_timestamp_us) for row in tried][1] == (None, None), "nothing was committed"
+    before_us = (await real.groups.lag(topic))[0].commit_timestamp_us
+    told = await real.groups.reset(topic, 99)
+    assert [(row.partition, row.next_offset, row.note, row.lag) for row in told] == [
+        (0, 10, "reset", 0),
+        (1, 10, "reset", 0),
+    ]
+    stamps = [row.commit_timestamp_us for row in await real.groups.lag(topic)]
+    assert [row.commit_timestamp_us for row in told] == stamps
+    assert (stamps[0] or 0) > (before_us or 0)
     assert await positions(real, topic) == {zero: 10, one: 10}, "beyond the end the end counts"
     await real.groups.reset(topic, datetime(2000, 1, 1, tzinfo=UTC))
     assert await positions(real, topic) == {zero: 0, one: 0}
