@@ -377,8 +377,8 @@ class Consumer:
 
         Raises:
             InvalidRequestError: the consumer has no group; a position is none.
-            MemberFencedError: another member has one of the partitions; others may be stored. Or, once, this was no
-                member for a while, and what was handed out before is read again.
+            MemberFencedError: as a member, of a partition that another one or nobody reads; others may be stored. Or,
+                once, this was no member for a while, and what was handed out before is read again.
             UnknownTopicError: a topic that was read is gone; one of its name that was made since is another.
         """
         moved = self._to_commit(positions)

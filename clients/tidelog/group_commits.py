@@ -73,6 +73,7 @@ class GroupCommits:
         if life is None or not life.is_joined:
             raise MemberFencedError("this consumer is no member of its group at the moment: nothing was committed")
         ids, held, failed = self._topic_ids(), dict[TopicPartition, Committed](), dict[TopicPartition, TidelogError]()
+        failed |= {where: _never_read(where, life.group) for where in positions if where.topic not in ids}
         failed |= await self._beyond_ends(positions, ids)
         wanted = [(where, offset) for where, offset in positions.items() if where not in failed]
         for part in in_requests(wanted):
@@ -88,10 +89,12 @@ class GroupCommits:
         """Return why positions that somebody has made up are not stored; see `offset_search.beyond_ends`."""
         by_topic: dict[str, dict[int, int]] = {}
         for where, offset in self.moved(positions).items():
+            if where.topic not in ids:
+                continue
             by_topic.setdefault(where.topic, {})[where.partition] = offset
         found: dict[TopicPartition, TidelogError] = {}
         for topic, of_topic in by_topic.items():
-            refused = await beyond_ends(self._router, topic, ids.get(topic, b""), of_topic)
+            refused = await beyond_ends(self._router, topic, ids[topic], of_topic)
             found |= {TopicPartition(topic, number): error for number, error in refused.items()}
         return found
 
@@ -99,7 +102,7 @@ class GroupCommits:
         self, life: Membership, positions: list[tuple[TopicPartition, int]], ids: Mapping[str, bytes], note: str
     ) -> Commits:
         def entry(where: TopicPartition, offset: int) -> pb.CommitEntry:
-            topic_id = ids.get(where.topic, b"")
+            topic_id = ids[where.topic]
             return pb.CommitEntry(
                 topic_id=topic_id,
                 partition=where.partition,
@@ -119,13 +122,22 @@ class GroupCommits:
             lambda: self._router.at_any(ask), repeatable=True, about=f"group {life.group!r}"
         )
         commits = Commits({}, {})
-        names = {ids[where.topic]: where.topic for where, _ in positions if where.topic in ids}
+        names = {ids[where.topic]: where.topic for where, _ in positions}
         for (where, _), result in zip(positions, results, strict=True):
             if result.HasField("error"):
+                # A node knows topics by their ids, of which nobody has heard.
+                result.error.message = result.error.message.replace(ids[where.topic].hex(), repr(where.topic))
                 commits.failed[where] = error_of(result.error, node)
             else:
                 commits.held[where] = committed_of([result], names)[0]
         return commits
+
+
+def _never_read(where: TopicPartition, group: str) -> MemberFencedError:
+    return MemberFencedError(
+        f"this consumer reads nothing of the topic {where.topic!r}, so it commits no position in {where.topic}/"
+        f"{where.partition} as a member of the group {group!r}: members commit what they read"
+    )
 
 
 async def store_quietly(commits: GroupCommits, positions: Mapping[TopicPartition, int], group: str) -> None:

@@ -120,9 +120,22 @@ async def test_a_partition_of_another_is_refused_and_the_rest_is_stored(real: Cl
         await until(lambda: len(first.consumer.assignment()) == len(second.consumer.assignment()) == 1)
         await fill(real, topic, 2, range(3))
         (mine,), (other,) = first.consumer.assignment(), second.consumer.assignment()
-        with pytest.raises(MemberFencedError, match="another one has it"):
+        with pytest.raises(
+            MemberFencedError, match=f"partition {other.partition} of '{topic}' is not .* another one has it"
+        ):
             await first.consumer.commit({other: 1, mine: 2})
         assert await positions(real, topic) == {mine: 2}
+
+
+async def test_a_topic_that_a_member_does_not_read_is_named_and_the_rest_is_stored(real: Client) -> None:
+    topic, unread = await new_topic(real, partitions=1, records=3), await new_topic(real, partitions=1, records=3)
+    mine = TopicPartition(topic, 0)
+    async with reading(real.consumer(topic, group=Group(topic, commit="manual"))) as reader:
+        await until(lambda: len(reader.seen) == 3)
+        for strange in (TopicPartition(unread, 0), TopicPartition("nowhere", 0)):
+            with pytest.raises(MemberFencedError, match=f"reads nothing of the topic '{strange.topic}'"):
+                await reader.consumer.commit({strange: 1, mine: 2})
+    assert await positions(real, topic) == {mine: 2}
 
 
 async def test_the_same_partition_in_a_later_generation_is_another_matter(
