@@ -170,6 +170,11 @@ class GroupMember:
 
     async def _stay(self) -> None:
         refused = Backoff()
+        try:
+            await self.handover.beginnings.look()
+        except TidelogError as error:
+            self._assignment.broken(error)
+            return
         while True:
             life = self._life = self._new_life()
             try:
