@@ -97,6 +97,9 @@ NODES_ONLY: Final = ONE_WAY_KINDS | {"node_announce"}
 _GREETINGS: Final = frozenset({"hello", "peer_hello", "peer_proof"})
 _WHILE_STARTING: Final = _GREETINGS | {"node_announce"}
 
+_UNANSWERED: Final = frozenset({"credit"})
+"""What clients send that has no answer."""
+
 RESERVED_CONNECTIONS: Final = 64
 """Taken beyond `connections_max`, which bounds clients: other nodes must get through when clients have it all."""
 
@@ -254,7 +257,10 @@ class Server:
                 charge(self.broker, request)
             work = handler(self.broker, request)
         except ProtocolError as error:
-            request.fail(error)
+            if kind in _UNANSWERED and request.connection.greeted:
+                request.drop()  # an error without a number says that the connection ends, and with it all that is asked on it
+            else:
+                request.fail(error)
             return
         except Exception as error:  # noqa: BLE001 - a bug in a handler must not take the connection down
             self._broken(request, error)
