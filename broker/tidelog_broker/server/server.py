@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -258,7 +259,7 @@ class Server:
             work = handler(self.broker, request)
         except ProtocolError as error:
             if kind in _UNANSWERED and request.connection.greeted:
-                request.drop()  # an error without a number says that the connection ends, and with it all that is asked on it
+                request.drop()  # an error without a number would say that the connection ends
             else:
                 request.fail(error)
             return
@@ -273,9 +274,14 @@ class Server:
     def _worked(self, work: Coroutine[Any, Any, None], request: Request, task: asyncio.Task[None]) -> None:
         """Note that a request's task has ended, perhaps before it began: the node stopped first."""
         self._working.discard(task)
+        has_begun = inspect.getcoroutinestate(work) != inspect.CORO_CREATED
         work.close()
         if not request.answered:
-            request.fail(ProtocolError(pb.SHUTTING_DOWN, "the node stopped before this was answered"))
+            why = "the node stopped before this was answered"
+            if has_begun:
+                request.fail(ProtocolError(pb.TIMED_OUT, f"{why}; the outcome is unknown"))
+            else:
+                request.fail(ProtocolError(pb.SHUTTING_DOWN, f"{why}; send to another or again later"))
 
     def _handler(self, kind: str, request: Request) -> Handler:
         if kind in NODES_ONLY and request.connection.peer_id is None:

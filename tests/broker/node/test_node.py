@@ -89,6 +89,20 @@ async def test_a_stop_waits_for_publishes_on_their_way(stand: Stand, node: Node,
     assert len(await (await stand.peer()).read_all(topic.topic_id)) == 6
 
 
+async def test_of_a_request_that_a_stop_interrupts_nobody_says_that_it_was_not_done(
+    stand: Stand, node: Node, peer: Peer
+) -> None:
+    topic = await peer.create()
+    stand.disk.hold("sync", "__offsets")
+    entry = pb.CommitEntry(topic_id=topic.topic_id, next_offset=0)
+    commit = peer.post(commit=pb.Commit(group="g", entries=[entry]))
+    await stand.disk.held_up()
+    await node.broker.tasks.cancel()
+    error = (await peer.reply(commit)).envelope.error
+    assert (error.code, error.definite) == (pb.TIMED_OUT, False)
+    stand.disk.heal()
+
+
 async def test_a_stop_answers_long_polls_and_what_is_written_for_requests(stand: Stand, node: Node, peer: Peer) -> None:
     topic = await peer.create()
     other = await stand.peer()
