@@ -5,7 +5,7 @@ from tests.proto.derived_batches import compacted_log
 
 from tidelog.cursor import Cursor
 from tidelog.deserializers import Decoding
-from tidelog.errors import CorruptBatchError, RecordError
+from tidelog.errors import CorruptBatchError, RecordError, UsageError
 from tidelog.model import ConsumedBatch, Record, TopicPartition
 from tidelog_proto.batch import RecordBatch, encode_batch
 from tidelog_proto.columns import columns_of
@@ -52,6 +52,20 @@ def test_the_rest_of_a_batch_is_a_batch() -> None:
     assert rest is not None
     assert (rest.batch.base_offset, len(rest), cursor.positions) == (11, 3, {P0: 14})
     assert next_of(cursor) is None
+
+
+def test_a_batch_is_never_loaded_over_what_is_left_of_another() -> None:
+    cursor = decoding(skips=True)
+    cursor.load(batch_at(0, 5))
+    for taken in (0, 3):
+        assert len(cursor.take(taken)) == taken
+        assert cursor.has_left
+        with pytest.raises(UsageError):
+            cursor.load(batch_at(5, 1))
+    assert [record.value for record in cursor.take(9)] == [4]
+    assert not cursor.has_left
+    cursor.load(batch_at(5, 1))
+    assert [record.offset for record in cursor.take(9)] == [5]
 
 
 def test_seek_drops_what_is_left_of_that_partition_only() -> None:
