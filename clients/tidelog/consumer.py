@@ -169,8 +169,9 @@ class Consumer:
         """Return what is there, at most `max_records` records; wait for the first of them, `timeout_s` at most.
 
         The list is empty when nothing came in time, the consumer was closed, or the session of a member was over before
-        it could be returned. The first call begins, which may take longer. Many thousands of records at once cost more
-        each: Python's garbage collector looks at all of them.
+        it could be returned. It ends in front of a record that does not decode, where the next call goes on; a dead
+        letter that is under way when the time is over goes on, too. The first call begins, which may take longer. Many
+        thousands of records at once cost more each: Python's garbage collector looks at all of them.
 
         Raises:
             InvalidRequestError: `max_records` is below 1, or `timeout_s` negative.
@@ -190,13 +191,18 @@ class Consumer:
                 async with asyncio.timeout_at(deadline):
                     if not await self.more():
                         return taken
+                    taken = self._cursor.take(max_records)
+                    if not taken:
+                        await self._give_turn()
             except TimeoutError:
                 return taken
-            taken = self._cursor.take(max_records)
         # From here on nothing is waited for: who is cancelled now would lose what is taken, and it would be committed.
         with contextlib.suppress(TidelogError):  # the next call raises it
             while len(taken) < max_records and self._load_next():
-                taken += self._cursor.take(max_records - len(taken))
+                more = self._cursor.take(max_records - len(taken))
+                if not more:
+                    break  # nothing of it decodes: whoever waits for what is taken waits no longer
+                taken += more
         if self._member is not None and session_time() >= self._member.reads_until:
             await self.turn()  # the process was stopped meanwhile
             return self._cursor.kept(taken)
@@ -293,7 +299,6 @@ class Consumer:
             self._cursor.pass_over(undecodable)
             return True
         if self._cursor.has_left:  # `take` has passed over what does not decode for long enough
-            await asyncio.sleep(0)
             return True
         batch = self._assignment.batch_now()
         if batch is None:

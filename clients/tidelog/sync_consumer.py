@@ -191,9 +191,11 @@ class Consumer:
         sure_until, losses = self._be_sure(), self._cursor.losses
         while len(taken) < max_records:
             try:
-                self._cursor.take(max_records - len(taken), taken)
+                before = len(taken)
+                self._cursor.take(max_records - before, taken)
                 # Where something is left it lies behind a record that does not decode: the next call goes on there.
-                if len(taken) >= max_records or (taken and (self._cursor.has_left or not self.has_arrivals)):
+                is_end = len(taken) == before or self._cursor.has_left or not self.has_arrivals
+                if len(taken) >= max_records or (taken and is_end):
                     break
                 wait_s = _SIGNALS_S if taken else max(0.0, deadline - time.monotonic())
                 if not self._more.get(wait_s):
