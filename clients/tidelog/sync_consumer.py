@@ -57,7 +57,7 @@ class _Asked(Generic[T]):
             if deadline is not None and time.monotonic() >= deadline and not future.done():
                 raise TimeoutError
         self._future = None
-        return future.result()
+        return self._thread.result_of(future)
 
 
 class _Taken(NamedTuple):
