@@ -287,6 +287,23 @@ def test_columns_stay_together_behind_what_does_not_decode() -> None:
     ]
 
 
+def test_offsets_with_gaps_stay_with_their_records_behind_what_does_not_decode() -> None:
+    batch = ConsumedBatch("t", 0, RecordBatch.parse(compacted_log()[1]))
+    records = list(batch)
+    assert [record.offset for record in records] == [6, 9]
+    for bad, handed_out in ((0, [9]), (1, [6])):
+
+        def decode(content: bytes, bad: int = bad) -> bytes:
+            if content == records[bad].value:
+                raise ValueError(content)
+            return content
+
+        cursor = Cursor(Decoding(decode, skips=True))
+        cursor.load(batch)
+        assert [record.offset for record in [*cursor.take(9), *cursor.take(9)]] == handed_out
+        assert (cursor.skipped, cursor.positions, cursor.rest()) == (1, {P0: 20}, None)
+
+
 def test_a_record_that_was_passed_is_in_nobodys_hand() -> None:
     for parks in (False, True):
         cursor = decoding(skips=not parks, parks=parks)
