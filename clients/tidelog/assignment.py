@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from tidelog.arrivals import Arrivals
-from tidelog.consumer_options import ConsumerOptions
+from tidelog.consumer_options import ConsumerOptions, feeds_itself
 from tidelog.cursor import Cursor
 from tidelog.errors import InvalidRequestError, TidelogError, UnknownPartitionError
 from tidelog.load_meter import LoadMeter
@@ -53,6 +53,7 @@ class Assignment:
         self.let_go: Callable[[str], bool] = lambda _: False
         self.loads: LoadMeter | None = None
         self._router = router
+        self._dead_letter = options.dead_letter
         self._prefetch = Prefetch(options.prefetch)
         self._arrivals = Arrivals(admit, dropped)
         self._meter = meter
@@ -87,11 +88,13 @@ class Assignment:
 
         Raises:
             UnknownTopicError, UnknownPartitionError: there is no such thing; nothing is changed.
-            InvalidRequestError: an offset is negative.
+            InvalidRequestError: an offset is negative; it is the consumer's own dead-letter topic.
             TidelogError: no node can be reached.
         """
         if any(offset < 0 for offset in positions.values()):
             raise InvalidRequestError("offsets are not negative")
+        if any(where.topic == self._dead_letter for where in positions):
+            raise feeds_itself(self._dead_letter or "")
         ids: dict[str, bytes] = {}
         for topic in dict.fromkeys(where.topic for where in positions):
             numbers = [where.partition for where in positions if where.topic == topic]

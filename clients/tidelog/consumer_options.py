@@ -111,9 +111,11 @@ class ConsumerOptions:
         if dead_letter is not None:
             checked_topic(dead_letter)
         names = tuple(dict.fromkeys(topics))
+        if dead_letter is not None and dead_letter in names:
+            raise feeds_itself(dead_letter)
         return cls(
             names,
-            None if pattern is None else TopicPattern(pattern),
+            None if pattern is None else TopicPattern(pattern, besides=dead_letter),
             group,
             _checked_start(names, start),
             _checked_partitions(names, partitions),
@@ -154,6 +156,14 @@ class ConsumerOptions:
             elif where.topic == topic:
                 named[where.partition] = offset
         return named
+
+
+def feeds_itself(dead_letter: str) -> InvalidRequestError:
+    """Return the error of a consumer that is to read its own dead-letter topic."""
+    return InvalidRequestError(
+        f"{dead_letter!r} is this consumer's dead-letter topic: if it read that, too, each record there that does not "
+        "decode would be put there again, without end; read it with another consumer"
+    )
 
 
 def _checked_start(topics: tuple[str, ...], start: Start) -> Start:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tidelog.cursor import Undecodable
+from tidelog.errors import UnknownTopicError
 from tidelog.model import Record
 from tidelog.producer import Producer
 
@@ -65,12 +66,24 @@ class DeadLetters:
             self._task = None
 
     async def _publish(self, undecodable: Undecodable) -> None:
-        if self._producer is None or self._producer.closed:
-            self._producer = self._make_producer()
+        producer = self._producer
+        if producer is not None and not producer.closed:
+            try:
+                await self._send(producer, undecodable)
+            except UnknownTopicError:
+                # It writes to the topic that it began with; one that was made since under the name is as good here.
+                await producer.abort()
+            else:
+                return
+        producer = self._producer = self._make_producer()
+        await self._send(producer, undecodable)
+
+    @staticmethod
+    async def _send(producer: Producer, undecodable: Undecodable) -> None:
         record, error = undecodable
         told = (record.topic, str(record.partition), str(record.offset), repr(error)[:ERROR_CHARS_MAX])
         headers = (*record.headers, *zip(HEADERS, (each.encode(errors="replace") for each in told), strict=True))
-        await self._producer.send(
+        await producer.send(
             record.value, key=record.key, headers=headers, tag=record.tag, timestamp_us=record.timestamp_us
         )
 

@@ -89,13 +89,16 @@ class Gatherer:
         """Begin; before that nothing is accepted."""
         self._sender, self._loop = sender, loop
 
-    def accept(self, record: Taken, partition_count: int, *, room_taken: bool = False) -> tuple[Gathering, int] | None:
+    def accept(
+        self, record: Taken, partition_count: int, *, room_taken: bool = False, claiming: bool = False
+    ) -> tuple[Gathering, int] | None:
         """Let a record join; return where it is, or None if there is no room or others stand in line for it.
 
         Args:
             record: checked.
             partition_count: of the topic, as far as is known now.
             room_taken: the caller has its turn, and took the room for this record.
+            claiming: it may be who waited for room before, and is let past the line now.
         """
         gathering, size_bytes = self.gathering, record.size_bytes
         if gathering is not None:
@@ -106,7 +109,7 @@ class Gatherer:
                 return gathering, gathering.add(*record)
             else:
                 self.freeze()
-        if not room_taken and not self._room.take(size_bytes):
+        if not room_taken and not self._room.take(size_bytes, claiming=claiming):
             return None
         self._partition_count = max(self._partition_count, partition_count)
         if gathering is None:

@@ -155,6 +155,9 @@ class Handover:
 
     async def _try_to_take_up(self, life: Membership, topic: str, topic_id: bytes, places: set[Place]) -> set[Place]:
         """Find out where to begin, and begin; return the partitions that this is done with."""
+        if topic == self._options.dead_letter:
+            # The coordinator shares out all that the pattern matches; this is only held, or it would feed itself.
+            return set(life.begin(places, now=session_time()))
         numbers = sorted(partition for _, partition in places)
         done = set[Place]()
         for options in self.beginnings.of(topic, topic_id, numbers):

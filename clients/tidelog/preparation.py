@@ -6,7 +6,7 @@ others, it would spoil their batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tidelog.gathering import loose_size_bytes
@@ -82,16 +82,20 @@ class Preparation:
 
         Raises:
             SerializationError: one does not serialise.
+            TypeError: they are text.
         """
-        return values if self._value is None else [self._value(value) for value in values]
+        return _no_text(values, "value") if self._value is None else [self._value(value) for value in values]
 
     def keys(self, keys: Sequence[Any] | None) -> Sequence[bytes | None] | None:
         """Return the keys of many records as bytes.
 
         Raises:
             SerializationError: one does not serialise.
+            TypeError: they are text.
         """
-        return keys if self._key is None or keys is None else [self._key(key) for key in keys]
+        if keys is None:
+            return None
+        return _no_text(keys, "key") if self._key is None else [self._key(key) for key in keys]
 
     def targets(self, keys: Sequence[bytes | None], partition_count: int) -> list[int | None]:
         """Return the partition that the partitioner chooses for each record; None leaves it to the default.
@@ -102,6 +106,21 @@ class Preparation:
         choose = self._choose
         assert choose is not None
         return [choose(key, partition_count) for key in keys]
+
+
+def _no_text(many: Sequence[Any], what: str) -> Sequence[bytes | None]:
+    """Return values or keys of many records; text is refused, which Arrow would take for its UTF-8.
+
+    All else that is no bytes Arrow refuses itself. The first one stands for all: to look at each would cost a tenth of
+    what sending it does.
+
+    Raises:
+        TypeError: they are text.
+    """
+    given: Sequence[Any] = list(many) if isinstance(many, Iterator) else many
+    if isinstance(given, str) or isinstance(next((each for each in given if each is not None), None), str):
+        raise TypeError(f"a {what} is bytes or None, not str: encode it, or give the producer a {what}_serializer")
+    return given
 
 
 def _check_header(header: object) -> None:

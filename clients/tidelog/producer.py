@@ -299,7 +299,8 @@ class Producer:
             raise self._not_begun()
         if record.partition is not None and record.partition not in route.partitions:
             raise unknown_partition(self.topic, route, record.partition)
-        accepted = self._gatherer.accept(self._preparation.chosen(record, route.partition_count), route.partition_count)
+        record = self._preparation.chosen(record, route.partition_count)
+        accepted = self._gatherer.accept(record, route.partition_count, claiming=True)
         if accepted is None:
             self._refused_bytes = record.size_bytes
             raise buffer_full(self.topic)
@@ -324,7 +325,8 @@ class Producer:
         Raises:
             TidelogError: some were not acknowledged; a note on it says how many were.
             SerializationError: a key or value does not serialise; nothing was accepted.
-            TypeError, ValueError: not bytes, or keys and values differ in length.
+            TypeError, ValueError: not bytes (text is known by the first that is not None), or keys and values differ in
+                length.
         """
         return await (await self.enqueue_many(values, keys=keys, partition=partition))
 
@@ -383,10 +385,12 @@ class Producer:
     async def ready(self) -> None:
         """Wait until there is room for what `put` refused last, behind all others who wait for room.
 
+        The next `put` has that room, whoever waits by then, if it comes at once: keep nothing else between the two.
+
         Raises:
             TidelogError: nothing is accepted any more.
         """
-        await self._ready(self._refused_bytes)
+        await self._ready(self._refused_bytes, claim=True)
 
     async def flush(self) -> None:
         """Wait for every record accepted so far, and until callbacks that were due meanwhile have been called.
@@ -433,14 +437,10 @@ class Producer:
 
     # --------------------------------------------------------------------------------------------- internals
 
-    async def _ready(self, size_bytes: int) -> None:
+    async def _ready(self, size_bytes: int, *, claim: bool = False) -> None:
         self._known_route(None)
         self._gatherer.freeze()
-        await self._room.enter()
-        try:
-            await self._room.wait_free(size_bytes)
-        finally:
-            self._room.leave()
+        await self._room.ready(size_bytes, claim=claim)
 
     def _not_begun(self) -> NotBegunError:
         return NotBegunError(

@@ -5,6 +5,11 @@ and whoever comes meanwhile stands behind it: that is how records are accepted i
 whatever the first of them waited for. Nobody else takes room while somebody stands in line, not even what would fit:
 small records do not overtake large ones. One call at a time has the turn and keeps it until all of it is accepted.
 
+Who only waited for room, to put a record afterwards, keeps his turn as a *claim*: the next put takes its room past the
+line, which ends the claim. Without it whoever came first would be refused because of those behind him, go to the end of
+the line, and so would the next one: nobody would ever get anything. A claim that is not used lapses after a few turns
+of the loop, so nobody is held up by who does not come back.
+
 Rejected: a queue of futures that reserve room for who waits. Who is told of his room goes on only in the loop's next
 turn, and a call that comes in between would be accepted first.
 """
@@ -12,6 +17,10 @@ turn, and a call that comes in between would be accepted first.
 from __future__ import annotations
 
 import asyncio
+from typing import Final
+
+CLAIM_TURNS: Final = 8
+"""So many turns of the loop a claim lasts: who waits through a task, `gather` or `wait` hears of it some turns on."""
 
 
 class Room:
@@ -27,6 +36,8 @@ class Room:
         self._turn = asyncio.Lock()  # serves in the order of coming, also while the one who is next wakes up
         self._in_line = 0
         self._waiter: asyncio.Future[None] | None = None
+        self._claim: asyncio.Handle | None = None
+        """Ends the turn of somebody who waited for room and has not come for it yet."""
         self._closed: Exception | None = None
 
     @property
@@ -39,12 +50,23 @@ class Room:
         """What may be taken, were there nobody in line."""
         return max(0, self.bytes_max - self.taken_bytes)
 
-    def take(self, size_bytes: int, *, in_turn: bool = False) -> bool:
-        """Take room if it is free and nobody stands in line; who has the turn does not mind the line."""
+    def take(self, size_bytes: int, *, in_turn: bool = False, claiming: bool = False) -> bool:
+        """Take room if it is free and nobody stands in line.
+
+        Args:
+            size_bytes: how much.
+            in_turn: whoever has the turn does not mind the line.
+            claiming: may use the claim that somebody has, which ends it.
+        """
         taken_bytes = self.taken_bytes
-        if (self._in_line and not in_turn) or (taken_bytes and taken_bytes + size_bytes > self.bytes_max):
+        claim = self._claim if claiming else None
+        if (self._in_line and not in_turn and claim is None) or (
+            taken_bytes and taken_bytes + size_bytes > self.bytes_max
+        ):
             return False
         self.taken_bytes = taken_bytes + size_bytes
+        if claim is not None:
+            self._end_claim(claim)
         return True
 
     async def enter(self) -> None:
@@ -84,6 +106,27 @@ class Room:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
+    async def ready(self, size_bytes: int, *, claim: bool) -> None:
+        """Stand in line until there is so much room.
+
+        Args:
+            size_bytes: how much.
+            claim: keep the turn for the `take` that follows; else others may be quicker.
+
+        Raises:
+            Exception: what `close` was given.
+        """
+        await self.enter()
+        try:
+            await self.wait_free(size_bytes)
+        except BaseException:
+            self.leave()
+            raise
+        if claim:
+            self._lapse(CLAIM_TURNS)
+        else:
+            self.leave()
+
     def force(self, size_bytes: int) -> None:
         """Count what is there already, whether it fits or not."""
         self.taken_bytes += size_bytes
@@ -96,7 +139,21 @@ class Room:
     def close(self, error: Exception) -> None:
         """Let nobody wait any longer."""
         self._closed = error
+        if self._claim is not None:
+            self._end_claim(self._claim)
         self._wake()
+
+    def _lapse(self, turns: int) -> None:
+        if turns:
+            self._claim = asyncio.get_running_loop().call_soon(self._lapse, turns - 1)
+        else:
+            self._claim = None
+            self.leave()
+
+    def _end_claim(self, claim: asyncio.Handle) -> None:
+        claim.cancel()
+        self._claim = None
+        self.leave()
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None

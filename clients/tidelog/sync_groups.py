@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -67,7 +68,7 @@ def _in_thread(callback: OnPartitions | None) -> Callable[[frozenset[TopicPartit
 
     async def told(partitions: frozenset[TopicPartition]) -> None:
         waits = await asyncio.to_thread(callback, partitions)
-        if waits is not None:
+        if inspect.isawaitable(waits):  # anything else that it returns nobody asked for
             await waits
 
     return told

@@ -26,13 +26,15 @@ class TopicPattern:
 
     Args:
         text: in the syntax of RE2; at most `PATTERN_CHARS_MAX` characters.
+        besides: the name of a topic that never matches; None: there is none.
 
     Raises:
         InvalidRequestError: it is none.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, besides: str | None = None) -> None:
         self.text = text
+        self._besides = besides
         if not 0 < len(text) <= PATTERN_CHARS_MAX:
             raise InvalidRequestError(f"a pattern has 1 to {PATTERN_CHARS_MAX} characters, this one {len(text)}")
         self._whole = rf"\A(?:{text})\z"
@@ -46,7 +48,9 @@ class TopicPattern:
         """Return the names that match as a whole, in order; those of the broker's own topics never do."""
         found = _matches(self._whole, names)
         return [
-            name for name, matches in zip(names, found, strict=True) if matches and not name.startswith(INTERNAL_PREFIX)
+            name
+            for name, matches in zip(names, found, strict=True)
+            if matches and name != self._besides and not name.startswith(INTERNAL_PREFIX)
         ]
 
     async def topics(self, router: Router) -> list[str]:

@@ -12,7 +12,7 @@ from tests.clients.fake_node import Do, FakeNode, Refuse
 from tests.clients.test_consumer import publish
 
 from tidelog import Client, Consumer, TopicPartition
-from tidelog.errors import CorruptBatchError, RecordError
+from tidelog.errors import CorruptBatchError, RecordError, UnknownTopicError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch
 
@@ -176,6 +176,23 @@ async def test_closing_ends_who_waits_for_a_dead_letter(node: FakeNode, client: 
     assert await asyncio.wait_for(waiting, 5) == []
     node.hold.set()
     await closing
+
+
+async def test_a_dead_letter_topic_that_is_made_again_takes_them_again(node: FakeNode, client: Client) -> None:
+    node.add_topic("dead")
+    await publish(node, b"{", b"2", b"[", b"3", b"(", b"4")
+    async with client.consumer("t", value_deserializer="json", dead_letter="dead") as consumer:
+        assert await take(consumer, 1) == [2]
+        await client.delete_topic("dead")
+        for _ in range(2):
+            with pytest.raises(UnknownTopicError):
+                await anext(consumer)
+        node.add_topic("dead", topic_id=b"anew".ljust(16))
+        assert await take(consumer, 1) == [3]
+        await client.delete_topic("dead")
+        node.add_topic("dead", topic_id=b"and again".ljust(16))
+        assert await take(consumer, 1) == [4], "it was not missed"
+    assert [record.value for record in records_of(node, "dead")] == [b"("]
 
 
 async def test_a_function_of_the_users_may_raise_anything(node: FakeNode, client: Client) -> None:

@@ -202,6 +202,32 @@ async def test_topics_that_match_grow_go_and_are_made_again(real: Client) -> Non
         assert reader.error is None
 
 
+async def test_members_hold_the_dead_letter_topic_that_their_pattern_matches_but_do_not_read_it(real: Client) -> None:
+    topic = await new_topic(real, partitions=2, records=3)
+    dead = f"{topic}-dead"
+    await real.create_topic(dead, partitions=2)
+
+    def fussy(content: bytes) -> bytes:
+        if content.endswith(b":1"):
+            raise ValueError("spoilt")
+        return content
+
+    def member(name: str) -> Consumer:
+        return real.consumer(pattern=f"{topic}.*", group=wish(topic, name), value_deserializer=fussy, dead_letter=dead)
+
+    async with reading(member("b")) as first:
+        await until(lambda: len(first.seen) == 4)
+        async with reading(member("a")) as second:
+            await until(lambda: second.consumer.assignment() == {TopicPartition(topic, 0)})
+            await fill(real, topic, 2, range(3, 5))
+            await until(lambda: len(first.seen) + len(second.seen) == 8)
+            await asyncio.sleep(0.2)
+            assert first.consumer.assignment() == {TopicPartition(topic, 1)}
+            assert (first.error, second.error) == (None, None)
+    ends = await real.list_offsets(dead, "latest")
+    assert sum(each.offset for each in ends.values()) == 2, "each record once"
+
+
 async def test_no_position_of_a_deleted_topic_is_committed_in_the_one_that_is_made_under_its_name(
     real: Client,
 ) -> None:

@@ -60,6 +60,20 @@ def test_what_does_not_say_of_which_topic_is_refused(options: dict[str, Any]) ->
         Client("127.0.0.1:1").consumer("t", "wide", **options)
 
 
+async def test_the_dead_letter_topic_is_never_read(node: FakeNode, client: Client) -> None:
+    dead: dict[str, Any] = {"dead_letter": "wide", "value_deserializer": "json"}
+    with pytest.raises(InvalidRequestError, match="'wide' is this consumer's dead-letter topic"):
+        client.consumer("t", "wide", **dead)
+    async with client.consumer(pattern="t|wide", **dead) as consumer:
+        assert consumer.assignment() == {T0}
+        with pytest.raises(InvalidRequestError, match="dead-letter"):
+            await consumer.assign({WIDE[0]: 0})
+        assert consumer.assignment() == {T0}
+    async with client.consumer(**dead) as consumer:
+        with pytest.raises(InvalidRequestError, match="dead-letter"):
+            await consumer.assign({WIDE[0]: None})
+
+
 async def test_topics_that_match_are_taken_in_also_later(
     node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

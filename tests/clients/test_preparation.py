@@ -33,6 +33,17 @@ def test_without_serializers_nothing_is_copied() -> None:
     assert not preparation.chooses
 
 
+@pytest.mark.parametrize("text", ["abc", ["a", b"b"], [None, "a"], ("a",)])
+def test_text_is_no_list_of_bytes(text: Any) -> None:
+    preparation = Preparation(ProducerOptions())
+    with pytest.raises(TypeError, match=r"a value is bytes or None, not str.*value_serializer"):
+        preparation.values(text)
+    with pytest.raises(TypeError, match=r"a key is bytes or None, not str.*key_serializer"):
+        preparation.keys(iter(text))
+    stream: Any = iter([None, b"a"])
+    assert list(preparation.values(stream)) == [None, b"a"]
+
+
 def test_a_partition_that_was_given_is_not_chosen() -> None:
     preparation = Preparation(ProducerOptions(partitioner=lambda _key, partitions: partitions - 1))
     assert preparation.chosen(preparation.take(b"v", None, None, None, None, None), 4).partition == 3

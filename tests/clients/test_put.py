@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -154,6 +155,82 @@ async def test_nothing_is_put_past_who_waits_for_room(node: FakeNode, client: Cl
     assert [(value or b"")[:1] for value in node.values("t")] == [b"a", b"b", b"c"]
 
 
+async def put_ready(producer: Producer, value: bytes) -> None:
+    while True:
+        try:
+            producer.put(value, key=b"k")
+            break
+        except BufferFullError:
+            await producer.ready()
+
+
+async def put_wait_for(producer: Producer, value: bytes) -> None:
+    while True:
+        try:
+            producer.put(value, key=b"k")
+            break
+        except BufferFullError:
+            await asyncio.wait_for(producer.ready(), 30)
+
+
+async def put_once_ready(producer: Producer, value: bytes) -> None:
+    try:
+        producer.put(value, key=b"k")
+    except BufferFullError:
+        await producer.ready()
+        producer.put(value, key=b"k")
+
+
+async def enqueue(producer: Producer, value: bytes) -> None:
+    await producer.enqueue(value, key=b"k")
+
+
+async def enqueue_list(producer: Producer, value: bytes) -> None:
+    await producer.enqueue_many([value], keys=[b"k"])
+
+
+@pytest.mark.parametrize(
+    "ways",
+    [
+        [put_ready] * 2,
+        [put_once_ready] * 10,
+        [put_wait_for] * 5,
+        [put_ready] + [enqueue] * 3,
+        [put_ready, put_wait_for, put_once_ready, enqueue, enqueue_list] * 4,
+    ],
+)
+async def test_tasks_that_share_a_full_producer_all_go_on_and_keep_their_order(
+    node: FakeNode, client: Client, ways: list[Callable[[Producer, bytes], Awaitable[None]]]
+) -> None:
+    async def work(number: int, give: Callable[[Producer, bytes], Awaitable[None]]) -> None:
+        for index in range(40):
+            await give(producer, b"%d %d" % (number, index) + b" " * 300)
+
+    async with client.producer("t", buffer_bytes=2_000) as producer, asyncio.timeout(20):
+        await asyncio.gather(*(work(number, give) for number, give in enumerate(ways)))
+    stored: dict[int, list[int]] = {}
+    for value in node.values("t"):
+        number, index = (value or b"").split()
+        stored.setdefault(int(number), []).append(int(index))
+    assert stored == {number: list(range(40)) for number in range(len(ways))}
+
+
+async def test_who_waited_for_room_puts_past_those_behind_him_who_come_next(node: FakeNode, client: Client) -> None:
+    node.hold = asyncio.Event()
+    async with client.producer("t", buffer_bytes=1_000) as producer:
+        producer.put(b"a" * 800)
+        with pytest.raises(BufferFullError):
+            producer.put(b"b" * 800)
+        waiting = asyncio.ensure_future(producer.ready())
+        behind = asyncio.ensure_future(producer.enqueue(b"c" * 800))
+        await node.received("publish")
+        node.hold.set()
+        await waiting
+        producer.put(b"b" * 800)
+        await behind
+    assert [(value or b"")[:1] for value in node.values("t")] == [b"a", b"b", b"c"]
+
+
 async def test_a_plain_loop_fills_batches_to_their_size_and_they_leave_before_it_ends(
     node: FakeNode, client: Client
 ) -> None:
@@ -207,6 +284,20 @@ async def test_what_is_no_record_is_refused_and_spoils_nothing(
                 producer.put(**arguments)
             producer.put(b"v")
     assert node.values("t") == [b"v", b"v"]
+
+
+async def test_lists_of_text_are_refused_whatever_call_they_come_by(node: FakeNode, client: Client) -> None:
+    texts: Any = ["a", "b"]
+    async with client.producer("t") as producer:
+        for call in (producer.send_many, producer.enqueue_many):
+            with pytest.raises(TypeError, match="not str"):
+                await call(texts)
+            with pytest.raises(TypeError, match="not str"):
+                await call([b"a"], keys=texts)
+            with pytest.raises(TypeError, match="not str"):
+                await call("")
+        await producer.send_many([b"v"])
+    assert node.values("t") == [b"v"]
 
 
 async def test_a_topic_made_again_takes_nothing_of_the_old_one(node: FakeNode, client: Client) -> None:

@@ -66,3 +66,40 @@ async def test_closing_ends_the_waiting() -> None:
         with pytest.raises(ValueError, match="closed"):
             await waiting
     assert done == []
+
+
+async def test_who_waited_for_room_takes_it_past_the_line() -> None:
+    room, done = Room(10), list[int]()
+    assert room.take(10)
+    first = asyncio.ensure_future(room.ready(5, claim=True))
+    late = asyncio.ensure_future(in_turn(room, 5, done, 1))
+    await asyncio.sleep(0)
+    room.give_back(10)
+    await first
+    assert not room.take(5), "others stand in line"
+    assert room.take(5, claiming=True)
+    assert not room.take(1, claiming=True), "a claim is for one"
+    await late
+    assert (done, room.is_awaited) == ([1], False)
+
+
+async def test_a_claim_that_nobody_uses_lapses() -> None:
+    room, done = Room(10), list[int]()
+    await room.ready(5, claim=True)
+    assert room.is_awaited
+    async with asyncio.timeout(5):
+        await in_turn(room, 5, done, 1)
+    assert (done, room.is_awaited) == ([1], False)
+    assert room.take(1), "nobody waits any more"
+    await room.ready(4, claim=False)
+    assert not room.is_awaited
+
+
+async def test_closing_ends_a_claim() -> None:
+    room, done = Room(10), list[int]()
+    await room.ready(5, claim=True)
+    waiting = asyncio.ensure_future(in_turn(room, 5, done, 1))
+    room.close(ValueError("closed"))
+    with pytest.raises(ValueError, match="closed"):
+        await waiting
+    assert not room.is_awaited

@@ -27,6 +27,12 @@ def test_whole_names_match_and_internal_topics_never(text: str, matching: list[s
     assert TopicPattern(text).matching(names) == matching
 
 
+def test_a_topic_may_be_left_out() -> None:
+    assert TopicPattern(r"orders\..*", besides="orders.dead").matching(["orders.dead", "orders.dead2"]) == [
+        "orders.dead2"
+    ]
+
+
 @pytest.mark.parametrize("text", ["", "(", "a)|(b", r"(a)\1", "(?=a)", "x" * (PATTERN_CHARS_MAX + 1)])
 def test_what_is_no_pattern_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError):
