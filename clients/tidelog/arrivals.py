@@ -103,6 +103,12 @@ class Arrivals:
             _free(item)
             return item
 
+    def put_back(self, item: Prefetched) -> None:
+        """Have something that was taken come next again."""
+        if not self._closed:
+            self._queue.appendleft(item)
+            self._wake()
+
     async def _wait(self) -> None:
         if self._closed:
             return

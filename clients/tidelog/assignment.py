@@ -259,6 +259,12 @@ class Assignment:
             return None
         return self._taken(item)
 
+    def put_back(self, batch: ConsumedBatch) -> None:
+        """Have a batch that was taken come next again."""
+        where, cost = TopicPartition(batch.topic, batch.partition), Credit(len(batch), batch.batch.header.length)
+        self._prefetch.keep(cost)
+        self._arrivals.put_back(Prefetched(where, batch.batch, self._prefetch, cost))
+
     async def close(self) -> None:
         """Stop: whoever waits comes to the end."""
         self._closed = True

@@ -373,8 +373,11 @@ class Connection(asyncio.BufferedProtocol):
         That a session ended says nothing of what was under way: it may have been done. Who is still welcome connects
         anew with what it has to show by now; who is not hears that there. Before there is a session, it is final.
         """
-        if isinstance(error, AccessError) and self.greeting.node_id:
+        if not self.greeting.node_id:
+            return error
+        if isinstance(error, AccessError):
             return ConnectionLostError(f"{self.name} ended the session: {error}")
+        error.definite = False  # it speaks of the connection, not of what was asked before on it
         return error
 
     def _late(self, timeout_s: float) -> TidelogError:

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Literal, Self
 
 from tidelog import offset_search, reading
 from tidelog.admin import NewestOf, checked_positions
 from tidelog.assignment import Assignment
 from tidelog.commits_soon import CommitsSoon, OnCommit
 from tidelog.consumer_options import ConsumerOptions, OnOutOfRange, Start, find_rest, resolve_start
-from tidelog.cursor import Cursor
+from tidelog.cursor import PASSING_S, Cursor
 from tidelog.dead_letters import DeadLetters
-from tidelog.errors import InvalidRequestError, MemberFencedError, TidelogError, UnknownTopicError
+from tidelog.errors import InvalidRequestError, MemberFencedError, TidelogError
 from tidelog.group_commits import Commits
 from tidelog.group_member import GroupMember
 from tidelog.group_options import Group
@@ -40,8 +40,6 @@ __all__ = ["Consumer", "ConsumerOptions", "OnOutOfRange", "SeekTo", "Start"]
 
 SeekTo = int | Literal["earliest", "latest"] | datetime | bytes
 """An offset, an end of the log, a time (with a zone), or a key, for the newest record of it."""
-
-_log: Final = logging.getLogger("tidelog.consumer")
 
 
 class Consumer:
@@ -100,6 +98,7 @@ class Consumer:
         """Whether asking for more commits what the user is done with."""
         self._waiting = 0
         """Above zero while the user waits for records; `turn` may be awaited while `more` still is."""
+        self._turn_due = 0.0
         self._begun = False
         self._closed = False
 
@@ -149,6 +148,7 @@ class Consumer:
                     return record
             except Exception as error:  # noqa: BLE001 - a deserialiser of the user's may raise anything
                 cursor.failed(error)
+                await self._give_turn()
                 continue
             if not cursor.open() and not await self.fill():
                 raise StopAsyncIteration
@@ -169,8 +169,9 @@ class Consumer:
         """Return what is there, at most `max_records` records; wait for the first of them, `timeout_s` at most.
 
         The list is empty when nothing came in time, the consumer was closed, or the session of a member was over before
-        it could be returned. The first call begins, which may take longer. Many thousands of records at once cost more
-        each: Python's garbage collector looks at all of them.
+        it could be returned. It ends in front of a record that does not decode, where the next call goes on; a dead
+        letter that is under way when the time is over goes on, too. The first call begins, which may take longer. Many
+        thousands of records at once cost more each: Python's garbage collector looks at all of them.
 
         Raises:
             InvalidRequestError: `max_records` is below 1, or `timeout_s` negative.
@@ -186,29 +187,41 @@ class Consumer:
         deadline = asyncio.get_running_loop().time() + timeout_s
         taken = self._cursor.take(max_records)
         while not taken:
-            waits = self._cursor.undecodable is None  # a dead letter takes the time that it takes
             try:
-                async with asyncio.timeout_at(deadline if waits else None):
+                async with asyncio.timeout_at(deadline):
                     if not await self.more():
                         return taken
+                    taken = self._cursor.take(max_records)
+                    if not taken:
+                        await self._give_turn()
             except TimeoutError:
                 return taken
-            taken = self._cursor.take(max_records)
         # From here on nothing is waited for: who is cancelled now would lose what is taken, and it would be committed.
         with contextlib.suppress(TidelogError):  # the next call raises it
             while len(taken) < max_records and self._load_next():
-                taken += self._cursor.take(max_records - len(taken))
+                more = self._cursor.take(max_records - len(taken))
+                if not more:
+                    break  # nothing of it decodes: whoever waits for what is taken waits no longer
+                taken += more
         if self._member is not None and session_time() >= self._member.reads_until:
             await self.turn()  # the process was stopped meanwhile
             return self._cursor.kept(taken)
         return taken
 
     def _load_next(self) -> bool:
+        if self._cursor.has_left:  # in front of a record that does not decode: the next call goes on there
+            return False
         is_due = self._member is not None and session_time() >= self._member.turn_at
-        batch = None if is_due or self._cursor.undecodable is not None else self._assignment.batch_now()
+        batch = None if is_due else self._assignment.batch_now()
         if batch is not None:
-            self._cursor.load(batch)
+            self._load(batch)
         return batch is not None
+
+    def _load(self, batch: ConsumedBatch) -> None:
+        if self._cursor.has_left:  # another task was faster
+            self._assignment.put_back(batch)
+        else:
+            self._cursor.load(batch)
 
     async def next_batch(self) -> ConsumedBatch | None:
         """Wait for the next batch and return it; None when the consumer was closed.
@@ -266,30 +279,33 @@ class Consumer:
         self._cursor.asked(polls=polls)
         await self._assignment.certain()
         if self.commits_processed and self._member is not None:
-            await self._commit_processed(self._member)
+            await self._member.commit_processed()
 
     @internal
     async def more(self) -> bool:
-        """Wait until the cursor has a batch again, or is past what does not decode; False when this was closed.
+        """Wait until the cursor may have more, or is past what does not decode; False when this was closed.
 
         Raises:
             TidelogError: as `next_batch`; a dead letter was not acknowledged.
         """
         self._check_usable()
-        undecodable = self._cursor.undecodable
-        if undecodable is not None:
-            await self._dead_letters.put(undecodable)
-            self._cursor.pass_over(undecodable)
-            return True
         await self.begin()
         if self._member is not None and session_time() >= self._member.turn_at:
             await self.turn()
+        undecodable = self._cursor.undecodable
+        if undecodable is not None:
+            if not await self._dead_letters.put(undecodable):
+                return False
+            self._cursor.pass_over(undecodable)
+            return True
+        if self._cursor.has_left:  # `take` has passed over what does not decode for long enough
+            return True
         batch = self._assignment.batch_now()
         if batch is None:
             batch = await self._wait_for_batch()
         if batch is None:
             return False
-        self._cursor.load(batch)
+        self._load(batch)
         return True
 
     # ------------------------------------------------------------------------------------------- assignment
@@ -521,34 +537,18 @@ class Consumer:
             await self._assignment.close()
             await self._dead_letters.close()
 
+    async def _give_turn(self) -> None:
+        """Let others have the loop now and then, while records are passed over."""
+        if time.monotonic() >= self._turn_due:
+            await asyncio.sleep(0)
+            self._turn_due = time.monotonic() + PASSING_S
+
     async def _wait_for_batch(self) -> ConsumedBatch | None:
         self._waiting += 1
         try:
             return await self._assignment.next_batch()
         finally:
             self._waiting -= 1
-
-    async def _commit_processed(self, member: GroupMember) -> None:
-        """Commit what the user is done with; what is another's by now is read again by that one, and reading goes on.
-
-        Raises:
-            TidelogError: it could not be committed.
-        """
-        moved = member.commits.moved(self._cursor.processed())
-        if not moved:
-            return
-        try:
-            stored = await member.commits.store(moved)
-        except MemberFencedError as error:
-            _log.warning(
-                "%s: %d positions are not committed, and what they cover is read again: %s", member, len(moved), error
-            )
-            return
-        self._cursor.committed({where: moved[where] for where in stored.held})
-        for where, failure in stored.failed.items():
-            if not isinstance(failure, MemberFencedError | UnknownTopicError):
-                raise failure
-            _log.warning("%s: the position of %s/%d is not committed: %s", member, *where, failure)
 
     def _to_commit(self, positions: Mapping[TopicPartition, int] | None) -> dict[TopicPartition, int]:
         """Return what is to be committed.

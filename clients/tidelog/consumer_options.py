@@ -211,16 +211,24 @@ def _checked_partitions(
     return {topics[0]: tuple(dict.fromkeys(partitions))}
 
 
-_Positions = tuple[dict[int, int], OffsetSearch | None]
-"""Partition -> offset, and who looks for those that are missing, if any are."""
+class _Positions(NamedTuple):
+    """Partition -> offset; who looks for those that are missing, if any are; and where the group has committed."""
+
+    positions: dict[int, int]
+    search: OffsetSearch | None = None
+    committed: frozenset[int] = frozenset()
 
 
 class Beginning(NamedTuple):
-    """Where a consumer begins: a topic, by its id, and partition -> offset; and who looks for what is not known yet."""
+    """Where a consumer begins: a topic, by its id, and partition -> offset; and who looks for what is not known yet.
+
+    `committed` are the partitions that begin where their group has committed.
+    """
 
     topic_id: bytes
     positions: dict[int, int]
     search: OffsetSearch | None = None
+    committed: frozenset[int] = frozenset()
 
 
 async def resolve_start(router: Router, topic: str, options: TopicOptions) -> Beginning:
@@ -237,11 +245,11 @@ async def resolve_start(router: Router, topic: str, options: TopicOptions) -> Be
             route = await router.topic_now(topic)
         else:
             route = await router.topic_with(topic, options.partitions)
-        positions, search = await _positions(router, topic, options, sorted(route.partitions))
+        found = await _positions(router, topic, options, sorted(route.partitions))
         standing = router.metadata.topic(topic)
         if standing is None or standing.topic_id != route.topic_id:  # some positions may be of the one before it
             raise EpochChangingError(f"the topic {topic!r} was made again while a consumer of it began")
-        return Beginning(route.topic_id, positions, search)
+        return Beginning(route.topic_id, *found)
 
     return await router.about_topic(topic, attempt, repeatable=True)
 
@@ -253,25 +261,28 @@ async def resolve_added(router: Router, topic: str, options: TopicOptions, parti
         TidelogError: it cannot be found out.
     """
     since = replace(options, start="earliest", partitions=tuple(partitions))
-    positions, search = await _positions(router, topic, since, partitions)
-    if search is not None:
+    found = await _positions(router, topic, since, partitions)
+    if found.search is not None:
         raise NodeUnreachableError("no node that could tell can be reached")
-    return positions
+    return found.positions
 
 
 async def _positions(router: Router, topic: str, options: TopicOptions, there_are: list[int]) -> _Positions:
     wanted = there_are if options.partitions is None else list(options.partitions)
     positions: dict[int, int] = {}
+    committed = frozenset[int]()
     if isinstance(options.start, Mapping):
         positions = {partition: options.start[partition] for partition in wanted if partition in options.start}
     if options.group is not None and len(positions) < len(wanted):
         held = await _committed(router, options.group, topic)
-        positions = {each.partition: each.next_offset for each in held if each.partition in wanted} | positions
+        told_of = {each.partition: each.next_offset for each in held if each.partition in wanted}
+        committed = frozenset(told_of.keys() - positions.keys())
+        positions = told_of | positions
     rest = [partition for partition in wanted if partition not in positions]
     if not rest:
-        return positions, None
+        return _Positions(positions, None, committed)
     if isinstance(options.start, int):
-        return positions | dict.fromkeys(rest, options.start), None
+        return _Positions(positions | dict.fromkeys(rest, options.start), None, committed)
     at = "earliest" if isinstance(options.start, Mapping) else options.start
     search = OffsetSearch(router, topic, at, rest)
     try:
@@ -291,8 +302,9 @@ async def _positions(router: Router, topic: str, options: TopicOptions, there_ar
         positions |= unconfirmed
         rest = [partition for partition in search.missing if partition not in unconfirmed]
         positions |= {partition: offset.offset for partition, offset in search.found.items()}
-        return positions, OffsetSearch(router, topic, at, rest) if rest else None
-    return positions | {partition: offset.offset for partition, offset in search.found.items()}, None
+        return _Positions(positions, OffsetSearch(router, topic, at, rest) if rest else None, committed)
+    found = {partition: offset.offset for partition, offset in search.found.items()}
+    return _Positions(positions | found, None, committed)
 
 
 async def find_rest(router: Router, topic: str, search: OffsetSearch, found: Callable[[dict[int, int]], None]) -> None:

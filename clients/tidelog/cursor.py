@@ -2,7 +2,8 @@
 
 The asynchronous and the blocking consumer both use it, so "what was handed out" means the same in both. The records of
 the batch at hand come out of an iterator that is made of whole columns; nothing is noted for a single record. Where the
-user is follows from how far that iterator has come, when somebody asks.
+user is follows from how far that iterator has come, when somebody asks. Behind a record that does not decode another
+iterator begins over the same columns, so that passing one costs the same wherever it lies.
 
 In the blocking client one thread takes records while another takes partitions away: a lock holds them apart where the
 batch at hand changes, and the list of values that the iterator runs over is emptied, so that it ends at once.
@@ -11,16 +12,20 @@ batch at hand changes, and the list of values that the iterator runs over is emp
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from operator import length_hint
-from typing import Any, NamedTuple
+from typing import Final, NamedTuple
 
-from tidelog.deserializers import Decoding, decoded
-from tidelog.errors import RecordError, error_of_local
-from tidelog.model import ConsumedBatch, Record, RecordColumns, TopicPartition, record_columns, records_from
-from tidelog_proto.batch import RecordBatch
+from tidelog.deserializers import Decoding
+from tidelog.errors import RecordError, UsageError, error_of_local
+from tidelog.model import ConsumedBatch, Record, TopicPartition
+from tidelog.rows import Rows
 from tidelog_proto.errors import ProtocolError
+
+PASSING_S: Final = 0.01
+"""For so long records that do not decode are passed over one after the other, before others get their turn."""
 
 
 class Undecodable(NamedTuple):
@@ -47,17 +52,15 @@ class Cursor:
         self.losses = 0
         self._departures: dict[TopicPartition, int] = {}
         self._decoding = decoding or Decoding()
-        self._decodes = self._decoding.value is not None or self._decoding.key is not None
         self._positions: dict[TopicPartition, int] = {}
         self._moved: dict[TopicPartition, int] = {}
         self._lock = threading.Lock()
-        self._batch: ConsumedBatch | None = None
+        self._rows: Rows | None = None
+        """Of the batch at hand; also when all of them were handed out, until the user asks for more."""
         self._unopened: ConsumedBatch | None = None
         self._where = TopicPartition("", 0)
-        self._offsets: Sequence[int] = ()
         self._iterator: Iterator[int] = iter(())
-        """Over these. How much is left of it says how many records were handed out."""
-        self._values: list[Any] = []
+        """Over their offsets. How much is left of it says how many records were handed out."""
         self._in_hand: dict[TopicPartition, int] = {}
         """Of batches that are used up, taken away or were handed out whole: see `in_hand`."""
         self._left_when_asked = 0
@@ -78,6 +81,9 @@ class Cursor:
         with self._lock:
             self.asks += 1
             self._polls = polls
+            self._settle()
+            if not length_hint(self._iterator) and self._unopened is None:
+                self._drop()
             self._in_hand = {}
             self._left_when_asked = length_hint(self._iterator)
 
@@ -147,12 +153,22 @@ class Cursor:
 
     # ------------------------------------------------------------------------------------- the batch at hand
 
+    @property
+    def has_left(self) -> bool:
+        """Whether something of the batch at hand was not handed out yet."""
+        return self._unopened is not None or length_hint(self._iterator) > 0
+
     def load(self, batch: ConsumedBatch) -> None:
-        """Take a batch to hand out, whole (`rest`) or by records (`open`); one without any is handed out by that."""
+        """Take a batch to hand out, whole (`rest`) or by records (`open`); one without any is handed out by that.
+
+        Raises:
+            UsageError: the batch at hand `has_left`, which would be lost; nothing is changed.
+        """
         with self._lock:
+            if self.has_left:
+                raise UsageError("the batch at hand was not handed out yet")
             self._settle()
-            if self._batch is not None or self._unopened is not None:
-                self._drop()
+            self._drop()
             self._where = TopicPartition(batch.topic, batch.partition)
             if len(batch):
                 self._unopened = batch
@@ -170,9 +186,12 @@ class Cursor:
         with self._lock:
             if self._unopened is not None:
                 try:
-                    self._take_up(self._unopened)
+                    rows = Rows(self._unopened, self._decoding)
                 except ProtocolError as error:
                     raise error_of_local(error) from error
+                self._rows, self._unopened = rows, None
+                self._go_to(rows, 0)
+                self._left_when_asked = len(rows)
         return True
 
     def failed(self, error: Exception) -> None:
@@ -184,20 +203,18 @@ class Cursor:
             RecordError: the position stays at the record.
         """
         with self._lock:
-            batch = self._stopped()
-            if batch is None:
+            rows = self._rows
+            if rows is None or (index := self._step_back(rows)) is None:
                 return  # dropped meanwhile
-            where, offset = self._where, batch.offset_list()[0]
             if self._decoding.skips:
                 self.skipped += 1
-                self._pass(batch, offset)
+                self._pass(rows, index)
                 return
-            again = ConsumedBatch(*where, batch)
-            self._take_up(again)
             if self._decoding.parks:
-                self.undecodable = Undecodable(next(iter(again)), error)
+                self.undecodable = Undecodable(rows.as_sent(index), error)
                 self.records = iter(())
                 return
+            where, offset = self._where, rows.offsets[index]
         raise RecordError(
             f"{where.topic}/{where.partition}: the record at offset {offset} does not decode: {error!r}; "
             f"seek to {offset + 1} to read on behind it",
@@ -209,18 +226,21 @@ class Cursor:
     def again(self) -> None:
         """Have the record on which `records` raised come first again."""
         with self._lock:
-            if (rest := self._stopped()) is not None:
-                self._take_up(ConsumedBatch(*self._where, rest))
+            if self._rows is not None:
+                self._step_back(self._rows)
 
     def pass_over(self, undecodable: Undecodable) -> None:
         """Go on behind a record that was taken away; nothing happens when its partition was dropped meanwhile."""
         with self._lock:
-            if self.undecodable is undecodable and self._batch is not None:
+            if self.undecodable is undecodable and self._rows is not None:
                 self.undecodable = None
-                self._pass(self._batch.batch, undecodable.record.offset)
+                self._pass(self._rows, len(self._rows) - length_hint(self._iterator))
 
     def take(self, count: int, onto: list[Record] | None = None) -> list[Record]:
         """Hand out at most `count` records of the batch at hand.
+
+        None where there are none, one has to be taken away first (`undecodable`), or for `PASSING_S` none decoded:
+        `has_left` tells.
 
         Args:
             count: how many.
@@ -233,15 +253,19 @@ class Cursor:
             RecordError: see `failed`; where records come before that one, they are returned, and the next call raises.
         """
         taken: list[Record] = [] if onto is None else onto
-        before = len(taken)
+        before, passes_until = len(taken), 0.0
         while True:
             try:
                 taken.extend(islice(self.records, count))
             except Exception as error:  # noqa: BLE001 - a deserialiser of the user's may raise anything
-                if len(taken) == before:
-                    self.failed(error)
+                if len(taken) > before:
+                    self.again()
+                    return taken
+                self.failed(error)
+                passes_until = passes_until or time.monotonic() + PASSING_S
+                if time.monotonic() < passes_until:
                     continue
-                self.again()
+                return taken
             except KeyboardInterrupt:  # in the middle of a deserialiser: the record was not handed out
                 self.again()
                 raise
@@ -274,97 +298,78 @@ class Cursor:
 
     # --------------------------------------------------------------------------------------------- internals
 
-    def _take_up(self, batch: ConsumedBatch) -> None:
-        columns = record_columns(batch.batch)
-        self._in_hand |= self._at_hand()  # of the same batch, where a record in the middle does not decode
-        if self._batch is not None:
-            self._drop()
-        self._unopened = None
-        self._left_when_asked = len(batch)
-        if not len(batch):
-            return
-        self._values = columns.values
-        if self._decodes:
-            columns = self._decoded(columns)
-        self._offsets = batch.batch.offset_list()
-        self._iterator = iter(self._offsets)
-        self._batch = batch
-        self.records = records_from(batch.topic, batch.partition, self._iterator, columns)
-
-    def _decoded(self, columns: RecordColumns) -> RecordColumns:
-        keys, values, decoding = columns.keys, columns.values, self._decoding
-        if decoding.key is not None and isinstance(keys, list):
-            keys = decoded(keys, decoding.key)
-        if decoding.value is not None:
-            values = decoded(values, decoding.value)
-        return columns._replace(keys=keys, values=values)
+    def _go_to(self, rows: Rows, index: int) -> None:
+        self._iterator, self.records = rows.start(index)
 
     def _settle(self) -> None:
         """Bring the position of the batch at hand up to date."""
-        batch = self._batch
-        if batch is None:
+        rows = self._rows
+        if rows is None:
             return
         left = length_hint(self._iterator)
-        if not left:
-            self._in_hand |= self._at_hand()
-            # Behind the last one nothing is left up to the end, which may lie further on.
-            self._move(self._where, batch.batch.end_offset)
-            self._drop()
-        elif left < len(batch):
-            offset = self._offsets[-left - 1] + 1
-            if self._positions.get(self._where) != offset:  # else it may be committed already
-                self._move(self._where, offset)
+        if left == len(rows):
+            return
+        # Behind the last one nothing is left up to the end, which may lie further on. It stays at hand: another thread
+        # may be about to find that it does not decode.
+        offset = rows.offsets[-left - 1] + 1 if left else rows.batch.batch.end_offset
+        if self._positions.get(self._where) != offset:  # else it may be committed already
+            self._move(self._where, offset)
 
     def _at_hand(self) -> dict[TopicPartition, int]:
         """Return what the user may be at of the batch at hand."""
-        if self._batch is None:
+        if self._rows is None:
             return {}
         left = length_hint(self._iterator)
         if left >= self._left_when_asked:
             return {}
         first = self._left_when_asked if self._polls else left + 1
-        return {self._where: self._in_hand.get(self._where, self._offsets[-first])}
+        return {self._where: self._in_hand.get(self._where, self._rows.offsets[-first])}
 
-    def _stopped(self) -> RecordBatch | None:
-        """Return what is left of the batch where `records` raised, from that record on; None when it was dropped."""
-        batch = self._batch
-        if batch is None:
+    def _step_back(self, rows: Rows) -> int | None:
+        """Have the record on which `records` raised come next again; return its index, None if it is of others."""
+        index = len(rows) - length_hint(self._iterator) - 1
+        if index < 0:
             return None
-        handed_out = max(0, len(batch) - length_hint(self._iterator) - 1)
-        if handed_out:
-            self._move(self._where, self._offsets[handed_out - 1] + 1)
-        return batch.batch.slice_from(self._offsets[handed_out])
+        self._go_to(rows, index)
+        if self._positions.get(self._where, 0) > rows.offsets[index]:  # somebody asked while it was decoded
+            self._move(self._where, rows.offsets[index])
+        # What was handed out before it is what came before he asked again: who iterates is done with that.
+        if self._polls:
+            self._in_hand |= self._at_hand()
+        self._left_when_asked = length_hint(self._iterator)
+        return index
+
+    def _pass(self, rows: Rows, index: int) -> None:
+        """Go on behind a record that was not handed out: nobody has it in hand."""
+        self._go_to(rows, index + 1)
+        self._left_when_asked = length_hint(self._iterator)
 
     def _rest(self) -> ConsumedBatch | None:
         if self._unopened is not None:
             return self._unopened
         self._settle()
-        if self._batch is None:
+        if self._rows is None or not length_hint(self._iterator):
             return None
-        left = self._batch.batch.slice_from(self._positions.get(self._where, 0))
+        left = self._rows.batch.batch.slice_from(self._positions.get(self._where, 0))
         return ConsumedBatch(*self._where, left) if len(left) else None
-
-    def _pass(self, batch: RecordBatch, offset: int) -> None:
-        rest = batch.slice_from(offset + 1)
-        self._move(self._where, offset + 1 if len(rest) else rest.end_offset)
-        self._take_up(ConsumedBatch(*self._where, rest))
 
     def _leave(self, partitions: Collection[TopicPartition]) -> None:
         self._settle()
         for where in partitions:
             self._departures[where] = self._departures.get(where, 0) + 1
         if self._where in partitions:
-            self._in_hand |= self._at_hand()
             self._drop()
 
     def _drop(self) -> None:
-        self._batch = None
+        """Let go of the batch at hand; what the user is at of it he still has in hand."""
+        self._in_hand |= self._at_hand()
+        if self._rows is not None:
+            self._rows.values.clear()  # whoever runs over them comes to the end
+        self._rows = None
         self._unopened = None
         self.undecodable = None
         self.records = iter(())
         self._iterator = iter(())
-        self._offsets = ()
-        self._values.clear()  # whoever runs over them comes to the end
 
     def _move(self, where: TopicPartition, offset: int) -> None:
         self._positions[where] = offset

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
 from tidelog.cursor import Undecodable
 from tidelog.errors import UnknownTopicError
+from tidelog.model import Record
 from tidelog.producer import Producer
 
 ERROR_CHARS_MAX: Final = 1024
@@ -26,13 +28,44 @@ class DeadLetters:
     def __init__(self, make_producer: Callable[[], Producer]) -> None:
         self._make_producer = make_producer
         self._producer: Producer | None = None
+        self._record: Record | None = None
+        """What is under way, or was when nobody waited for it any more."""
+        self._task: asyncio.Task[None] | None = None
 
-    async def put(self, undecodable: Undecodable) -> None:
-        """Publish a record and wait until it is acknowledged.
+    async def put(self, undecodable: Undecodable) -> bool:
+        """Publish a record and wait until it is acknowledged; False when this was closed meanwhile.
+
+        Who is cancelled while it waits finds it under way, or acknowledged, the next time: it is not published twice.
 
         Raises:
-            TidelogError: it was not.
+            TidelogError: it was not acknowledged; the next time it is tried again.
         """
+        if self._task is None or self._record != undecodable.record:
+            self._give_up()
+            self._record = undecodable.record
+            self._task = asyncio.get_running_loop().create_task(self._publish(undecodable), name="dead letter")
+        task = self._task
+        await asyncio.wait([task])
+        if self._task is task:
+            self._task = None
+        if task.cancelled():
+            return False
+        task.result()
+        return True
+
+    async def close(self) -> None:
+        """Close the producer. Whoever waits for an acknowledgement comes to the end."""
+        self._give_up()
+        if self._producer is not None:
+            await self._producer.close()
+
+    def _give_up(self) -> None:
+        if self._task is not None:
+            self._task.add_done_callback(_hear)
+            self._task.cancel()
+            self._task = None
+
+    async def _publish(self, undecodable: Undecodable) -> None:
         producer = self._producer
         if producer is not None and not producer.closed:
             try:
@@ -54,7 +87,8 @@ class DeadLetters:
             record.value, key=record.key, headers=headers, tag=record.tag, timestamp_us=record.timestamp_us
         )
 
-    async def close(self) -> None:
-        """Close the producer."""
-        if self._producer is not None:
-            await self._producer.close()
+
+def _hear(task: asyncio.Task[None]) -> None:
+    """Look at what became of a task that nobody waits for, or asyncio complains."""
+    if not task.cancelled():
+        task.exception()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 from tidelog.errors import InvalidRequestError
@@ -89,8 +89,15 @@ def _function(chosen: Deserializer | None) -> Callable[[bytes], Any] | None:
     return guarded
 
 
-def decoded(column: list[Any], function: Callable[[bytes], Any]) -> Any:
-    """Return an iterator of what `function` makes of a column; None stays None. It raises what `function` raises."""
+Decoder = Callable[[Iterable[Any]], Iterator[Any]]
+"""Makes of some of a column's contents an iterator over what they decode to."""
+
+
+def decoder_of(column: list[Any], function: Callable[[bytes], Any]) -> Decoder:
+    """Return what has `function` decode the contents of a column; None stays None.
+
+    Its iterators raise what `function` raises, and are of no use any more then.
+    """
     if None not in column:
-        return map(function, column)
-    return (None if content is None else function(content) for content in column)
+        return lambda contents: map(function, contents)
+    return lambda contents: (None if content is None else function(content) for content in contents)

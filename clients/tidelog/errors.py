@@ -307,7 +307,10 @@ class UnknownProducerError(SequenceError):
 
 
 class DuplicateOutOfWindowError(SequenceError):
-    """The batch is stored, but so long ago that its offset is no longer remembered."""
+    """Its numbers were stored, so long ago that nobody remembers where: by an earlier attempt, so it is stored.
+
+    Where two producers share an id it may have been the other one's batch; `definite` is False.
+    """
 
     default_code = pb.DUPLICATE_OUT_OF_WINDOW
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from tidelog.assignment import Assignment
 from tidelog.backoff import Backoff
 from tidelog.consumer_options import ConsumerOptions
-from tidelog.errors import MemberFencedError, TidelogError, told
+from tidelog.errors import MemberFencedError, TidelogError, UnknownTopicError, told
 from tidelog.group_commits import GroupCommits, store_by_and_by, store_quietly
 from tidelog.group_membership import Membership, Place
 from tidelog.group_options import ASSIGNORS, Group
@@ -127,6 +127,29 @@ class GroupMember:
             )
             self._run(work, f"commits of {self._group}")
 
+    async def commit_processed(self) -> None:
+        """Commit what the user is done with; what is another's by now is read again by that one, and reading goes on.
+
+        Raises:
+            TidelogError: it could not be committed.
+        """
+        cursor = self._assignment.cursor
+        moved = self.commits.moved(cursor.processed())
+        if not moved:
+            return
+        try:
+            stored = await self.commits.store(moved)
+        except MemberFencedError as error:
+            _log.warning(
+                "%s: %d positions are not committed, and what they cover is read again: %s", self, len(moved), error
+            )
+            return
+        cursor.committed({where: moved[where] for where in stored.held})
+        for where, failure in stored.failed.items():
+            if not isinstance(failure, MemberFencedError | UnknownTopicError):
+                raise failure
+            _log.warning("%s: the position of %s/%d is not committed: %s", self, *where, failure)
+
     async def turn(self) -> None:
         """Let the member hear and be heard, as a user who never waits lets nobody else run.
 
@@ -170,6 +193,11 @@ class GroupMember:
 
     async def _stay(self) -> None:
         refused = Backoff()
+        try:
+            await self.handover.beginnings.look()
+        except TidelogError as error:
+            self._assignment.broken(error)
+            return
         while True:
             life = self._life = self._new_life()
             try:

@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from tidelog.assignment import Assignment
 from tidelog.backoff import Backoff
-from tidelog.consumer_options import ConsumerOptions, TopicOptions, find_rest, resolve_start
+from tidelog.consumer_options import ConsumerOptions, find_rest, resolve_start
 from tidelog.errors import MemberFencedError, TidelogError, UnknownPartitionError, UnknownTopicError, told
+from tidelog.group_beginnings import Beginnings
 from tidelog.group_commits import GroupCommits, store_quietly
 from tidelog.group_membership import Membership, Place
 from tidelog.group_options import Group, OnPartitions
@@ -61,6 +62,7 @@ class Handover:
         self._commits = commits
         self._settle_commits = settle_commits
         self._changed = changed
+        self.beginnings = Beginnings(router, options, commits)
         self._ending: set[Place] = set()
         self._beginning: set[Place] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -156,19 +158,25 @@ class Handover:
         if topic == self._options.dead_letter:
             # The coordinator shares out all that the pattern matches; this is only held, or it would feed itself.
             return set(life.begin(places, now=session_time()))
-        numbers = tuple(sorted(partition for _, partition in places))
-        options = TopicOptions(self._group, self._options.of_topic(topic).start, numbers)
-        beginning = await resolve_start(self._router, topic, options)
-        if beginning.topic_id != topic_id:  # what is known here is older than what the coordinator knows, or newer
-            await self._router.refresh(topic, fresh=True)
-            return set()
-        positions = dict(beginning.positions)
-        if not positions and beginning.search is not None:
-            await find_rest(self._router, topic, beginning.search, positions.update)
-        await self._begin(life, topic, topic_id, positions)
-        return {(topic_id, number) for number in positions}
+        numbers = sorted(partition for _, partition in places)
+        done = set[Place]()
+        for options in self.beginnings.of(topic, topic_id, numbers):
+            beginning = await resolve_start(self._router, topic, options)
+            if beginning.topic_id != topic_id:  # what is known here is older than what the coordinator knows, or newer
+                await self._router.refresh(topic, fresh=True)
+                return done
+            positions = dict(beginning.positions)
+            if not positions and beginning.search is not None:
+                await find_rest(self._router, topic, beginning.search, positions.update)
+            chosen = () if options.start == "earliest" else positions.keys() - beginning.committed
+            await self._begin(life, topic, topic_id, positions, chosen)
+            done |= {(topic_id, number) for number in positions}
+        return done
 
-    async def _begin(self, life: Membership, topic: str, topic_id: bytes, positions: Mapping[int, int]) -> None:
+    async def _begin(
+        self, life: Membership, topic: str, topic_id: bytes, positions: Mapping[int, int], chosen: Collection[int]
+    ) -> None:
+        """Begin at some positions, of which those of `chosen` partitions are the member's own choice."""
         now = session_time()
         may = life.begin(((topic_id, number) for number in positions), now=now)
         starts = {TopicPartition(topic, number): positions[number] for _, number in sorted(may)}
@@ -178,10 +186,14 @@ class Handover:
         self._begun |= {place: TopicPartition(topic, place[1]) for place in may}
         self._commits.began(starts)
         self._assignment.add(starts, {topic: topic_id})
-        if self._wish.on_assigned is not None:
-            self._assignment.hold(starts)
-            if await self._tell(self._wish.on_assigned, frozenset(starts)):
-                self._assignment.release(starts)
+        own = {where: offset for where, offset in starts.items() if where.partition in chosen}
+        if not own and self._wish.on_assigned is None:
+            return
+        self._assignment.hold(starts)
+        if own:
+            await self.beginnings.store(own, lambda where: self._begun.get((topic_id, where.partition)) == where)
+        if await self._tell(self._wish.on_assigned, frozenset(starts)):
+            self._assignment.release(starts)
 
     def _drop_earlier(self, topic: str, topic_id: bytes) -> None:
         """Read nothing more of an earlier topic of this name: its positions are none of this one."""

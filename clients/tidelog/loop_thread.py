@@ -44,12 +44,12 @@ class LoopThread:
         """Run the coroutine that `make` returns and wait for its result.
 
         Raises:
-            UsageError: called in the loop's own thread, behind a fork, or after `stop`.
+            UsageError: called in the loop's own thread, behind a fork, or after `stop`, which may come meanwhile.
             TimeoutError: `timeout_s` passed; the coroutine was cancelled.
         """
         future = self.submit(make)
         try:
-            return future.result(timeout_s)
+            return self.result_of(future, timeout_s)
         except BaseException:
             future.cancel()  # does nothing when the coroutine itself raised
             raise
@@ -70,6 +70,18 @@ class LoopThread:
                 self._start()
             assert self._loop is not None
             return asyncio.run_coroutine_threadsafe(make(), self._loop)
+
+    def result_of(self, future: concurrent.futures.Future[T], timeout_s: float | None = None) -> T:
+        """Wait for what `submit` returned.
+
+        Raises:
+            ClosedError: it was ended because the client is closed; nothing else cancels what runs in the loop.
+            TimeoutError: `timeout_s` passed; it goes on.
+        """
+        try:
+            return future.result(timeout_s)
+        except concurrent.futures.CancelledError:
+            raise ClosedError("the client was closed meanwhile") from None
 
     def check(self) -> None:
         """Make sure that the loop can be reached from here.

@@ -257,7 +257,7 @@ class RecordColumns(NamedTuple):
 
     timestamps_us: Iterable[int]
     keys: Iterable[Any]
-    values: list[Any]
+    values: Iterable[Any]
     headers: Iterable[tuple[tuple[str, bytes | None], ...]]
     tags: Iterable[str | None]
 

@@ -73,7 +73,7 @@ from tidelog.sync_security import Security
 from tidelog.tls import Tls
 from tidelog.topic_settings import TopicSettings
 from tidelog_proto.batch import RecordBatch
-from tidelog_proto.columns import Headers
+from tidelog_proto.columns import Headers, import_for_columns
 from tidelog_proto.idle_poll import POLL_US_DEFAULT
 
 # fmt: off
@@ -268,6 +268,7 @@ class Client:
             key_serializer=key_serializer,
             value_serializer=value_serializer,
         )
+        import_for_columns()
         return Producer(self, self._thread, producer)
 
     def consumer(

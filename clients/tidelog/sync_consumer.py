@@ -57,7 +57,7 @@ class _Asked(Generic[T]):
             if deadline is not None and time.monotonic() >= deadline and not future.done():
                 raise TimeoutError
         self._future = None
-        return future.result()
+        return self._thread.result_of(future)
 
 
 class _Taken(NamedTuple):
@@ -171,8 +171,8 @@ class Consumer:
             self.ask(polls=True)
         try:
             self._take_more(taken, max_records, time.monotonic() + timeout_s)
-        except KeyboardInterrupt:
-            self._keep(taken)
+        except BaseException:  # Ctrl-C, or an error that has come behind what was taken
+            self._keep(self._cursor.kept(taken))
             raise
         if len(taken) > max_records:
             self._keep(taken[max_records:])
@@ -189,15 +189,17 @@ class Consumer:
     def _take_more(self, taken: list[Record], max_records: int, deadline: float) -> None:
         """Add what is there to what was taken; whoever is interrupted has it there."""
         sure_until, losses = self._be_sure(), self._cursor.losses
-        self._cursor.take(max(0, max_records - len(taken)), taken)
         while len(taken) < max_records:
             try:
-                if taken and not self.has_arrivals:
+                before = len(taken)
+                self._cursor.take(max_records - before, taken)
+                # Where something is left it lies behind a record that does not decode: the next call goes on there.
+                is_end = len(taken) == before or self._cursor.has_left or not self.has_arrivals
+                if len(taken) >= max_records or (taken and is_end):
                     break
                 wait_s = _SIGNALS_S if taken else max(0.0, deadline - time.monotonic())
                 if not self._more.get(wait_s):
                     break
-                self._cursor.take(max_records - len(taken), taken)
             except TimeoutError:
                 break
             except TidelogError:

@@ -76,6 +76,15 @@ def flags_of(schema: pa.Schema) -> int:
     return flags
 
 
+def import_for_columns() -> None:
+    """Have Arrow import in this thread what it imports for its first column: pandas, where there is one.
+
+    Whoever has columns made in another thread calls it before. A fork in the middle of an import in that thread leaves
+    the child with a module that is being imported for ever, and whatever needs it there waits as long.
+    """
+    pa.array([b""], pa.binary())
+
+
 def columns_of(
     values: Sequence[bytes | None],
     *,

@@ -56,6 +56,21 @@ async def test_only_one_task_waits() -> None:
     assert await waiting is None
 
 
+async def test_what_is_put_back_comes_next_again() -> None:
+    queue, account = arrivals(), Credits()
+    first, second = arrived(0, account), arrived(1)
+    queue.prefetched([first, second])
+    assert await queue.take() is first
+    queue.put_back(first)
+    assert await queue.take() is first
+    assert await queue.take() is second
+    assert account.given == [Credit(1, 10)] * 2
+    waiting = asyncio.create_task(queue.take())
+    await asyncio.sleep(0)
+    queue.put_back(second)
+    assert await waiting is second
+
+
 async def test_an_error_is_told_behind_what_arrived_before_it() -> None:
     queue = arrivals()
     item = arrived(0)

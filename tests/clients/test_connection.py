@@ -127,10 +127,18 @@ async def test_pending_requests_end_with_the_connection(
     assert caught.value.definite, "nothing was sent"
 
 
-async def test_what_the_node_says_before_it_closes_is_the_reason(connection: Connection, node: FakeNode) -> None:
+async def test_what_the_node_says_before_it_closes_is_the_reason(
+    connection: Connection, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silence(monkeypatch, "cluster_status")
+    pending = connection.request(STATUS, timeout_s=5.0)
+    await node.received("cluster_status", 1)
     (peer,) = node.connections
     peer.transport.write(encode_frame(pb.Envelope(error=pb.Error(code=pb.MALFORMED_FRAME, message="go away"))))
     assert isinstance(await connection.lost, InvalidRequestError)
+    with pytest.raises(InvalidRequestError, match="go away") as ended:
+        await pending
+    assert not ended.value.definite, "it may have been done"
 
 
 async def test_a_session_that_ends_says_nothing_of_what_was_under_way(

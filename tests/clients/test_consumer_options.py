@@ -62,7 +62,9 @@ async def test_without_a_group(
 async def test_a_group_goes_on_where_it_committed_unless_offsets_are_given(router: Router) -> None:
     await reading.commit(router, "g", "wide", {0: 4, 1: 6}, reset=False, note="")
     asked = options("latest", group="g")
-    assert (await resolve_start(router, "wide", asked)).positions == {0: 4, 1: 6, 2: 25, 3: 35}
+    beginning = await resolve_start(router, "wide", asked)
+    assert beginning.positions == {0: 4, 1: 6, 2: 25, 3: 35}
+    assert beginning.committed == {0, 1}
     asked = options({0: 1}, group="g", partitions="all")
     assert (await resolve_start(router, "wide", asked)).positions == {0: 1, 1: 6, 2: 2, 3: 3}
     asked = options({0: 1}, group="g", partitions=[0, 1, 2])
@@ -90,4 +92,4 @@ async def test_positions_are_all_of_the_topic_that_there_is_in_the_end(
     monkeypatch.setattr(reading, "committed", made_again)
     await reading.commit(router, "g", "wide", {0: 4}, reset=False, note="")
     beginning = await resolve_start(router, "wide", options("earliest", group="g"))
-    assert beginning == (ids[1], dict.fromkeys(range(4), 0), None)
+    assert beginning == (ids[1], dict.fromkeys(range(4), 0), None, frozenset())

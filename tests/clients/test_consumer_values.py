@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import pytest
@@ -109,8 +110,72 @@ async def test_a_dead_letter_that_fails_is_an_error_and_tried_again(node: FakeNo
             await anext(consumer)
         assert consumer.position() == {T0: 0}
         node.script.append(Do.STORE)
-        assert [record.value for record in await consumer.poll(timeout_s=0)] == [2], "it takes the time that it takes"
+        polled = [record.value for _ in range(100) for record in await consumer.poll(timeout_s=0.01)]
+        assert polled == [2]
     assert [record.value for record in records_of(node, "dead")] == [b"{"]
+
+
+def slowly(content: bytes) -> Any:
+    time.sleep(0.0005)
+    return json.loads(content)
+
+
+@pytest.mark.parametrize("batch", [1501, 10])
+async def test_polling_keeps_its_time_and_lets_others_run_while_much_is_passed(
+    node: FakeNode, client: Client, batch: int
+) -> None:
+    await publish(node, *[b"{"] * 1500, b"1", batch=batch)
+    ticks: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            ticks.append(time.monotonic())
+            await asyncio.sleep(0.001)
+
+    for iterates in (False, True):
+        ticker = asyncio.create_task(tick())
+        async with client.consumer("t", value_deserializer=slowly, on_undecodable="skip") as consumer:
+            if iterates:
+                assert await take(consumer, 1) == [1]
+            else:
+                began = time.monotonic()
+                assert await consumer.poll(timeout_s=0.1) == []
+                assert time.monotonic() - began < 0.4
+                assert consumer.position() == {T0: consumer.skipped}
+                assert [record.value for record in await consumer.poll(timeout_s=20)] == [1]
+            assert consumer.skipped == 1500
+        ticker.cancel()
+        assert len(ticks) > 20
+        ticks.clear()
+
+
+async def test_polling_keeps_its_time_beside_dead_letters_which_go_on(node: FakeNode, client: Client) -> None:
+    node.add_topic("dead")
+    await publish(node, *[b"{"] * 20, b"2", batch=21)
+    async with client.consumer("t", value_deserializer="json", dead_letter="dead") as consumer:
+        node.hold = asyncio.Event()
+        for _ in range(3):
+            began = time.monotonic()
+            assert await consumer.poll(timeout_s=0.05) == []
+            assert time.monotonic() - began < 0.5
+        assert len(records_of(node, "dead")) <= 1
+        assert consumer.position() == {T0: 0}
+        node.hold.set()
+        assert [record.value for record in await consumer.poll(timeout_s=10)] == [2]
+    assert len(records_of(node, "dead")) == 20, "none of them twice"
+
+
+async def test_closing_ends_who_waits_for_a_dead_letter(node: FakeNode, client: Client) -> None:
+    node.add_topic("dead")
+    await publish(node, b"{", b"2")
+    consumer = client.consumer("t", value_deserializer="json", dead_letter="dead")
+    node.hold = asyncio.Event()
+    waiting = asyncio.create_task(consumer.poll(timeout_s=20))
+    await node.received("publish", 2)
+    closing = asyncio.create_task(consumer.close())
+    assert await asyncio.wait_for(waiting, 5) == []
+    node.hold.set()
+    await closing
 
 
 async def test_a_dead_letter_topic_that_is_made_again_takes_them_again(node: FakeNode, client: Client) -> None:

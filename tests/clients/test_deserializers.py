@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.deserializers import Decoding, Deserializer, decoded
+from tidelog.deserializers import Decoding, Deserializer, decoder_of
 from tidelog.errors import InvalidRequestError
 
 
@@ -31,7 +31,7 @@ def decoding(
 def test_columns_are_decoded_and_tombstones_stay(deserializer: Deserializer, column: Any, values: list[Any]) -> None:
     function = decoding(value=deserializer).value
     assert function is not None
-    assert list(decoded(column, function)) == values
+    assert list(decoder_of(column, function)(iter(column))) == values
 
 
 @pytest.mark.parametrize(
@@ -62,4 +62,4 @@ def test_a_function_that_raises_stop_iteration_does_not_end_the_column() -> None
     function = decoding(key=lambda content: next(iter(content))).key
     assert function is not None
     with pytest.raises(ValueError, match="StopIteration"):
-        list(decoded([b"a", b""], function))
+        list(decoder_of([b"a", b""], function)(iter([b"a", b""])))

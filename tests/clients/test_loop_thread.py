@@ -52,6 +52,33 @@ def test_a_timeout_cancels(thread: LoopThread) -> None:
     assert cancelled.wait(5)
 
 
+def test_who_waits_while_it_is_stopped_is_told_so(thread: LoopThread) -> None:
+    began, told = threading.Event(), list[BaseException]()
+
+    async def forever() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    def wait(of_submitted: bool) -> None:
+        try:
+            if of_submitted:
+                thread.result_of(thread.submit(forever))
+            else:
+                thread.run(forever)
+        except BaseException as error:  # noqa: BLE001 - whatever it is
+            told.append(error)
+
+    waiting = [threading.Thread(target=wait, args=(each,)) for each in (False, True)]
+    for each in waiting:
+        began.clear()
+        each.start()
+        assert began.wait(5)
+    thread.stop()
+    for each in waiting:
+        each.join(5)
+    assert [type(error) for error in told] == [ClosedError] * 2
+
+
 def test_a_call_that_would_wait_for_itself_is_refused(thread: LoopThread) -> None:
     async def inside() -> None:
         thread.run(answer)

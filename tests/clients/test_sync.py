@@ -119,3 +119,16 @@ def test_a_client_works_in_a_forked_child_only_if_made_there(node: FakeNode) -> 
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False, env=environment
     )
     assert (done.stdout.strip(), done.stderr) == ("7", "")
+
+
+def test_making_a_producer_leaves_no_import_to_the_loops_thread() -> None:
+    """A fork in the middle of one would leave a child that can never import it."""
+    program = (
+        "import sys, tidelog.sync, pyarrow as pa\n"
+        "tidelog.sync.Client('127.0.0.1:1').producer('t')\n"
+        "before = set(sys.modules)\n"
+        "pa.array([b'x'], pa.binary())\n"
+        "print(sorted(set(sys.modules) - before))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    assert ran.stdout.strip() == "[]"

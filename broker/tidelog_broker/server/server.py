@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -96,6 +97,9 @@ NODES_ONLY: Final = ONE_WAY_KINDS | {"node_announce"}
 
 _GREETINGS: Final = frozenset({"hello", "peer_hello", "peer_proof"})
 _WHILE_STARTING: Final = _GREETINGS | {"node_announce"}
+
+_UNANSWERED: Final = frozenset({"credit"})
+"""What clients send that has no answer."""
 
 RESERVED_CONNECTIONS: Final = 64
 """Taken beyond `connections_max`, which bounds clients: other nodes must get through when clients have it all."""
@@ -254,7 +258,10 @@ class Server:
                 charge(self.broker, request)
             work = handler(self.broker, request)
         except ProtocolError as error:
-            request.fail(error)
+            if kind in _UNANSWERED and request.connection.greeted:
+                request.drop()  # an error without a number would say that the connection ends
+            else:
+                request.fail(error)
             return
         except Exception as error:  # noqa: BLE001 - a bug in a handler must not take the connection down
             self._broken(request, error)
@@ -267,9 +274,14 @@ class Server:
     def _worked(self, work: Coroutine[Any, Any, None], request: Request, task: asyncio.Task[None]) -> None:
         """Note that a request's task has ended, perhaps before it began: the node stopped first."""
         self._working.discard(task)
+        has_begun = inspect.getcoroutinestate(work) != inspect.CORO_CREATED
         work.close()
         if not request.answered:
-            request.fail(ProtocolError(pb.SHUTTING_DOWN, "the node stopped before this was answered"))
+            why = "the node stopped before this was answered"
+            if has_begun:
+                request.fail(ProtocolError(pb.TIMED_OUT, f"{why}; the outcome is unknown"))
+            else:
+                request.fail(ProtocolError(pb.SHUTTING_DOWN, f"{why}; send to another or again later"))
 
     def _handler(self, kind: str, request: Request) -> Handler:
         if kind in NODES_ONLY and request.connection.peer_id is None:

@@ -16,6 +16,7 @@ from tidelog_broker.storage.io.errors import DamagedError, NodeDirLockedError
 from tidelog_broker.storage.node import node_dir
 from tidelog_broker.storage.node.node_dir import open_node_dir
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.frames import encode_frame
 from tidelog_proto.limits import MIB
 
 
@@ -74,6 +75,9 @@ async def test_a_stop_waits_for_publishes_on_their_way(stand: Stand, node: Node,
     stopping = asyncio.create_task(stand.stop())
     await settled(lambda: node.life.stopping, "the stop did not begin")
     late = (await peer.refused(publish=pb.Publish())).code
+    peer.send_raw(encode_frame(pb.Envelope(credit=pb.Credit(subscription_id=1, records=1))))
+    await peer.refused(publish=pb.Publish())  # the node has taken the credit by now
+    assert peer.events.empty(), "an error about no request would say that the connection ends"
     stand.disk.heal()
     offsets = [(await peer.published(number))[0].base_offset for number in numbers]
     assert await stopping == 0
@@ -83,6 +87,20 @@ async def test_a_stop_waits_for_publishes_on_their_way(stand: Stand, node: Node,
     assert '"stopped_cleanly": true' in (stand.path / "node.json").read_text()
     await stand.start()
     assert len(await (await stand.peer()).read_all(topic.topic_id)) == 6
+
+
+async def test_of_a_request_that_a_stop_interrupts_nobody_says_that_it_was_not_done(
+    stand: Stand, node: Node, peer: Peer
+) -> None:
+    topic = await peer.create()
+    stand.disk.hold("sync", "__offsets")
+    entry = pb.CommitEntry(topic_id=topic.topic_id, next_offset=0)
+    commit = peer.post(commit=pb.Commit(group="g", entries=[entry]))
+    await stand.disk.held_up()
+    await node.broker.tasks.cancel()
+    error = (await peer.reply(commit)).envelope.error
+    assert (error.code, error.definite) == (pb.TIMED_OUT, False)
+    stand.disk.heal()
 
 
 async def test_a_stop_answers_long_polls_and_what_is_written_for_requests(stand: Stand, node: Node, peer: Peer) -> None:
