@@ -275,6 +275,7 @@ class Broker:
             tasks=self.tasks,
             partitions=self.partitions,
             topics=self.topics,
+            permissions=self.security.registry.permissions,
             bounds=GroupBounds(settings.groups_max, settings.group_positions_max, settings.positions_bytes),
             clock=self.clock,
             metrics=self.metrics,

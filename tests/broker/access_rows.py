@@ -71,7 +71,7 @@ def _begin(world: World) -> pb.ProducerBegin:
 
 
 def _heartbeat(world: World) -> pb.GroupHeartbeat:
-    wish = pb.GroupWish(topics=["t"], session_timeout_ms=10_000, client_id="raw", host="here", born_us=1)
+    wish = pb.GroupWish(pattern=".*", session_timeout_ms=10_000, client_id="raw", host="here", born_us=1)
     member = f"member{TIMES.index(world.surface)}".ljust(16, "x")
     return pb.GroupHeartbeat(group="members", member_id=member, join=wish)
 
@@ -185,3 +185,8 @@ def named_in(envelope: pb.Envelope) -> list[str]:
     reply = getattr(envelope, envelope.WhichOneof("kind") or "")
     groups = [found.group for found in getattr(reply, "groups", ())]
     return groups + [topic.name for topic in getattr(reply, "topics", ()) if not topic.name.startswith("__")]
+
+
+def tells_of(topic_id: bytes, envelope: pb.Envelope, request: Any) -> bool:
+    """Whether an answer tells of a topic that the question has not named: its name comes with its id everywhere."""
+    return topic_id in envelope.SerializeToString() and topic_id not in request.SerializeToString()

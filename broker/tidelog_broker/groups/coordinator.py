@@ -4,6 +4,9 @@ It knows of a group what the log says, and begins with that whenever it has beco
 whole session timeout to be heard of. What a member is told is told by an owner that a quorum has confirmed since the
 member asked, so a node that was the owner keeps nobody alive. A member counts from when its question came; it counts
 itself from when it sent that, so it has stopped reading by the time its partitions are given to another.
+
+A member is its caller's, and gets what he may read. No record says who he is: each question does, the first one after
+this node has taken over before anything new is given to its member.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.core.groups.membership import ConsumerGroup, fenced, keys_of
 from tidelog_broker.core.groups.positions import GroupBounds, GroupOffsets
+from tidelog_broker.core.groups.readers import GroupReader
 from tidelog_broker.core.groups.records import GroupRecords
+from tidelog_broker.core.security.permissions import Permissions
 from tidelog_broker.core.topics import PartitionKey, TopicRegistry
 from tidelog_broker.groups.coordinated import Coordinated
 from tidelog_broker.groups.departed import Departed
@@ -35,6 +40,9 @@ log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
 """How often silent members, changed topics and a lost ownership are looked for."""
+RULES_LOOK_S: Final = 0.5
+"""So long after rules have changed it is looked whether members may read what they have: all nodes know them by then,
+so that who may read something is not sent to a node that refuses it."""
 LOADS_LOOK_S: Final = 1.0
 """How often it is looked whether loads make a new target worth it."""
 WAIT_SHARE: Final = 3
@@ -65,6 +73,7 @@ class Coordinator:
         partition: it, where it is stored here and open.
         groups, positions: what the log says.
         topics: those of the cluster.
+        permissions: the rules of the cluster.
         subscriptions: which topics members' wishes stand for.
         holdings: what there is of groups at this node.
         bounds: how much of groups there may be.
@@ -84,6 +93,7 @@ class Coordinator:
         groups: GroupRecords,
         positions: GroupOffsets,
         topics: TopicRegistry,
+        permissions: Permissions,
         subscriptions: Subscriptions,
         holdings: Holdings,
         bounds: GroupBounds,
@@ -102,6 +112,7 @@ class Coordinator:
         self._records = groups
         self._positions = positions
         self._topics = topics
+        self._permissions = permissions
         self._bounds = bounds
         self._is_stopping = is_stopping
         self._subscriptions = subscriptions
@@ -113,6 +124,8 @@ class Coordinator:
         self._epoch: int | None = None
         """The epoch of that partition in which all this is known; None while this node coordinates nothing."""
         self._topics_seen = 0
+        self._rules_seen = 0
+        self._rules_look_at: float | None = None
         self._loads_look_at = 0.0
         self._ticking = False
         self._deleting: set[str] = set()
@@ -139,25 +152,36 @@ class Coordinator:
 
     # ---------------------------------------------------------------------------------------------- members
 
-    async def heartbeat(self, asked: pb.GroupHeartbeat, *, creator: str = "") -> pb.GroupHeartbeatReply:
+    async def heartbeat(
+        self, asked: pb.GroupHeartbeat, reader: GroupReader, *, creator: str = ""
+    ) -> pb.GroupHeartbeatReply:
         """Hear a member, and tell it what to read: when that is other than it has seen, or after `wait_ms`.
 
         Args:
             asked: what it says.
+            reader: its caller.
             creator: the principal that makes the group, if it joins one that is not there; empty: nobody is known.
 
         Raises:
-            ProtocolError: MEMBER_FENCED; INVALID_REQUEST where there is no room for a group, a member or its topics; as
-                `ready`, or what the log says.
+            ProtocolError: MEMBER_FENCED, also to who says the id of another's member; INVALID_REQUEST where there is
+                no room for a group, a member or its topics; as `ready`, or what the log says.
         """
         await self.ready()
         if asked.leave:
             return await self._leave(asked)
-        coordinated = self._join(asked, creator) if asked.HasField("join") else self._groups.get(asked.group)
+        who = Who(asked.group, asked.member_id)
+        known = self._sessions.reader(who)
+        if known is not None and known.principal != reader.principal:
+            raise fenced(asked.group)
+        coordinated = self._join(asked, creator, reader) if asked.HasField("join") else self._groups.get(asked.group)
         member = None if coordinated is None else coordinated.group.member(asked.member_id)
         if coordinated is None or member is None:
             raise fenced(asked.group)
         self._hear(asked.group, asked.member_id, member.wish)
+        self._sessions.reads_for(who, reader)
+        if known is None or known.key != reader.key:
+            coordinated.group.look_at_topics()
+            await asyncio.shield(coordinated.settle())
         if asked.HasField("join"):
             await asyncio.shield(coordinated.settle())
         else:
@@ -227,9 +251,10 @@ class Coordinator:
 
     # -------------------------------------------------------------------------------------------- internals
 
-    def _join(self, asked: pb.GroupHeartbeat, creator: str) -> Coordinated:
+    def _join(self, asked: pb.GroupHeartbeat, creator: str, reader: GroupReader) -> Coordinated:
         self._check_stays(asked.group)
-        if Who(asked.group, asked.member_id) in self._departed:
+        who = Who(asked.group, asked.member_id)
+        if who in self._departed:
             raise fenced(asked.group)
         is_new = self.is_new(asked.group)
         coordinated = self._groups.get(asked.group)
@@ -239,10 +264,13 @@ class Coordinator:
             coordinated = self._groups[asked.group] = self._coordinated(asked.group)
         if is_new:
             coordinated.group.creator = creator
+        self._sessions.reads_for(who, reader)
         try:
             self._subscriptions.try_out(asked.join)
             replaced = coordinated.group.join(asked.member_id, asked.join)
         except ProtocolError:
+            if coordinated.group.member(asked.member_id) is None:
+                self._sessions.forget([who])
             self._drop_if_empty(coordinated.group)
             raise
         self._sessions.forget(Who(asked.group, other) for other in replaced)
@@ -303,6 +331,8 @@ class Coordinator:
         self._end()
         self._epoch = epoch
         self._topics_seen = self._topics.changes
+        self._rules_seen = self._permissions.changes
+        self._rules_look_at = None
         for record in self._records.records():
             if record.members:
                 self._groups[record.group] = self._coordinated(record.group)
@@ -322,7 +352,9 @@ class Coordinator:
             coordinated.fail(_elsewhere())
 
     def _coordinated(self, name: str) -> Coordinated:
-        group = ConsumerGroup(name, self._subscriptions.of)
+        group = ConsumerGroup(
+            name, self._subscriptions.of, lambda member_id: self._sessions.reader(Who(name, member_id))
+        )
         group.restart(self._records.get(name))
         return Coordinated(
             group,
@@ -371,7 +403,7 @@ class Coordinator:
         for who in self._sessions.expired(now):
             self._expire(who)
         self._count()
-        if self._topics_seen != self._topics.changes:
+        if self._topics_seen != self._topics.changes or self._rules_are_to_be_looked_at(now):
             self._topics_seen = self._topics.changes
             for coordinated in list(self._groups.values()):
                 coordinated.group.look_at_topics()
@@ -382,6 +414,17 @@ class Coordinator:
                 if coordinated.group.look_at_loads(now):
                     log.info("some members of the group %r read much more than others: partitions move", name)
                     coordinated.settle()
+
+    def _rules_are_to_be_looked_at(self, now: float) -> bool:
+        """Whether it is time to see what changed rules mean for members."""
+        if self._rules_look_at is None:
+            if self._rules_seen != self._permissions.changes:
+                self._rules_look_at = now + RULES_LOOK_S
+            return False
+        if now < self._rules_look_at:
+            return False
+        self._rules_look_at, self._rules_seen = None, self._permissions.changes
+        return True
 
     def _count(self) -> None:
         groups, members = self._counted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from tidelog_broker.core.groups.membership import keys_of, partitions_of
@@ -44,8 +45,12 @@ class Descriptions:
         if name not in self._positions.names() and self._records.get(name) is None:
             raise ProtocolError(pb.UNKNOWN_GROUP, f"there is no group {name!r}: it has neither members nor positions")
 
-    def describe(self, name: str) -> pb.GroupDescribeReply:
+    def describe(self, name: str, may_see: Callable[[str], bool] | None = None) -> pb.GroupDescribeReply:
         """Return a group's members, and what each has and is to have; of that as much as there is room for.
+
+        Args:
+            name: the group's.
+            may_see: whether who asks may know of a topic: the others are left out. None: of all.
 
         Raises:
             ProtocolError: UNKNOWN_GROUP.
@@ -55,6 +60,8 @@ class Descriptions:
         ids: set[bytes] = set()
         room_bytes = PARTITIONS_BYTES
         for member in self._record(name).members:
+            if may_see is not None:
+                member = self._seen(member, may_see)  # noqa: PLW2901 - what he sees of it
             room_bytes -= member.ByteSize() - member.wish.ByteSize()
             if room_bytes < 0:
                 reply.shortened = True
@@ -71,6 +78,16 @@ class Descriptions:
                 break
             reply.topics.append(told)
         return reply
+
+    def _seen(self, member: pb.GroupMember, may_see: Callable[[str], bool]) -> pb.GroupMember:
+        """Return a member without the topics that somebody may not see."""
+        seen = pb.GroupMember()
+        seen.CopyFrom(member)
+        seen.wish.topics[:] = filter(may_see, member.wish.topics)
+        for shown, all_of_it in ((seen.held, member.held), (seen.target, member.target)):
+            del shown[:]
+            shown.extend(topic for topic in all_of_it if may_see(self._name_of(topic.topic_id)))
+        return seen
 
     def summary(self, name: str) -> pb.GroupSummary:
         """Return a group in a line."""

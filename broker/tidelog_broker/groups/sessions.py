@@ -1,10 +1,15 @@
-"""Until when each member of a group may be silent. No clock of its own; times are seconds of any steady clock."""
+"""Until when each member of a group may be silent, and for whom it reads.
+
+No clock of its own; times are seconds of any steady clock.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
+
+from tidelog_broker.core.groups.readers import GroupReader
 
 GAP_S: Final = 1.0
 """Who looks this late has not run in between, and nobody could be heard."""
@@ -22,6 +27,7 @@ class Sessions:
 
     def __init__(self) -> None:
         self._deadlines: dict[Who, float] = {}
+        self._readers: dict[Who, GroupReader] = {}
         self._order: list[tuple[float, Who]] = []
         """A heap; an entry counts where it says what `_deadlines` says."""
         self._looked_at: float | None = None
@@ -43,10 +49,19 @@ class Sessions:
         if len(self._order) > 2 * len(self._deadlines) + 64:
             self._order = sorted((deadline, each) for each, deadline in self._deadlines.items())
 
+    def reads_for(self, who: Who, reader: GroupReader) -> None:
+        """Note whose member it is."""
+        self._readers[who] = reader
+
+    def reader(self, who: Who) -> GroupReader | None:
+        """Return whose member it is; None where it has not said anything yet."""
+        return self._readers.get(who)
+
     def forget(self, members: Iterable[Who]) -> None:
         """Expect nothing of members that are gone."""
         for who in members:
             self._deadlines.pop(who, None)
+            self._readers.pop(who, None)
 
     def expired(self, now: float) -> list[Who]:
         """Return, once, who was silent for too long."""
@@ -61,5 +76,6 @@ class Sessions:
             deadline, who = heappop(self._order)
             if self._deadlines.get(who) == deadline:
                 del self._deadlines[who]
+                self._readers.pop(who, None)
                 found.append(who)
         return found

@@ -15,6 +15,7 @@ from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.core.groups.positions import GroupBounds, GroupOffsets, GroupTotals
 from tidelog_broker.core.groups.records import GroupRecords
+from tidelog_broker.core.security.permissions import Permissions
 from tidelog_broker.core.topics import OFFSETS_TOPIC_ID, PartitionKey, TopicRegistry
 from tidelog_broker.groups.claims import GroupClaims
 from tidelog_broker.groups.coordinator import Coordinator
@@ -45,6 +46,7 @@ class GroupShards:
         tasks: the node's.
         partitions: those stored here.
         topics: those of the cluster.
+        permissions: its rules.
         bounds: how much of groups there may be, of all partitions of `__offsets` together.
         clock: what stamps go by.
         metrics: the node's.
@@ -58,6 +60,7 @@ class GroupShards:
         tasks: Tasks,
         partitions: Partitions,
         topics: TopicRegistry,
+        permissions: Permissions,
         bounds: GroupBounds,
         clock: SteadyClock,
         metrics: NodeMetrics,
@@ -68,6 +71,7 @@ class GroupShards:
         self._tasks = tasks
         self._partitions = partitions
         self._topics = topics
+        self._permissions = permissions
         self._bounds = bounds
         self._clock = clock
         self._metrics = metrics
@@ -156,6 +160,7 @@ class GroupShards:
             groups=records,
             positions=positions,
             topics=topics,
+            permissions=self._permissions,
             subscriptions=self._subscriptions,
             holdings=self,
             bounds=self._bounds,

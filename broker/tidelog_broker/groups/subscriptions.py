@@ -1,4 +1,4 @@
-"""Which topics a member's wish stands for: those that it names, and those whose names match its pattern.
+"""Which topics a member's wish stands for: of those that it names, or whose names match, what its caller may read.
 
 Patterns are RE2: a member writes one and the node that coordinates runs it, beside everybody else's groups. RE2 takes
 no longer than the names are long times the pattern, with its repetitions written out, so that is bounded, and so is the
@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog_broker.core.groups.readers import GroupReader
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -52,10 +53,15 @@ class Subscriptions:
         self._seen = -1
         self._found: dict[str, _Found] = {}
 
-    def of(self, wish: pb.GroupWish) -> dict[bytes, int]:
-        """Return the topics that a wish stands for now, by id, and how many partitions each has."""
+    def of(self, wish: pb.GroupWish, reader: GroupReader) -> dict[bytes, int]:
+        """Return the topics that a wish stands for now, by id, and how many partitions each has.
+
+        Args:
+            wish: of a member.
+            reader: its caller; what he may not see and consume is none of it.
+        """
         names = [*wish.topics, *(self._matched(wish.pattern) if wish.pattern else ())]
-        found = (self._topics.find(name) for name in names)
+        found = (self._topics.find(name) for name in names if reader.may_read(name))
         return {record.topic_id: record.config.partitions for record in found if record is not None}
 
     def try_out(self, wish: pb.GroupWish) -> None:

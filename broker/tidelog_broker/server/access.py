@@ -19,6 +19,7 @@ from tidelog_broker.core.security.permissions import operation_name, resource_na
 from tidelog_broker.core.security.registry import USER
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.security.tickets import refused
+from tidelog_broker.groups.subscriptions import TOPICS_MAX
 from tidelog_broker.server.audited import AUDITED, follow_act, refusal_of
 from tidelog_broker.server.on_behalf import OnBehalf
 from tidelog_broker.wire.connection import Request
@@ -98,6 +99,12 @@ def _group(of: Callable[[pb.Envelope], str], operation: pb.Operation) -> Need:
     )
 
 
+def _shown_of_group(of: Callable[[pb.Envelope], str]) -> Need:
+    """Show a group, and leave out the topics that the caller may not see; the handler does."""
+    need = _group(of, pb.OP_DESCRIBE)
+    return need._replace(words=f"{need.words}; of its topics it shows those that the caller may `describe`")
+
+
 def _cluster(operation: pb.Operation) -> Need:
     return _needs(
         lambda _broker, session, _envelope: session.check(operation, pb.RES_CLUSTER, ""), operation, pb.RES_CLUSTER
@@ -115,6 +122,15 @@ def _everybody(words: str) -> Need:
 
 def _nobody(_broker: Broker, _session: Session, envelope: pb.Envelope) -> None:
     raise ProtocolError(pb.FORBIDDEN, f"nothing says who may send {envelope.WhichOneof('kind')}")
+
+
+def _member(_broker: Broker, session: Session, envelope: pb.Envelope) -> None:
+    """Let who may be a member of the group, and read all topics that it names: whether there are such is not told."""
+    asked = envelope.group_heartbeat
+    session.check(pb.OP_GROUP, pb.RES_GROUP, asked.group)
+    for name in asked.join.topics[:TOPICS_MAX]:
+        for operation in (pb.OP_DESCRIBE, pb.OP_CONSUME):
+            session.check(operation, pb.RES_TOPIC, name)
 
 
 _SHOWS_PART: Final = "nothing; it shows what the caller may `describe`"
@@ -139,9 +155,15 @@ RULES: Final[dict[str, Need]] = {
     "compact": _entries(lambda envelope: envelope.compact.entries, pb.OP_ALTER),
     "delete_records": _entries(lambda envelope: envelope.delete_records.entries, pb.OP_DELETE),
     "commit": _group(lambda envelope: envelope.commit.group, pb.OP_GROUP),
-    "committed": _group(lambda envelope: envelope.committed.group, pb.OP_DESCRIBE),
-    "group_heartbeat": _group(lambda envelope: envelope.group_heartbeat.group, pb.OP_GROUP),
-    "group_describe": _group(lambda envelope: envelope.group_describe.group, pb.OP_DESCRIBE),
+    "committed": _shown_of_group(lambda envelope: envelope.committed.group),
+    "group_heartbeat": Need(
+        _member,
+        "`group` on the group, and `describe` and `consume` on each topic that it names; its pattern stands for those "
+        "topics on which the caller has both",
+        pb.OP_GROUP,
+        pb.RES_GROUP,
+    ),
+    "group_describe": _shown_of_group(lambda envelope: envelope.group_describe.group),
     "group_delete": _group(lambda envelope: envelope.group_delete.group, pb.OP_DELETE),
     "topic_create": _named(lambda envelope: envelope.topic_create.name, pb.OP_CREATE),
     "topic_describe": _named(lambda envelope: envelope.topic_describe.name, pb.OP_DESCRIBE),

@@ -8,6 +8,7 @@ import pytest
 
 from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.core.groups.membership import ConsumerGroup
+from tidelog_broker.core.groups.readers import ANYBODY
 from tidelog_broker.groups.coordinated import Coordinated
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -26,7 +27,7 @@ class Stage:
         self.gate: asyncio.Future[None] | None = None
         self.restarted: list[int] = []
         self.settled = 0
-        self.group = ConsumerGroup("g", lambda _: {T: 2})
+        self.group = ConsumerGroup("g", lambda _wish, _reader: {T: 2}, lambda _: ANYBODY)
         self.coordinated = Coordinated(
             self.group,
             tasks=Tasks(),

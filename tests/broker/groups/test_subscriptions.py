@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tidelog_broker.core.groups.readers import ANYBODY
 from tidelog_broker.core.topics import META_TOPIC_ID, TopicRegistry
 from tidelog_broker.groups.subscriptions import (
     KEPT_MAX,
@@ -64,29 +65,29 @@ def refusal(wish: pb.GroupWish) -> str:
 )
 def test_what_a_wish_stands_for(topics: TopicRegistry, wish: pb.GroupWish, numbers: list[int]) -> None:
     check_wish(wish)
-    assert Subscriptions(topics).of(wish) == {id_of(number): number for number in numbers}
+    assert Subscriptions(topics).of(wish, ANYBODY) == {id_of(number): number for number in numbers}
 
 
 def test_topics_that_come_and_go_are_seen(topics: TopicRegistry) -> None:
     subscriptions, wish = Subscriptions(topics), pb.GroupWish(pattern="orders.*")
-    assert len(subscriptions.of(wish)) == 2
+    assert len(subscriptions.of(wish, ANYBODY)) == 2
     add(topics, 20, "orders-new")
     add(topics, 21, "other")
-    assert id_of(20) in subscriptions.of(wish)
-    assert id_of(21) not in subscriptions.of(wish)
+    assert id_of(20) in subscriptions.of(wish, ANYBODY)
+    assert id_of(21) not in subscriptions.of(wish, ANYBODY)
     remove(topics, 20, "orders-new")
-    assert id_of(20) not in subscriptions.of(wish)
+    assert id_of(20) not in subscriptions.of(wish, ANYBODY)
     add(topics, 22, "orders-new", partitions=4)
-    assert subscriptions.of(wish)[id_of(22)] == 4
+    assert subscriptions.of(wish, ANYBODY)[id_of(22)] == 4
     add(topics, 22, "orders-new", partitions=7, revision=2)
-    assert subscriptions.of(wish)[id_of(22)] == 7
+    assert subscriptions.of(wish, ANYBODY)[id_of(22)] == 7
 
 
 def test_patterns_past_those_that_are_kept_are_served_too(topics: TopicRegistry) -> None:
     subscriptions = Subscriptions(topics)
     for _ in range(2):
         for number in range(KEPT_MAX + 3):
-            assert len(subscriptions.of(pb.GroupWish(pattern=f"orders|{number}"))) == 1
+            assert len(subscriptions.of(pb.GroupWish(pattern=f"orders|{number}"), ANYBODY)) == 1
         add(topics, 30, "passing")
 
 
@@ -130,7 +131,7 @@ def test_a_catastrophic_pattern_takes_no_time_or_is_refused(pattern: str) -> Non
     began_s = time.process_time()
     try:
         subscriptions.try_out(wish)
-        subscriptions.of(wish)
+        subscriptions.of(wish, ANYBODY)
     except ProtocolError as error:
         assert "takes too long" in error.message  # noqa: PT017 - either will do
     assert time.process_time() - began_s < PATTERN_S_MAX + 1

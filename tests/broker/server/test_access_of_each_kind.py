@@ -24,6 +24,7 @@ from tests.broker.access_rows import (
     World,
     code_in,
     named_in,
+    tells_of,
 )
 from tests.broker.founded import Founded
 from tests.broker.keyed import ADMIN, founded_with_keys
@@ -154,6 +155,7 @@ async def test_at_the_native_port_each_kind_is_done_for_who_has_just_its_right(e
             ):
                 envelope = (await peers[node, who].ask(row.attachment, **{kind: request})).envelope
                 assert code_in(envelope) == code, (kind, who, envelope)
+                assert row.resource == pb.RES_TOPIC or not tells_of(world.topic_id, envelope, request), (kind, who)
         stranger = peers[asked, "nobody"]
         for kind, request in SHOWN.items():
             what = "group" if kind == "group_list" else "topic"
@@ -235,6 +237,7 @@ async def test_what_a_node_hands_on_is_judged_again_by_whoever_answers_it(everyb
         ):
             envelope = await asked(kind, owner, caller, request, row.attachment)
             assert code_in(envelope) == code, (kind, caller, envelope)
+            assert row.resource == pb.RES_TOPIC or not tells_of(world.topic_id, envelope, request), (kind, caller)
     (_, partition) = founded.nodes["a"].broker.groups.key_of(GROUP)
     for kind, request in {**SHOWN, "group_list": pb.GroupList(partition=partition)}.items():
         what = "group" if kind == "group_list" else "topic"

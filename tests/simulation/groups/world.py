@@ -26,6 +26,7 @@ from tests.simulation.truth import ViolationError
 from tidelog.group_membership import Membership, Place
 from tidelog_broker.core.groups.membership import ConsumerGroup, fenced, keys_of, partitions_of
 from tidelog_broker.core.groups.positions import OffsetKey
+from tidelog_broker.core.groups.readers import ANYBODY
 from tidelog_broker.groups.sessions import Sessions, Who
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -75,7 +76,7 @@ class Coordinator:
         self.number = number
         self.node = world.log.takes_over()
         self.positions = Positions(self.node, partial(world.log.write, number))
-        self.group = ConsumerGroup(GROUP, lambda _: dict(world.topics))
+        self.group = ConsumerGroup(GROUP, lambda _wish, _reader: dict(world.topics), lambda _: ANYBODY)
         self.sessions = Sessions()
         self.waiting: dict[str, Waiting] = {}
         self.writing = False

@@ -10,6 +10,10 @@ durable (`Standing`), never of what has merely been decided here: a coordinator 
 told. So each change goes the same way: decide, `next_record`, write it, `written`, tell. Where the write fails,
 everything begins again from the record that stands.
 
+A member is given only what its caller may read. Who that is stands in no record: the coordinator knows it of each
+member that has asked since it coordinates. One that it has not heard of yet keeps the topics that it has, and is given
+no others.
+
 A report says which record the member has seen when it made it. Only a member that has seen the target by which it is
 to give something up can have given it up: what an older report does not name may be on its way to the member.
 """
@@ -22,6 +26,7 @@ from typing import Final
 
 from tidelog_broker.core.groups.assignors import Question, assign
 from tidelog_broker.core.groups.load_watch import LoadWatch
+from tidelog_broker.core.groups.readers import ANYBODY, GroupReader
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -54,8 +59,10 @@ class Told:
     revision: int
 
 
-Subscribed = Callable[[pb.GroupWish], Mapping[bytes, int]]
-"""Tells which topics a wish stands for now, by id, and how many partitions each has."""
+Subscribed = Callable[[pb.GroupWish, GroupReader], Mapping[bytes, int]]
+"""Tells which topics a wish stands for now where that caller has it, by id, and how many partitions each has."""
+ReaderOf = Callable[[str], GroupReader | None]
+"""Tells for whom the member with an id reads; None: it has not been heard of yet."""
 
 
 class ConsumerGroup:
@@ -63,14 +70,15 @@ class ConsumerGroup:
 
     Args:
         name: what it is called.
-        subscribed: see there.
+        subscribed, reader_of: see there.
     """
 
-    def __init__(self, name: str, subscribed: Subscribed) -> None:
+    def __init__(self, name: str, subscribed: Subscribed, reader_of: ReaderOf) -> None:
         self.name = name
         self.creator = ""
         """Who has made it; empty: nobody is known. Whoever makes it sets this before the first record."""
         self._subscribed = subscribed
+        self._reader_of = reader_of
         self._members: dict[str, ConsumerMember] = {}
         self._generation = 0
         self._revision = 0
@@ -80,6 +88,8 @@ class ConsumerGroup:
         self._assignor = pb.ASSIGNOR_UNSPECIFIED
         self._given: frozenset[PartitionKey] = frozenset()
         """All partitions that the target is about."""
+        self._made_of: dict[str, frozenset[bytes]] = {}
+        """Member -> the topics that it could be given when the target was made, as far as that is known here."""
         self._needs_target = False
         self._target_is_new = False
         self._changed = False
@@ -131,6 +141,7 @@ class ConsumerGroup:
         self._target_revision = record.target_revision
         self._assignor = record.assignor
         self._given = frozenset().union(*(member.target for member in self._members.values()))
+        self._made_of = {}
         self._needs_target = self._target_is_new = self._changed = False
         self._told = {}
         self._stand(record)
@@ -166,7 +177,8 @@ class ConsumerGroup:
             raise ProtocolError(
                 pb.INVALID_REQUEST, f"the group {self.name!r} has {MEMBERS_MAX} members, and no group may have more"
             )
-        self._check_size([wish, *(member.wish for other, member in self._members.items() if other not in replaced)])
+        stay = {other: member.wish for other, member in self._members.items() if other not in replaced}
+        self._check_size({**stay, member_id: wish})
         joined = ConsumerMember(wish, first_revision=self._revision + 1)
         for other in replaced:
             joined.target = self._members.pop(other).target
@@ -224,9 +236,17 @@ class ConsumerGroup:
         return self._needs_target
 
     def look_at_topics(self) -> None:
-        """Make a new target if there are other topics or partitions than the target is about."""
-        if self._members and self._wanted() != self._given:
+        """Make a new target if members can be given other topics or partitions than the target is made of."""
+        asked = self._asked()
+        if self._members and _partitions_in(asked) != self._given:
             self._needs_target = True
+        named = _topic_sets(asked)
+        for member_id, member in self._members.items():
+            topics = named[member_id]
+            if topics != self._made_of.get(member_id, topics) or any(key[0] not in topics for key in member.target):
+                self._needs_target = True
+            elif self._reader_of(member_id) is not None:
+                self._made_of[member_id] = topics
 
     def delete(self) -> pb.GroupRecord:
         """Return the record with which the group is gone, and its positions.
@@ -310,32 +330,35 @@ class ConsumerGroup:
     # -------------------------------------------------------------------------------------------- internals
 
     def _asked(self) -> dict[str, Mapping[bytes, int]]:
-        """Return for what each member asks by now; those that ask for the same share one answer."""
-        answers: dict[tuple[str, ...], Mapping[bytes, int]] = {}
+        """Return for what each member asks by now, of what its caller may read."""
+        return self._answers({member_id: member.wish for member_id, member in self._members.items()})
+
+    def _answers(self, wishes: Mapping[str, pb.GroupWish]) -> dict[str, Mapping[bytes, int]]:
+        """Return which topics the wishes of members stand for; those that mean the same share one answer."""
+        answers: dict[tuple[object, ...], Mapping[bytes, int]] = {}
         found: dict[str, Mapping[bytes, int]] = {}
-        for member_id, member in self._members.items():
-            said = (member.wish.pattern, *member.wish.topics)
+        for member_id, wish in wishes.items():
+            reader = self._reader_of(member_id)
+            who = ANYBODY if reader is None else reader
+            said = (who.key, wish.pattern, *wish.topics)
             if said not in answers:
-                answers[said] = self._subscribed(member.wish)
-            found[member_id] = answers[said]
+                answers[said] = self._subscribed(wish, who)
+            found[member_id] = answers[said] if reader is not None else self._kept(member_id, answers[said])
         return found
 
-    def _wanted(self) -> frozenset[PartitionKey]:
-        answers = {id(answer): answer for answer in self._asked().values()}
-        topics: dict[bytes, int] = {}
-        for answer in answers.values():
-            topics |= answer
-        return frozenset((topic_id, number) for topic_id, count in topics.items() for number in range(count))
+    def _kept(self, member_id: str, answer: Mapping[bytes, int]) -> Mapping[bytes, int]:
+        """Return, of an answer for anybody, the topics that a member has already."""
+        member = self._members.get(member_id)
+        has = set[bytes]() if member is None else {topic_id for topic_id, _ in member.target}
+        return {topic_id: answer[topic_id] for topic_id in has if topic_id in answer}
 
-    def _check_size(self, wishes: Collection[pb.GroupWish]) -> None:
-        if sum(wish.ByteSize() for wish in wishes) > WISHES_BYTES_MAX:
+    def _check_size(self, wishes: Mapping[str, pb.GroupWish]) -> None:
+        if sum(wish.ByteSize() for wish in wishes.values()) > WISHES_BYTES_MAX:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
                 f"the members of the group {self.name!r} name more than fits {WISHES_BYTES_MAX} bytes: use a pattern",
             )
-        topics: dict[bytes, int] = {}
-        for wish in {(wish.pattern, *wish.topics): wish for wish in wishes}.values():
-            topics |= self._subscribed(wish)
+        topics = _topics_in(self._answers(wishes))
         if sum(topics.values()) > PARTITIONS_MAX:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
@@ -348,7 +371,9 @@ class ConsumerGroup:
         self._needs_target = False
         self._generation += 1
         self._changed = self._target_is_new = True
-        self._given = self._wanted()
+        asked = self._asked()
+        self._given = _partitions_in(asked)
+        self._made_of = _topic_sets(asked)
         self._load_watch.keep(self._given)
         for each, keys in assign(self._assignor, self._question()).items():
             self._members[each].target = keys
@@ -356,9 +381,8 @@ class ConsumerGroup:
     def _question(self) -> Question:
         """Return what a target is made of. A member with an instance comes by its name: a restart changes nothing."""
         ordered = sorted(self._members, key=lambda each: (self._members[each].wish.instance_id or each, each))
-        answers = self._asked()
-        topics = {id(answer): frozenset(answer) for answer in answers.values()}
-        asked = {each: topics[id(answers[each])] for each in ordered}
+        topics = _topic_sets(self._asked())
+        asked = {each: topics[each] for each in ordered}
         has = {key: each for each, member in self._members.items() for key in member.target}
         return Question(asked, sorted(self._given), has, self._load_watch.rates)
 
@@ -385,6 +409,24 @@ class ConsumerGroup:
                 news.append(member.member_id)
             self._told[member.member_id] = told
         return news
+
+
+def _topics_in(asked: Mapping[str, Mapping[bytes, int]]) -> dict[bytes, int]:
+    """Return all topics that members ask for, and how many partitions each has."""
+    topics: dict[bytes, int] = {}
+    for answer in {id(answer): answer for answer in asked.values()}.values():
+        topics |= answer
+    return topics
+
+
+def _topic_sets(asked: Mapping[str, Mapping[bytes, int]]) -> dict[str, frozenset[bytes]]:
+    """Return the topics that each member asks for; one set for all that share an answer."""
+    topics = {id(answer): frozenset(answer) for answer in asked.values()}
+    return {member_id: topics[id(answer)] for member_id, answer in asked.items()}
+
+
+def _partitions_in(asked: Mapping[str, Mapping[bytes, int]]) -> frozenset[PartitionKey]:
+    return frozenset((topic_id, number) for topic_id, count in _topics_in(asked).items() for number in range(count))
 
 
 def fenced(group: str) -> ProtocolError:

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey, Place
+from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.groups.shards import GroupShard
 from tidelog_broker.metadata.meta_freshness import denial
@@ -161,11 +163,13 @@ async def committed(broker: Broker, request: Request) -> None:
     if asked.entries:
         check_entries(len(asked.entries))
     request.reply(
-        await at_coordinator(broker, asked.group, request, lambda envelope: _committed(broker, envelope.committed))
+        await at_coordinator(
+            broker, asked.group, request, lambda envelope: _committed(broker, envelope.committed, request.session)
+        )
     )
 
 
-async def _committed(broker: Broker, asked: pb.Committed) -> pb.Envelope:
+async def _committed(broker: Broker, asked: pb.Committed, session: Session | None) -> pb.Envelope:
     if asked.topic_id:
         await broker.meta_freshness.refresh_for([(asked.topic_id, 0)])
         broker.topics.with_id(asked.topic_id)  # positions of a topic that is gone are none, not "never committed"
@@ -175,7 +179,7 @@ async def _committed(broker: Broker, asked: pb.Committed) -> pb.Envelope:
     if asked.entries:
         reply = _of_entries(shard.positions, asked, after)
     else:
-        reply = _of_group(broker.topics, shard.positions, asked, after)
+        reply = _of_group(partial(_name_for, broker.topics, session), shard.positions, asked, after)
     return pb.Envelope(committed_reply=reply)
 
 
@@ -206,27 +210,39 @@ def _behind(entries: Sequence[pb.CommittedEntry], after: Place | None) -> Iterab
     return places
 
 
+def _name_for(topics: TopicRegistry, session: Session | None, topic_id: bytes) -> str | None:
+    """Return what a topic is called, "" for one that is gone; None where somebody may not see it."""
+    topic = topics.get(topic_id)
+    name = "" if topic is None or topic.deleted else topic.name
+    return name if session is None or session.may_see(name) else None
+
+
 def _of_group(
-    topics: TopicRegistry, positions: GroupOffsets, asked: pb.Committed, after: Place | None
+    name_for: Callable[[bytes], str | None], positions: GroupOffsets, asked: pb.Committed, after: Place | None
 ) -> pb.CommittedReply:
-    """Return a page of what a group holds, of one topic if that is asked for, by topic id and partition."""
+    """Return a page of what a group holds, of one topic if that is asked for, by topic id and partition.
+
+    What somebody may not see is left out, so a page may be short, or empty, with another one behind it.
+    """
     reply = pb.CommittedReply()
     size_bytes = 0
+    last = pb.CommittedEntry()
+    names: dict[bytes, str | None] = {}
     if asked.topic_id:
         after = max(after, (asked.topic_id, -1)) if after is not None else (asked.topic_id, -1)
     for count, standing in enumerate(positions.of_group(asked.group, after)):
         if asked.topic_id and standing.topic_id != asked.topic_id:
             break
         if size_bytes >= PAGE_BYTES or count >= PAGE_POSITIONS:
-            last = reply.results[-1]
-            reply.last.CopyFrom(pb.CommittedEntry(topic_id=last.topic_id, partition=last.partition))
+            reply.last.CopyFrom(last)
             break
-        topic = topics.get(standing.topic_id)
-        result = reply.results.add(
-            topic_id=standing.topic_id,
-            partition=standing.partition,
-            topic="" if topic is None or topic.deleted else topic.name,
-        )
+        last = pb.CommittedEntry(topic_id=standing.topic_id, partition=standing.partition)
+        if standing.topic_id not in names:
+            names[standing.topic_id] = name_for(standing.topic_id)
+        name = names[standing.topic_id]
+        if name is None:
+            continue
+        result = reply.results.add(topic_id=standing.topic_id, partition=standing.partition, topic=name)
         _fill(result, standing)
         size_bytes += result.ByteSize()
     return reply

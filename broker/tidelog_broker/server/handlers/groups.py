@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from tidelog_broker.broker import Broker
+from tidelog_broker.core.groups.readers import GroupReader
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.groups.descriptions import Descriptions
@@ -53,11 +54,12 @@ async def heartbeat(broker: Broker, request: Request) -> None:
 async def _heartbeat(broker: Broker, session: Session | None, envelope: pb.Envelope) -> pb.Envelope:
     asked = envelope.group_heartbeat
     shard = broker.groups.of(asked.group)
+    reader = GroupReader(session)
     if session is None or asked.leave or not asked.HasField("join"):
-        return pb.Envelope(group_heartbeat_reply=await shard.coordinator.heartbeat(asked))
+        return pb.Envelope(group_heartbeat_reply=await shard.coordinator.heartbeat(asked, reader))
     await shard.coordinator.ready()
     async with group_made(broker, shard, asked.group, session) as creator:
-        return pb.Envelope(group_heartbeat_reply=await shard.coordinator.heartbeat(asked, creator=creator))
+        return pb.Envelope(group_heartbeat_reply=await shard.coordinator.heartbeat(asked, reader, creator=creator))
 
 
 async def describe(broker: Broker, request: Request) -> None:
@@ -72,7 +74,8 @@ async def describe(broker: Broker, request: Request) -> None:
     async def local(_: pb.Envelope) -> pb.Envelope:
         coordinator = broker.groups.of(group).coordinator
         await coordinator.ready(confirmed=True)
-        return pb.Envelope(group_describe_reply=coordinator.descriptions.describe(group))
+        may_see = None if request.session is None else request.session.may_see
+        return pb.Envelope(group_describe_reply=coordinator.descriptions.describe(group, may_see))
 
     request.reply(await at_coordinator(broker, group, request, local))
 

@@ -6,6 +6,7 @@ import pytest
 
 from tidelog_broker.core.groups import membership
 from tidelog_broker.core.groups.membership import ConsumerGroup, keys_of, partitions_of
+from tidelog_broker.core.groups.readers import ANYBODY, GroupReader
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -20,7 +21,7 @@ class Topics:
     def __init__(self, partitions: int = 4) -> None:
         self.all = {T: partitions}
 
-    def __call__(self, wish: pb.GroupWish) -> dict[bytes, int]:
+    def __call__(self, wish: pb.GroupWish, reader: GroupReader) -> dict[bytes, int]:
         return {topic_id: self.all[topic_id] for topic_id in self.all if topic_id.decode() in wish.topics}
 
 
@@ -31,7 +32,7 @@ def topics() -> Topics:
 
 @pytest.fixture
 def group(topics: Topics) -> ConsumerGroup:
-    return ConsumerGroup("g", topics)
+    return ConsumerGroup("g", topics, lambda _: ANYBODY)
 
 
 def wish(*, instance_id: str = "", born_us: int = 0, topics: tuple[bytes, ...] = (T,)) -> pb.GroupWish:
@@ -210,7 +211,7 @@ def test_what_could_not_be_written_is_forgotten_and_its_revision_is_not_used_aga
 def test_the_next_coordinator_goes_on_with_what_stands(group: ConsumerGroup, topics: Topics) -> None:
     join(group, ADA, BOB)
     held = {member_id: has(group, member_id) for member_id in (ADA, BOB)}
-    following = ConsumerGroup("g", topics)
+    following = ConsumerGroup("g", topics, lambda _: ANYBODY)
     following.restart(pb.GroupRecord.FromString(group.standing.SerializeToString()))
     assert {member_id: has(following, member_id) for member_id in (ADA, BOB)} == held
     assert following.next_record() is None, "nothing has changed"
@@ -269,12 +270,12 @@ def test_names_are_bounded_and_an_instance_that_starts_again_counts_once(
 def test_members_that_ask_for_the_same_cost_one_look(topics: Topics) -> None:
     looks = 0
 
-    def counted(asked: pb.GroupWish) -> dict[bytes, int]:
+    def counted(asked: pb.GroupWish, reader: GroupReader) -> dict[bytes, int]:
         nonlocal looks
         looks += 1
-        return topics(asked)
+        return topics(asked, reader)
 
-    group = ConsumerGroup("g", counted)
+    group = ConsumerGroup("g", counted, lambda _: ANYBODY)
     for number in range(50):
         group.join(f"member{number:010}", wish())
     looks = 0
@@ -374,7 +375,7 @@ def test_loads_outlast_who_has_said_them(shared_by_load: ConsumerGroup) -> None:
 
 def test_a_coordinator_that_takes_over_learns_loads_anew(shared_by_load: ConsumerGroup, topics: Topics) -> None:
     said = {each: {(T, number) for number in has(shared_by_load, each)} for each in (ADA, BOB)}
-    successor = ConsumerGroup("g", topics)
+    successor = ConsumerGroup("g", topics, lambda _: ANYBODY)
     successor.restart(shared_by_load.standing)
     assert successor.wants_loads
     assert not any(successor.look_at_loads(now) for now in (0.0, 50.0, 100.0))

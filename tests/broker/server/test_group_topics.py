@@ -1,0 +1,207 @@
+"""Members of a group get the topics that their callers may consume, and hear of no others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.broker.founded import Founded
+from tests.broker.group_member import GroupMember
+from tests.broker.keyed import founded_with_keys
+from tests.broker.peer import Peer
+from tests.broker.stand import settled
+
+from tidelog import Client
+from tidelog.security import AccessRule
+from tidelog_broker.core.security.registry import SecurityRegistry
+from tidelog_broker.server.handlers import commit as commit_handler
+from tidelog_proto import broker_pb2 as pb
+
+GROUP = "g"
+RULES_S = 2.0
+"""Changed rules count for members within about a second, on a machine that is busy with other things in two."""
+
+
+class Shared:
+    """Three nodes, a group that several principals may be members of, and the topics `a1`, `a2`, `b1` and `none`."""
+
+    def __init__(self, founded: Founded, admin: Client) -> None:
+        self.founded, self.admin = founded, admin
+        self.ids: dict[str, bytes] = {}
+        self._peers: list[Peer] = []
+
+    async def create(self, *names: str) -> None:
+        """Make topics."""
+        for name in names:
+            self.ids[name] = (await self.admin.create_topic(name, partitions=2)).topic_id
+
+    async def peer(self, who: str, *prefixes: str, node: str = "a") -> Peer:
+        """Return a connection of a principal who may use the group, and consume topics with these prefixes."""
+        key = await self.admin.security.create_key(who)
+        rules = [AccessRule(who, ("group",), "group", GROUP)]
+        rules += [AccessRule(who, ("consume",), "topic", prefix, prefix=True) for prefix in prefixes]
+        ids = [(await self.admin.security.grant(rule)).rule_id for rule in rules]
+        for each in self.founded.nodes.values():
+            registry = each.broker.security.registry
+            await settled(partial(_knows, registry, [f"key/{key.info.key_id}", *(f"rule/{each}" for each in ids)]), who)
+        peer = await Peer.connect(self.founded.ports[node])
+        self._peers.append(peer)
+        await peer.greet(api_key=key.api_key)
+        return peer
+
+    def coordinator(self) -> str:
+        """Return the node that coordinates the group, as a running one knows."""
+        name = next(iter(self.founded.nodes))
+        return self.founded.owner(self.founded.nodes[name].broker.groups.key_of(GROUP), name)
+
+    def topics(self, member: GroupMember) -> list[str]:
+        """Return the topics of what a member reads, each as often as it has partitions of it."""
+        names = {topic_id: name for name, topic_id in self.ids.items()}
+        return sorted(names[topic_id] for topic_id, _ in member.membership.held)
+
+    async def become(self, wanted: Iterable[tuple[GroupMember, list[str]]], within_s: float = 15.0) -> None:
+        """Let members ask until each reads what it should."""
+        wanted = list(wanted)
+        async with asyncio.timeout(within_s):
+            while any(self.topics(member) != topics for member, topics in wanted):
+                for member, _ in wanted:
+                    error = await member.tried()
+                    assert not error.code or error.retriable, error
+                await asyncio.sleep(0.02)
+
+    async def close(self) -> None:
+        for peer in self._peers:
+            await peer.close()
+
+
+def _knows(registry: SecurityRegistry, ids: list[str]) -> bool:
+    return all(registry.stands(each) for each in ids)
+
+
+async def until_told(member: GroupMember, is_it: Callable[[pb.Error], bool]) -> None:
+    """Let a member ask, as a client does, until the outcome is what is waited for."""
+    async with asyncio.timeout(30):
+        while not is_it(await member.tried()):  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def shared(founded: Founded, key_file: Path) -> AsyncIterator[Shared]:
+    async with founded_with_keys(founded, key_file) as admin:
+        made = Shared(founded, admin)
+        try:
+            await made.create("a1", "a2", "b1", "none")
+            yield made
+        finally:
+            await made.close()
+
+
+async def test_a_pattern_tells_nothing_to_who_may_read_nothing(shared: Shared) -> None:
+    member = GroupMember(await shared.peer("eve"), pattern=".*")
+    for _ in range(3):
+        assert not (await member.ask(wait_ms=50)).assigned
+    described = await member.peer.ask(group_describe=pb.GroupDescribe(group=GROUP))
+    assert not any(topic_id in described.envelope.SerializeToString() for topic_id in shared.ids.values())
+
+
+async def test_a_named_topic_is_refused_in_the_same_words_whether_or_not_it_is_there(shared: Shared) -> None:
+    peer = await shared.peer("eve", "a")
+    said = [await GroupMember(peer, "a1", name).tried() for name in ("none", "nowhere")]
+    assert {error.code for error in said} == {pb.FORBIDDEN}
+    assert said[0].message.replace("none", "nowhere") == said[1].message
+    known = (await peer.ask(metadata=pb.Metadata(topics=["nowhere"]))).envelope.metadata_reply.topics[0].error
+    assert known.message == said[1].message
+    await shared.admin.security.grant(AccessRule("eve", ("describe",), "topic", "none"))
+    await until_told(GroupMember(peer, "none"), lambda error: "consume on the topic 'none'" in error.message)
+
+
+async def test_each_member_gets_what_its_caller_may_read(shared: Shared) -> None:
+    ann = GroupMember(await shared.peer("ann", "a"), pattern=".*")
+    ben = GroupMember(await shared.peer("ben", "b", node="b"), pattern=".*")
+    await shared.become([(ann, ["a1", "a1", "a2", "a2"]), (ben, ["b1", "b1"])])
+    cem = GroupMember(await shared.peer("cem", "a1", node="c"), pattern="a.*")
+    await shared.become([(ann, ["a2", "a2"]), (cem, ["a1", "a1"]), (ben, ["b1", "b1"])])
+    described = (await ben.peer.ask(group_describe=pb.GroupDescribe(group=GROUP))).envelope.group_describe_reply
+    assert [topic.name for topic in described.topics] == ["b1"]
+    told = {topic.topic_id for each in described.members for topic in (*each.held, *each.target)}
+    assert told == {shared.ids["b1"]}
+
+
+async def test_another_ones_new_topic_is_none_of_a_pattern(shared: Shared) -> None:
+    ann = GroupMember(await shared.peer("ann", "a1"), pattern="a.*")
+    await shared.become([(ann, ["a1", "a1"])])
+    await shared.create("a3", "a10")
+    await shared.become([(ann, ["a1", "a1", "a10", "a10"])])
+    assert (await ann.ask()).unchanged
+
+
+async def test_changed_rules_count_for_members_that_are_there(shared: Shared) -> None:
+    security = shared.admin.security
+    ann = GroupMember(await shared.peer("ann", "a"), pattern=".*")
+    await shared.become([(ann, ["a1", "a1", "a2", "a2"])])
+    denied = await security.grant(AccessRule("ann", ("consume",), "topic", "a1", deny=True))
+    await shared.become([(ann, ["a2", "a2"])], RULES_S)
+    ben = GroupMember(await shared.peer("ben", "a1"), pattern=".*")
+    await shared.become([(ann, ["a2", "a2"]), (ben, ["a1", "a1"])])
+    await security.grant(AccessRule("ben", ("consume",), "topic", "none"))
+    await shared.become([(ann, ["a2", "a2"]), (ben, ["a1", "a1", "none", "none"])], RULES_S)
+    await security.grant(AccessRule("ben", ("describe",), "topic", "none", deny=True))
+    await shared.become([(ann, ["a2", "a2"]), (ben, ["a1", "a1"])], RULES_S)
+    await security.revoke(denied.rule_id)
+    await security.grant(AccessRule("ben", ("consume",), "topic", "a1", deny=True))
+    await shared.become([(ann, ["a1", "a1", "a2", "a2"]), (ben, [])], RULES_S)
+
+
+async def test_the_next_coordinator_gives_nothing_to_who_may_not_read_it(shared: Shared) -> None:
+    coordinator = shared.coordinator()
+    lives = next(name for name in shared.founded.nodes if name != coordinator)
+    ann = GroupMember(await shared.peer("ann", "a", node=lives), pattern=".*")
+    ben = GroupMember(await shared.peer("ben", "a1", "b", node=lives), pattern=".*")
+    await shared.become([(ann, ["a1", "a2", "a2"]), (ben, ["a1", "b1", "b1"])])
+    generation = ann.membership.generation
+    await shared.founded.crash(coordinator)
+    await shared.become([(ann, ["a1", "a2", "a2"]), (ben, ["a1", "b1", "b1"])], 30)
+    for member in (ann, ben):
+        await until_told(member, lambda error: not error.code)
+    assert ann.membership.generation == generation, "nothing has changed, so nothing moves"
+    await ben.leave()
+    await until_told(ann, lambda error: not error.code and shared.topics(ann) == ["a1", "a1", "a2", "a2"])
+
+
+async def test_a_member_is_its_callers(shared: Shared) -> None:
+    ann = GroupMember(await shared.peer("ann", "a"), pattern=".*")
+    await shared.become([(ann, ["a1", "a1", "a2", "a2"])])
+    own, ann.peer = ann.peer, await shared.peer("eve")
+    assert await ann.refused() == pb.MEMBER_FENCED
+    ann.peer = own
+    assert (await ann.ask()).unchanged
+
+
+async def test_the_caller_of_a_gateway_counts(shared: Shared) -> None:
+    await shared.admin.security.grant(AccessRule("gate", ("impersonate",), "cluster"))
+    gate = await shared.peer("gate", "a", "b", "none")
+    key = await shared.admin.security.create_key("ann")
+    await shared.peer("ann", "a1")
+    identified = pb.Identify(credentials=pb.Credentials(api_key=key.api_key))
+    ticket = (await gate.ask(identify=identified)).envelope.identify_reply.ticket
+    join = pb.GroupWish(pattern=".*", session_timeout_ms=10_000)
+    asked = pb.GroupHeartbeat(group=GROUP, member_id="x" * 16, join=join)
+    told = (await gate.ask(group_heartbeat=asked, on_behalf=ticket)).envelope.group_heartbeat_reply
+    assert [topic.topic for topic in told.assigned] == ["a1"]
+
+
+async def test_positions_on_topics_that_one_may_not_see_are_left_out(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_handler, "PAGE_POSITIONS", 1)
+    for name in shared.ids:
+        await shared.admin.commit(GROUP, name, {0: 0})
+    key = await shared.admin.security.create_key("ann")
+    await shared.peer("ann", "a1")
+    async with Client(f"127.0.0.1:{shared.founded.ports['a']}", api_key=key.api_key, request_timeout_s=10) as ann:
+        assert [each.topic for each in await ann.committed(GROUP)] == ["a1"]
+        assert {each.topic for each in await ann.groups.lag(GROUP)} == {"a1"}
+    assert {each.topic for each in await shared.admin.committed(GROUP)} == set(shared.ids)
