@@ -319,7 +319,7 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def _go_on(self) -> None:
-        if self._held:
+        if self._held or self._awaits_turn:  # it is called again when neither holds any more
             return
         if self._received is not None:
             self.buffer_updated(0)

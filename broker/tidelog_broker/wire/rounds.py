@@ -13,8 +13,11 @@ A turn costs some 10 µs, and only those pay it that send that much.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from typing import Final, Protocol
+
+log = logging.getLogger(__name__)
 
 TURN_BYTES: Final = 512 * 1024
 """Of one turn; a single frame may be larger, and is taken whole."""
@@ -32,6 +35,9 @@ class TurnTaker(Protocol):
 
     def take_turn(self) -> None:
         """Be read from on."""
+
+    def cut_off(self) -> None:
+        """Be closed: its turn has failed, and nothing behind it can be trusted."""
 
 
 class Rounds:
@@ -65,4 +71,12 @@ class Rounds:
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._next)
         for sender in turns:
-            sender.take_turn()
+            _have_turn(sender)
+
+
+def _have_turn(sender: TurnTaker) -> None:
+    try:
+        sender.take_turn()
+    except Exception:  # whatever one of them does: the others are not to wait for ever
+        log.exception("a connection's turn has failed: it is closed")
+        sender.cut_off()

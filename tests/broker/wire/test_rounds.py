@@ -8,6 +8,7 @@ from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand
 
 from tidelog_broker.node.node import Node
+from tidelog_broker.wire.connection import Connection
 from tidelog_broker.wire.rounds import REQUEST_BYTES, TURN_BYTES, Rounds
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import encode_frame
@@ -23,6 +24,9 @@ class FakeSender:
 
     def take_turn(self) -> None:
         self.turns.append(self.name)
+
+    def cut_off(self) -> None:
+        self.turns.append(f"{self.name} is cut off")
 
 
 async def test_each_caller_has_one_of_its_connections_read_in_a_turn() -> None:
@@ -41,6 +45,23 @@ async def test_a_connection_that_is_gone_takes_no_turn_from_others() -> None:
         rounds.wait(name[0], FakeSender(name, turns, is_open=is_open))
     await asyncio.sleep(0)
     assert turns == ["a3"]
+
+
+class Broken(FakeSender):
+    """One whose turn fails."""
+
+    def take_turn(self) -> None:
+        super().take_turn()
+        raise ValueError("on purpose")
+
+
+async def test_whose_turn_fails_is_closed_and_all_others_take_theirs() -> None:
+    rounds, turns = Rounds(), list[str]()
+    for sender in (Broken("a1", turns), FakeSender("a2", turns), FakeSender("b1", turns)):
+        rounds.wait(sender.name[0], sender)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert sorted(turns) == ["a1", "a1 is cut off", "a2", "b1"]
 
 
 class Ceaseless(FakeSender):
@@ -71,7 +92,8 @@ def publishes(node: Node) -> float:
     return node.broker.metrics.registry.get_sample_value("tidelog_requests_total", {"kind": "publish"}) or 0.0
 
 
-async def test_of_what_was_received_at_once_a_turn_takes_a_part(node: Node, peer: Peer) -> None:
+async def receives_many(node: Node, peer: Peer) -> Connection:
+    """Let the peer's connection receive publishes numbered `NUMBERS` at once; return it."""
     topic = await peer.create(flush=pb.NEVER)
     sent = batch(b"x")
     entry = pb.PublishEntry(topic_id=topic.topic_id, length=len(sent))
@@ -86,6 +108,21 @@ async def test_of_what_was_received_at_once_a_turn_takes_a_part(node: Node, peer
     assert len(buffer) > len(received)
     buffer[: len(received)] = received
     connection.buffer_updated(len(received))
+    return connection
+
+
+async def test_who_need_not_wait_for_the_account_any_more_still_waits_for_the_turn(node: Node, peer: Peer) -> None:
+    connection = await receives_many(node, peer)
+    taken = publishes(node)
+    connection.read_on()
+    assert publishes(node) == taken
+    for number in NUMBERS:
+        assert not (await peer.published(number))[0].HasField("error")
+    assert publishes(node) == len(NUMBERS)
+
+
+async def test_of_what_was_received_at_once_a_turn_takes_a_part(node: Node, peer: Peer) -> None:
+    await receives_many(node, peer)
     assert 0 < publishes(node) <= TURN_BYTES // REQUEST_BYTES
     for number in NUMBERS:
         assert not (await peer.published(number))[0].HasField("error")
