@@ -37,7 +37,7 @@ from tidelog_broker.wire.coming import Coming
 from tidelog_broker.wire.inbox import Inbox
 from tidelog_broker.wire.outgoing import Backlog, Outgoing
 from tidelog_broker.wire.pushing import Pushing
-from tidelog_broker.wire.rounds import REQUEST_BYTES, TURN_BYTES, Rounds
+from tidelog_broker.wire.rounds import ENVELOPE_WEIGHT, REQUEST_BYTES, TURN_BYTES, Rounds
 from tidelog_broker.wire.shares import Shares
 from tidelog_broker.wire.sockets import sends_no_more, tune
 from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
@@ -260,7 +260,7 @@ class Connection(asyncio.BufferedProtocol):
             self._balance_reading()
 
     def _take(self, frame: Frame) -> None:
-        self._turn_bytes += len(frame.attachment) + REQUEST_BYTES
+        self._turn_bytes += len(frame.attachment) + REQUEST_BYTES + ENVELOPE_WEIGHT * self._receiver.envelope_bytes
         if self.inbox is not None and frame.envelope.correlation_id == 0:
             self.inbox.take(frame)
         else:

@@ -9,7 +9,7 @@ from tests.broker.stand import Stand
 
 from tidelog_broker.node.node import Node
 from tidelog_broker.wire.connection import Connection
-from tidelog_broker.wire.rounds import REQUEST_BYTES, TURN_BYTES, Rounds
+from tidelog_broker.wire.rounds import ENVELOPE_WEIGHT, REQUEST_BYTES, TURN_BYTES, Rounds
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import encode_frame
 
@@ -88,8 +88,20 @@ NUMBERS = range(3, 3 + 3 * TURN_BYTES // REQUEST_BYTES // 2)
 """So many requests are received at once, and do not fit into one turn."""
 
 
+def taken(node: Node, kind: str) -> float:
+    return node.broker.metrics.registry.get_sample_value("tidelog_requests_total", {"kind": kind}) or 0.0
+
+
 def publishes(node: Node) -> float:
-    return node.broker.metrics.registry.get_sample_value("tidelog_requests_total", {"kind": "publish"}) or 0.0
+    return taken(node, "publish")
+
+
+def receive(connection: Connection, received: bytes) -> None:
+    """Let a connection receive bytes at once, as much as it takes in one go."""
+    buffer = connection.get_buffer(-1)
+    assert len(buffer) > len(received)
+    buffer[: len(received)] = received
+    connection.buffer_updated(len(received))
 
 
 async def receives_many(node: Node, peer: Peer) -> Connection:
@@ -104,18 +116,15 @@ async def receives_many(node: Node, peer: Peer) -> Connection:
     (connection,) = node.server.connections
     for number in NUMBERS:
         assert peer.expect() == number
-    buffer = connection.get_buffer(-1)
-    assert len(buffer) > len(received)
-    buffer[: len(received)] = received
-    connection.buffer_updated(len(received))
+    receive(connection, received)
     return connection
 
 
 async def test_who_need_not_wait_for_the_account_any_more_still_waits_for_the_turn(node: Node, peer: Peer) -> None:
     connection = await receives_many(node, peer)
-    taken = publishes(node)
+    before = publishes(node)
     connection.read_on()
-    assert publishes(node) == taken
+    assert publishes(node) == before
     for number in NUMBERS:
         assert not (await peer.published(number))[0].HasField("error")
     assert publishes(node) == len(NUMBERS)
@@ -127,6 +136,22 @@ async def test_of_what_was_received_at_once_a_turn_takes_a_part(node: Node, peer
     for number in NUMBERS:
         assert not (await peer.published(number))[0].HasField("error")
     assert publishes(node) == len(NUMBERS)
+
+
+async def test_a_request_about_many_partitions_is_a_turn(node: Node, peer: Peer) -> None:
+    """What is worked on for it goes by its entries, and those are in the envelope."""
+    (connection,) = node.server.connections
+    topic = await peer.create()
+    entry = pb.ListOffsetsEntry(topic_id=topic.topic_id, latest=True)
+    asked = pb.ListOffsets(entries=[entry] * (TURN_BYTES // ENVELOPE_WEIGHT // entry.ByteSize()))
+    numbers = [peer.expect() for _ in range(3)]
+    receive(
+        connection, b"".join(encode_frame(pb.Envelope(correlation_id=number, list_offsets=asked)) for number in numbers)
+    )
+    assert taken(node, "list_offsets") == 1
+    for number in numbers:
+        reply = (await peer.reply(number)).envelope.list_offsets_reply
+        assert len(reply.results) == len(asked.entries)
 
 
 async def test_large_batches_take_turns_and_all_are_stored(stand: Stand, peer: Peer) -> None:
