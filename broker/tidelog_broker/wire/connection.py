@@ -48,7 +48,7 @@ from tidelog_proto.frames import Frame, encode_frame
 from tidelog_proto.idle_poll import IdlePoll
 from tidelog_proto.limits import FORWARDED_IN_FLIGHT_MAX, FRAME_BYTES_MAX_BEFORE_HELLO
 from tidelog_proto.printable import printable
-from tidelog_proto.receiver import FrameReceiver
+from tidelog_proto.receiver import DECLINED, FrameReceiver
 from tidelog_proto.writing import JOIN_BYTES_MAX, write_parts
 
 log = logging.getLogger(__name__)
@@ -261,6 +261,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take(self, frame: Frame) -> None:
         self._turn_bytes += len(frame.attachment) + REQUEST_BYTES + ENVELOPE_WEIGHT * self._receiver.envelope_bytes
+        if frame is DECLINED:  # it was answered, which takes time, too
+            return
         if self.inbox is not None and frame.envelope.correlation_id == 0:
             self.inbox.take(frame)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.broker.metric import counted
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand
 
@@ -104,19 +105,23 @@ def receive(connection: Connection, received: bytes) -> None:
     connection.buffer_updated(len(received))
 
 
-async def receives_many(node: Node, peer: Peer) -> Connection:
-    """Let the peer's connection receive publishes numbered `NUMBERS` at once; return it."""
-    topic = await peer.create(flush=pb.NEVER)
+def many_publishes(topic_id: bytes) -> bytes:
+    """Return publishes numbered `NUMBERS`."""
     sent = batch(b"x")
-    entry = pb.PublishEntry(topic_id=topic.topic_id, length=len(sent))
+    entry = pb.PublishEntry(topic_id=topic_id, length=len(sent))
     heads = [
         encode_frame(pb.Envelope(correlation_id=n, publish=pb.Publish(entries=[entry])), len(sent)) for n in NUMBERS
     ]
-    received = b"".join(head + sent for head in heads)
+    return b"".join(head + sent for head in heads)
+
+
+async def receives_many(node: Node, peer: Peer) -> Connection:
+    """Let the peer's connection receive `many_publishes` at once; return it."""
+    topic = await peer.create(flush=pb.NEVER)
     (connection,) = node.server.connections
     for number in NUMBERS:
         assert peer.expect() == number
-    receive(connection, received)
+    receive(connection, many_publishes(topic.topic_id))
     return connection
 
 
@@ -152,6 +157,23 @@ async def test_a_request_about_many_partitions_is_a_turn(node: Node, peer: Peer)
     for number in numbers:
         reply = (await peer.reply(number)).envelope.list_offsets_reply
         assert len(reply.results) == len(asked.entries)
+
+
+async def test_what_is_declined_counts_in_a_turn_too(node: Node, peer: Peer) -> None:
+    """To decline and to answer takes time as well, and nothing else bounds how many come at once."""
+    topic = await peer.create()
+    declined, budget = node.broker.metrics.declined, node.server.budget
+    (connection,) = node.server.connections
+    budget.take(budget.bytes_max)
+    for number in NUMBERS:
+        assert peer.expect() == number
+    receive(connection, many_publishes(topic.topic_id))
+    assert 0 < counted(declined) <= TURN_BYTES // REQUEST_BYTES
+    for number in NUMBERS:
+        assert (await peer.reply(number)).envelope.error.code == pb.OVERLOADED
+    assert counted(declined) == len(NUMBERS)
+    budget.give_back(budget.bytes_max)
+    assert not (await peer.publish(topic.topic_id, batch(b"y")))[0].HasField("error")
 
 
 async def test_large_batches_take_turns_and_all_are_stored(stand: Stand, peer: Peer) -> None:
