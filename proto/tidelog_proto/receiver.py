@@ -30,6 +30,10 @@ Gather = Callable[[int], None]
 """Called with the bytes of a large envelope before they are gathered; it raises `ProtocolError` to end the stream."""
 
 
+DECLINED: Final = Frame(pb.Envelope(), memoryview(b""))
+"""What is yielded in place of a frame that was declined, so that who takes frames may stop there, too."""
+
+
 def _gather_any(size_bytes: int) -> None:
     del size_bytes
 
@@ -38,7 +42,7 @@ class FrameReceiver:
     """Turns received bytes into frames; made for `asyncio.BufferedProtocol`.
 
     Call `buffer()` for where to receive into, then `received(n)`, which yields the frames that are complete.
-    A declined frame yields nothing: `admit` has seen its envelope and answers it.
+    For a declined frame it yields `DECLINED`: `admit` has seen its envelope and answers it.
     """
 
     def __init__(self, *, frame_bytes_max: int, admit: Admit, gather: Gather = _gather_any) -> None:
@@ -80,7 +84,7 @@ class FrameReceiver:
         return True
 
     def received(self, size_bytes: int) -> Iterator[Frame]:
-        """Take note of `size_bytes` in `buffer()` and yield complete frames.
+        """Take note of `size_bytes` in `buffer()` and yield complete frames, and `DECLINED` for each that is declined.
 
         Raises:
             ProtocolError: FRAME_TOO_LARGE or MALFORMED_FRAME; the stream has lost its shape and must be closed.
@@ -105,6 +109,7 @@ class FrameReceiver:
             if not self._admit(envelope, attachment_bytes):
                 self._discard_bytes = attachment_bytes
                 at = self._discard(at)
+                yield DECLINED
                 continue
             self._expects_large = attachment_bytes > SCRATCH_BYTES
             here = min(filled - at, attachment_bytes)

@@ -10,7 +10,7 @@ answered as one for a partition whose owner changes, and comes again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
@@ -25,6 +25,7 @@ from tidelog_broker.server.on_behalf import OnBehalf
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 from tidelog_proto.names import INTERNAL_PREFIX
 
 HANDED_ON_MAX: Final = 1_024
@@ -65,6 +66,16 @@ def check_topic_id(broker: Broker, session: Session, operation: pb.Operation, to
     check_topic(session, operation, name)
 
 
+def check_entries(count: int) -> None:
+    """Refuse a request that names no partition or too many.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST.
+    """
+    if not 1 <= count <= ENTRIES_PER_REQUEST_MAX:
+        raise ProtocolError(pb.INVALID_REQUEST, f"{count} partitions; a request names 1 to {ENTRIES_PER_REQUEST_MAX}")
+
+
 class Need(NamedTuple):
     """What a kind of request needs.
 
@@ -81,9 +92,11 @@ class Need(NamedTuple):
     resource: pb.Resource = pb.RESOURCE_UNSPECIFIED
 
 
-def _entries(of: Callable[[pb.Envelope], Iterable[_Entry]], operation: pb.Operation) -> Need:
+def _entries(of: Callable[[pb.Envelope], Collection[_Entry]], operation: pb.Operation) -> Need:
     def rule(broker: Broker, session: Session, envelope: pb.Envelope) -> None:
-        for topic_id in {entry.topic_id for entry in of(envelope)}:
+        entries = of(envelope)
+        check_entries(len(entries))  # before they are looked at: an envelope has room for a quarter of a million
+        for topic_id in {entry.topic_id for entry in entries}:
             check_topic_id(broker, session, operation, topic_id)
 
     return Need(rule, f"`{operation_name(operation)}` on each topic", operation, pb.RES_TOPIC)

@@ -8,8 +8,8 @@ from typing import Final, Protocol, TypeVar
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.metadata.meta_freshness import denial
+from tidelog_broker.server.access import check_entries
 from tidelog_broker.server.forwarding import Local
-from tidelog_broker.server.handlers.fetch import check_entries
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError

@@ -37,7 +37,7 @@ from tidelog_broker.wire.coming import Coming
 from tidelog_broker.wire.inbox import Inbox
 from tidelog_broker.wire.outgoing import Backlog, Outgoing
 from tidelog_broker.wire.pushing import Pushing
-from tidelog_broker.wire.rounds import REQUEST_BYTES, TURN_BYTES, Rounds
+from tidelog_broker.wire.rounds import ENVELOPE_WEIGHT, REQUEST_BYTES, TURN_BYTES, Rounds
 from tidelog_broker.wire.shares import Shares
 from tidelog_broker.wire.sockets import sends_no_more, tune
 from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
@@ -48,7 +48,7 @@ from tidelog_proto.frames import Frame, encode_frame
 from tidelog_proto.idle_poll import IdlePoll
 from tidelog_proto.limits import FORWARDED_IN_FLIGHT_MAX, FRAME_BYTES_MAX_BEFORE_HELLO
 from tidelog_proto.printable import printable
-from tidelog_proto.receiver import FrameReceiver
+from tidelog_proto.receiver import DECLINED, FrameReceiver
 from tidelog_proto.writing import JOIN_BYTES_MAX, write_parts
 
 log = logging.getLogger(__name__)
@@ -260,7 +260,9 @@ class Connection(asyncio.BufferedProtocol):
             self._balance_reading()
 
     def _take(self, frame: Frame) -> None:
-        self._turn_bytes += len(frame.attachment) + REQUEST_BYTES
+        self._turn_bytes += len(frame.attachment) + REQUEST_BYTES + ENVELOPE_WEIGHT * self._receiver.envelope_bytes
+        if frame is DECLINED:  # it was answered, which takes time, too
+            return
         if self.inbox is not None and frame.envelope.correlation_id == 0:
             self.inbox.take(frame)
         else:
@@ -319,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def _go_on(self) -> None:
-        if self._held:
+        if self._held or self._awaits_turn:  # it is called again when neither holds any more
             return
         if self._received is not None:
             self.buffer_updated(0)

@@ -36,7 +36,7 @@ from tidelog_proto.limits import (
     PEER_NONCE_BYTES,
 )
 from tidelog_proto.pending import PendingRequests, settle
-from tidelog_proto.receiver import FrameReceiver
+from tidelog_proto.receiver import DECLINED, FrameReceiver
 from tidelog_proto.writing import JOIN_BYTES_MAX, write_parts
 
 log = logging.getLogger(__name__)
@@ -258,7 +258,8 @@ class Link(asyncio.BufferedProtocol):
         """Take received bytes; what is no answer ends the link."""
         try:
             for frame in self._receiver.received(nbytes):
-                self._answered(frame)
+                if frame is not DECLINED:
+                    self._answered(frame)
         except ProtocolError as error:
             self.close(f"{self.peer_id!r} answers out of shape: {error}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from tests.access_table import HEADS, render, shown
@@ -24,6 +25,7 @@ from tidelog_broker.server.server import HANDLERS
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
 
 async def greeted(port: int, api_key: str) -> Peer:
@@ -42,6 +44,18 @@ def test_the_page_has_the_table(head: str) -> None:
 def test_what_is_written_down_is_a_kind_that_is_taken() -> None:
     assert set(HANDLERS) >= AUDITED
     assert all(RULES[kind].operation for kind in AUDITED), "a line names the operation"
+
+
+@pytest.mark.parametrize("kind", ["producer_begin", "subscribe", "compact", "delete_records"])
+def test_too_many_entries_are_refused_before_any_is_looked_at(kind: str) -> None:
+    envelope = pb.Envelope()
+    entries = getattr(envelope, kind).entries
+    for _ in range(ENTRIES_PER_REQUEST_MAX + 1):
+        entries.add()
+    nobody = cast("Any", None)
+    with pytest.raises(ProtocolError) as refused:
+        RULES[kind].check(nobody, nobody, envelope)
+    assert refused.value.code == pb.INVALID_REQUEST
 
 
 def _knows(node: Node, rule: AccessRule) -> bool:

@@ -22,9 +22,9 @@ from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.groups.shards import GroupShard
 from tidelog_broker.metadata.meta_freshness import denial
+from tidelog_broker.server.access import check_entries
 from tidelog_broker.server.coordination import at_coordinator
 from tidelog_broker.server.group_quota import group_made
-from tidelog_broker.server.handlers.fetch import check_entries
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Final
 
 from tidelog_broker.broker import Broker
+from tidelog_broker.server.access import check_entries
 from tidelog_broker.server.forwarding import ask_owner, at_owner
-from tidelog_broker.server.handlers.fetch import check_entries
 from tidelog_broker.wire.callers import hand_on
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb

@@ -22,14 +22,14 @@ from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.partition.filtered_reader import wanted_of
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.projected_reader import projection_of
-from tidelog_broker.server.access import check_entry
+from tidelog_broker.server.access import check_entries, check_entry
 from tidelog_broker.storage.partition.matching import ReadResult, Wanted
 from tidelog_broker.wire.account import Account
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header
-from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, MIB
+from tidelog_proto.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, MIB
 
 FETCH_BYTES_DEFAULT: Final = 4 * MIB
 
@@ -265,16 +265,6 @@ async def _locate(broker: Broker, request: Request, entry: pb.ListOffsetsEntry, 
             raise ProtocolError(pb.INVALID_REQUEST, "ask for earliest, latest, a timestamp or a key")
     result.log_start_offset = partition.state.log_start
     result.high_watermark = partition.state.high_watermark
-
-
-def check_entries(count: int) -> None:
-    """Refuse a request that names no partition or too many.
-
-    Raises:
-        ProtocolError: INVALID_REQUEST.
-    """
-    if not 1 <= count <= ENTRIES_PER_REQUEST_MAX:
-        raise ProtocolError(pb.INVALID_REQUEST, f"{count} partitions; a request names 1 to {ENTRIES_PER_REQUEST_MAX}")
 
 
 def end_of(batches: Sequence[memoryview]) -> int:

@@ -23,8 +23,8 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.partition.filtered_reader import wanted_of
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.server.access import check_entry, check_topic_id, why_over
-from tidelog_broker.server.handlers.fetch import check_entries, end_of
+from tidelog_broker.server.access import check_entries, check_entry, check_topic_id, why_over
+from tidelog_broker.server.handlers.fetch import end_of
 from tidelog_broker.storage.partition.matching import Wanted
 from tidelog_broker.wire.connection import SESSION_S_MAX, Connection, Request
 from tidelog_proto import broker_pb2 as pb
