@@ -26,7 +26,7 @@ from tidelog_gateway.answers import AnswersMiddleware
 from tidelog_gateway.authentication import AuthenticationMiddleware
 from tidelog_gateway.callers import Callers, told
 from tidelog_gateway.context import Gateway, gateway_of
-from tidelog_gateway.credentials import Shown, UserPassword
+from tidelog_gateway.credentials import Shown, UserPassword, kind_of
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.known_caller import KnownCaller
 from tidelog_gateway.limits import LimitsMiddleware
@@ -97,7 +97,10 @@ def callers_of(own: Gateway, kept: Kept) -> Callers:
         return Client(own.settings.bootstrap, client_id=CLIENT_ID, router=own.client.security.for_caller(caller))
 
     async def identify(shown: Shown) -> Identified:
-        return await own.client.security.identify(shown.proof if isinstance(shown, UserPassword) else shown)
+        if isinstance(shown, UserPassword):
+            return await own.client.security.identify(shown.proof)
+        # Nodes hold a token back while they look for its key: where that was in vain it is for the caller to try again.
+        return await own.client.security.identify(shown, again=kind_of(shown) != "token")
 
     async def revision() -> bytes:
         return await own.client.security.revision()
