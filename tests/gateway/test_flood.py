@@ -158,3 +158,28 @@ async def test_tokens_whose_keys_cannot_be_had_hold_up_nobody_else(
         assert {status for status, _, _ in told} == {503}
         assert all(after is not None for _, after, _ in told)
         assert max(took_s for _, _, took_s in told) < 8.0, "nobody tries on for the stranger"
+
+
+async def test_whom_a_quota_holds_for_too_long_hears_so_at_once_and_for_how_long(tmp_path: Path) -> None:
+    async with secured(tmp_path, request_timeout_s=20.0) as gate:
+        await gate.admin.create_topic("t", partitions=1)
+        ann, ben = await gate.key_of("ann", WRITES), await gate.key_of("ben", WRITES)
+        again = (await gate.admin.security.create_key("ann")).api_key
+        await gate.admin.security.set_quota("ann", Quota(produce_bytes=8 * KIB))
+        large = {"records": [{"value": "x" * (400 * KIB), "partition": 0}]}
+        assert (await publish(gate, ann, SMALL)).status_code == 200
+        assert (await publish(gate, ann, large)).status_code == 200
+        many = {"records": [{"value": "x", "partition": 0}] * 100}  # they go as columns
+        for key, body in ((ann, SMALL), (ann, many), (again, SMALL), (again, many)):  # a client that knows, and one not
+            began_s = time.monotonic()
+            answer = await publish(gate, key, body)
+            assert time.monotonic() - began_s < 5.0, "it does not wait for its own end"
+            told = answer.json()
+            assert (answer.status_code, told["code"], told["retryable"]) == (429, "overloaded", True)
+            assert "the quota of 'ann' is used up" in told["detail"]
+            assert 30 < int(answer.headers["Retry-After"]) <= 51
+        assert (await publish(gate, ben, SMALL)).status_code == 200
+        some = {"records": [{"value": "x" * (16 * KIB), "partition": 0}]}
+        await gate.admin.security.set_quota("ben", Quota(produce_bytes=8 * KIB))
+        for _ in range(4):
+            assert (await publish(gate, ben, some)).status_code == 200, "a debt that is paid in time is waited for"
