@@ -20,6 +20,8 @@ from starlette.routing import Match, Route
 
 from tidelog.callers import Identified
 from tidelog.client import Client
+from tidelog.client_options import ClientOptions
+from tidelog.contexts import Context
 from tidelog.errors import TidelogError
 from tidelog_gateway import access, deletion, docs_page, fetch, groups, keys, offsets, publish, service, topics
 from tidelog_gateway.answers import AnswersMiddleware
@@ -76,14 +78,14 @@ OpenClient = Callable[[GatewaySettings], AbstractAsyncContextManager[Client]]
 
 
 @asynccontextmanager
-async def open_client(settings: GatewaySettings) -> AsyncIterator[Client]:
-    """Open the client that every route shares."""
-    async with Client(
-        settings.bootstrap,
-        client_id=CLIENT_ID,
-        request_timeout_s=settings.request_timeout_s,
-        quorum_timeout_s=QUORUM_TIMEOUT_S,
-    ) as client:
+async def open_client(settings: GatewaySettings, context: Context | None = None) -> AsyncIterator[Client]:
+    """Open the client that every route shares, as who a context says; without one that is for the environment."""
+    options: ClientOptions = {
+        "client_id": CLIENT_ID,
+        "request_timeout_s": settings.request_timeout_s,
+        "quorum_timeout_s": QUORUM_TIMEOUT_S,
+    }
+    async with Client(settings.bootstrap, **(options if context is None else context.with_options(options))) as client:
         yield client
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
