@@ -33,6 +33,11 @@ LOGINS_MAX: Final = 3
 class Caller(Protocol):
     """Somebody on whose behalf a client asks."""
 
+    @property
+    def principal(self) -> str:
+        """His name."""
+        ...
+
     def ticket(self) -> bytes:
         """Return what shows nodes who he is.
 
@@ -80,7 +85,9 @@ class Naming:
         throttle = self._throttles.get(connection)
         if throttle is None:
             loop = asyncio.get_running_loop()
-            throttle = self._throttles[connection] = Throttle(loop, connection.name, connection.count_throttled)
+            whose = "this client" if self.caller is None else repr(self.caller.principal)
+            throttle = Throttle(loop, connection.name, connection.count_throttled, whose=whose)
+            self._throttles[connection] = throttle
             self.is_throttled = True
         throttle.heard(envelope, envelope.caller_throttle_ms)
 

@@ -158,7 +158,10 @@ class RequestTimeoutError(TidelogError):
 
 
 class DeliveryTimeoutError(TidelogError):
-    """A record's delivery deadline passed. `definite` says whether it is certain that it was not stored."""
+    """A record's delivery deadline passed. `definite` says whether it is certain that it was not stored.
+
+    Where a quota held it back, `retry_after_ms` says for how much longer, and the code is OVERLOADED.
+    """
 
     default_code = pb.TIMED_OUT
 

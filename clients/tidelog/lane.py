@@ -52,9 +52,9 @@ from tidelog.backoff import Backoff
 from tidelog.batches import ColumnsLoad, Load, LooseLoad, OutgoingBatch, State, join_columns, join_loose
 from tidelog.drops import Drops
 from tidelog.errors import (
-    DeliveryTimeoutError,
     DuplicateOutOfWindowError,
     OutcomeUnknownError,
+    OverloadedError,
     ProducerFencedError,
     ProducerIdSharedError,
     SequenceGapError,
@@ -64,6 +64,7 @@ from tidelog.errors import (
     UnknownProducerError,
     error_of_local,
 )
+from tidelog.expiry import expired
 from tidelog.meters import ProducerMeter
 from tidelog.producer_id import ProducerId
 from tidelog_proto.batch import EncodedBatch, encode_batch
@@ -116,6 +117,8 @@ class Lane:
         self.unsettled_bytes = 0
         self.in_the_way: TidelogError | None = None
         """Why nothing could be sent when that was tried last."""
+        self.held_until = 0.0
+        """When a quota, or a node that has too much to do, lets this be sent, as far as that was told."""
         self.producer_id = options.producer_id
         """Of the batches in line."""
         self.producer_epoch = 0
@@ -338,6 +341,8 @@ class Lane:
             error = _not_its_epoch(error)
         batch.last_error = error
         batch.maybe_stored |= not error.definite
+        if isinstance(error, OverloadedError) and error.retry_after_ms:
+            self.held(now + error.retry_after_ms / 1000, error)
         at_head = self._line[0] is batch
         if isinstance(error, ProducerFencedError):
             self._fence(error)
@@ -382,15 +387,20 @@ class Lane:
         self._fenced = error
         self.fail_all(error)
 
-    def expire(self, now: float) -> None:
-        """Give up what is past its deadline and not in flight."""
+    def held(self, until: float, why: OverloadedError) -> None:
+        """Nothing may be sent before that."""
+        self.held_until, self.in_the_way = until, why
+
+    def expire(self, now: float, *, by: float | None = None) -> None:
+        """Give up what is past its deadline and not in flight; `by`: also what will be by then."""
+        by, left_s = now if by is None else max(by, now), self.held_until - now
         for batch in self._line:
-            if batch.state is State.WAITING and batch.deadline <= now:
-                self._drop(batch, _expired(batch.last_error, definite=not batch.maybe_stored))
-        while self._queue and self._queue[0].deadline <= now:
+            if batch.state is State.WAITING and batch.deadline <= by:
+                self._drop(batch, expired(batch.last_error, definite=not batch.maybe_stored, held_s=left_s))
+        while self._queue and self._queue[0].deadline <= by:
             load = self._queue.popleft()
             self._count(load, -1)
-            self._fail([load], _expired(self.in_the_way, definite=True, queued=True))
+            self._fail([load], expired(self.in_the_way, definite=True, queued=True, held_s=left_s))
 
     def fail_all(self, error: TidelogError) -> None:
         """Give up everything that is not in flight: there is nowhere to send it."""
@@ -526,18 +536,6 @@ def _overtaken() -> ProducerIdSharedError:
         "they would lie behind them",
         definite=True,
     )
-
-
-def _expired(cause: TidelogError | None, *, definite: bool, queued: bool = False) -> DeliveryTimeoutError:
-    """Return the error of a batch that was not delivered in time."""
-    if queued:
-        why = "; it never left the queue" + (f": {cause}" if cause else "")
-    else:
-        why = f"; the last try met: {cause}" if cause else ""
-    known = "it was not stored" if definite else "whether it was stored is unknown"
-    error = DeliveryTimeoutError(f"not delivered within the delivery timeout, {known}{why}", definite=definite)
-    error.__cause__ = cause
-    return error
 
 
 def _unknown(batch: OutgoingBatch) -> OutcomeUnknownError:

@@ -274,8 +274,12 @@ class Security:
         frame = await self._router.call_any(partial(repeated, pb.Envelope(access_test=asked)), repeatable=True)
         return Verdict(frame.envelope.access_test_reply.allowed, frame.envelope.access_test_reply.because)
 
-    async def identify(self, credentials: pb.Credentials | Password) -> Identified:
+    async def identify(self, credentials: pb.Credentials | Password, *, again: bool = True) -> Identified:
         """Return who has shown credentials, for a gateway that may `impersonate`; a password is proven, not sent.
+
+        Args:
+            credentials: what was shown.
+            again: whether nodes that cannot say it now are asked again until the request timeout is over.
 
         Raises:
             NotIdentifiedError: nobody whom the cluster knows, and why.
@@ -283,11 +287,15 @@ class Security:
         """
         self._check_usable()
         if isinstance(credentials, Password):
-            return await proven(self._ask, credentials)
-        return identified(await self._ask(pb.Identify(credentials=credentials)))
+            return await proven(partial(self._ask, again=again), credentials)
+        return identified(await self._ask(pb.Identify(credentials=credentials), again=again))
 
-    async def _ask(self, asked: pb.Identify) -> pb.IdentifyReply:
-        frame = await self._router.call_any(partial(repeated, pb.Envelope(identify=asked)), repeatable=True)
+    async def _ask(self, asked: pb.Identify, *, again: bool) -> pb.IdentifyReply:
+        make = partial(repeated, pb.Envelope(identify=asked))
+        if again:
+            frame = await self._router.call_any(make, repeatable=True)
+        else:
+            frame = await self._router.at_any(lambda connection: self._router.call(connection, make()))
         return frame.envelope.identify_reply
 
     async def revision(self) -> bytes:

@@ -26,7 +26,7 @@ from tidelog.backoff import Backoff
 from tidelog.batches import OutgoingBatch
 from tidelog.connection import Connection, check_answer, results_of
 from tidelog.drops import Drops
-from tidelog.errors import ClosedError, TidelogError, error_of, told
+from tidelog.errors import ClosedError, OverloadedError, TidelogError, error_of, told
 from tidelog.lane import RETRY_S_MAX, Lane, known_before
 from tidelog.metadata import gone_error
 from tidelog.meters import ProducerMeter
@@ -34,6 +34,7 @@ from tidelog.model import PartitionRoute
 from tidelog.named_producer import Instance
 from tidelog.owner_moves import Expectation
 from tidelog.routing import TELL_AFTER_S, Router
+from tidelog.throttle import Throttle
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame
 from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX
@@ -179,7 +180,7 @@ class Sender:
                     if lane.has_more:
                         going_on.append(lane)
                 else:
-                    self._wake_later(lane)
+                    self._wake_later(lane, now)
             for connection, of_node in shipments.items():
                 self._publish(connection, of_node, now)
             serving = going_on
@@ -209,9 +210,20 @@ class Sender:
             for throttle in self._naming.throttles(connection):
                 if not throttle.may_publish():
                     throttle.when_open((self, lane.partition), partial(self.wake, lane))
-                    self._expire_later(lane)
+                    self._is_held(lane, throttle, now)
                     return None
         return connection
+
+    def _is_held(self, lane: Lane, throttle: Throttle, now: float) -> None:
+        """Let a lane wait for a quota, and give up in time what waits for too long."""
+        lane.held(throttle.open_at, OverloadedError(f"the quota of {throttle.whose} is used up"))
+        self._give_up_early(lane, now)
+        self._expire_later(lane)
+
+    def _give_up_early(self, lane: Lane, now: float) -> None:
+        """Let a caller who waits for an answer hear at once that his records wait for longer than they may."""
+        if self._naming.caller is not None:
+            lane.expire(now, by=lane.held_until)
 
     def _is_gone(self) -> bool:
         """Whether the name stands for another topic now. What is on its way to the old one is judged by its answer."""
@@ -226,10 +238,16 @@ class Sender:
 
     def _expires(self, lane: Lane) -> None:
         del self._expiries[lane.partition]
+        connection = self._router.connection_now(self._topic, lane.partition)
+        if connection is not None:  # the debt may have grown by what was on its way
+            lane.held_until = max(lane.held_until, *(each.open_at for each in self._naming.throttles(connection)), 0.0)
         self.wake(lane)
 
-    def _wake_later(self, lane: Lane) -> None:
+    def _wake_later(self, lane: Lane, now: float) -> None:
         at = lane.wake_at()
+        if at is not None and lane.held_until > now:
+            self._give_up_early(lane, now)
+            self._expire_later(lane)
         if at is not None and lane.partition not in self._timers:
             handle = self._loop.call_at(at, self._timer_rang, lane)
             route = self._router.metadata.route(self._topic, lane.partition)

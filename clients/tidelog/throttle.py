@@ -29,9 +29,18 @@ class Throttle:
         loop: the connection's.
         node: HOST:PORT.
         count: told by how many seconds the client is delayed more.
+        whose: the quota is.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, node: str, count: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        node: str,
+        count: Callable[[float], None],
+        *,
+        whose: str = "this client",
+    ) -> None:
+        self.whose = whose
         self._loop = loop
         self._node = node
         self._count = count
@@ -78,6 +87,11 @@ class Throttle:
         if now < self._careful_until:
             return False
         return not self._ahead_bytes or self._flying_bytes < self._ahead_bytes
+
+    @property
+    def open_at(self) -> float:
+        """No publish before that, in seconds of the loop's clock."""
+        return self._open_at
 
     def published(self, size_bytes: int) -> None:
         """So much is on its way."""

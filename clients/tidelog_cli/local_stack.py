@@ -77,7 +77,8 @@ async def running_stack(
     """
     async with contextlib.AsyncExitStack() as stack:
         nodes = await _start(stack, wanted)
-        command = ["gateway", "--bootstrap", _bootstrap(nodes), "--http-port", str(http_port)]
+        # No context that this process was told to use: its files and keys are for another cluster.
+        command = ["--context=", "gateway", "--bootstrap", _bootstrap(nodes), "--http-port", str(http_port)]
         environ = None
         if security is not None:
             command, environ = [*command, *security.config()], security.gateway_environ()

@@ -20,13 +20,15 @@ from starlette.routing import Match, Route
 
 from tidelog.callers import Identified
 from tidelog.client import Client
+from tidelog.client_options import ClientOptions
+from tidelog.contexts import Context
 from tidelog.errors import TidelogError
 from tidelog_gateway import access, deletion, docs_page, fetch, groups, keys, offsets, publish, service, topics
 from tidelog_gateway.answers import AnswersMiddleware
 from tidelog_gateway.authentication import AuthenticationMiddleware
 from tidelog_gateway.callers import Callers, told
 from tidelog_gateway.context import Gateway, gateway_of
-from tidelog_gateway.credentials import Shown, UserPassword
+from tidelog_gateway.credentials import Shown, UserPassword, kind_of
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.known_caller import KnownCaller
 from tidelog_gateway.limits import LimitsMiddleware
@@ -76,14 +78,14 @@ OpenClient = Callable[[GatewaySettings], AbstractAsyncContextManager[Client]]
 
 
 @asynccontextmanager
-async def open_client(settings: GatewaySettings) -> AsyncIterator[Client]:
-    """Open the client that every route shares."""
-    async with Client(
-        settings.bootstrap,
-        client_id=CLIENT_ID,
-        request_timeout_s=settings.request_timeout_s,
-        quorum_timeout_s=QUORUM_TIMEOUT_S,
-    ) as client:
+async def open_client(settings: GatewaySettings, context: Context | None = None) -> AsyncIterator[Client]:
+    """Open the client that every route shares, as who a context says; without one that is for the environment."""
+    options: ClientOptions = {
+        "client_id": CLIENT_ID,
+        "request_timeout_s": settings.request_timeout_s,
+        "quorum_timeout_s": QUORUM_TIMEOUT_S,
+    }
+    async with Client(settings.bootstrap, **(options if context is None else context.with_options(options))) as client:
         yield client
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
@@ -97,7 +99,10 @@ def callers_of(own: Gateway, kept: Kept) -> Callers:
         return Client(own.settings.bootstrap, client_id=CLIENT_ID, router=own.client.security.for_caller(caller))
 
     async def identify(shown: Shown) -> Identified:
-        return await own.client.security.identify(shown.proof if isinstance(shown, UserPassword) else shown)
+        if isinstance(shown, UserPassword):
+            return await own.client.security.identify(shown.proof)
+        # Nodes hold a token back while they look for its key: where that was in vain it is for the caller to try again.
+        return await own.client.security.identify(shown, again=kind_of(shown) != "token")
 
     async def revision() -> bytes:
         return await own.client.security.revision()

@@ -1,10 +1,10 @@
 """Who the gateway's callers are, and the gateway as each of them has it.
 
 Whoever shows credentials is looked up by a keyed hash of them. Who is new is asked about at a node: once for all who
-show the same at a time, and for few at a time, of each address and in all. A caller gets a client of his own over the
-gateway's connections, so what he sees and sends is his; it goes when he has not been here for longest and there are too
-many. What was wrong is remembered for a moment, and counted for the address that it came from; who goes on with it
-waits for each answer.
+show the same at a time, and for few at a time, of each address and in all (`lines`). A caller gets a client of his own
+over the gateway's connections, so what he sees and sends is his; it goes when he has not been here for longest and
+there are too many. What was wrong is remembered for a moment, and counted for the address that it came from; who goes
+on with it waits for each answer.
 
 A caller is used by requests, for as long as they last, and by his open WebSockets. Of who is used the ticket is renewed
 in time, and when an identity or a rule has changed: a node is asked each second whether one has. The others are asked
@@ -24,16 +24,18 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Final
 
 from tidelog.callers import Identified, NotIdentifiedError
 from tidelog.client import Client
 from tidelog.errors import AccessError, InvalidRequestError, TidelogError
-from tidelog_gateway.address_turns import AddressTurns, FullError
+from tidelog_gateway.address_turns import FullError
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.credentials import Shown, UserPassword, bytes_of, refused
+from tidelog_gateway.credentials import Shown, bytes_of, kind_of, refused
 from tidelog_gateway.known_caller import Identify, KnownCaller
+from tidelog_gateway.lines import Line, lines, unanswered
 from tidelog_gateway.problems import Problem, from_error
 from tidelog_gateway.producers import Kept, Producers
 from tidelog_gateway.tries import Tries, network_of
@@ -43,18 +45,8 @@ log = logging.getLogger(__name__)
 
 OpenClient = Callable[[KnownCaller], Client]
 
-ASKED_AT_ONCE: Final = 32
-"""Questions to nodes about callers that are under way: half of what a node looks at."""
-WAITING_MAX: Final = 1024
-"""Credentials that wait for that."""
-PASSWORDS_AT_ONCE: Final = 4
-"""Passwords that are proven at a time: each takes some 20 ms of a core."""
-PASSWORDS_WAITING_MAX: Final = 256
-"""Those that wait for that; keys and tokens do not wait for them."""
-ADDRESS_ASKED_AT_ONCE: Final = 8
-"""Credentials of one address that are looked at, or wait for one of those turns."""
-ADDRESS_WAITING_MAX: Final = 128
-"""The same, with those that wait for that."""
+NEWS_S: Final = 10.0
+"""For so long somebody who is new waits at most to be looked at, before he is told to come again."""
 SLOWED_S: Final = 1.0
 """About so long the answer is held back to who shows again what was wrong, or comes from where too much was."""
 SLOWED_MAX: Final = 1024
@@ -94,6 +86,9 @@ class Callers:
         revision: asks it for what changes with each identity and rule.
         open_client: makes a client that asks for a caller.
         clock: seconds that only grow.
+
+    Attributes:
+        lines: in which they wait to be looked at.
     """
 
     def __init__(
@@ -118,11 +113,8 @@ class Callers:
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
         self._refused: OrderedDict[bytes, tuple[float, TidelogError]] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[_Kept]] = {}
-        self._turns = asyncio.Semaphore(ASKED_AT_ONCE)
-        self._password_turns = asyncio.Semaphore(PASSWORDS_AT_ONCE)
-        self._passwords_asked: set[bytes] = set()
+        self.lines = lines()
         self._tries = Tries(own.settings.wrong_credentials_max, clock)
-        self._address_turns = AddressTurns(at_once=ADDRESS_ASKED_AT_ONCE, waiting=ADDRESS_WAITING_MAX)
         self._slowed = 0
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -205,30 +197,33 @@ class Callers:
             raise self._limited(address)
         asking = self._asking.get(mark)
         if asking is None:
-            is_password = isinstance(credentials, UserPassword)
-            waiting, most = (
-                (self._passwords_asked, PASSWORDS_WAITING_MAX) if is_password else (self._asking, WAITING_MAX)
-            )
-            if len(waiting) >= most:
+            line = self.lines[kind_of(credentials)]
+            if len(line.asked) >= line.waiting_max:
                 raise Problem(429, "overloaded", "too many callers are being looked at: send again", retryable=True)
             asking = asyncio.get_running_loop().create_task(
-                self._ask_in_turn(mark, credentials, address), name="identifying a caller"
+                self._ask_in_time(mark, credentials, address), name="identifying a caller"
             )
             self._asking[mark] = asking
-            if is_password:
-                self._passwords_asked.add(mark)
-            asking.add_done_callback(lambda done: self._asked(mark, done))
+            line.asked.add(mark)
+            asking.add_done_callback(lambda done: self._asked(mark, line, done))
         try:
             return await asyncio.shield(asking)
         except NotIdentifiedError as wrong:
             raise refused(wrong.error) from wrong
+
+    async def _ask_in_time(self, mark: bytes, credentials: Shown, address: str) -> _Kept:
+        try:
+            async with asyncio.timeout(NEWS_S):
+                return await self._ask_in_turn(mark, credentials, address)
+        except TimeoutError:
+            raise unanswered() from None
 
     async def _ask_in_turn(self, mark: bytes, credentials: Shown, address: str) -> _Kept:
         """Ask, with few of one address at a time: what is wrong counts before more of it is asked."""
         if not self._own.settings.wrong_credentials_max:  # everybody has the address of a proxy
             return await self._ask(mark, credentials)
         try:
-            async with self._address_turns.turn(network_of(address)):
+            async with self.lines[kind_of(credentials)].addresses.turn(network_of(address)):
                 if self._tries.wait_s(address) > 0:
                     raise self._limited(address)
                 try:
@@ -260,9 +255,9 @@ class Callers:
         finally:
             self._slowed -= 1
 
-    def _asked(self, mark: bytes, asking: asyncio.Task[_Kept]) -> None:
+    def _asked(self, mark: bytes, line: Line, asking: asyncio.Task[_Kept]) -> None:
         self._asking.pop(mark, None)
-        self._passwords_asked.discard(mark)
+        line.asked.discard(mark)
         if not asking.cancelled():
             asking.exception()  # everybody who waited may have left
 
@@ -277,7 +272,7 @@ class Callers:
                 self._refused.popitem(last=False)
             raise
         self._own.metrics.identified.labels("known").inc()
-        caller = KnownCaller(credentials, identified, self._identified, self._clock)
+        caller = KnownCaller(credentials, identified, partial(self._identified, is_known=True), self._clock)
         client = self._open_client(caller)
         timeout_s = self._own.settings.request_timeout_s
         producers = Producers(client, kept=self._kept_producers, delivery_timeout_s=timeout_s)
@@ -286,21 +281,20 @@ class Callers:
         self._kept[mark] = used
         return used
 
-    async def _identified(self, credentials: Shown) -> Identified:
+    async def _identified(self, credentials: Shown, *, is_known: bool = False) -> Identified:
         """Ask a node, as few at a time as one of them can take.
 
         Raises:
             NotIdentifiedError: he is nobody.
             Problem: 503, with what keeps the gateway from knowing.
         """
-        is_password = isinstance(credentials, UserPassword)
-        async with self._password_turns if is_password else contextlib.nullcontext(), self._turns:
-            try:
-                return await self._identify(credentials)
-            except (AccessError, InvalidRequestError) as error:
-                raise gateway_refused(error) from error
-            except TidelogError as error:
-                raise from_error(error) from error
+        line = self.lines[kind_of(credentials)]
+        try:
+            return await line.asking(partial(self._identify, credentials), is_known=is_known)
+        except (AccessError, InvalidRequestError) as error:
+            raise gateway_refused(error) from error
+        except TidelogError as error:
+            raise from_error(error) from error
 
     def _trim(self) -> None:
         """Make room for one more. Where all that are looked at are used, there are more than there should be."""

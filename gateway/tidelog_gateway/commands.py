@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
+from tidelog.contexts import Context, find_context
 from tidelog.credentials import API_KEY_FILE_VARIABLE, PASSWORD_FILE_VARIABLE, TOKEN_FILE_VARIABLE
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.core_files import leave_no_core_files
@@ -17,6 +18,7 @@ from tidelog_proto.loopback import is_loopback
 from tidelog_proto.secret_modes import complaint_about_file
 from tidelog_proto.settings import SettingsError, load_settings
 
+BOOTSTRAP: Final = "TIDELOG_BOOTSTRAP"
 _SECRET_FILES: Final = {
     API_KEY_FILE_VARIABLE: "the API key",
     TOKEN_FILE_VARIABLE: "the token",
@@ -30,10 +32,14 @@ def register(app: typer.Typer) -> None:
 
 
 def gateway(
+    told: typer.Context,
     *,
     bootstrap: Annotated[
         str | None,
-        typer.Option(help="Nodes to start from, HOST:PORT, separated by commas.", show_default="127.0.0.1:7400"),
+        typer.Option(
+            help="Nodes to start from, HOST:PORT, separated by commas.",
+            show_default="those of TIDELOG_BOOTSTRAP or of the context, or 127.0.0.1:7400",
+        ),
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
     http_port: Annotated[
@@ -66,7 +72,8 @@ def gateway(
             },
         )
         _check_exposure(settings)
-        _check_secrets()
+        settings, context = _placed(settings, told.find_root().params.get("context"))
+        _check_secrets(context)
     except SettingsError as error:
         typer.echo(f"tidelog gateway: {error}", err=True)
         raise typer.Exit(2) from error
@@ -78,7 +85,7 @@ def gateway(
     from tidelog_gateway.server import serve  # noqa: PLC0415 # the web framework is not loaded for `tidelog --help`
 
     try:
-        serve(settings)
+        serve(settings, context)
     except SettingsError as error:
         typer.echo(f"tidelog gateway: {error}", err=True)
         raise typer.Exit(2) from error
@@ -89,14 +96,36 @@ def gateway(
         raise typer.Exit(1) from error
 
 
-def _check_secrets() -> None:
+def _placed(settings: GatewaySettings, name: str | None) -> tuple[GatewaySettings, Context | None]:
+    """Return the settings with the nodes to start from, and the context to use, as for every other command.
+
+    With an address but no name no context is used, as credentials are not shown to just anybody.
+
+    Args:
+        settings: as they were told.
+        name: of the context that this command was told to use, by `tidelog --context` or TIDELOG_CONTEXT.
+
+    Raises:
+        InvalidRequestError: there is no such context, or the file of contexts cannot be used.
+    """
+    given = settings.bootstrap if "bootstrap" in settings.model_fields_set else _listed(os.environ.get(BOOTSTRAP))
+    context = find_context(name) if name or not given else None
+    places = given or (list(context.bootstrap) if context else settings.bootstrap)
+    return settings.model_copy(update={"bootstrap": places}), context
+
+
+def _check_secrets(context: Context | None) -> None:
     """Refuse to show what everybody on the machine may read.
 
     Raises:
         SettingsError: the file of a key, token or password is open to all.
     """
-    for variable, what in _SECRET_FILES.items():
-        path = os.environ.get(variable)
+    shown = {what: os.environ.get(variable) for variable, what in _SECRET_FILES.items()}
+    if context is not None and context.credentials() is not None:
+        shown = dict(
+            zip(_SECRET_FILES.values(), (context.api_key_file, context.token_file, context.password_file), strict=True)
+        )
+    for what, path in shown.items():
         complaint = complaint_about_file(Path(path), what) if path else ""
         if complaint:
             raise SettingsError(complaint)

@@ -11,7 +11,7 @@ import binascii
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import parse_qsl
 
 from starlette.datastructures import Headers
@@ -50,6 +50,16 @@ class UserPassword:
 
 Shown = pb.Credentials | UserPassword
 """What a caller has shown."""
+
+Kind = Literal["key", "token", "password"]
+"""What kind of credentials that is."""
+
+
+def kind_of(shown: Shown) -> Kind:
+    """Return what kind of credentials somebody has shown."""
+    if isinstance(shown, UserPassword):
+        return "password"
+    return "token" if shown.WhichOneof("kind") == "token" else "key"
 
 
 def bytes_of(shown: Shown) -> bytes:

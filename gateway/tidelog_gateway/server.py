@@ -15,12 +15,14 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final, cast
 
 import uvicorn
 from fastapi import FastAPI
 
-from tidelog_gateway.app import create_app
+from tidelog.contexts import Context
+from tidelog_gateway.app import create_app, open_client
 from tidelog_gateway.http_protocol import bounded_protocol
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.outgoing import Outgoing
@@ -154,8 +156,8 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
     return GatewayServer(config, app, listener.getsockname()[1], tls)
 
 
-def serve(settings: GatewaySettings) -> None:
-    """Serve until a signal says stop.
+def serve(settings: GatewaySettings, context: Context | None = None) -> None:
+    """Serve until a signal says stop; `context` says who the gateway is to nodes, else the environment does.
 
     Raises:
         OSError: the address cannot be bound.
@@ -163,5 +165,5 @@ def serve(settings: GatewaySettings) -> None:
     """
     listener = listen(settings)
     with contextlib.closing(listener):
-        server = make_server(settings, create_app(settings), listener)
+        server = make_server(settings, create_app(settings, opener=partial(open_client, context=context)), listener)
         server.run(sockets=[listener])

@@ -40,7 +40,7 @@ async def run(*, seconds: int, users: int, directory: Path) -> int:
         node_command = ("node", "--data", str(directory / "node"), "--port", "0", "--management-port", "0")
         node = await stack.enter_async_context(running("node", node_command))
         bootstrap = f"127.0.0.1:{node.ready['port']}"
-        gateway_command = ("gateway", "--bootstrap", bootstrap, "--http-port", "0")
+        gateway_command = ("--context=", "gateway", "--bootstrap", bootstrap, "--http-port", "0")
         gateway = await stack.enter_async_context(running("gateway", gateway_command))
         async with Client(bootstrap, client_id="tidelog-loadtest") as client:
             await client.create_topic(TOPIC, partitions=PARTITIONS, flush="never")

@@ -15,6 +15,8 @@ from tidelog_proto.features import ON_BEHALF
 class Ann:
     """A caller whose tickets are numbers, one after the other."""
 
+    principal = "ann"
+
     def __init__(self) -> None:
         self.number = 1
         self.is_over = False

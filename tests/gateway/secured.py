@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -62,7 +63,9 @@ class Secured:
 
 
 @asynccontextmanager
-async def secured(path: Path, **settings: Any) -> AsyncIterator[Secured]:
+async def secured(
+    path: Path, *, node_settings: Mapping[str, Any] = MappingProxyType({}), **settings: Any
+) -> AsyncIterator[Secured]:
     """Run both; `settings` are the gateway's."""
     key_file = path / "admin.key"
     key_file.touch(mode=0o600)
@@ -70,7 +73,7 @@ async def secured(path: Path, **settings: Any) -> AsyncIterator[Secured]:
     stand = Stand(path / "data")
     async with AsyncExitStack() as stack:
         stack.push_async_callback(stand.close)
-        node = await stand.start(auth="required", admin_key_file=key_file)
+        node = await stand.start(auth="required", admin_key_file=key_file, **node_settings)
         admin = await stack.enter_async_context(client(node.port, ADMIN))
         own = (await admin.security.create_key("gate")).api_key
         await admin.security.grant(AccessRule("gate", ("impersonate",), "cluster"))

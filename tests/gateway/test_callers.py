@@ -17,6 +17,7 @@ from tidelog.callers import Identified, NotIdentifiedError
 from tidelog.client import Client
 from tidelog.errors import ForbiddenError, NodeUnreachableError, TidelogError, UnauthenticatedError
 from tidelog_gateway import callers as callers_module
+from tidelog_gateway import lines as lines_module
 from tidelog_gateway.callers import Callers, told
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.credentials import Shown
@@ -282,7 +283,7 @@ async def test_that_the_gateway_is_refused_is_no_callers_fault(
 async def test_too_many_strangers_at_a_time_are_told_to_come_again(
     callers: Callers, known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callers_module, "WAITING_MAX", 3)
+    monkeypatch.setattr(callers.lines["key"], "waiting_max", 3)
     known.go.clear()
     waiting = [asyncio.ensure_future(_entered(callers, f"u{number}-1")) for number in range(3)]
     await settled(lambda: len(known.asked) == 3, "they were not asked about")
@@ -294,3 +295,17 @@ async def test_too_many_strangers_at_a_time_are_told_to_come_again(
 async def _entered(callers: Callers, key: str) -> None:
     async with callers.use(shown(key), HERE):
         pass
+
+
+async def test_who_is_asked_about_for_long_is_told_to_come_again(
+    callers: Callers, known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines_module, "ASKED_S", 0.01)
+    known.go.clear()
+    problem = await refused(callers, "ann-1")
+    assert (problem.status, problem.code, problem.retryable, problem.retry_after_s) == (503, "not_identified", True, 1)
+    monkeypatch.setattr(lines_module, "ASKED_S", 5.0)
+    monkeypatch.setattr(callers_module, "NEWS_S", 0.01)
+    assert (await refused(callers, "ann-1")).code == "not_identified"
+    known.go.set()
+    await _entered(callers, "ann-1")

@@ -13,7 +13,8 @@ from tests.broker.keyed import ADMIN
 from tests.gateway.conftest import STOP_TIMEOUT_S, process
 from typer.testing import CliRunner
 
-from tidelog_cli.main import build_app
+from tidelog.contexts import Context
+from tidelog_cli.main import build_app, main
 from tidelog_gateway import server
 from tidelog_gateway.commands import register
 from tidelog_gateway.settings import GatewaySettings
@@ -45,7 +46,7 @@ def test_settings_that_cannot_be_used_are_usage_errors(app: typer.Typer, tmp_pat
 
 def test_others_are_let_in_with_tls_or_on_purpose(app: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[GatewaySettings] = []
-    monkeypatch.setattr(server, "serve", served.append)
+    monkeypatch.setattr(server, "serve", lambda settings, _: served.append(settings))
     refused = CliRunner().invoke(app, ["gateway", "--host", "0.0.0.0"])
     assert refused.exit_code == 2
     assert "without encryption and without asking who comes" in refused.output
@@ -63,7 +64,7 @@ def test_others_are_let_in_with_tls_or_on_purpose(app: typer.Typer, monkeypatch:
 def test_what_everybody_may_read_is_not_shown(
     app: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "serve", lambda _: None)
+    monkeypatch.setattr(server, "serve", lambda *_: None)
     key = tmp_path / "gate.key"
     key.touch(mode=0o644)
     for variable in ("TIDELOG_API_KEY_FILE", "TIDELOG_TOKEN_FILE", "TIDELOG_PASSWORD_FILE"):
@@ -72,6 +73,70 @@ def test_what_everybody_may_read_is_not_shown(
             refused = CliRunner().invoke(app, ["gateway"])
         assert refused.exit_code == 2
         assert f"in {key} (mode 644): chmod 600 {key}" in refused.output
+
+
+Served = list[tuple[list[str], Context | None]]
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
+    """What the command serves: the nodes to start from, and the context."""
+    monkeypatch.setenv("TIDELOG_CONTEXTS", str(tmp_path / "contexts.json"))
+    served: Served = []
+    monkeypatch.setattr(server, "serve", lambda settings, context: served.append((settings.bootstrap, context)))
+    key = tmp_path / "prod.key"
+    key.touch(mode=0o600)
+    prod = ("--bootstrap", "log1:7400,log2:7400", "--api-key-file", str(key))
+    assert main(["context", "add", "local", "--bootstrap", "here:1"]) == 0
+    assert main(["context", "add", "prod", *prod]) == 0
+    return served
+
+
+def test_a_gateway_is_of_the_cluster_that_its_context_says(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["gateway"]) == 0
+    assert main(["--context", "prod", "gateway"]) == 0
+    monkeypatch.setenv("TIDELOG_CONTEXT", "prod")
+    assert main(["gateway"]) == 0
+    assert main(["gateway", "--bootstrap", "there:2"]) == 0
+    assert main(["--context=", "gateway", "--bootstrap", "there:2"]) == 0
+    assert [places for places, _ in served] == [
+        ["here:1"],
+        ["log1:7400", "log2:7400"],
+        ["log1:7400", "log2:7400"],
+        ["there:2"],
+        ["there:2"],
+    ]
+    named = [None if context is None else Path(context.api_key_file).name for _, context in served]
+    assert named == ["", "prod.key", "prod.key", "prod.key", None]
+
+
+def test_addresses_that_are_told_go_before_the_current_context(
+    served: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TIDELOG_BOOTSTRAP", "there:2, there:3")
+    assert main(["gateway"]) == 0
+    monkeypatch.setenv("TIDELOG_GATEWAY_BOOTSTRAP", "there:4")
+    assert main(["gateway"]) == 0
+    assert main(["gateway", "--bootstrap", "there:5"]) == 0
+    assert served == [(["there:2", "there:3"], None), (["there:4"], None), (["there:5"], None)]
+    monkeypatch.delenv("TIDELOG_BOOTSTRAP")
+    monkeypatch.delenv("TIDELOG_GATEWAY_BOOTSTRAP")
+    monkeypatch.setenv("TIDELOG_CONTEXTS", str(tmp_path / "none.json"))
+    assert main(["gateway"]) == 0
+    assert served[3:] == [(["127.0.0.1:7400"], None)]
+
+
+def test_a_context_that_cannot_be_used_is_told_as_elsewhere(
+    served: Served, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    commands = (["gateway"], ["topic", "list"])
+    said = [(main(["--context", "prodd", *command]), capsys.readouterr().err) for command in commands]
+    assert said[0] == said[1]
+    assert "prodd" in said[0][1]
+    (tmp_path / "prod.key").chmod(0o644)
+    assert main(["--context", "prod", "gateway"]) == 2
+    assert f"chmod 600 {tmp_path / 'prod.key'}" in capsys.readouterr().err
+    assert served == []
 
 
 @pytest.mark.e2e
@@ -122,6 +187,13 @@ def test_a_gateway_that_asks_its_callers_by_commands_alone(tmp_path: Path) -> No
         tidelog("acl", "grant", "gate", "impersonate", "cluster")
         tidelog("acl", "grant", "billing", "create", "topic:orders")
         options = ("gateway", "--bootstrap", address, "--http-port", "0", "--auth", "callers")
+        contexts = {"TIDELOG_CONTEXTS": str(tmp_path / "contexts.json")}
+        added = CliRunner().invoke(
+            build_app(), ["context", "add", "gate", "--bootstrap", address, "--api-key-file", str(gate)], env=contexts
+        )
+        assert added.exit_code == 0, added.output
+        with process("--context", "gate", "gateway", "--http-port", "0", "--auth", "callers", **contexts) as (_, ready):
+            assert httpx.get(f"http://127.0.0.1:{ready['http_port']}/readyz").status_code == 200
         with process(*options, TIDELOG_API_KEY_FILE=str(gate)) as (_, ready):
             base = f"http://127.0.0.1:{ready['http_port']}"
             assert httpx.get(f"{base}/readyz").status_code == 200

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import httpx
 import pytest
+from tests.broker.issuer import Issuer, Publisher, as_answer
 from tests.gateway.secured import Secured, bearer, secured
 
 from tidelog.quota import Quota
 from tidelog_gateway import callers as callers_module
+from tidelog_gateway import lines as lines_module
 from tidelog_gateway.callers import Callers
 
 KIB = 1024
@@ -114,3 +117,69 @@ async def test_a_flood_of_wrong_keys_holds_up_nobody_else(tmp_path: Path, monkey
         assert slowest_s < 3.0, "it is 0.1 s where nothing else runs"
         callers: Callers = gate.app.state.callers
         assert len(callers) == 6, "nothing of what was wrong is kept as a caller"
+
+
+@pytest.mark.parametrize("answer", [None, as_answer(b"", "500 Down")], ids=["hangs", "fails"])
+async def test_tokens_whose_keys_cannot_be_had_hold_up_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes | None
+) -> None:
+    monkeypatch.setattr(lines_module, "ASKED_S", 2.0)
+    monkeypatch.setattr(callers_module, "NEWS_S", 3.0)
+    issuer = Issuer(*(f"x{number}" for number in range(128)))
+    async with AsyncExitStack() as stack:
+        publisher = await stack.enter_async_context(Publisher(answer))
+        gate = await stack.enter_async_context(secured(tmp_path, node_settings=issuer.settings(publisher.url)))
+        keys = [await gate.key_of(f"u{number}") for number in range(5)]
+        assert (await gate.http.get("/v1/topics", headers=bearer(keys[0]))).status_code == 200
+        strangers = [
+            await stack.enter_async_context(
+                httpx.AsyncClient(
+                    base_url=str(gate.http.base_url),
+                    transport=httpx.AsyncHTTPTransport(local_address=f"127.0.0.{1 + number}"),
+                    timeout=30,
+                )
+            )
+            for number in range(16)
+        ]
+
+        async def stranger(number: int) -> tuple[int, str | None, float]:
+            began_s = time.monotonic()
+            headers = bearer(issuer.token(key_id=f"x{number}"))
+            answer = await strangers[number % 16].get("/v1/topics", headers=headers)
+            return answer.status_code, answer.headers.get("Retry-After"), time.monotonic() - began_s
+
+        flood = [asyncio.create_task(stranger(number)) for number in range(128)]
+        await asyncio.sleep(0.5)
+        for key in keys:
+            asked_s = time.monotonic()
+            assert (await gate.http.get("/v1/topics", headers=bearer(key))).status_code == 200
+            assert time.monotonic() - asked_s < 1.0, "who is known and who shows a key wait for no token"
+        told = await asyncio.gather(*flood)
+        assert {status for status, _, _ in told} == {503}
+        assert all(after is not None for _, after, _ in told)
+        assert max(took_s for _, _, took_s in told) < 8.0, "nobody tries on for the stranger"
+
+
+async def test_whom_a_quota_holds_for_too_long_hears_so_at_once_and_for_how_long(tmp_path: Path) -> None:
+    async with secured(tmp_path, request_timeout_s=20.0) as gate:
+        await gate.admin.create_topic("t", partitions=1)
+        ann, ben = await gate.key_of("ann", WRITES), await gate.key_of("ben", WRITES)
+        again = (await gate.admin.security.create_key("ann")).api_key
+        await gate.admin.security.set_quota("ann", Quota(produce_bytes=8 * KIB))
+        large = {"records": [{"value": "x" * (400 * KIB), "partition": 0}]}
+        assert (await publish(gate, ann, SMALL)).status_code == 200
+        assert (await publish(gate, ann, large)).status_code == 200
+        many = {"records": [{"value": "x", "partition": 0}] * 100}  # they go as columns
+        for key, body in ((ann, SMALL), (ann, many), (again, SMALL), (again, many)):  # a client that knows, and one not
+            began_s = time.monotonic()
+            answer = await publish(gate, key, body)
+            assert time.monotonic() - began_s < 5.0, "it does not wait for its own end"
+            told = answer.json()
+            assert (answer.status_code, told["code"], told["retryable"]) == (429, "overloaded", True)
+            assert "the quota of 'ann' is used up" in told["detail"]
+            assert 30 < int(answer.headers["Retry-After"]) <= 51
+        assert (await publish(gate, ben, SMALL)).status_code == 200
+        some = {"records": [{"value": "x" * (16 * KIB), "partition": 0}]}
+        await gate.admin.security.set_quota("ben", Quota(produce_bytes=8 * KIB))
+        for _ in range(4):
+            assert (await publish(gate, ben, some)).status_code == 200, "a debt that is paid in time is waited for"

@@ -1,0 +1,35 @@
+"""What is told of records that were given up, as they were not delivered in time."""
+
+from __future__ import annotations
+
+import math
+
+from tidelog.errors import DeliveryTimeoutError, OverloadedError, TidelogError
+from tidelog_proto import broker_pb2 as pb
+
+
+def expired(
+    cause: TidelogError | None, *, definite: bool, queued: bool = False, held_s: float = 0.0
+) -> DeliveryTimeoutError:
+    """Return the error of a batch that was not delivered in time, or will not be.
+
+    Args:
+        cause: what was in the way last.
+        definite: it was not stored.
+        queued: it was never sent.
+        held_s: for how long a quota still holds it back, in seconds; not above zero: none does.
+    """
+    known = "it was not stored" if definite else "whether it was stored is unknown"
+    what = f"not delivered within the delivery timeout, {known}"
+    if held_s > 0 and definite and isinstance(cause, OverloadedError):
+        error = DeliveryTimeoutError(
+            f"{what}: {cause}; that lasts for another {held_s:.1f} s",
+            code=pb.OVERLOADED,
+            definite=True,
+            retry_after_ms=math.ceil(held_s * 1000),
+        )
+    else:
+        met = f"it never left the queue{f': {cause}' if cause else ''}" if queued else f"the last try met: {cause}"
+        error = DeliveryTimeoutError(f"{what}; {met}" if queued or cause else what, definite=definite)
+    error.__cause__ = cause
+    return error

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from tidelog.errors import NodeUnreachableError, OverloadedError
+from tidelog.expiry import expired
+from tidelog_proto import broker_pb2 as pb
+
+
+def test_who_was_held_by_a_quota_hears_for_how_much_longer() -> None:
+    error = expired(OverloadedError("the quota of 'ann' is used up"), definite=True, queued=True, held_s=69.25)
+    assert (error.code, error.retry_after_ms, error.definite, error.retriable) == (pb.OVERLOADED, 69_250, True, True)
+    assert str(error) == (
+        "not delivered within the delivery timeout, it was not stored: the quota of 'ann' is used up; "
+        "that lasts for another 69.2 s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("cause", "definite", "held_s"),
+    [
+        (OverloadedError("full"), False, 5.0),  # what may be stored is not told to come again
+        (OverloadedError("full"), True, -1.0),
+        (NodeUnreachableError("away"), True, 5.0),
+        (None, True, 5.0),
+    ],
+)
+def test_else_the_time_is_over(cause: OverloadedError | None, definite: bool, held_s: float) -> None:
+    error = expired(cause, definite=definite, held_s=held_s)
+    assert (error.code, error.retry_after_ms, error.definite) == (pb.TIMED_OUT, 0, definite)
