@@ -2,14 +2,14 @@
 
 Patterns are RE2: a member writes one and the node that coordinates runs it, beside everybody else's groups. RE2 takes
 no longer than the names are long times the pattern, with its repetitions written out, so that is bounded, and so is the
-time that a new pattern may take; what has been found out about a name is kept.
+time that a new pattern may take; what has been found out about a name is kept, also whether a caller may read it.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import inf, prod
 from typing import Final, NamedTuple
 
@@ -43,6 +43,14 @@ class _Found(NamedTuple):
     names: list[str]
 
 
+class _Readable(NamedTuple):
+    """The names that match a pattern and that a caller may read, by a change of the topics and one of the rules."""
+
+    changes: int
+    rules: int | None
+    names: dict[str, None]
+
+
 class Subscriptions:
     """See the module."""
 
@@ -52,6 +60,8 @@ class Subscriptions:
         """Name of a topic there is -> the change by which it was first seen here."""
         self._seen = -1
         self._found: dict[str, _Found] = {}
+        self._readable: dict[tuple[str, tuple[str, frozenset[str]]], _Readable] = {}
+        """By pattern, and the caller's name and roles; the longest unused first."""
 
     def of(self, wish: pb.GroupWish, reader: GroupReader) -> dict[bytes, int]:
         """Return the topics that a wish stands for now, by id, and how many partitions each has.
@@ -60,8 +70,10 @@ class Subscriptions:
             wish: of a member.
             reader: its caller; what he may not see and consume is none of it.
         """
-        names = [*wish.topics, *(self._matched(wish.pattern) if wish.pattern else ())]
-        found = (self._topics.find(name) for name in names if reader.may_read(name))
+        names = list(filter(reader.may_read, wish.topics))
+        if wish.pattern:
+            names += self._read_of(wish.pattern, reader)
+        found = map(self._topics.find, names)
         return {record.topic_id: record.config.partitions for record in found if record is not None}
 
     def try_out(self, wish: pb.GroupWish) -> None:
@@ -72,6 +84,27 @@ class Subscriptions:
         """
         if wish.pattern and wish.pattern not in self._found:
             self._matched(wish.pattern, time_s=PATTERN_S_MAX)
+
+    def _read_of(self, pattern: str, reader: GroupReader) -> Iterable[str]:
+        """Return the names that match and that a caller may read; the rules are asked about what is new alone."""
+        matched = self._matched(pattern)
+        rules = reader.rules_changes
+        if rules is None:
+            return matched
+        before = self._readable.pop((pattern, reader.key), None)
+        if before is None or before.rules != rules:
+            before = _Readable(-1, rules, {})
+        if before.changes != self._seen:
+            names = (
+                name
+                for name in matched
+                if (reader.may_read(name) if self._since[name] > before.changes else name in before.names)
+            )
+            before = _Readable(self._seen, rules, dict.fromkeys(names))
+        self._readable[pattern, reader.key] = before
+        if len(self._readable) > KEPT_MAX:
+            del self._readable[next(iter(self._readable))]
+        return before.names
 
     def _matched(self, pattern: str, time_s: float = inf) -> list[str]:
         self._look()

@@ -129,7 +129,7 @@ class SecurityChanges:
         quota = pb.Quota()
         quota.CopyFrom(asked)
         quota.subject = canonical(asked.subject)
-        check_quota(quota)
+        check_quota(quota, is_admin=self._registry.quotas.is_admin(quota.subject))
         standing = self._registry.quotas.of_subject(quota.subject)
         if standing is None:
             self._registry.refuse_too_many(QUOTA)

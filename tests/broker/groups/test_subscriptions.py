@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 import pytest
 
-from tidelog_broker.core.groups.readers import ANYBODY
+from tidelog_broker.core.groups.readers import ANYBODY, GroupReader
+from tidelog_broker.core.security.permissions import Decision, Permissions
+from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import META_TOPIC_ID, TopicRegistry
 from tidelog_broker.groups.subscriptions import (
     KEPT_MAX,
@@ -135,3 +138,49 @@ def test_a_catastrophic_pattern_takes_no_time_or_is_refused(pattern: str) -> Non
     except ProtocolError as error:
         assert "takes too long" in error.message  # noqa: PT017 - either will do
     assert time.process_time() - began_s < PATTERN_S_MAX + 1
+
+
+def test_a_pattern_stands_for_what_its_caller_may_read_and_rules_are_asked_about_what_is_new(
+    topics: TopicRegistry,
+) -> None:
+    subscriptions, wish = Subscriptions(topics), pb.GroupWish(pattern=".*")
+    decided: list[str] = []
+
+    class Asked(Permissions):
+        def decide(
+            self, principal: str, roles: Iterable[str], operation: pb.Operation, resource: pb.Resource, name: str
+        ) -> Decision:
+            decided.append(name)
+            return super().decide(principal, roles, operation, resource, name)
+
+    permissions = Asked()
+
+    def grant(number: int, name: str, *, deny: bool = False) -> None:
+        rule = pb.AccessRule(rule_id=str(number), principal="ann", name=name, prefix=True, deny=deny)
+        rule.resource = pb.RES_TOPIC
+        rule.operations.append(pb.OP_CONSUME)
+        permissions.put(rule)
+
+    def read() -> list[int]:
+        """Return what the pattern stands for, of a session that remembers nothing."""
+        found = subscriptions.of(wish, GroupReader(Session(permissions, "ann")))
+        return sorted(int.from_bytes(topic_id, "big") for topic_id in found)
+
+    assert read() == []
+    grant(1, "orders")
+    assert read() == [10, 11]
+    assert sorted(subscriptions.of(wish, GroupReader(Session(permissions, "ben")))) == [], "it is another's"
+    decided.clear()
+    assert read() == [10, 11]
+    assert decided == []
+    add(topics, 20, "orders-new")
+    add(topics, 21, "visits-new")
+    assert read() == [10, 11, 20]
+    assert set(decided) == {"orders-new", "visits-new"}
+    remove(topics, 11, "orders-old")
+    assert read() == [10, 20]
+    grant(2, "orders-n", deny=True)
+    assert read() == [10]
+    assert subscriptions.of(pb.GroupWish(topics=["orders", "visits"]), GroupReader(Session(permissions, "ann"))) == {
+        id_of(10): 10
+    }

@@ -74,6 +74,16 @@ async def test_a_quota_is_replaced_removed_and_outlives_the_node(stand: Stand) -
     assert node.broker.security.registry.quotas.of_principal("ben").topics == 4
 
 
+async def test_no_quota_keeps_out_whom_the_settings_make_the_administrator(stand: Stand) -> None:
+    node = await stand.start(admin="root")
+    for subject in ("*", "default", "root"):
+        with pytest.raises(ProtocolError, match="would lock everybody out"):
+            await changes(node).change(pb.SecurityChange(set_quota=pb.Quota(subject=subject, connections=0)))
+    for subject in ("admin", "role:root"):
+        await changes(node).change(pb.SecurityChange(set_quota=pb.Quota(subject=subject, connections=0)))
+    assert node.broker.security.registry.quotas.of_principal("root", ["root"]).connections is None
+
+
 @pytest.mark.parametrize(
     "change",
     [

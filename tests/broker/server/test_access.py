@@ -15,7 +15,8 @@ from tests.broker.peer import Peer
 from tests.broker.stand import Stand, settled
 
 from tidelog import Client, Consumer
-from tidelog.errors import ForbiddenError, TidelogError, UnauthenticatedError
+from tidelog.errors import ForbiddenError, QuotaExceededError, TidelogError, UnauthenticatedError
+from tidelog.quota import Quota
 from tidelog.security import AccessRule
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.node.node import Node
@@ -191,3 +192,21 @@ async def test_a_member_of_a_group_needs_no_right_but_that(stand: Stand, key_fil
             assert [topic.name for topic in await ann.topics(internal=True)] == ["t"]
             with pytest.raises(ForbiddenError):
                 await ann.fetch("__offsets", 0, 0)
+
+
+async def test_another_administrator_of_the_settings_lets_the_one_in_that_a_quota_keeps_out(
+    stand: Stand, key_file: Path
+) -> None:
+    node = await stand.start(auth="required", admin_key_file=key_file, admin="root")
+    async with client(node.port, ADMIN) as root:
+        await root.security.set_quota("admin", Quota(connections=0))
+    node = await stand.restart(admin="admin")
+    with pytest.raises(QuotaExceededError):
+        async with client(node.port, ADMIN) as admin:
+            await admin.topics()
+    node = await stand.restart(admin="rescue")
+    async with client(node.port, ADMIN) as rescue:
+        await rescue.security.remove_quota("admin")
+    node = await stand.restart(admin="admin")
+    async with client(node.port, ADMIN) as admin:
+        assert await admin.topics() == []

@@ -138,6 +138,22 @@ async def test_another_ones_new_topic_is_none_of_a_pattern(shared: Shared) -> No
     assert (await ann.ask()).unchanged
 
 
+async def test_a_consumer_reads_on_when_somebody_makes_a_topic_that_it_may_not_read(shared: Shared) -> None:
+    key = await shared.admin.security.create_key("ann")
+    await shared.peer("ann", "a1")
+    async with (
+        Client(f"127.0.0.1:{shared.founded.ports['a']}", api_key=key.api_key, request_timeout_s=10) as ann,
+        ann.consumer(group=GROUP, start="earliest", pattern="a.*") as consumer,
+        shared.admin.producer("a1") as producer,
+    ):
+        for value in (b"before", b"after"):
+            await producer.send(value)
+            assert (await asyncio.wait_for(anext(consumer), 20)).value == value
+            await shared.create(f"a-{value.decode()}")
+            await asyncio.sleep(0.5)
+        assert {each.topic for each in consumer.assignment()} == {"a1"}
+
+
 async def test_changed_rules_count_for_members_that_are_there(shared: Shared) -> None:
     security = shared.admin.security
     ann = GroupMember(await shared.peer("ann", "a"), pattern=".*")

@@ -27,10 +27,15 @@ class GroupReader:
         """His name; empty where nobody has one."""
         return self.key[0]
 
+    @property
+    def rules_changes(self) -> int | None:
+        """As `Session.rules_changes`; None where no rules count."""
+        return None if self._session is None else self._session.rules_changes
+
     def may_read(self, topic: str) -> bool:
         """Whether he may know that there is a topic called so, and consume it."""
         session = self._session
-        return session is None or (session.may_see(topic) and session.may(pb.OP_CONSUME, pb.RES_TOPIC, topic))
+        return session is None or (session.may(pb.OP_CONSUME, pb.RES_TOPIC, topic) and session.may_see(topic))
 
 
 ANYBODY = GroupReader(None)

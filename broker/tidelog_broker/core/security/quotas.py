@@ -174,8 +174,12 @@ def canonical(subject: str) -> str:
     return subject
 
 
-def check_quota(quota: pb.Quota) -> None:
-    """Refuse a quota that says nothing that can be.
+def check_quota(quota: pb.Quota, *, is_admin: bool) -> None:
+    """Refuse a quota that says nothing that can be, or keeps an administrator out, who alone could take it back.
+
+    Args:
+        quota: what is to hold.
+        is_admin: whether its subject is an administrator, see `Quotas.is_admin`.
 
     Raises:
         ProtocolError: INVALID_REQUEST.
@@ -189,7 +193,7 @@ def check_quota(quota: pb.Quota) -> None:
                 f"{field} is at least {least}, as what is more is delayed and not refused; to keep somebody out deny "
                 "him by a rule, revoke his keys, or allow him 0 connections",
             )
-    if quota.subject in _EVERYBODYS and quota.HasField("connections") and not quota.connections:
+    if (is_admin or quota.subject in _EVERYBODYS) and quota.HasField("connections") and not quota.connections:
         raise ProtocolError(pb.INVALID_REQUEST, f"0 connections for {quota.subject!r} would lock everybody out")
     if not any(quota.HasField(field) for field in FIELDS):
         raise ProtocolError(pb.INVALID_REQUEST, "a quota names at least one limit; to end one, remove it")

@@ -60,6 +60,11 @@ class Session:
         self._answers: dict[tuple[int, int, str], bool] = {}
         self._asked_at = permissions.changes
 
+    @property
+    def rules_changes(self) -> int:
+        """Rises with every change of the rules: what was answered before it is to be asked again."""
+        return self._permissions.changes
+
     def may(self, operation: pb.Operation, resource: pb.Resource, name: str) -> bool:
         """Whether the caller may do this with the resource called `name`."""
         if self._asked_at != self._permissions.changes or len(self._answers) >= REMEMBERED_MAX:

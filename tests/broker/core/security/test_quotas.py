@@ -123,10 +123,18 @@ def test_a_subject_has_one_spelling() -> None:
 )
 def test_what_cannot_be_is_refused(quota: pb.Quota) -> None:
     with pytest.raises(ProtocolError) as refused:
-        check_quota(quota)
+        check_quota(quota, is_admin=False)
     assert refused.value.code == pb.INVALID_REQUEST
 
 
 def test_none_of_what_is_counted_may_be_had() -> None:
-    check_quota(pb.Quota(subject="ann", connections=0, topics=0, partitions=0))
-    check_quota(pb.Quota(subject="address:10.0.0.0/8", connections=0, requests=1, produce_bytes=4096))
+    check_quota(pb.Quota(subject="ann", connections=0, topics=0, partitions=0), is_admin=False)
+    check_quota(pb.Quota(subject="address:10.0.0.0/8", connections=0, requests=1, produce_bytes=4096), is_admin=False)
+
+
+def test_an_administrator_may_be_bounded_and_not_kept_out() -> None:
+    least = pb.Quota(subject="root", connections=1, requests=1, in_flight_bytes=4096, topics=0, partitions=0, groups=0)
+    check_quota(least, is_admin=True)
+    least.connections = 0
+    with pytest.raises(ProtocolError, match="0 connections for 'root' would lock everybody out"):
+        check_quota(least, is_admin=True)
