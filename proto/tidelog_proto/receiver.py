@@ -49,6 +49,8 @@ class FrameReceiver:
         self.frame_bytes_max = frame_bytes_max
         self.envelope_bytes = 0
         """The length of the envelope that `admit` is called with."""
+        self.left_bytes = 0
+        """Behind the frame that was yielded last, so much is here that was not looked at."""
         self._admit = admit
         self._gather = gather
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -63,6 +65,16 @@ class FrameReceiver:
     def arrived_bytes(self) -> int:
         """How much is here of an attachment that is coming, or else of an envelope."""
         return self._filled if self._envelope is None else self._attachment_filled
+
+    @property
+    def is_amid(self) -> bool:
+        """Whether a frame has begun for whose attachment memory is taken."""
+        return self._envelope is not None
+
+    @property
+    def discards(self) -> bool:
+        """Whether what comes next is of a declined attachment, and thrown away."""
+        return self._discard_bytes > 0
 
     def buffer(self) -> memoryview:
         """Return where the next bytes go; never empty."""
@@ -109,6 +121,7 @@ class FrameReceiver:
             if not self._admit(envelope, attachment_bytes):
                 self._discard_bytes = attachment_bytes
                 at = self._discard(at)
+                self.left_bytes = filled - at
                 yield DECLINED
                 continue
             self._expects_large = attachment_bytes > SCRATCH_BYTES
@@ -121,6 +134,7 @@ class FrameReceiver:
                 self._attachment_filled = here
                 self._envelope = envelope
                 break
+            self.left_bytes = filled - at
             yield Frame(envelope, memoryview(bytearray(part)))
         self._shift(at, needed_bytes)
 
@@ -129,7 +143,7 @@ class FrameReceiver:
         frame = Frame(self._envelope, self._attachment)
         self._envelope = None
         self._attachment = memoryview(b"")
-        self._attachment_filled = 0
+        self._attachment_filled = self.left_bytes = 0
         return frame
 
     def _discard(self, at: int) -> int:

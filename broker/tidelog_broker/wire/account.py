@@ -24,6 +24,7 @@ from typing import Final, Protocol
 from tidelog_broker.core.security.quotas import Limits
 from tidelog_broker.core.token_bucket import TokenBucket
 from tidelog_broker.wire.gate import NEVER, Gate, Waiter
+from tidelog_broker.wire.rounds import Turn
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -92,6 +93,8 @@ class Account:
         """Whether any of its connections waits to be read from."""
         self.throttled_s = 0.0
         """For how long its connections and fetches have waited, all together."""
+        self.turn = Turn()
+        """Of all its connections together; see `rounds`."""
         self.reading = asyncio.Lock()
         """Held by the one fetch of this account that reads."""
         self.users = 0

@@ -9,10 +9,22 @@ from __future__ import annotations
 
 from typing import Final
 
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import KIB
 
 SMALL_ENVELOPE_BYTES: Final = 4 * KIB
 """An envelope that is no larger is not counted."""
+OVERLOADED_RETRY_MS: Final = 50
+
+
+def overloaded() -> ProtocolError:
+    """Return what somebody is told whose request finds no room."""
+    return ProtocolError(
+        pb.OVERLOADED,
+        "the node works on all the requests that it may; send again",
+        retry_after_ms=OVERLOADED_RETRY_MS,
+    )
 
 
 class Budget:

@@ -6,7 +6,7 @@
   sending give way then (`arriving`).
 - Replies not yet read: past the bound nothing more is read from the client or pushed to it, and a client that takes
   nothing at all for `write_stall_ms` is cut off; what waits for all clients together is bounded, too (`outgoing`).
-- A connection that has sent much waits for its next turn, so that those that send little do not wait (`rounds`).
+- A caller that has sent much waits for its next turn, so that those that send little do not wait (`rounds`).
 - What a quota bounds is counted in the account of who the client is; that may have the connection wait (`account`).
 - A connection says HELLO first, within `hello_timeout_ms` and in a small frame.
 
@@ -32,12 +32,12 @@ from tidelog_broker.core.security.login import Login
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.wire.account import Account
 from tidelog_broker.wire.arriving import Arriving
-from tidelog_broker.wire.budget import SMALL_ENVELOPE_BYTES, Budget
+from tidelog_broker.wire.budget import SMALL_ENVELOPE_BYTES, Budget, overloaded
 from tidelog_broker.wire.coming import Coming
 from tidelog_broker.wire.inbox import Inbox
 from tidelog_broker.wire.outgoing import Backlog, Outgoing
 from tidelog_broker.wire.pushing import Pushing
-from tidelog_broker.wire.rounds import ENVELOPE_WEIGHT, REQUEST_BYTES, TURN_BYTES, Rounds
+from tidelog_broker.wire.rounds import ENVELOPE_WEIGHT, REQUEST_BYTES, Rounds, Turn
 from tidelog_broker.wire.shares import Shares
 from tidelog_broker.wire.sockets import sends_no_more, tune
 from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
@@ -53,7 +53,6 @@ from tidelog_proto.writing import JOIN_BYTES_MAX, write_parts
 
 log = logging.getLogger(__name__)
 
-OVERLOADED_RETRY_MS: Final = 50
 SESSION_S_MAX: Final = 30 * 24 * 3600.0
 """After so long even a connection whose credentials last longer begins anew: timers of years are none."""
 _NOTHING: Final = memoryview(b"")
@@ -155,8 +154,8 @@ class Connection(asyncio.BufferedProtocol):
         """The same, if a quota bounds anything by time."""
         self._held = False
         """Whether its account has it wait."""
-        self._turn_bytes = 0
-        """What it has sent since its last turn; see `rounds`."""
+        self._own_turn = Turn()
+        """While it has no account; see `rounds`."""
         self._awaits_turn = False
         self._received: Iterator[Frame] | None = None
         """What was received and is taken when it goes on."""
@@ -236,17 +235,23 @@ class Connection(asyncio.BufferedProtocol):
         if frames is None:
             if self._receiver.goes_on(nbytes):
                 return
+            if self._receiver.discards:
+                self._took(nbytes)
             frames = self._receiver.received(nbytes)
         if nbytes:
             self._idle_poll.came()
+        if self._turn.is_over and not self._receiver.is_amid:  # what has begun to come is let in
+            self._await_turn(frames)
+            return
         try:
             for frame in frames:
                 self._take(frame)
                 if self._transport is None:
                     return
-                if self._turn_bytes >= TURN_BYTES:
-                    self._await_turn()
-                if self._held or self._awaits_turn:
+                if self._receiver.left_bytes and self._turn.is_over:
+                    self._await_turn(frames)
+                    return
+                if self._held:
                     self._received = frames
                     break
         except ProtocolError as error:
@@ -260,8 +265,7 @@ class Connection(asyncio.BufferedProtocol):
             self._balance_reading()
 
     def _take(self, frame: Frame) -> None:
-        self._turn_bytes += len(frame.attachment) + REQUEST_BYTES + ENVELOPE_WEIGHT * self._receiver.envelope_bytes
-        if frame is DECLINED:  # it was answered, which takes time, too
+        if frame is DECLINED:
             return
         if self.inbox is not None and frame.envelope.correlation_id == 0:
             self.inbox.take(frame)
@@ -308,11 +312,18 @@ class Connection(asyncio.BufferedProtocol):
         self._held = False
         self._go_on()
 
-    def _await_turn(self) -> None:
-        """Read nothing for a moment: what others have sent is taken first."""
-        self._turn_bytes = 0
+    @property
+    def _turn(self) -> Turn:
+        return self._own_turn if self.account is None else self.account.turn
+
+    def _took(self, size_bytes: int) -> None:
+        self.server.rounds.took(self._turn, size_bytes)
+
+    def _await_turn(self, frames: Iterator[Frame]) -> None:
+        """Read nothing for a moment, nor take what was received: what others have sent is taken first."""
+        self._received = frames
         self._awaits_turn = True
-        self.server.rounds.wait(self.account or self, self)
+        self.server.rounds.wait(self._turn, self)
         self._balance_reading()
 
     def take_turn(self) -> None:
@@ -364,7 +375,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self.inbox is None and not self._coming.gather(size_bytes):
             self.server.metrics.declined.inc()
-            raise _overloaded()
+            raise overloaded()
 
     # --- for the server and the handlers ---------------------------------------------------------------
 
@@ -515,7 +526,16 @@ class Connection(asyncio.BufferedProtocol):
     # --- inside ----------------------------------------------------------------------------------------
 
     def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
-        """Count a request in before memory is taken for its attachment, or answer it and decline."""
+        """Count a request in before memory is taken for its attachment, or answer it and decline.
+
+        In the turn it counts either way, without the attachment that is declined: that counts while it is read past.
+        """
+        is_admitted = self._let_in(envelope, attachment_bytes)
+        weight = REQUEST_BYTES + ENVELOPE_WEIGHT * self._receiver.envelope_bytes
+        self._took(weight + attachment_bytes if is_admitted else weight)
+        return is_admitted
+
+    def _let_in(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
         self._coming.gathered()
         size_bytes = attachment_bytes
         if self._receiver.envelope_bytes > SMALL_ENVELOPE_BYTES:
@@ -531,7 +551,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.meter.came(self, size_bytes)
         if full or not self._coming.has_room_for(size_bytes):
             self.server.metrics.declined.inc()
-            self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=_overloaded().to_message()))
+            self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=overloaded().to_message()))
             return False
         self._requests += 1
         self._in_flight_bytes += size_bytes
@@ -578,11 +598,3 @@ class Connection(asyncio.BufferedProtocol):
 
     def _hello_is_late(self) -> None:
         self.abort(ProtocolError(pb.HELLO_REQUIRED, "no HELLO came in time; open a new connection and greet first"))
-
-
-def _overloaded() -> ProtocolError:
-    return ProtocolError(
-        pb.OVERLOADED,
-        "the node works on all the requests that it may; send again",
-        retry_after_ms=OVERLOADED_RETRY_MS,
-    )

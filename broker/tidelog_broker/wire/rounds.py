@@ -3,9 +3,9 @@
 What the kernel has received for a connection, uvloop takes in one go, up to 32 buffers, before it looks at the next
 socket; a buffer is as large as the batch that is coming. So somebody who sends faster than the node works would have
 tens of megabytes taken from each of its connections in each turn of the loop, while a publish of one record waits
-behind them: p99 of 40 to 250 ms instead of 4, where the bytes of the flood alone take the machine none of that. So a
-connection that has sent `TURN_BYTES` since its last turn waits for the next: in each turn of the loop, each caller has
-one of its connections read on. Whatever else has come, on connections that wait for nothing, is taken in between.
+behind them: p99 of 40 to 250 ms instead of 4, where the bytes of the flood alone take the machine none of that. So each
+caller has a `Turn`, over all its connections: when `TURN_BYTES` were taken in it, whatever else comes from the caller
+waits in line, and is taken in the next turn of the loop, which is as long. What others have sent is taken in between.
 
 A turn costs some 10 µs, and only those pay it that send that much.
 """
@@ -46,38 +46,49 @@ class TurnTaker(Protocol):
         """Be closed: its turn has failed, and nothing behind it can be trusted."""
 
 
-class Rounds:
-    """Of one node."""
+class Turn:
+    """Of one caller: what was taken of what it sent since its last turn was over, and who waits for the next."""
+
+    __slots__ = ("taken_bytes", "waiting")
 
     def __init__(self) -> None:
-        self._waiting: dict[object, deque[TurnTaker]] = {}
-        """By caller, the connection whose turn is next first."""
+        self.taken_bytes = 0
+        self.waiting: deque[TurnTaker] = deque()
+        """In order; somebody waits only while it is over."""
 
-    def wait(self, caller: object, sender: TurnTaker) -> None:
-        """Have a connection, that reads nothing meanwhile, take a turn when it is its caller's."""
-        senders = self._waiting.get(caller)
-        if senders is not None:
-            senders.append(sender)
-            return
-        if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._next)
-        self._waiting[caller] = deque((sender,))
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to be taken in this turn of the loop."""
+        return self.taken_bytes >= TURN_BYTES
+
+
+class Rounds:
+    """Of one node. A turn that is over is one here, so that the next one comes, whoever is gone by then."""
+
+    def __init__(self) -> None:
+        self._over: dict[Turn, None] = {}
+
+    def took(self, turn: Turn, size_bytes: int) -> None:
+        """Count what was taken, weighed."""
+        turn.taken_bytes += size_bytes
+        if turn.is_over and turn not in self._over:
+            if not self._over:
+                asyncio.get_running_loop().call_soon(self._next)
+            self._over[turn] = None
+
+    def wait(self, turn: Turn, sender: TurnTaker) -> None:
+        """Have a connection, that reads nothing meanwhile, go on in a later turn of its caller: this one is over."""
+        assert turn.is_over, "only what is over is followed by another"
+        turn.waiting.append(sender)
 
     def _next(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        turns = list[TurnTaker]()
-        for caller, senders in waiting.items():
-            while senders:
-                sender = senders.popleft()
+        over, self._over = self._over, {}
+        for turn in over:
+            turn.taken_bytes = 0
+            while turn.waiting and not turn.is_over:
+                sender = turn.waiting.popleft()
                 if sender.is_open:
-                    turns.append(sender)
-                    break
-            if senders:
-                self._waiting[caller] = senders
-        if self._waiting:
-            asyncio.get_running_loop().call_soon(self._next)
-        for sender in turns:
-            _have_turn(sender)
+                    _have_turn(sender)
 
 
 def _have_turn(sender: TurnTaker) -> None:

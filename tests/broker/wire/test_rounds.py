@@ -10,42 +10,83 @@ from tests.broker.stand import Stand
 
 from tidelog_broker.node.node import Node
 from tidelog_broker.wire.connection import Connection
-from tidelog_broker.wire.rounds import ENVELOPE_WEIGHT, REQUEST_BYTES, TURN_BYTES, Rounds
+from tidelog_broker.wire.rounds import ENVELOPE_WEIGHT, REQUEST_BYTES, TURN_BYTES, Rounds, Turn
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import encode_frame
 
 
 class FakeSender:
-    """A connection that has always more to send."""
+    """A connection of which so much is taken when its turn has come, which is written down."""
 
-    def __init__(self, name: str, turns: list[str], *, is_open: bool = True) -> None:
+    def __init__(self, name: str, of: Of, *, size_bytes: int = TURN_BYTES, is_open: bool = True) -> None:
         self.name = name
-        self.turns = turns
+        self.of = of
+        self.size_bytes = size_bytes
         self.is_open = is_open
 
     def take_turn(self) -> None:
-        self.turns.append(self.name)
+        self.of.turns.append(self.name)
+        self.of.rounds.took(self.of.turn(self.name), self.size_bytes)
 
     def cut_off(self) -> None:
-        self.turns.append(f"{self.name} is cut off")
+        self.of.turns.append(f"{self.name} is cut off")
 
 
-async def test_each_caller_has_one_of_its_connections_read_in_a_turn() -> None:
-    rounds, turns = Rounds(), list[str]()
-    for name in ("a1", "a2", "a3", "b1"):
-        rounds.wait(name[0], FakeSender(name, turns))
-    assert turns == []
-    for had in (["a1", "b1"], ["a1", "b1", "a2"], ["a1", "b1", "a2", "a3"]):
+class Of:
+    """A node with callers, each named by the first letter of its connections, whose turns are over."""
+
+    def __init__(self) -> None:
+        self.rounds = Rounds()
+        self.turns: list[str] = []
+        self._callers: dict[str, Turn] = {}
+
+    def turn(self, name: str) -> Turn:
+        turn = self._callers.get(name[0])
+        if turn is None:
+            turn = self._callers[name[0]] = Turn()
+            self.rounds.took(turn, TURN_BYTES)
+        return turn
+
+    def wait(self, *senders: FakeSender) -> None:
+        for sender in senders:
+            self.rounds.wait(self.turn(sender.name), sender)
+
+    async def next_turns(self) -> list[str]:
+        """Return who had a turn in the next turn of the loop."""
+        self.turns.clear()
         await asyncio.sleep(0)
-        assert turns == had
+        return list(self.turns)
+
+
+async def test_in_a_turn_of_the_loop_each_caller_has_one() -> None:
+    of = Of()
+    of.wait(*(FakeSender(name, of) for name in ("a1", "a2", "a3", "b1")))
+    assert of.turns == []
+    assert [await of.next_turns() for _ in range(4)] == [["a1", "b1"], ["a2"], ["a3"], []]
+
+
+async def test_those_of_whom_little_is_taken_share_a_turn() -> None:
+    of = Of()
+    of.wait(*(FakeSender(name, of, size_bytes=TURN_BYTES // 2) for name in ("a1", "a2", "a3", "a4", "a5")))
+    assert [await of.next_turns() for _ in range(4)] == [["a1", "a2"], ["a3", "a4"], ["a5"], []]
+    assert not of.turn("a").is_over, "half a turn was taken"
+
+
+async def test_a_turn_is_over_when_it_is_full_and_the_next_one_comes() -> None:
+    of, turn = Of(), Turn()
+    of.rounds.took(turn, TURN_BYTES - 1)
+    await of.next_turns()
+    assert turn.taken_bytes == TURN_BYTES - 1
+    of.rounds.took(turn, 1)
+    assert turn.taken_bytes == TURN_BYTES
+    await of.next_turns()
+    assert turn.taken_bytes == 0
 
 
 async def test_a_connection_that_is_gone_takes_no_turn_from_others() -> None:
-    rounds, turns = Rounds(), list[str]()
-    for name, is_open in (("a1", False), ("a2", False), ("a3", True), ("b1", False)):
-        rounds.wait(name[0], FakeSender(name, turns, is_open=is_open))
-    await asyncio.sleep(0)
-    assert turns == ["a3"]
+    of = Of()
+    of.wait(*(FakeSender(name, of, is_open=name == "a3") for name in ("a1", "a2", "a3", "b1")))
+    assert await of.next_turns() == ["a3"]
 
 
 class Broken(FakeSender):
@@ -57,36 +98,30 @@ class Broken(FakeSender):
 
 
 async def test_whose_turn_fails_is_closed_and_all_others_take_theirs() -> None:
-    rounds, turns = Rounds(), list[str]()
-    for sender in (Broken("a1", turns), FakeSender("a2", turns), FakeSender("b1", turns)):
-        rounds.wait(sender.name[0], sender)
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert sorted(turns) == ["a1", "a1 is cut off", "a2", "b1"]
+    of = Of()
+    of.wait(Broken("a1", of), FakeSender("a2", of), FakeSender("b1", of))
+    assert [await of.next_turns() for _ in range(2)] == [["a1", "a1 is cut off", "b1"], ["a2"]]
 
 
 class Ceaseless(FakeSender):
     """One that waits for the next turn in each."""
 
-    rounds = Rounds()
-
     def take_turn(self) -> None:
         super().take_turn()
-        if len(self.turns) < 6:
-            self.rounds.wait("a", self)
+        self.of.wait(self)
 
 
 async def test_who_sends_on_waits_behind_the_same_callers_others() -> None:
-    turns = list[str]()
-    for name in ("a1", "a2"):
-        Ceaseless.rounds.wait("a", Ceaseless(name, turns))
-    for _ in range(8):
-        await asyncio.sleep(0)
-    assert turns == ["a1", "a2"] * 3 + ["a1"]
+    of = Of()
+    of.wait(Ceaseless("a1", of), Ceaseless("a2", of))
+    assert [await of.next_turns() for _ in range(5)] == [["a1"], ["a2"], ["a1"], ["a2"], ["a1"]]
 
 
 NUMBERS = range(3, 3 + 3 * TURN_BYTES // REQUEST_BYTES // 2)
 """So many requests are received at once, and do not fit into one turn."""
+
+
+SOME_BYTES = 32 * 1024
 
 
 def taken(node: Node, kind: str) -> float:
@@ -100,7 +135,7 @@ def publishes(node: Node) -> float:
 def receive(connection: Connection, received: bytes) -> None:
     """Let a connection receive bytes at once, as much as it takes in one go."""
     buffer = connection.get_buffer(-1)
-    assert len(buffer) > len(received)
+    assert len(buffer) >= len(received)
     buffer[: len(received)] = received
     connection.buffer_updated(len(received))
 
@@ -174,6 +209,43 @@ async def test_what_is_declined_counts_in_a_turn_too(node: Node, peer: Peer) -> 
     assert counted(declined) == len(NUMBERS)
     budget.give_back(budget.bytes_max)
     assert not (await peer.publish(topic.topic_id, batch(b"y")))[0].HasField("error")
+
+
+async def test_connections_of_one_caller_share_its_turn(stand: Stand, peer: Peer) -> None:
+    """What is received on all of them before the loop's next turn; here, too, everything is answered in the end."""
+    topic = await peer.create(flush=pb.NEVER)
+    peers = [peer, *[await stand.peer() for _ in range(4)]]
+    for one in peers:
+        while one.expect() < NUMBERS[-1]:
+            pass
+    for connection in stand.node.server.connections:
+        receive(connection, many_publishes(topic.topic_id))
+    assert 0 < publishes(stand.node) <= TURN_BYTES // REQUEST_BYTES
+    for one in peers:
+        for number in NUMBERS:
+            assert not (await one.published(number))[0].HasField("error")
+    assert publishes(stand.node) == len(peers) * len(NUMBERS)
+
+
+async def test_what_is_read_past_counts_too(node: Node, peer: Peer) -> None:
+    """The attachment of a request that was declined, as it comes."""
+    topic = await peer.create()
+    budget = node.server.budget
+    (connection,) = node.server.connections
+    budget.take(budget.bytes_max)
+    number = peer.expect()
+    entry = pb.PublishEntry(topic_id=topic.topic_id, length=TURN_BYTES)
+    receive(
+        connection,
+        encode_frame(pb.Envelope(correlation_id=number, publish=pb.Publish(entries=[entry])), TURN_BYTES),
+    )
+    assert connection.account is not None
+    turn = connection.account.turn
+    before = turn.taken_bytes
+    receive(connection, bytes(SOME_BYTES))
+    assert turn.taken_bytes == before + SOME_BYTES < TURN_BYTES
+    assert (await peer.reply(number)).envelope.error.code == pb.OVERLOADED
+    budget.give_back(budget.bytes_max)
 
 
 async def test_large_batches_take_turns_and_all_are_stored(stand: Stand, peer: Peer) -> None:
