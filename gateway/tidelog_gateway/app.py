@@ -187,7 +187,7 @@ def _install_errors(app: FastAPI) -> None:
             return invalid([{"pointer": "", "detail": "the body is not JSON"}]).response(_request_id(request))
         code = TITLES.get(error.status_code, "error").lower().replace(" ", "_")
         names = {404: "not_found", 405: "method_not_allowed"}
-        detail = {404: f"nothing is at {request.url.path}", 405: f"{request.method} is not possible here"}
+        detail = {404: f"nothing is at {request.scope['path']}", 405: f"{request.method} is not possible here"}
         problem = Problem(
             error.status_code,
             names.get(error.status_code, code),
