@@ -123,6 +123,11 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
             kept = Kept(settings.producers_max)
             producers = Producers(client, kept=kept, delivery_timeout_s=settings.request_timeout_s)
             gateway = app.state.gateway = Gateway(settings, client, producers, metrics, budget, outgoing)
+
+            async def may_impersonate() -> bool:
+                return (await client.security.test("impersonate", "cluster")).allowed
+
+            gateway.may_impersonate = may_impersonate
             callers = app.state.callers = callers_of(gateway, kept)
             following = asyncio.create_task(callers.follow(), name="following callers")
             try:
