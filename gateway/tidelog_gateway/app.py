@@ -123,6 +123,11 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
             kept = Kept(settings.producers_max)
             producers = Producers(client, kept=kept, delivery_timeout_s=settings.request_timeout_s)
             gateway = app.state.gateway = Gateway(settings, client, producers, metrics, budget, outgoing)
+
+            async def may_impersonate() -> bool:
+                return (await client.security.test("impersonate", "cluster")).allowed
+
+            gateway.may_impersonate = may_impersonate
             callers = app.state.callers = callers_of(gateway, kept)
             following = asyncio.create_task(callers.follow(), name="following callers")
             try:
@@ -187,7 +192,7 @@ def _install_errors(app: FastAPI) -> None:
             return invalid([{"pointer": "", "detail": "the body is not JSON"}]).response(_request_id(request))
         code = TITLES.get(error.status_code, "error").lower().replace(" ", "_")
         names = {404: "not_found", 405: "method_not_allowed"}
-        detail = {404: f"nothing is at {request.url.path}", 405: f"{request.method} is not possible here"}
+        detail = {404: f"nothing is at {request.scope['path']}", 405: f"{request.method} is not possible here"}
         problem = Problem(
             error.status_code,
             names.get(error.status_code, code),

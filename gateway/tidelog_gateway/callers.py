@@ -345,8 +345,24 @@ def gateway_refused(error: TidelogError) -> Problem:
     return Problem(503, "gateway_refused", detail)
 
 
+async def _may_impersonate(gateway: Gateway) -> bool:
+    """Whether nodes let the gateway ask for callers, as far as that is heard: a refusal looks the same else."""
+    if gateway.may_impersonate is None:
+        return True
+    try:
+        async with asyncio.timeout(REVISION_TIMEOUT_S):
+            return await gateway.may_impersonate()
+    except (TidelogError, TimeoutError):
+        return True
+
+
 async def told(gateway: Gateway, error: TidelogError) -> Problem:
-    """Return what a caller is told of an error; that he is nobody only if a node says so of him, not of the gateway."""
+    """Return what a caller is told of an error; that he is nobody, or may not, only if a node says so of him.
+
+    What a node says so of the gateway is 503.
+    """
+    if error.code == pb.FORBIDDEN and gateway.caller is not None and not await _may_impersonate(gateway):
+        return gateway_refused(error)
     if error.code not in {pb.UNAUTHENTICATED, pb.CREDENTIALS_EXPIRED}:
         return from_error(error)
     caller = gateway.caller

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
@@ -33,6 +33,7 @@ class Gateway:
 
     Attributes:
         caller: who he is; None where the gateway asks nobody, and for what operators look at: `client` is its own then.
+        may_impersonate: asks a node whether the gateway itself may ask for callers; None where it asks for none.
         open_websockets: accepted and not closed yet; `unknown_websockets` have yet to say who they are.
         stopping: set when the process begins to stop; whoever waits for records stops waiting.
         stop_until: when that is to be over, of the clock `time.monotonic`.
@@ -45,6 +46,7 @@ class Gateway:
     budget: Budget
     outgoing: Outgoing
     caller: KnownCaller | None = None
+    may_impersonate: Callable[[], Awaitable[bool]] | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     stop_until: float = 0.0
     open_websockets: int = 0

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tidelog_gateway.answers import answer_of
+from tidelog_gateway.any_text import ANY_TEXT
 from tidelog_gateway.context import GatewayDep, TopicPath, json_response
 from tidelog_gateway.fetch import RecordView
 from tidelog_gateway.problems import Problem
@@ -31,7 +32,7 @@ class NewestView(BaseModel):
 
 
 @router.get(
-    "/topics/{topic}/keys/{key:path}",
+    f"/topics/{{topic}}/keys/{{key:{ANY_TEXT}}}",
     response_model=NewestView,
     response_model_exclude_none=True,
     summary="Newest record of a key",

@@ -22,6 +22,7 @@ from starlette.responses import Response
 from tidelog.errors import ClosedError, OffsetOutOfRangeError, TidelogError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError, code_name
+from tidelog_proto.printable import printable
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:tidelog:problem:"
@@ -94,10 +95,10 @@ class Problem(Exception):  # noqa: N818  "problem" is RFC 9457's own word
         extra: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(detail)
+        self.detail = printable(detail)  # it may name what a stranger has sent
+        super().__init__(self.detail)
         self.status = status
         self.code = code
-        self.detail = detail
         self.retryable = retryable
         self.retry_after_s = retry_after_s
         if status in {429, 503} and retry_after_s is None:
@@ -167,7 +168,7 @@ def _code_of(error: TidelogError | ProtocolError) -> str:
 
 def invalid(errors: Sequence[Mapping[str, str]], detail: str | None = None) -> Problem:
     """Return the 422 for a request whose parts are wrong; each error says where (`pointer` or `parameter`)."""
-    shown = [dict(error) for error in errors[:ERRORS_SHOWN_MAX]]
+    shown = [{name: printable(text) for name, text in error.items()} for error in errors[:ERRORS_SHOWN_MAX]]
     first = shown[0] if shown else {}
     where = first.get("pointer") or first.get("parameter") or ""
     text = detail or f"{where}: {first.get('detail', 'not valid')}".removeprefix(": ")

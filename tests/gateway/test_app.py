@@ -42,6 +42,22 @@ async def test_nowhere_and_wrong_methods(api: httpx.AsyncClient) -> None:
         assert response.headers["allow"] == allow, path
 
 
+async def test_what_a_stranger_has_sent_does_not_turn_a_message_about(api: httpx.AsyncClient) -> None:
+    answers = [
+        await api.get("/v1/nothing/%E2%80%AEa%0Ab%1B"),
+        await api.post("/v1/topics", headers={b"Origin": b"https://e\x9b31m\x85vil"}, json={}),
+        await api.put("/v1/groups/g/offsets", json={"\u202eevil\x1b\n": 1}),
+        await api.post("/v1/topics/t/records", json={"records": [{"value": "v", "\u202e": 1}]}),
+        await api.get("/v1/topics/%E2%80%AEa"),
+    ]
+    assert [answer.status_code for answer in answers] == [404, 403, 422, 422, 422]
+    for answer in answers:
+        assert answer.json()["detail"].isprintable(), answer.text
+        assert answer.text.isprintable(), answer.text
+    assert answers[0].json()["detail"] == r"nothing is at /v1/nothing/\u202ea\nb\x1b"
+    assert answers[2].json()["errors"][-1]["pointer"] == r"/\u202eevil\x1b\n"
+
+
 @pytest.mark.parametrize(
     ("error", "status", "code"),
     [

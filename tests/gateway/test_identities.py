@@ -176,9 +176,19 @@ async def test_a_gateway_without_the_right_serves_nobody_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with secured(tmp_path) as gate:
-        ann = await gate.key_of("ann", *OWN)
+        ann, known = await gate.key_of("ann", *OWN), await gate.key_of("known", *OWN)
+        assert await topics_of(gate, known) == []
+        answer = await gate.http.get("/v1/topics/t", headers=bearer(known))
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), "he may not, and the gateway may"
         (rule,) = [each for each in await gate.admin.security.rules() if "impersonate" in each.operations]
         await gate.admin.security.revoke(rule.rule_id)
+        for request in (
+            gate.http.get("/v1/topics", headers=bearer(known)),
+            gate.http.post("/v1/topics/ann-1/records", json=RECORDS, headers=bearer(known)),
+        ):
+            answer = await request
+            assert (answer.status_code, answer.json()["code"]) == (503, "gateway_refused"), "nor is it his fault"
+            assert "Retry-After" in answer.headers
         answer = await gate.http.get("/v1/topics", headers=bearer(ann))
         assert (answer.status_code, answer.json()["code"]) == (503, "gateway_refused")
         assert "needs `impersonate` on the cluster" in caplog.text

@@ -68,7 +68,7 @@ async def test_the_newest_record_of_a_key(api: httpx.AsyncClient) -> None:
 
 
 async def test_keys_with_any_character(api: httpx.AsyncClient, log: FakeLog) -> None:
-    for key in ("a/b", "ä ?#", ""):
+    for key in ("a/b", "ä ?#", "", "a\nb", "a\n", "\n", "\r\n/\u2028\x85\0"):
         headers = [[("h", b"\xff"), ("i", b"text")]]
         await log.append("t", 0, columns_of([key.encode()], keys=[key.encode()], headers=headers))
         response = await api.get(httpx.URL("/v1/topics/t/keys/" + "".join(f"%{byte:02X}" for byte in key.encode())))

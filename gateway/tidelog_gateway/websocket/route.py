@@ -11,6 +11,7 @@ from typing import Final
 from fastapi import APIRouter
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from tidelog_gateway.any_text import ANY_TEXT
 from tidelog_gateway.context import Gateway, gateway_of
 from tidelog_gateway.origins import refuse_foreign
 from tidelog_gateway.problems import Problem
@@ -84,7 +85,7 @@ async def _too_many(socket: WebSocket, gateway: Gateway, why: str) -> None:
     await socket.close(CLOSE_TOO_MANY, why)
 
 
-@router.websocket("/{path:path}")
+@router.websocket(f"/{{path:{ANY_TEXT}}}")
 async def nowhere(socket: WebSocket, path: str) -> None:
     """Refuse WebSockets elsewhere with a problem document."""
     with contextlib.suppress(WebSocketDisconnect):
