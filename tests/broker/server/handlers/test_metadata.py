@@ -70,7 +70,7 @@ async def test_a_client_that_reads_no_answers_is_made_no_more_of_them(
     """Thousands of questions on one connection: what is made ahead of the client is bounded."""
     node = await stand.start()
     peer = await stand.peer()
-    topic = await peer.create("t", partitions=400)
+    topic = await peer.create("t", partitions=1200)
     made = 0
     nodes = node.broker.cluster.nodes
 
