@@ -77,7 +77,7 @@ ROWS = {
     ("GET", "/v1/groups/{group}/offsets"): Row("/v1/groups/g/offsets", _on("group", "g", "describe")),
     ("GET", "/v1/groups/{group}"): Row("/v1/groups/g", _on("group", "g", "describe")),
     ("GET", "/v1/groups/{group}/lag"): Row(
-        "/v1/groups/g/lag", (*_on("group", "g", "describe"), *_on("topic", "t", "describe"))
+        "/v1/groups/g/lag?topic=t", (*_on("group", "g", "describe"), *_on("topic", "t", "describe"))
     ),
     ("POST", "/v1/groups/{group}/offsets:reset"): Row(
         "/v1/groups/g/offsets:reset", (*_on("group", "g", "group"), *_on("topic", "t", "describe")), RESET
