@@ -3,12 +3,17 @@
 A row is known by what it says: content, and the partition and the time if the query names them. Two that say the same
 are two rows, and are counted. Order does not matter, since Spark promises none behind a shuffle.
 
+A query may name the partition of some rows and leave that of others to their keys. What is stored does not tell which
+it was. So a row that names none stands for a stored one of its content anywhere, and it stays open for which: of a
+content no more rows count as stored than are, and of those that name a partition no more than are there.
+
 Rejected: comparing in the order in which rows come, which is enough for a query without a shuffle alone.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +25,7 @@ from tidelog_proto.content_hash import CONTENT_KEY_BYTES, ContentHasher
 
 _NUMBERS: Final = 4
 """Of a row's mark: two of its content, its partition and its time."""
+_PARTITION: Final = 2
 _MARK: Final = pa.binary(8 * _NUMBERS)
 
 
@@ -34,50 +40,104 @@ class StoredRows:
         self._hasher = ContentHasher(secrets.token_bytes(CONTENT_KEY_BYTES))
         self._with_time = with_time
         self._added: list[pa.Array[Any]] = []
-        self._known: pa.Array[Any] | None = None
-        self._left: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-        """Of each known mark, how many stored rows have not come yet."""
+        self._added_anywhere: list[pa.Array[Any]] = []
+        self._here: _Counted | None = None
+        """Stored rows by what they say and where they are."""
+        self._anywhere: _Counted | None = None
+        """The same by what they say alone."""
+        self._anywhere_of: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        """Of each mark of the former its place among the latter."""
 
     @property
     def left(self) -> int:
         """How many stored rows have not come yet."""
         self._close()
-        return int(self._left.sum())
+        assert self._anywhere is not None
+        return int(self._anywhere.left.sum())
 
-    def add(self, columns: pa.RecordBatch, partition: int | None) -> None:
-        """Take canonical columns that are stored; the partition only where the query names it."""
-        assert self._known is None, "all that is stored is added first"
-        self._added.append(self._marks(columns, partition))
+    def add(self, columns: pa.RecordBatch, partition: int) -> None:
+        """Take canonical columns that are stored in a partition."""
+        assert self._here is None, "all that is stored is added first"
+        marks = self._marks(columns)
+        self._added_anywhere.append(_array_of(marks))
+        self._added.append(_array_of(_placed(marks, partition)))
 
     def without_stored(self, columns: pa.RecordBatch, partition: int | None) -> pa.RecordBatch:
-        """Return of canonical columns the rows that are not stored; each stored one stands for one that comes."""
+        """Return of canonical columns the rows that are not stored; each stored one stands for one that comes.
+
+        Args:
+            columns: the rows.
+            partition: the one that they name; None: they name none.
+        """
         self._close()
-        assert self._known is not None
-        found = pc.index_in(self._marks(columns, partition), value_set=self._known).fill_null(-1).to_numpy()
-        order = np.argsort(found, kind="stable")
-        sorted_ = found[order]
-        # The rank of each row among those of its mark, in the order in which they come.
-        ranks = np.empty(len(found), np.int64)
-        ranks[order] = np.arange(len(found)) - np.searchsorted(sorted_, sorted_, side="left")
-        is_stored = (found >= 0) & (ranks < self._left[found])
-        np.subtract.at(self._left, found[is_stored], 1)
+        assert self._here is not None
+        assert self._anywhere is not None
+        marks = self._marks(columns)
+        if partition is None:
+            is_stored = self._anywhere.take(self._anywhere.find(_array_of(marks)))
+        else:
+            found = self._here.find(_array_of(_placed(marks, partition)))
+            is_here = self._here.among(found)
+            is_stored = self._anywhere.take(np.where(is_here, self._anywhere_of[found], -1))
+            np.subtract.at(self._here.left, found[is_stored], 1)
         return columns.filter(pa.array(~is_stored)) if is_stored.any() else columns
 
     def _close(self) -> None:
-        if self._known is not None:
+        if self._here is not None:
             return
-        added: Any = pa.chunked_array([*self._added, pa.array([], _MARK)])
-        counted = added.value_counts()
-        self._known = counted.field("values")
-        # One more, of none: what is not found is looked up there.
-        self._left = np.append(counted.field("counts").to_numpy(), 0)
+        self._here, self._anywhere = _Counted(self._added), _Counted(self._added_anywhere)
+        here = self._here.known
+        numbers = np.frombuffer(memoryview(here.buffers()[1] or b""), np.uint64)
+        marks = numbers[_NUMBERS * here.offset :][: _NUMBERS * len(here)].reshape(-1, _NUMBERS).copy()
+        marks[:, _PARTITION] = 0
+        self._anywhere_of = np.append(self._anywhere.find(_array_of(marks)), -1)
         self._added.clear()
+        self._added_anywhere.clear()
 
-    def _marks(self, columns: pa.RecordBatch, partition: int | None) -> pa.Array[Any]:
+    def _marks(self, columns: pa.RecordBatch) -> npt.NDArray[np.uint64]:
         marks = np.zeros((columns.num_rows, _NUMBERS), np.uint64)
         marks[:, :2] = self._hasher.hashes_of(columns)
-        if partition is not None:
-            marks[:, 2] = partition + 1
         if self._with_time and "timestamp" in columns.schema.names:
             marks[:, 3] = columns.column("timestamp").cast(pa.int64()).to_numpy()
-        return pa.FixedSizeBinaryArray.from_buffers(_MARK, len(marks), [None, pa.py_buffer(marks.tobytes())])
+        return marks
+
+
+class _Counted:
+    """Different marks, and how many stored rows of each have not come yet."""
+
+    def __init__(self, added: Sequence[pa.Array[Any]]) -> None:
+        marks: Any = pa.chunked_array([*added, pa.array([], _MARK)])
+        counted = marks.value_counts()
+        self.known: pa.Array[Any] = counted.field("values")
+        # One more, of none: what is not found is looked up there.
+        self.left: npt.NDArray[np.int64] = np.append(counted.field("counts").to_numpy(), 0)
+
+    def find(self, marks: pa.Array[Any]) -> npt.NDArray[np.int64]:
+        """Return the place of each mark, -1 for one that is not known."""
+        found = pc.index_in(marks, value_set=self.known).fill_null(-1)
+        return np.asarray(found.to_numpy(), np.int64)
+
+    def among(self, found: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which of some rows stand for stored ones: of each mark as many as are left, in the order they come."""
+        order = np.argsort(found, kind="stable")
+        sorted_ = found[order]
+        ranks = np.empty(len(found), np.int64)
+        ranks[order] = np.arange(len(found)) - np.searchsorted(sorted_, sorted_, side="left")
+        is_known: npt.NDArray[np.bool_] = (found >= 0) & (ranks < self.left[found])
+        return is_known
+
+    def take(self, found: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """As `among`; those have come then."""
+        is_known = self.among(found)
+        np.subtract.at(self.left, found[is_known], 1)
+        return is_known
+
+
+def _placed(marks: npt.NDArray[np.uint64], partition: int) -> npt.NDArray[np.uint64]:
+    placed = marks.copy()
+    placed[:, _PARTITION] = partition + 1
+    return placed
+
+
+def _array_of(marks: npt.NDArray[np.uint64]) -> pa.Array[Any]:
+    return pa.FixedSizeBinaryArray.from_buffers(_MARK, len(marks), [None, pa.py_buffer(marks.tobytes())])

@@ -94,10 +94,9 @@ class TopicWriter:
         earlier = producer.earlier
         assert earlier is not None, "it has a name"
         if earlier.exist:
-            names_partition = first.partition is not None
             stored = StoredRows(with_time="timestamp" in first.columns.schema.names)
             async for partition, batch in earlier.batches():
-                stored.add(batch.columns(), partition if names_partition else None)
+                stored.add(batch.columns(), partition)
             writer._stored = stored
         return writer
 

@@ -25,11 +25,39 @@ def back(batch: pa.RecordBatch) -> list[Row]:
 def test_each_stored_row_stands_for_one_that_comes(stored: list[list[Row]], coming: list[list[Row]]) -> None:
     known = StoredRows(with_time=False)
     for rows in stored:
-        known.add(columns(rows), None)
+        known.add(columns(rows), 1)
     missing = [row for rows in coming for row in back(known.without_stored(columns(rows), None))]
     has, comes = (Counter(row for rows in batches for row in rows) for batches in (stored, coming))
     assert Counter(missing) == comes - has
     assert known.left == (has - comes).total()
+
+
+PLACED = st.tuples(ROW, st.none() | st.integers(0, 1), st.integers(0, 1), st.booleans())
+"""A row, the partition that it names, where it goes if it names none, and whether it was stored before."""
+
+
+@given(st.lists(PLACED, max_size=12).flatmap(lambda rows: st.tuples(st.just(rows), st.permutations(rows))))
+def test_rows_that_name_their_partition_and_others_are_each_stored_once(
+    both: tuple[list[tuple[Row, int | None, int, bool]], list[tuple[Row, int | None, int, bool]]],
+) -> None:
+    rows, again = both
+    known = StoredRows(with_time=False)
+    there: Counter[tuple[Row, int]] = Counter()
+    for row, named, chosen, is_stored in rows:
+        if is_stored:
+            partition = chosen if named is None else named
+            known.add(columns([row]), partition)
+            there[row, partition] += 1
+    for row, named, chosen, _ in again:
+        for missing in back(known.without_stored(columns([row]), named)):
+            there[missing, chosen if named is None else named] += 1
+    contents: Counter[Row] = Counter()
+    for (row, _), count in there.items():
+        contents[row] += count
+    assert contents == Counter(row for row, *_ in rows), "each once"
+    assert known.left == 0
+    for (row, partition), count in Counter((row, named) for row, named, *_ in rows if named is not None).items():
+        assert there[row, partition] >= count, "where it names a partition it is there"
 
 
 def test_partition_and_time_count_where_the_query_names_them() -> None:
@@ -40,11 +68,11 @@ def test_partition_and_time_count_where_the_query_names_them() -> None:
     assert known.without_stored(columns_of([b"v"], timestamps_us=[8]), 3).num_rows == 1
     assert known.without_stored(row, 3).num_rows == 0
     untimed = StoredRows(with_time=False)
-    untimed.add(row, None)
+    untimed.add(row, 0)
     assert untimed.without_stored(columns_of([b"v"]), None).num_rows == 0
 
 
 def test_how_columns_are_given_does_not_matter() -> None:
     known = StoredRows(with_time=False)
-    known.add(columns_of([b"v"], keys=[None], headers=[[]]), None)
+    known.add(columns_of([b"v"], keys=[None], headers=[[]]), 0)
     assert known.without_stored(canonical(pa.record_batch({"value": ["v"]})), None).num_rows == 0

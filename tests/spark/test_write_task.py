@@ -76,6 +76,16 @@ async def test_what_is_done_once_more_is_stored_once_in_any_order(task: Task) ->
     assert set((await task.stored()).values()) == {2}
 
 
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [1, 0, 2, 3], [3, 2, 1, 0]])
+async def test_rows_of_which_some_name_a_partition_are_stored_once(task: Task, order: list[int]) -> None:
+    placed = [(0, None), (1, 0), (2, 0), (3, None)]
+    some = rows(*[placed[at][0] for at in order])
+    batch = some.append_column("partition", pa.array([placed[at][1] for at in order], pa.int32()))
+    for before in (0, 4, 4):
+        assert await task.write(iter([batch])) == Wrote(4, before)
+    assert await task.stored() == once(0, 1, 2, 3)
+
+
 async def test_of_two_at_the_same_time_the_later_one_writes(task: Task) -> None:
     async def late() -> Wrote:
         return await task.write(iter([rows(1, 2, 3)]))
