@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -36,12 +36,16 @@ Lost = Callable[["OffsetRange", int, int], None]
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
-    """The records start <= offset < end of one partition."""
+    """The records start <= offset < end of one partition.
+
+    `topic_id` is that of the topic that they are in; empty: of whichever has the name as they are read.
+    """
 
     topic: str
     partition: int
     start: int
     end: int
+    topic_id: bytes = field(default=b"", compare=False)
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -50,7 +54,10 @@ class OffsetRange:
 def fetch_options(wanted: OffsetRange, schema: pa.Schema) -> FetchOptions:
     """Return how a range is fetched of which these columns are wanted."""
     columns = [name for name in WIRE_COLUMNS if name in schema.names]
-    return FetchOptions(max_bytes=FETCH_BYTES, min_bytes=1, wait_ms=WAIT_MS, columns=columns, end_offset=wanted.end)
+    options = FetchOptions(max_bytes=FETCH_BYTES, min_bytes=1, wait_ms=WAIT_MS, columns=columns, end_offset=wanted.end)
+    if wanted.topic_id:
+        options["topic_id"] = wanted.topic_id  # with each fetch: a topic may be made anew between two of them
+    return options
 
 
 def fetch_range(wanted: OffsetRange, fetch: Fetch, lost: Lost) -> Iterator[RecordBatch]:

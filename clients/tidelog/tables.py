@@ -100,9 +100,10 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
 def _ranges(
     client: Client, topic: str, since: Point, until: Point, partitions: Iterable[int] | None
 ) -> list[OffsetRange]:
-    numbers = [each.partition for each in client.topic(topic).partitions] if partitions is None else list(partitions)
+    there = client.topic(topic)
+    numbers = [each.partition for each in there.partitions] if partitions is None else list(partitions)
     starts, ends = (_offsets(client, topic, point, numbers) for point in (since, until))
-    ranges = [OffsetRange(topic, number, starts[number], ends[number]) for number in numbers]
+    ranges = [OffsetRange(topic, number, starts[number], ends[number], there.topic_id) for number in numbers]
     for each in ranges:
         if each.end < each.start and isinstance(since, Mapping) and isinstance(until, Mapping):
             raise InvalidRequestError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
@@ -15,11 +15,15 @@ Since = Literal["earliest", "latest"] | datetime
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A topic's records: by partition, the first offset and the one behind the last."""
+    """A topic's records: by partition, the first offset and the one behind the last.
+
+    `topic_id` is the topic's; empty: whichever has the name.
+    """
 
     topic: str
     starts: Mapping[int, int]
     ends: Mapping[int, int]
+    topic_id: bytes = field(default=b"", compare=False)
 
     @property
     def records(self) -> int:
@@ -32,7 +36,7 @@ class Extent:
             number: min(max(start, earlier.ends.get(number, start)), self.ends[number])
             for number, start in self.starts.items()
         }
-        return Extent(self.topic, begins, self.ends)
+        return replace(self, starts=begins)
 
 
 async def extents_of(client: Client, topics: Iterable[str], since: Since) -> dict[str, Extent]:
@@ -42,13 +46,15 @@ async def extents_of(client: Client, topics: Iterable[str], since: Since) -> dic
         TidelogError: one is gone, or the cluster cannot be asked.
     """
     names = list(topics)
+    there = await asyncio.gather(*(client.topic(name) for name in names))
     starts = await asyncio.gather(*(client.list_offsets(name, since) for name in names))
     partitions = [sorted(start) for start in starts]
     asked = zip(names, partitions, strict=True)
     ends = await asyncio.gather(*(client.list_offsets(name, "latest", numbers) for name, numbers in asked))
     found: dict[str, Extent] = {}
-    for name, start, end in zip(names, starts, ends, strict=True):
+    for topic, start, end in zip(there, starts, ends, strict=True):
         # A time behind the last record is found nowhere: then the beginning is the end.
         begins = {number: min(at.offset, end[number].offset) for number, at in start.items()}
-        found[name] = Extent(name, begins, {number: at.offset for number, at in end.items()})
+        upto = {number: at.offset for number, at in end.items()}
+        found[topic.name] = Extent(topic.name, begins, upto, topic.topic_id)
     return found

@@ -102,3 +102,17 @@ def test_records_that_are_deleted_meanwhile_are_an_error(node: testing.LocalNode
         client.delete_records(topic, 10, [0])
     with pytest.raises(OffsetOutOfRangeError, match="offsets 0 to 9 are gone"):
         reader.read_all()
+
+
+def test_records_of_a_topic_that_is_made_again_are_never_taken_for_those_of_the_old_one(
+    node: testing.LocalNode, topic: str
+) -> None:
+    reader = tidelog.read_arrow(topic, bootstrap=node.bootstrap, columns=["value"])
+    with Client(node.bootstrap) as client:
+        client.delete_topic(topic)
+        client.create_topic(topic, partitions=2)
+        with client.producer(topic) as producer:
+            for partition in range(2):
+                producer.send_many([b"another's"] * 1000, partition=partition)
+    with pytest.raises(UnknownTopicError, match="is another"):
+        reader.read_all()

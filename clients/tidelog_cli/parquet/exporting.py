@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -106,7 +106,7 @@ def files_of(
         return
     for one in ranges:
         for start in range(one.start, one.end, file_records):
-            part = OffsetRange(one.topic, one.partition, start, min(start + file_records, one.end))
+            part = replace(one, start=start, end=min(start + file_records, one.end))
             yield target / name_of(one.partition, start), [part]
 
 
@@ -175,7 +175,7 @@ def _wanted(bootstrap: str, topic: str, since: Since, directory: Path | None) ->
             lost.append(OffsetRange(topic, number, start, all_.starts[number]))
             start = all_.starts[number]
         if start < end:
-            ranges.append(OffsetRange(topic, number, start, end))
+            ranges.append(OffsetRange(topic, number, start, end, described.topic_id))
     return Wanted(source, ranges, lost)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -38,7 +38,7 @@ class Cluster:
         from tidelog.sync import Client as SyncClient  # noqa: PLC0415 - most commands do not need it
 
         ranges = [
-            OffsetRange(extent.topic, number, start, extent.ends[number])
+            OffsetRange(extent.topic, number, start, extent.ends[number], extent.topic_id)
             for number, start in sorted(extent.starts.items())
             if start < extent.ends[number]
         ]
@@ -71,8 +71,8 @@ def sampled(extent: Extent, sample: int) -> list[Extent]:
     first_ends = {number: min(extent.starts[number] + each, extent.ends[number]) for number in chosen}
     last_starts = {number: max(extent.ends[number] - each, first_ends[number]) for number in chosen}
     return [
-        Extent(extent.topic, {number: extent.starts[number] for number in chosen}, first_ends),
-        Extent(extent.topic, last_starts, {number: extent.ends[number] for number in chosen}),
+        replace(extent, starts={number: extent.starts[number] for number in chosen}, ends=first_ends),
+        replace(extent, starts=last_starts, ends={number: extent.ends[number] for number in chosen}),
     ]
 
 
