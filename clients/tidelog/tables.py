@@ -71,6 +71,8 @@ def read_arrow(
     """
     if bootstrap is not None and context is not None:
         raise InvalidRequestError("bootstrap and context both say where the cluster is: give one of them")
+    if batch_records < 1:
+        raise InvalidRequestError(f"batch_records is at least 1, not {batch_records}")
     from tidelog.sync import Client  # noqa: PLC0415 - who imports tidelog does not pay for it
 
     schema = schema_of(columns)
@@ -102,6 +104,8 @@ def _ranges(
 ) -> list[OffsetRange]:
     there = client.topic(topic)
     numbers = [each.partition for each in there.partitions] if partitions is None else list(partitions)
+    if len(set(numbers)) != len(numbers):
+        raise InvalidRequestError(f"partitions names one twice: {numbers}")
     starts, ends = (_offsets(client, topic, point, numbers) for point in (since, until))
     ranges = [OffsetRange(topic, number, starts[number], ends[number], there.topic_id) for number in numbers]
     for each in ranges:

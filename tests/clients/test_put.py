@@ -155,22 +155,18 @@ async def test_nothing_is_put_past_who_waits_for_room(node: FakeNode, client: Cl
     assert [(value or b"")[:1] for value in node.values("t")] == [b"a", b"b", b"c"]
 
 
-async def put_ready(producer: Producer, value: bytes) -> None:
+async def put_ready(producer: Producer, value: bytes, timeout_s: float | None = None) -> None:
     while True:
         try:
             producer.put(value, key=b"k")
             break
         except BufferFullError:
-            await producer.ready()
+            ready = producer.ready()
+            await (ready if timeout_s is None else asyncio.wait_for(ready, timeout_s))
 
 
 async def put_wait_for(producer: Producer, value: bytes) -> None:
-    while True:
-        try:
-            producer.put(value, key=b"k")
-            break
-        except BufferFullError:
-            await asyncio.wait_for(producer.ready(), 30)
+    await put_ready(producer, value, 30)
 
 
 async def put_once_ready(producer: Producer, value: bytes) -> None:

@@ -86,6 +86,8 @@ def test_what_is_wrong_is_said_at_once(node: testing.LocalNode, topic: str) -> N
         ({"since": {0: 3}}, r"no offset is given for partitions \[1\]"),
         ({"since": {0: 3, 1: 0}, "until": {0: 2, 1: 0}}, "ends at 2, before it begins at 3"),
         ({"context": "prod"}, "give one of them"),
+        ({"batch_records": 0}, "at least 1, not 0"),
+        ({"partitions": [0, 1, 0]}, r"names one twice: \[0, 1, 0\]"),
     ]
     for more, said in wrong:
         with pytest.raises(InvalidRequestError, match=said):

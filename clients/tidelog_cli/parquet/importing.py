@@ -88,7 +88,12 @@ def check_partitions(files: Sequence[Path], partitions: int, topic: str) -> None
                 continue
             for batch in file.iter_batches(1 << 16, columns=["partition"]):
                 numbers = _partitions(batch, path)
-                if len(numbers) and not 0 <= numbers.min() <= numbers.max() < partitions:
+                if len(numbers) and numbers.min() < 0:
+                    raise CommandFailed(
+                        f"{path} has records of partition {numbers.min()}, and partitions count from 0: let keys "
+                        "decide with --by-key"
+                    )
+                if len(numbers) and numbers.max() >= partitions:
                     raise CommandFailed(
                         f"{path} has records of partition {numbers.max()}, and {topic} has {partitions}: add some with "
                         "`tidelog topic alter`, or let keys decide with --by-key"

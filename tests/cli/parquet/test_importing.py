@@ -51,6 +51,8 @@ def test_what_is_wrong_is_said_before_anything_is_published(cli: Cli, topic: str
     assert ended.code == 1
     assert f"records of partition 7, and {topic} has 2" in ended.err
     assert "--by-key" in ended.err
+    below = written(tmp_path / "e.parquet", {"partition": [1, -1], "value": [b"x", b"y"]})
+    assert "records of partition -1, and partitions count from 0" in cli("import", topic, below).err
     (tmp_path / "c.parquet").write_text("no")
     assert "is no Parquet file" in cli("import", topic, good, tmp_path / "c.parquet").err
     odd = written(tmp_path / "d.parquet", {"partition": ["0"], "value": [b"x"]})
