@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from tidelog import consumer as asynchronous
 from tidelog.commits_soon import OnCommit
@@ -18,9 +18,6 @@ from tidelog.internal import internal
 from tidelog.loop_thread import LoopThread
 from tidelog.model import Committed, ConsumedBatch, Record, TopicPartition
 from tidelog.session_clock import session_time
-
-if TYPE_CHECKING:
-    from tidelog.sync import Client
 
 _SIGNALS_S: Final = 0.5
 """Python misses a signal that comes between its last look and the wait for a lock: a consumer looks again so often."""
@@ -75,8 +72,8 @@ def _of(record: Record) -> TopicPartition:
 class Consumer:
     """See `tidelog.Consumer`. Made by `tidelog.sync.Client.consumer`."""
 
-    def __init__(self, client: Client, thread: LoopThread, consumer: asynchronous.Consumer) -> None:
-        self._client = client  # keeps it from being closed while this consumer lives
+    def __init__(self, client: object, thread: LoopThread, consumer: asynchronous.Consumer) -> None:
+        self._client = client  # is held for one thing only: it is not closed while this consumer lives
         self._thread = thread
         self._consumer = consumer
         self._cursor = consumer.cursor
