@@ -96,7 +96,8 @@ def sql(
     begin = parse_start(since, "--since")
     if isinstance(begin, int):
         raise CommandFailed("--since is a time: an offset would be another record in each partition", EXIT_USAGE)
-    topics = Topics(bootstrap, begin, kinds_of(values or []), sample)
+    quote = '"' if engine is EngineChoice.DUCKDB else "`"
+    topics = Topics(bootstrap, begin, kinds_of(values or []), sample, quote)
     shown: Callable[[Answer], None] = partial(_show_table, limit=limit or TABLE_ROWS)
     more: Callable[[Answer], None] = partial(_show_table, limit=limit or TABLE_ROWS, is_more=True)
     if as_csv:

@@ -21,7 +21,7 @@ from tidelog_cli.sql.by_record import is_by_record
 from tidelog_cli.sql.columns import FieldKind, Shape, ValueKind, select_list
 from tidelog_cli.sql.dataset import TopicDataset
 from tidelog_cli.sql.parsed import branches_of
-from tidelog_cli.sql.tables import Provide
+from tidelog_cli.sql.tables import Provide, refuse_twins
 
 ROWS_AT_ONCE: Final = 1000
 _TYPES: Final = {
@@ -80,7 +80,9 @@ class DuckDbEngine:
         """
         self._disconnect()  # what is left of an earlier answer is let go
         self._connect()
-        for table in provide(*named_in(self._parsed(statement))):
+        tables = provide(*named_in(self._parsed(statement)))
+        refuse_twins(table.extent.topic for table in tables)
+        for table in tables:
             dataset = TopicDataset(table.read, on_read)
             self._datasets.append(dataset)
             self._connection.register(_raw(table.extent.topic), dataset)
@@ -162,14 +164,15 @@ class Named(NamedTuple):
 def named_in(parsed: object) -> Named:
     """Return what a statement names, from the tree that DuckDB has read it into. Files are for DuckDB to find."""
     tables: set[str] = set()
-    parts: set[str] = set()
+    parts: set[str] = set()  # in lower case: this is no topic's name, so however it is written it is meant
     for one in branches_of(parsed):
         if one.get("type") == "BASE_TABLE":
             tables.add(".".join(filter(None, (one.get("schema_name"), one["table_name"]))))
-        parts.update(each["key"] for each in one.get("cte_map", {}).get("map", []))
+        parts.update(each["key"].lower() for each in one.get("cte_map", {}).get("map", []))
     # No topic has such characters in its name.
     tables = {name for name in tables if not ({*name} & {*"/*?"} or Path(name).is_file())}
-    return Named(sorted(tables - parts), sorted(tables & parts))
+    shadowed = {name for name in tables if name.lower() in parts}
+    return Named(sorted(tables - shadowed), sorted(shadowed))
 
 
 def explained(message: str, statement: str) -> CommandFailed:

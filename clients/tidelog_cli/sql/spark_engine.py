@@ -10,7 +10,7 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +18,7 @@ from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import note
 from tidelog_cli.sql.answers import Answer
 from tidelog_cli.sql.columns import FieldKind, Shape, ValueKind, select_list
-from tidelog_cli.sql.tables import Provide, TopicTable
+from tidelog_cli.sql.tables import Provide, TopicTable, refuse_twins
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,6 +29,7 @@ TABLES_MAX: Final = 64
 _READS: Final = re.compile(
     r"(\s|\(|--[^\n]*\n|/\*.*?\*/)*(select|with|from|values|describe|explain)\b", re.IGNORECASE | re.DOTALL
 )
+_TEXT_OR_COMMENT: Final = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|--[^\n]*|/\*.*?\*/""", re.DOTALL)
 _MISSING: Final = "TABLE_OR_VIEW_NOT_FOUND"
 _PLACE: Final = re.compile(r"\(line (\d+), pos (\d+)\)")
 _TYPES: Final = {
@@ -99,17 +100,24 @@ class SparkEngine:
         # Each answer looks at its topics anew: views of an earlier one end earlier.
         for view in self._spark.catalog.listTables():
             self._spark.catalog.dropTempView(view.name)
+        made: list[str] = []
         for _ in range(TABLES_MAX + 1):
             try:
                 with _explained():
-                    return self._spark.sql(statement)
+                    frame = self._spark.sql(statement)
             except CommandFailed as failed:
                 error = failed.__cause__
                 if not isinstance(error, AnalysisException) or error.getCondition() != _MISSING:
                     raise
                 missing = (error.getMessageParameters() or {}).get("relationName", "")
+            else:
+                # A view that was made for one spelling serves others, too, which may be another topic.
+                twins = provide([], other_spellings(statement, made))
+                refuse_twins([*made, *(table.extent.topic for table in twins)])
+                return frame
             (table,) = provide([missing.strip("`").replace("``", "`")])
             self._make_view(table)
+            made.append(table.extent.topic)
         raise CommandFailed(f"a statement names {TABLES_MAX} topics at most")
 
     def _make_view(self, table: TopicTable) -> None:
@@ -128,6 +136,13 @@ class SparkEngine:
         with _explained():
             for row in frame.toLocalIterator():
                 yield tuple(_plain(value, kind.typeName()) for value, kind in zip(row, kinds, strict=True))
+
+
+def other_spellings(statement: str, topics: Iterable[str]) -> list[str]:
+    """Return what a statement says that differs from these topics only in upper and lower case, sorted."""
+    said = _TEXT_OR_COMMENT.sub(" ", statement)
+    found = {spelling for topic in topics for spelling in re.findall(rf"\b{re.escape(topic)}\b", said, re.IGNORECASE)}
+    return sorted(found.difference(topics))
 
 
 def view_of(frame: DataFrame, topic: str, shape: Shape) -> DataFrame:

@@ -101,17 +101,41 @@ class Provide(Protocol):
         ...
 
 
-def no_such_table(name: str, topics: Iterable[str]) -> CommandFailed:
-    """Return the error for a table that is no topic: what may have been meant, and which there are."""
+def refuse_twins(topics: Iterable[str]) -> None:
+    """Refuse topics that SQL takes for one table, since it does not tell upper from lower case.
+
+    Raises:
+        CommandFailed: two of them are.
+    """
+    by_name: dict[str, str] = {}
+    for topic in sorted(topics):
+        twin = by_name.setdefault(topic.lower(), topic)
+        if twin != topic:
+            raise CommandFailed(
+                f"topics {twin!r} and {topic!r} differ only in upper and lower case, which SQL does not tell apart: "
+                "a statement can name one of them"
+            )
+
+
+def no_such_table(name: str, topics: Iterable[str], quote: str = '"') -> CommandFailed:
+    """Return the error for a table that is no topic: what may have been meant, and which there are.
+
+    Args:
+        name: of the table.
+        topics: that there are.
+        quote: what stands around a name that needs it.
+    """
     known = sorted(topics)
     near = difflib.get_close_matches(name, known, n=1) or [one for one in known if one.lower() == name.lower()][:1]
-    hint = f" Did you mean {quoted_if_needed(near[0])}?" if near else ""
+    hint = f" Did you mean {quoted_if_needed(near[0], quote)}?" if near else ""
     if not known:
         return CommandFailed(f"there is no topic {name!r}: there are none yet")
-    listed = ", ".join(map(quoted_if_needed, known[:LISTED_MAX])) + (", …" if len(known) > LISTED_MAX else "")
+    listed = ", ".join(quoted_if_needed(one, quote) for one in known[:LISTED_MAX]) + (
+        ", …" if len(known) > LISTED_MAX else ""
+    )
     return CommandFailed(f"there is no topic {name!r}.{hint} Topics as tables: {listed}")
 
 
-def quoted_if_needed(name: str) -> str:
+def quoted_if_needed(name: str, quote: str) -> str:
     """Return a topic's name as SQL takes it: in quotes, if there is more in it than letters, digits and underscores."""
-    return name if name.isidentifier() and name.isascii() else f'"{name}"'
+    return name if name.isidentifier() and name.isascii() else f"{quote}{name}{quote}"

@@ -26,17 +26,21 @@ class Topics:
         since: where reading begins.
         kinds: what values are, by topic; None: of all others.
         sample: how many records are looked at.
+        quote: what the engine has around names.
 
     Attributes:
         used: which records of which topics the last answer was made of.
     """
 
-    def __init__(self, bootstrap: str, since: Since, kinds: Mapping[str | None, ValueKind], sample: int) -> None:
+    def __init__(
+        self, bootstrap: str, since: Since, kinds: Mapping[str | None, ValueKind], sample: int, quote: str = '"'
+    ) -> None:
         self.used: dict[str, Extent] = {}
         self._bootstrap = bootstrap
         self._since: Since = since
         self._kinds = kinds
         self._sample = sample
+        self._quote = quote
         self._shapes: dict[str, Shape] = {}
         self._ids: dict[str, bytes] = {}
         """Of the topics in `used`."""
@@ -54,7 +58,8 @@ class Topics:
             known = {topic.name: topic.topic_id for topic in await client.topics(internal=True)}
             for name in names:
                 if name not in known:
-                    raise no_such_table(name, (one for one in known if not one.startswith(INTERNAL_PREFIX)))
+                    seen = (one for one in known if not one.startswith(INTERNAL_PREFIX))
+                    raise no_such_table(name, seen, self._quote)
             there = [name for name in optional if name in known]
             ids = {name: known[name] for name in (*names, *there)}
             found = await extents_of(client, ids, self._since)

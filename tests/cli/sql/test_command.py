@@ -52,6 +52,17 @@ def test_fields_of_json_are_columns(cli: Cli, flights: str) -> None:
     assert rows(cli, f"SELECT value->>'$.at.gate' AS gate FROM {flights} WHERE delay = 12") == [{"gate": "3"}]
 
 
+def test_topics_that_differ_in_case_only_are_not_taken_for_each_other(cli: Cli) -> None:
+    for name, count in (("Twin", 1), ("twin", 2)):
+        assert cli("topic", "create", name).code == 0
+        assert cli("produce", name, stdin=b"x\n" * count).code == 0
+    for name, count in (("Twin", 1), ("twin", 2)):
+        assert rows(cli, f"SELECT count(*) AS n FROM {name}") == [{"n": count}]
+    ended = cli("sql", "SELECT * FROM Twin a, twin b")
+    assert ended.code != 0
+    assert "topics 'Twin' and 'twin' differ only in upper and lower case" in ended.err
+
+
 def test_a_topic_may_be_named_twice(cli: Cli, flights: str) -> None:
     joined = f'SELECT count(*) AS n FROM {flights} a JOIN {flights} b USING (carrier) WHERE a."offset" >= 0'
     assert rows(cli, joined) == [{"n": 5}]

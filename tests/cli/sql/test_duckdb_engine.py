@@ -88,6 +88,7 @@ def test_which_tables_a_statement_names(engine: DuckDbEngine, tmp_path: Path) ->
         [],
     )
     assert names_of(engine, "WITH a AS (SELECT * FROM a), b AS (FROM c) SELECT * FROM a, b") == (["c"], ["a", "b"])
+    assert names_of(engine, "WITH A AS (SELECT 1) SELECT * FROM a, b") == (["b"], ["a"])
     assert names_of(engine, "DESCRIBE a") == (["a"], [])
     assert names_of(engine, "SUMMARIZE a") == (["a"], [])
     (tmp_path / "more.csv").write_text("x\n1\n")

@@ -14,7 +14,7 @@ from tests.cli.conftest import Cli
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.sql.answers import plain
 from tidelog_cli.sql.duckdb_engine import DuckDbEngine
-from tidelog_cli.sql.spark_engine import SparkEngine
+from tidelog_cli.sql.spark_engine import SparkEngine, other_spellings
 from tidelog_cli.sql.topics import Topics
 
 SPARK_WARNS = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
@@ -46,6 +46,9 @@ def test_both_engines_answer_the_same(cli: Cli, topic: str, node: str) -> None:
         assert asked(spark, statement) == asked(duckdb, statement)
         refused("SELECT * FROM nothing", "there is no topic 'nothing'")
         refused("SELECT 1 FROM t GROUP x", "line 1, column 23")
+        assert cli("topic", "create", topic.upper()).code == 0
+        refused(f"SELECT a.* FROM {topic} a, {topic.upper()} b", "differ only in upper and lower case")
+        assert asked(spark, f"SELECT count(*) AS n FROM {topic.upper()}") == [["n"], [0]]
         refused("DROP TABLE x", "one statement that reads")
     finally:
         duckdb.close()
@@ -75,3 +78,10 @@ def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark_tidelog", None)
     with pytest.raises(CommandFailed, match="pip install 'tidelog\\[spark\\]'"):
         SparkEngine(64, {})
+
+
+def test_what_a_statement_says_that_differs_only_in_case() -> None:
+    statement = 'SELECT \'T\' FROM t, T, `a.B`, `A.b` -- tT\nWHERE x = "it\\"T" /* Tx\n T */ AND `A.b-c` = 1'
+    assert other_spellings(statement, ["t"]) == ["T"]
+    assert other_spellings(statement.replace(", T,", ","), ["t"]) == []
+    assert other_spellings(statement, ["a.B"]) == ["A.b"]

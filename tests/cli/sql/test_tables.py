@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import pytest
+
 from tidelog_cli.extents import Extent
-from tidelog_cli.sql.tables import no_such_table, sampled
+from tidelog_cli.failures import CommandFailed
+from tidelog_cli.sql.tables import no_such_table, refuse_twins, sampled
 
 
 def test_the_first_and_the_last_records_are_looked_at() -> None:
@@ -32,5 +35,13 @@ def test_what_is_no_topic() -> None:
     assert str(no_such_table("x", [])) == "there is no topic 'x': there are none yet"
     said = str(no_such_table("orders", ["orders.eu", "b"]))
     assert said == 'there is no topic \'orders\'. Did you mean "orders.eu"? Topics as tables: b, "orders.eu"'
+    said = str(no_such_table("orders", ["orders.eu", "b"], "`"))
+    assert said == "there is no topic 'orders'. Did you mean `orders.eu`? Topics as tables: b, `orders.eu`"
     assert "Did you mean Flights?" in str(no_such_table("FLIGHTS", ["Flights"]))
     assert str(no_such_table("zz", [f"t{number:02}" for number in range(30)])).endswith("t19, …")
+
+
+def test_topics_that_are_one_table_in_sql() -> None:
+    refuse_twins(["orders", "orders.eu", "orders"])
+    with pytest.raises(CommandFailed, match="topics 'Orders' and 'orders' differ only in upper and lower case"):
+        refuse_twins(["orders", "b", "Orders"])
