@@ -21,7 +21,7 @@ from tidelog.client_options import ClientOptions
 from tidelog.errors import InvalidRequestError, OffsetOutOfRangeError
 from tidelog.fetch_options import FetchOptions
 from tidelog.joined_batches import Joiner, wire_batch
-from tidelog.model import Fetched
+from tidelog.model import Fetched, Offset
 from tidelog.ranges import OffsetRange, fetch_options, fetch_range
 
 if TYPE_CHECKING:
@@ -58,14 +58,15 @@ def read_arrow(
         context: its name; None: that of TIDELOG_CONTEXT, or the current one.
         columns: some of topic, partition, offset, timestamp, key, value, headers, tag, in this order; None: all. Others
             stay at the node as far as it can leave them out, and are not decoded.
-        since: where to begin, that record included.
+        since: where to begin, that record included. A time that no record has yet is the end: no rows.
         until: where to end, that record excluded.
         partitions: which; None: all that there are.
         batch_records: rows of the largest batch.
         options: those of `Client`.
 
     Raises:
-        InvalidRequestError: no such column or partition, or a range that ends before it begins.
+        InvalidRequestError: no such column or partition, a range that ends before it begins, or an offset to begin at
+            behind the end.
         TidelogError: the cluster cannot be asked; also while batches are taken. Records that retention deletes before
             they are read are an `OffsetOutOfRangeError`.
     """
@@ -107,6 +108,8 @@ def _ranges(
     if len(set(numbers)) != len(numbers):
         raise InvalidRequestError(f"partitions names one twice: {numbers}")
     starts, ends = (_offsets(client, topic, point, numbers) for point in (since, until))
+    if isinstance(since, Mapping):
+        _check_starts(topic, starts, client.list_offsets(topic, "latest", numbers))
     ranges = [OffsetRange(topic, number, starts[number], ends[number], there.topic_id) for number in numbers]
     for each in ranges:
         if each.end < each.start and isinstance(since, Mapping) and isinstance(until, Mapping):
@@ -114,6 +117,14 @@ def _ranges(
                 f"partition {each.partition} ends at {each.end}, before it begins at {each.start}"
             )
     return [each for each in ranges if each.start < each.end]
+
+
+def _check_starts(topic: str, starts: Mapping[int, int], there: Mapping[int, Offset]) -> None:
+    for number, at in there.items():
+        if starts[number] > at.high_watermark:
+            raise InvalidRequestError(
+                f"{topic!r}/{number} ends at {at.high_watermark}, before offset {starts[number]}, where since begins"
+            )
 
 
 def _offsets(client: Client, topic: str, point: Point, partitions: Sequence[int]) -> Mapping[int, int]:

@@ -70,6 +70,8 @@ def test_a_part_of_it(node: testing.LocalNode, topic: str) -> None:
     assert read(node, topic, since={0: 998, 1: 500}) == [(0, 998), (0, 999)]
     assert read(node, topic, since={1: 3}, until={1: 5}, partitions=[1]) == [(1, 3), (1, 4)]
     assert read(node, topic, since="latest") == []
+    assert read(node, topic, since=datetime(2100, 1, 1, tzinfo=UTC)) == []
+    assert read(node, topic, since={0: 1000, 1: 500}) == [], "the next record's"
 
 
 def test_what_comes_later_is_not_read(node: testing.LocalNode, topic: str) -> None:
@@ -85,6 +87,8 @@ def test_what_is_wrong_is_said_at_once(node: testing.LocalNode, topic: str) -> N
         ({"columns": []}, "not none"),
         ({"since": {0: 3}}, r"no offset is given for partitions \[1\]"),
         ({"since": {0: 3, 1: 0}, "until": {0: 2, 1: 0}}, "ends at 2, before it begins at 3"),
+        ({"since": {0: 3, 1: 501}}, "/1 ends at 500, before offset 501, where since begins"),
+        ({"since": {0: 1001}, "until": BASE_US, "partitions": [0]}, "/0 ends at 1000"),
         ({"context": "prod"}, "give one of them"),
         ({"batch_records": 0}, "at least 1, not 0"),
         ({"partitions": [0, 1, 0]}, r"names one twice: \[0, 1, 0\]"),
