@@ -91,7 +91,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Args:
             start: where it begins; None: Spark does not tell.
-            limit: what Spark allows: rows, or all that there is.
+            limit: what Spark asks for: the default, or all that there is at once (`trigger(once=True)`).
 
         Raises:
             OptionError, DataLossError, TidelogError: the cluster cannot be asked, or does not fit the options.
@@ -108,18 +108,20 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._has_begun = True
         standing = self._target or self._standing()
         end = advance(begin, standing, self._losses(), most=getattr(limit, "max_rows", None))
-        if self._is_too_little(begin, end):
+        if not _is_everything(limit) and self._is_too_little(begin, end):
             return begin.to_json()
         if end != begin:
             self._last_batch_at = self._clock()
         return end.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return what the options say of the size of a micro-batch."""
-        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows  # noqa: PLC0415 - Spark 4.2
+        """Return what the options say of the size of a micro-batch; of a most and a least Spark takes one only."""
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows  # noqa: PLC0415 - 4.2
 
-        most = self._options.max_offsets
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        most, least = self._options.max_offsets, self._options.min_offsets
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     def reportLatestOffset(self) -> dict[str, dict[str, int | str]]:  # noqa: N802 - Spark's name
         """Return where all records that there are end: what the query lacks to it is its lag."""
@@ -191,6 +193,13 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._last_batch_at is None:
             self._last_batch_at = now
         return now - self._last_batch_at < self._options.max_delay_s
+
+
+def _is_everything(limit: ReadLimit | None) -> bool:
+    """Whether Spark asks for all that there is, which it wants whatever the options say."""
+    from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: PLC0415 - Spark 4.2
+
+    return isinstance(limit, ReadAllAvailable)
 
 
 def _all_of(standing: Standing) -> StreamPosition:

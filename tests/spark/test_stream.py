@@ -11,7 +11,7 @@ from pyspark_tidelog.options import parse_options
 from pyspark_tidelog.stream import TidelogStreamReader
 
 try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 except ImportError:
     pytest.skip("before Spark 4.2 streams have no limits", allow_module_level=True)
 
@@ -87,17 +87,26 @@ def test_a_limit_is_spark_s_to_set(fake: FakeClient) -> None:
 def test_too_few_records_wait_but_not_for_ever(fake: FakeClient) -> None:
     clock = Clock()
     query = reader(clock, minOffsetsPerTrigger="40", maxTriggerDelay="30s")
+    default = query.getDefaultReadLimit()
+    assert default == ReadMinRows(40)
     start = at(fake, 0, 0)
-    assert query.latestOffset(start, ALL) == start
+    assert query.latestOffset(start, default) == start
     clock.now += 29
-    assert query.latestOffset(start, ALL) == start
+    assert query.latestOffset(start, default) == start
     clock.now += 1
     end = at(fake, 30, 0)
-    assert query.latestOffset(start, ALL) == end
+    assert query.latestOffset(start, default) == end
     grow(fake, 39)
-    assert query.latestOffset(end, ALL) == end
+    assert query.latestOffset(end, default) == end
     grow(fake, 1, partition=1)
-    assert query.latestOffset(end, ALL) == at(fake, 69, 1)
+    assert query.latestOffset(end, default) == at(fake, 69, 1)
+
+
+def test_who_asks_for_all_that_there_is_does_not_wait(fake: FakeClient) -> None:
+    at_least = reader(minOffsetsPerTrigger="40")
+    for query in (at_least, reader(minOffsetsPerTrigger="40", maxOffsetsPerTrigger="60")):
+        assert query.latestOffset(at(fake, 0, 0), query.getDefaultReadLimit()) == at(fake, 0, 0)
+        assert query.latestOffset(at(fake, 0, 0), ALL) == at(fake, 30, 0), "trigger(once=True)"
 
 
 def test_what_comes_later_is_not_for_a_query_that_takes_what_there_is(fake: FakeClient) -> None:
@@ -105,7 +114,7 @@ def test_what_comes_later_is_not_for_a_query_that_takes_what_there_is(fake: Fake
     query.prepareForTriggerAvailableNow()
     grow(fake, 10)
     fake.logs["t"].append(FakeLog([numbered(3)]))
-    assert query.latestOffset(at(fake, 0, 0), ALL) == at(fake, 30, 0)
+    assert query.latestOffset(at(fake, 0, 0), query.getDefaultReadLimit()) == at(fake, 30, 0)
     begun_later = reader(startingOffsets="latest")
     begun_later.prepareForTriggerAvailableNow()
     grow(fake, 10)
