@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -31,6 +32,8 @@ from tidelog_proto.batch import RecordBatch, iter_batches
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX
 
+HELD_BACK_LOOK_S: Final = 1.0
+"""How often a node is asked that holds a reader to a quota, at least; it keeps each question for seconds itself."""
 _MS: Final = 1000
 
 
@@ -82,7 +85,20 @@ async def fetch(
         reached = await router.reading_connection(topic, partition)
         return await _fetched_from(router, reached, topic, request, end_offset or 0, control=control)
 
-    return await router.about_topic(topic, attempt, repeatable=True, partition=partition)
+    while True:
+        try:
+            return await router.about_topic(topic, attempt, repeatable=True, partition=partition)
+        except _HeldBack as held:
+            # Not a failure, whose time is bounded: reads go on when the quota lets them.
+            await asyncio.sleep(min(held.for_s, HELD_BACK_LOOK_S))
+
+
+class _HeldBack(Exception):  # noqa: N818 - no error: nobody but `fetch` sees it
+    """A node has records, and gives none, since who asks has read as much as a quota lets him for now."""
+
+    def __init__(self, for_s: float) -> None:
+        super().__init__()
+        self.for_s = for_s
 
 
 async def _fetched_from(
@@ -107,6 +123,8 @@ async def _fetched_from(
     known_end = max(known_end, result.high_watermark, 0 if reached.is_owner else end_offset)
     got_on = result.next_offset > offset  # past records that are not wanted, too
     if not result.length and not got_on and offset < known_end:
+        if held_ms := max(frame.envelope.throttle_ms, frame.envelope.caller_throttle_ms):
+            raise _HeldBack(held_ms / _MS)
         raise _lags(reached.connection, topic, partition, offset)
     batches = parse_batches(frame.attachment, TopicPartition(topic, partition), offset, control=control)
     router.epochs.read(route.topic_id, partition, batches)

@@ -13,6 +13,7 @@ import pytest
 import tidelog
 from tidelog import TidelogError, testing
 from tidelog.errors import InvalidRequestError, OffsetOutOfRangeError, UnknownTopicError
+from tidelog.quota import Quota
 from tidelog.sync import Client
 from tidelog.tables import TABLE_SCHEMA
 
@@ -122,3 +123,19 @@ def test_records_of_a_topic_that_is_made_again_are_never_taken_for_those_of_the_
                 producer.send_many([b"another's"] * 1000, partition=partition)
     with pytest.raises(UnknownTopicError, match="is another"):
         reader.read_all()
+
+
+def test_readers_that_share_a_quota_wait_however_long_it_takes() -> None:
+    with testing.node() as node, Client(node.bootstrap) as client:
+        client.create_topic("t", partitions=2)
+        with client.producer("t") as producer:
+            for partition in range(2):
+                producer.send_many([bytes(70_000)], partition=partition)
+        client.security.set_quota("default", Quota(consume_bytes=10_000))
+
+        def records(partition: int) -> int:
+            options: dict[str, Any] = {"bootstrap": node.bootstrap, "request_timeout_s": 1}
+            return tidelog.read_arrow("t", partitions=[partition], **options).read_all().num_rows
+
+        assert records(0) == 1, "more than a second's worth: 7 s go by until the quota lets others read"
+        assert records(1) == 1
