@@ -84,6 +84,8 @@ def local_spark(
         "spark.local.dir": str(directory / "local"),
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
+        # Else how many tasks the sink of a stream has depends on the cores, and rows may be stored twice (`sink.py`).
+        "spark.sql.adaptive.streaming.stateless.enabled": "false",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.python.filterPushdown.enabled": "true",

@@ -3,6 +3,10 @@
 A writer is made on the driver for each job, and travels to its tasks pickled. What a task does is named after the query
 and the micro-batch, which a restarted query finds in its checkpoint; after a random number in a job that is no stream,
 which all tries of its tasks share.
+
+A task is told by its number, so a micro-batch that is done once more must have the same tasks. Spark since 4.2 chooses
+their number anew behind each shuffle of a query without state, by the cores that there are, unless
+`spark.sql.adaptive.streaming.stateless.enabled` is off. No task is told how many there are, and could refuse that.
 """
 
 from __future__ import annotations

@@ -128,6 +128,8 @@ class TopicWriter:
             raise ChangedRowsError(
                 f"topic {self.producer.topic!r}: an earlier try of this batch has written {left} rows that the query "
                 "no longer makes, so it is not the same each time: rand(), uuid() and functions of your own that "
-                "depend on more than their arguments are the usual reasons. The rows of this try were written, too. "
+                "depend on more than their arguments are the usual reasons, or another number of tasks "
+                "(spark.sql.adaptive.streaming.stateless.enabled is to be false). The rows of this try were written, "
+                "too. "
                 "Set 'failOnChangedRows' to 'false' to go on with both."
             )

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from tests.spark.conftest import Node, needs_spark_4_1
@@ -166,3 +167,27 @@ def test_rows_that_change_between_tries_are_told(topics: Topics, tmp_path: Path)
     with pytest.raises(StreamingQueryException, match="rows that the query no longer makes"):
         run()
     run(failOnChangedRows="false")
+
+
+@needs_spark_4_1
+def test_the_number_of_tasks_behind_a_shuffle_stays_the_same(topics: Topics, tmp_path: Path) -> None:
+    """Spark would join small partitions, by the cores that there are: then rows move to other tasks in another run."""
+    source, sink = topics.new(1), topics.new(1)
+    with topics.client.producer(source) as producer:
+        producer.send_many([b"%d" % n for n in range(1_000)])
+
+    def numbered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = TaskContext.get()
+        assert task is not None
+        for _ in batches:
+            yield pa.record_batch({"value": [b"%d" % task.partitionId()]})
+
+    stream = topics.spark.readStream.format("tidelog").options(bootstrap=topics.node.address, subscribe=source)
+    shuffled = stream.option("startingOffsets", "earliest").load().select("value").repartition("value")
+    writing = shuffled.mapInArrow(numbered, "value binary").writeStream.format("tidelog")
+    placed = writing.options(bootstrap=topics.node.address, topic=sink, checkpointLocation=str(tmp_path / "checkpoint"))
+    query = placed.trigger(availableNow=True).start()
+    assert query.awaitTermination(DEADLINE_S)
+    tasks = int(topics.spark.conf.get("spark.sql.shuffle.partitions") or 0)
+    assert tasks > 1
+    assert {number for (number,) in topics.rows(sink)} == {str(number) for number in range(tasks)}
