@@ -1,9 +1,9 @@
 """Who may send a request at all, as pure ASGI, before anything of its body is taken.
 
 Every path asks who the caller is, if the gateway is told to, but the few that are named here: a route that is added
-later asks, too, without a line. What belongs to no caller (an address with credentials in it, a page of another host
-that would change something, a name that is not the gateway's where it asks nobody) is refused in any case. A WebSocket
-is asked by its own route, as browsers can say who they are only in a message.
+later asks, too, without a line. What belongs to no caller (an address with credentials in it, or that is no text, a
+page of another host that would change something, a name that is not the gateway's where it asks nobody) is refused in
+any case. A WebSocket is asked by its own route, as browsers can say who they are only in a message.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tidelog_gateway.addresses import refuse_unreadable
 from tidelog_gateway.callers import Callers
 from tidelog_gateway.credentials import Shown, credentials_in, refuse_secrets_in, unauthenticated
 from tidelog_gateway.hosts import Hosts
@@ -61,6 +62,7 @@ class AuthenticationMiddleware:
             Problem: it shows nothing, or is refused in any case.
         """
         refuse_secrets_in(scope["query_string"])
+        refuse_unreadable(scope)
         headers = Headers(scope=scope)
         self._hosts.refuse_strange(headers, scope["path"])
         if scope["type"] == "websocket":

@@ -77,6 +77,29 @@ async def test_keys_with_any_character(api: httpx.AsyncClient, log: FakeLog) -> 
         assert record["headers"] == [["h", "/w==", "base64"], ["i", "text"]]
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/topics/t/keys/%ff"),
+        ("GET", "/v1/topics/t/keys/a%C3"),
+        ("GET", RECORDS + "?key=%fe"),
+        ("POST", "/v1/topics/t/records?key=%ff"),
+        ("POST", "/v1/topics/t/records?key=a&tag=%ED%A0%80"),
+    ],
+)
+async def test_a_key_that_is_no_text_is_not_taken_for_another_one(
+    api: httpx.AsyncClient, log: FakeLog, method: str, path: str
+) -> None:
+    replaced = "\N{REPLACEMENT CHARACTER}".encode()
+    await log.append("t", 0, columns_of([b"5"], keys=[replaced]))
+    before = len(log.logs["t"][0])
+    response = await api.request(method, path, content=b"x", headers={"Content-Type": "application/octet-stream"})
+    problem(response, 400, "malformed_request")
+    assert len(log.logs["t"][0]) == before
+    found = await api.get("/v1/topics/t/keys/%EF%BF%BD")
+    assert found.json()["record"]["value"] == "5", "the character itself may be a key"
+
+
 async def test_a_key_is_looked_for_where_it_belongs_or_where_the_request_says(
     api: httpx.AsyncClient, log: FakeLog
 ) -> None:
