@@ -167,12 +167,11 @@ class Coordinator:
                 no room for a group, a member or its topics; as `ready`, or what the log says.
         """
         await self.ready()
+        self.check_caller(asked.group, asked.member_id, reader)
         if asked.leave:
             return await self._leave(asked)
         who = Who(asked.group, asked.member_id)
         known = self._sessions.reader(who)
-        if known is not None and known.principal != reader.principal:
-            raise fenced(asked.group)
         coordinated = self._join(asked, creator, reader) if asked.HasField("join") else self._groups.get(asked.group)
         member = None if coordinated is None else coordinated.group.member(asked.member_id)
         if coordinated is None or member is None:
@@ -201,6 +200,16 @@ class Coordinator:
             reply = pb.GroupHeartbeatReply(revision=told.revision, generation=told.generation, assigned=assigned)
         reply.wants_loads = coordinated.group.wants_loads
         return reply
+
+    def check_caller(self, group: str, member_id: str, reader: GroupReader) -> None:
+        """See that nobody speaks for another's member.
+
+        Raises:
+            ProtocolError: MEMBER_FENCED: it is another caller's.
+        """
+        known = self._sessions.reader(Who(group, member_id))
+        if known is not None and known.principal != reader.principal:
+            raise fenced(group)
 
     def check_commit(self, group: str, member_id: str, generation: int, key: PartitionKey) -> None:
         """See that somebody may commit a position; the caller prepares it without waiting in between.

@@ -190,10 +190,24 @@ async def test_the_next_coordinator_gives_nothing_to_who_may_not_read_it(shared:
 async def test_a_member_is_its_callers(shared: Shared) -> None:
     ann = GroupMember(await shared.peer("ann", "a"), pattern=".*")
     await shared.become([(ann, ["a1", "a1", "a2", "a2"])])
-    own, ann.peer = ann.peer, await shared.peer("eve")
+    own, ann.peer = ann.peer, await shared.peer("eve", "a")
     assert await ann.refused() == pb.MEMBER_FENCED
+    left = (await ann.peer.ask(group_heartbeat=ann.membership.leaving())).envelope
+    assert left.error.code == pb.MEMBER_FENCED
+    refused = await ann.peer.refused(
+        commit=pb.Commit(
+            group=GROUP,
+            member_id=ann.membership.member_id,
+            generation=ann.membership.generation,
+            entries=[pb.CommitEntry(topic_id=shared.ids["a1"], next_offset=0)],
+        )
+    )
+    assert refused.code == pb.MEMBER_FENCED
     ann.peer = own
     assert (await ann.ask()).unchanged
+    assert not await ann.commit(shared.ids["a1"], 0, 0)
+    await ann.leave()
+    assert await ann.refused() == pb.MEMBER_FENCED
 
 
 async def test_the_caller_of_a_gateway_counts(shared: Shared) -> None:
@@ -220,4 +234,8 @@ async def test_positions_on_topics_that_one_may_not_see_are_left_out(
     async with Client(f"127.0.0.1:{shared.founded.ports['a']}", api_key=key.api_key, request_timeout_s=10) as ann:
         assert [each.topic for each in await ann.committed(GROUP)] == ["a1"]
         assert {each.topic for each in await ann.groups.lag(GROUP)} == {"a1"}
+    peer = await shared.peer("ann", "a1")
+    entries = [pb.CommittedEntry(topic_id=topic_id) for topic_id in shared.ids.values()]
+    named = (await peer.ask(committed=pb.Committed(group=GROUP, entries=entries))).envelope.committed_reply
+    assert [each.topic_id for each in named.results if each.found] == [shared.ids["a1"]]
     assert {each.topic for each in await shared.admin.committed(GROUP)} == set(shared.ids)

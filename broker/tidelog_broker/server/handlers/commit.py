@@ -18,6 +18,7 @@ from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey, Place
+from tidelog_broker.core.groups.readers import GroupReader
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.groups.shards import GroupShard
@@ -42,7 +43,8 @@ async def commit(broker: Broker, request: Request) -> None:
     """Handle COMMIT: all entries in one batch, then what holds for each.
 
     Raises:
-        ProtocolError: a name is bad, QUOTA_EXCEEDED, or the write was refused: then nothing of the request holds.
+        ProtocolError: a name is bad, QUOTA_EXCEEDED, MEMBER_FENCED for another caller's member, or the write was
+            refused: then nothing of the request holds.
     """
     asked = request.envelope.commit
     check_group_name(asked.group)
@@ -51,6 +53,7 @@ async def commit(broker: Broker, request: Request) -> None:
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         shard = broker.groups.of(asked.group)
         await shard.coordinator.ready()
+        shard.coordinator.check_caller(asked.group, asked.member_id, GroupReader(request.session))
         async with group_made(broker, shard, asked.group, request.session) as creator:
             return await _commit(broker, shard, envelope.commit, creator)
 
@@ -177,16 +180,22 @@ async def _committed(broker: Broker, asked: pb.Committed, session: Session | Non
     await shard.coordinator.ready(confirmed=True)
     after = (asked.after.topic_id, asked.after.partition) if asked.HasField("after") else None
     if asked.entries:
-        reply = _of_entries(shard.positions, asked, after)
+        reply = _of_entries(partial(_hides, broker.topics, session), shard.positions, asked, after)
     else:
         reply = _of_group(partial(_name_for, broker.topics, session), shard.positions, asked, after)
     return pb.Envelope(committed_reply=reply)
 
 
-def _of_entries(positions: GroupOffsets, asked: pb.Committed, after: Place | None) -> pb.CommittedReply:
-    """Return a page of the positions that are asked for, in the order of the question."""
+def _of_entries(
+    hides: Callable[[bytes], bool], positions: GroupOffsets, asked: pb.Committed, after: Place | None
+) -> pb.CommittedReply:
+    """Return a page of the positions that are asked for, in the order of the question.
+
+    One on a topic that is hidden from who asks is none, as where nothing is committed.
+    """
     reply = pb.CommittedReply()
     size_bytes = 0
+    hidden = {topic_id for topic_id in {entry.topic_id for entry in asked.entries} if hides(topic_id)}
     for entry in _behind(asked.entries, after):
         if size_bytes >= PAGE_BYTES:
             last = reply.results[-1]
@@ -194,7 +203,7 @@ def _of_entries(positions: GroupOffsets, asked: pb.Committed, after: Place | Non
             break
         result = reply.results.add(topic_id=entry.topic_id, partition=entry.partition)
         standing = positions.get(OffsetKey(asked.group, entry.topic_id, entry.partition))
-        if standing is not None:
+        if standing is not None and entry.topic_id not in hidden:
             _fill(result, standing)
         size_bytes += result.ByteSize()
     return reply
@@ -208,6 +217,12 @@ def _behind(entries: Sequence[pb.CommittedEntry], after: Place | None) -> Iterab
             if (entry.topic_id, entry.partition) == after:
                 break
     return places
+
+
+def _hides(topics: TopicRegistry, session: Session | None, topic_id: bytes) -> bool:
+    """Whether somebody may not see a topic; of one that this node has not heard of yet, that is not known."""
+    topic = topics.get(topic_id)
+    return session is not None and topic is not None and not session.may_see(topic.name)
 
 
 def _name_for(topics: TopicRegistry, session: Session | None, topic_id: bytes) -> str | None:
