@@ -10,6 +10,7 @@ moment (a node that reads in between finds that they do not belong together, and
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import sys
 from collections.abc import Sequence
@@ -33,7 +34,9 @@ _KINDS: Final = ("node", "server", "client")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
 _ADMIN: Final = "admin"
 """Whom nodes call their administrator unless their setting `admin` says otherwise: no certificate makes him."""
-_HOST: Final = re.compile(r"[A-Za-z0-9:*][A-Za-z0-9.:*_-]{0,252}")
+_LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST_NAME: Final = re.compile(rf"(?=.{{1,253}}\Z)(?:\*\.)?(?:{_LABEL}\.)*(?![0-9]+\Z){_LABEL}")
+"""Of the last part digits alone would be an address that is none. Underscores: networks of containers have them."""
 
 
 def register(app: typer.Typer) -> None:
@@ -138,7 +141,7 @@ def new_certificate(directory: Path, kind: str, name: str, hosts: Sequence[str],
         what = "a client is called by nobody: leave --host out" if hosts else f"give the hosts of the {kind}: --host"
         raise CommandFailed(what, EXIT_USAGE)
     for host in hosts:
-        if _HOST.fullmatch(host) is None:
+        if not _is_host(host):
             raise CommandFailed(f"{host!r} is neither a host's name nor an address, without a port", EXIT_USAGE)
     authority = authority_in(directory)
     from tidelog_cli import certificates  # noqa: PLC0415 # see `see_to_cryptography`
@@ -149,6 +152,14 @@ def new_certificate(directory: Path, kind: str, name: str, hosts: Sequence[str],
         raise CommandFailed(f"{directory / 'ca.pem'} and ca.key cannot issue: {error}") from error
     _write(directory, name, made, replace=replace)
     return made
+
+
+def _is_host(text: str) -> bool:
+    """Whether a client may call somebody so: a certificate for anything else would be taken for nobody's."""
+    try:
+        return not getattr(ipaddress.ip_address(text), "scope_id", None)
+    except ValueError:
+        return _HOST_NAME.fullmatch(text) is not None
 
 
 def _write(directory: Path, name: str, made: Issued, *, replace: bool) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tidelog_cli.failures import CommandFailed
+from tidelog_proto.secret_modes import complaint_about_file
 
 if TYPE_CHECKING:
     from tidelog_cli.certificates import Issued
@@ -30,12 +31,15 @@ def authority_in(directory: Path) -> Issued:
     """Return the CA in a directory.
 
     Raises:
-        CommandFailed: there is none, or nothing to use it with.
+        CommandFailed: there is none, or nothing to use it with, or every user may use its key.
     """
     see_to_cryptography()
     from tidelog_cli.certificates import Issued  # noqa: PLC0415
 
     cert, key = paths(directory, CA)
+    complaint = complaint_about_file(key, "the private key of the CA")
+    if complaint:
+        raise CommandFailed(complaint)
     try:
         return Issued(cert.read_bytes(), key.read_bytes(), dt.datetime.max.replace(tzinfo=dt.UTC))
     except OSError as error:

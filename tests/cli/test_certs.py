@@ -62,6 +62,12 @@ def test_what_is_there_is_kept_unless_it_is_to_be_replaced(tmp_path: Path, capsy
         (("client", "admin"), "no node takes a certificate for 'admin'"),
         (("node", "ca", "--host", "a"), "is no name"),
         (("node", "x", "--host", "a b"), "neither a host's name"),
+        (("node", "x", "--host", "log1:7400"), "neither a host's name"),
+        (("node", "x", "--host", "300.1.1.1"), "neither a host's name"),
+        (("node", "x", "--host", "log1..example"), "neither a host's name"),
+        (("node", "x", "--host", "example."), "neither a host's name"),
+        (("node", "x", "--host", "*"), "neither a host's name"),
+        (("node", "x", "--host", "fe80::1%eth0"), "neither a host's name"),
         (("node", "x", "--host", "a"), "no CA in"),
     ],
 )
@@ -72,6 +78,28 @@ def test_what_is_wrong_is_told_and_writes_nothing(
     assert code != 0
     assert why in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_host_is_a_name_or_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "certs", "init", tmp_path)[0] == 0
+    hosts = ("log1", "log_1", "1a", "*.apps.example.org", "10.0.0.1", "::1", "a" * 63 + "." + "b" * 63)
+    options = [option for host in hosts for option in ("--host", host)]
+    assert run(capsys, "certs", "issue", tmp_path, "server", "x", *options)[0] == 0
+
+
+def test_nothing_is_issued_with_a_key_that_every_user_may_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, "certs", "init", tmp_path)[0] == 0
+    key = tmp_path / "ca.key"
+    key.chmod(0o644)
+    for command in (("issue", tmp_path, "client", "billing"), ("revoke", tmp_path)):
+        code, _, err = run(capsys, "certs", *command)
+        assert code != 0
+        assert f"chmod 600 {key}" in err
+    assert not (tmp_path / "billing.key").exists()
+    key.chmod(0o640)
+    assert run(capsys, "certs", "issue", tmp_path, "client", "billing")[0] == 0
 
 
 def test_without_the_library_it_says_what_to_install(
