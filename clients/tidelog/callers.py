@@ -16,13 +16,14 @@ from weakref import WeakKeyDictionary
 from tidelog.connection import Connection
 from tidelog.errors import (
     NodeUnreachableError,
+    OverloadedError,
     TicketRefusedError,
     TidelogError,
     UnauthenticatedError,
     error_of,
 )
 from tidelog.passwords import Password
-from tidelog.throttle import Throttle
+from tidelog.throttle import LOOK_S, Throttle
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.features import ON_BEHALF
 
@@ -81,7 +82,18 @@ class Naming:
         return [throttle for throttle in (connection.throttle, own) if throttle is not None]
 
     def heard(self, envelope: pb.Envelope, connection: Connection) -> None:
-        """Note what an answer with `caller_throttle_ms` says of the caller's quota."""
+        """Note what an answer says of the caller's quota."""
+        if envelope.caller_throttle_ms or connection in self._throttles:
+            self._throttle(connection).heard(envelope, envelope.caller_throttle_ms)
+
+    def refused(self, error: OverloadedError, connection: Connection) -> bool:
+        """Note that a node takes nothing of the caller for so long; False: that is a matter of a moment."""
+        if self.caller is None or error.retry_after_ms <= LOOK_S * 1000:
+            return False
+        self._throttle(connection).hold(error.retry_after_ms)
+        return True
+
+    def _throttle(self, connection: Connection) -> Throttle:
         throttle = self._throttles.get(connection)
         if throttle is None:
             loop = asyncio.get_running_loop()
@@ -89,7 +101,7 @@ class Naming:
             throttle = Throttle(loop, connection.name, connection.count_throttled, whose=whose)
             self._throttles[connection] = throttle
             self.is_throttled = True
-        throttle.heard(envelope, envelope.caller_throttle_ms)
+        return throttle
 
     def learn_from(self, envelope: pb.Envelope, error: TidelogError) -> None:
         """Note what the answer to a request says of its ticket."""

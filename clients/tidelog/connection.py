@@ -16,6 +16,7 @@ bound on unacknowledged bytes let the kernel end such a connection in the end.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Sequence
@@ -53,6 +54,7 @@ REQUESTS_IN_FLIGHT_MAX: Final = 1024
 WRITE_BUFFER_BYTES_HIGH: Final = 4 * 1024 * 1024
 WRITE_BUFFER_BYTES_LOW: Final = 1024 * 1024
 UNSUBSCRIBE_TIMEOUT_S: Final = 30.0
+QUOTA_TIMEOUT_S: Final = 5.0
 
 KEEPALIVE_IDLE_S: Final = 10
 KEEPALIVE_EVERY_S: Final = 5
@@ -350,8 +352,19 @@ class Connection(asyncio.BufferedProtocol):
     def _throttled(self) -> Throttle:
         if self.throttle is None:
             count = lambda more_s: self.count_throttled(more_s)  # noqa: E731, PLW0108 - it is set later
-            self.throttle = Throttle(self._loop, self.name, count)
+            self.throttle = Throttle(self._loop, self.name, count, ask=self._ask_how_long)
         return self.throttle
+
+    def _ask_how_long(self) -> None:
+        """Ask what the client's quota is by now: another HELLO changes nothing else."""
+        again = pb.Envelope(hello=pb.Hello(version=PROTOCOL_VERSION))
+        with contextlib.suppress(TidelogError):  # then it is gone, and whoever waits looks for another one
+            self.ask(again, timeout_s=QUOTA_TIMEOUT_S, answered=self._told_how_long)
+
+    def _told_how_long(self, answer: Frame | TidelogError) -> None:
+        if not isinstance(answer, TidelogError):
+            self._throttled().greeted(answer.envelope.hello_reply.produce_bytes)
+            self._throttled().heard(answer.envelope, answer.envelope.throttle_ms)
 
     def _push(self, frame: Frame) -> None:
         kind = frame.envelope.WhichOneof("kind")

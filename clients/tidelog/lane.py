@@ -325,7 +325,7 @@ class Lane:
         """A batch is stored; `drops` where some of its records were dropped."""
         assert batch.state is State.FLYING
         batch.state = State.STORED
-        self.in_the_way = None
+        self.in_the_way, self.held_until = None, 0.0
         self._advance()
         self._backoff.reset()
         batch.succeed(base_offset, timestamp_us, drops)

@@ -350,7 +350,7 @@ class Sender:
     def _answered(
         self, connection: Connection, shipments: list[Shipment], asked: pb.Envelope, answer: Frame | TidelogError
     ) -> None:
-        if not isinstance(answer, TidelogError) and answer.envelope.caller_throttle_ms:
+        if not isinstance(answer, TidelogError) and (answer.envelope.caller_throttle_ms or self._naming.is_throttled):
             self._naming.heard(answer.envelope, connection)
         if connection.throttle is not None or self._naming.is_throttled:
             self._came_back(connection, shipments)
@@ -413,6 +413,9 @@ class Sender:
     def _judge(self, shipment: Shipment, error: TidelogError, now: float) -> None:
         lane = shipment.lane
         lane.failed(shipment.batch, error, now)
+        connection = self._flying_on.get(lane.partition)
+        if isinstance(error, OverloadedError) and connection is not None and self._naming.refused(error, connection):
+            lane.hurry()  # what it waits for from now on is the quota, which may end before that
         if error.retriable:
             self._tell_trouble(lane, error)
         self._router.learn_from(self._topic, error, lane.partition)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import pytest
 from tests.broker.stand import settled
@@ -16,10 +17,10 @@ from tidelog_proto import broker_pb2 as pb
 class World:
     """A throttle, what it has counted, and who was let through."""
 
-    def __init__(self) -> None:
+    def __init__(self, ask: Callable[[], None] | None = None) -> None:
         self.delays_s: list[float] = []
         self.woken: list[str] = []
-        self.throttle = Throttle(asyncio.get_running_loop(), "node:1", self.delays_s.append)
+        self.throttle = Throttle(asyncio.get_running_loop(), "node:1", self.delays_s.append, ask=ask)
 
     def heard(self, throttle_ms: int, kind: str = "publish_reply") -> None:
         envelope = pb.Envelope(throttle_ms=throttle_ms)
@@ -101,3 +102,39 @@ async def test_whoever_waits_is_told_when_the_connection_is_gone() -> None:
     world.wait("a")
     world.throttle.close()
     assert world.woken == ["a"]
+
+
+async def test_a_debt_that_lasts_is_asked_about_and_ends_with_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.02)
+    asked: list[bool] = []
+    world = World(lambda: asked.append(world.throttle.may_publish()))
+    world.heard(60_000)
+    await asyncio.sleep(0.1)
+    assert asked == [], "nobody waits"
+    world.wait("a")
+    await settled(lambda: len(asked) >= 3, "nobody asks")
+    assert not any(asked)
+    world.heard(50_000, "hello_reply")
+    assert world.woken == []
+    world.heard(0, "hello_reply")
+    assert world.woken == ["a"]
+    assert world.throttle.may_publish()
+
+
+async def test_where_nobody_can_be_asked_one_publish_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.1)
+    world = World()
+    loop = asyncio.get_running_loop()
+    world.heard(60_000)
+    assert not world.throttle.may_publish()
+    for name in ("a", "b"):
+        world.wait(name)
+        await settled(lambda name=name: world.woken[-1:] == [name], "nobody may try")  # type: ignore[misc]  # bound
+        assert world.throttle.may_publish()
+        assert world.throttle.open_at > loop.time() + 50, "what is told is how long it lasts"
+        world.throttle.published(1_000)
+        assert not world.throttle.may_publish(), "one at a time"
+        world.throttle.answered(1_000)
+        assert not world.throttle.may_publish(), "it was refused"
+    world.heard(0)
+    assert world.throttle.may_publish()

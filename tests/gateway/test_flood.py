@@ -12,6 +12,7 @@ import pytest
 from tests.broker.issuer import Issuer, Publisher, as_answer
 from tests.gateway.secured import Secured, bearer, secured
 
+from tidelog import throttle
 from tidelog.quota import Quota
 from tidelog_gateway import callers as callers_module
 from tidelog_gateway import lines as lines_module
@@ -183,3 +184,27 @@ async def test_whom_a_quota_holds_for_too_long_hears_so_at_once_and_for_how_long
         await gate.admin.security.set_quota("ben", Quota(produce_bytes=8 * KIB))
         for _ in range(4):
             assert (await publish(gate, ben, some)).status_code == 200, "a debt that is paid in time is waited for"
+
+
+async def test_whom_a_quota_holds_goes_on_soon_when_it_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throttle, "LOOK_S", 0.2)
+    async with secured(tmp_path) as gate:
+        await gate.admin.create_topic("t", partitions=1)
+        ann = await gate.key_of("ann", WRITES)
+        again = (await gate.admin.security.create_key("ann")).api_key
+        await gate.admin.security.set_quota("ann", Quota(produce_bytes=8 * KIB))
+        large = {"records": [{"value": "x" * (400 * KIB), "partition": 0}]}
+        assert (await publish(gate, ann, large)).status_code == 200
+        for _ in range(3):
+            for key in (ann, again):  # a client that knows of the quota, and one that hears of it when it is refused
+                answer = await publish(gate, key, SMALL)
+                assert answer.status_code == 429
+                assert int(answer.headers["Retry-After"]) > 30
+            await asyncio.sleep(0.3)
+        await gate.admin.security.remove_quota("ann")
+        for key in (ann, again):
+            async with asyncio.timeout(10):
+                while (await publish(gate, key, SMALL)).status_code != 200:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(0.05)

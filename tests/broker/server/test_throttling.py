@@ -16,7 +16,7 @@ from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 from tests.clients.counted import Counted
 
-from tidelog import Client
+from tidelog import Client, throttle
 from tidelog.errors import DeliveryTimeoutError, QuotaExceededError
 from tidelog.quota import Quota
 from tidelog.security import AccessRule
@@ -293,6 +293,21 @@ async def test_a_client_keeps_to_its_quota_and_is_never_held(stand: Stand, node:
         await producer.flush()
         assert (await other.topics())[0].name == "t"
     assert account.throttled_s - held_s < 0.7, "a client that is told its rate when it connects is hardly held"
+
+
+async def test_a_client_goes_on_soon_when_its_quota_is_another_one(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throttle, "LOOK_S", 0.2)
+    async with Client(f"127.0.0.1:{node.port}") as own:
+        await own.create_topic("t", partitions=1)
+        producer = own.producer("t")
+        for again in (partial(bound, node, produce_bytes=100_000 * KIB), partial(unbound, node)):
+            await bound(node, produce_bytes=8 * KIB)
+            await producer.send(bytes(400 * KIB))
+            waiting = asyncio.ensure_future(producer.send(b"x"))
+            await asyncio.sleep(1)
+            assert not waiting.done()
+            await again()
+            await asyncio.wait_for(waiting, 10)
 
 
 async def test_whoever_is_wrong_about_the_quota_of_nobody_changes_nothing(node: Node) -> None:
