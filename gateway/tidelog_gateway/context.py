@@ -22,9 +22,13 @@ from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.problems import Problem, invalid
 from tidelog_gateway.producers import Producers
+from tidelog_gateway.seats import Seats
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, PARTITIONS_MAX, TOPIC_NAME_CHARS_MAX
 from tidelog_proto.names import check_group_name, check_topic_name
+
+UNKNOWN_SHARE: Final = 4
+"""So many as a quarter of the WebSockets may be open that have not said who they are, beside the others."""
 
 
 @dataclass(slots=True)
@@ -34,7 +38,8 @@ class Gateway:
     Attributes:
         caller: who he is; None where the gateway asks nobody, and for what operators look at: `client` is its own then.
         may_impersonate: asks a node whether the gateway itself may ask for callers; None where it asks for none.
-        open_websockets: accepted and not closed yet; `unknown_websockets` have yet to say who they are.
+        open_websockets: accepted and not closed yet, of those whose caller is known.
+        unknown_websockets: the places of those that have yet to say who they are, beside the others.
         stopping: set when the process begins to stop; whoever waits for records stops waiting.
         stop_until: when that is to be over, of the clock `time.monotonic`.
     """
@@ -50,7 +55,10 @@ class Gateway:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     stop_until: float = 0.0
     open_websockets: int = 0
-    unknown_websockets: int = 0
+    unknown_websockets: Seats = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.unknown_websockets = Seats(max(1, self.settings.ws_connections_max // UNKNOWN_SHARE), 0)
 
     def stop(self) -> None:
         """Begin to stop; doing it again changes nothing."""

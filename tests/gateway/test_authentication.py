@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -105,17 +106,33 @@ async def test_who_says_nothing_is_sent_away_in_time(tmp_path: Path) -> None:
 
 
 async def test_those_who_say_nothing_keep_nobody_away(tmp_path: Path) -> None:
-    async with secured(tmp_path, ws_connections_max=4) as gate, gate.ws() as silent:
-        async with gate.ws() as second:
-            with pytest.raises(ConnectionClosed):
-                await second.recv()
-            assert second.close_code == 4429
+    async with secured(tmp_path, ws_connections_max=12) as gate, gate.ws() as slow, AsyncExitStack() as strangers:
         ann = await gate.key_of("ann", *ALL)
+        silent = [await strangers.enter_async_context(gate.ws(local_addr=("127.0.0.2", 0))) for _ in range(2)]
+        for _ in range(3):
+            silent.append(await strangers.enter_async_context(gate.ws(local_addr=("127.0.0.2", 0))))
+            with pytest.raises(ConnectionClosed):
+                await silent.pop(0).recv()
+        assert {socket.close_code for socket in silent} == {None}
         async with gate.ws(ann) as third:
             await third.send(json.dumps(MESSAGES["auth"]))
             assert (await receive(third))["error"]["code"] == "authenticated"
-        await silent.send(json.dumps({"id": 1, "auth": {"token": ann}}))
-        assert (await receive(silent))["ok"] == {"principal": "ann"}
+        for socket in (slow, silent[0]):
+            await socket.send(json.dumps({"id": 1, "auth": {"token": ann}}))
+            assert (await receive(socket))["ok"] == {"principal": "ann"}
+
+
+async def test_who_gives_way_is_told_so(tmp_path: Path) -> None:
+    async with secured(tmp_path, ws_connections_max=4) as gate, gate.ws() as first, gate.ws() as second:
+        with pytest.raises(ConnectionClosed):
+            await first.recv()
+        assert first.close_code == 4429
+        ann = await gate.key_of("ann", *ALL)
+        await second.send(json.dumps({"id": 1, "auth": {"token": ann}}))
+        assert (await receive(second))["ok"] == {"principal": "ann"}
+        async with gate.ws() as third:
+            await third.send(json.dumps({"id": 2, "auth": {"token": ann}}))
+            assert (await receive(third))["ok"] == {"principal": "ann"}, "who is known has no place there any more"
 
 
 async def test_who_is_nobody_is_told_before_his_body_is_taken(tmp_path: Path) -> None:

@@ -5,23 +5,22 @@ Browsers let any page open a WebSocket to any host, so the `Origin` header is ch
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from typing import Final
 
 from fastapi import APIRouter
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tidelog_gateway.any_text import ANY_TEXT
+from tidelog_gateway.authentication import address_of
 from tidelog_gateway.context import Gateway, gateway_of
 from tidelog_gateway.origins import refuse_foreign
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.request_ids import request_id_of
+from tidelog_gateway.seats import Seat
 from tidelog_gateway.websocket.authentication import of_first_message, of_head
 from tidelog_gateway.websocket.connection import Connection
 from tidelog_gateway.websocket.ws_protocol import CLOSE_TOO_MANY, SUBPROTOCOL
-
-UNKNOWN_SHARE: Final = 4
-"""So many as a quarter of the WebSockets may be open that have not said who they are, beside the others."""
 
 router = APIRouter()
 
@@ -69,15 +68,23 @@ async def _accepted(
 
 
 async def _asked(socket: WebSocket, gateway: Gateway, using: contextlib.AsyncExitStack) -> Gateway | None:
-    """Wait for who this is. Those who have not said it have a bound of their own: they keep nobody else away."""
-    if gateway.unknown_websockets >= max(1, gateway.settings.ws_connections_max // UNKNOWN_SHARE):
+    """Wait for who this is; None: it was told why not, and closed.
+
+    Those who have not said it have a bound of their own, and past it the oldest gives way, of the address that has most
+    of them: so they keep nobody away, whether he says it in the head of his handshake or here.
+    """
+    seat: Seat | None = None
+    try:
+        async with asyncio.timeout(None) as turn:
+            address = address_of(socket.scope)
+            seat = gateway.unknown_websockets.take(address, lambda: turn.reschedule(0.0))
+            return await of_first_message(socket, gateway, using)
+    except TimeoutError:
         await _too_many(socket, gateway, "too many have yet to say who they are: send Authorization, or try again")
         return None
-    gateway.unknown_websockets += 1
-    try:
-        return await of_first_message(socket, gateway, using)
     finally:
-        gateway.unknown_websockets -= 1
+        if seat is not None:
+            gateway.unknown_websockets.leave(seat)
 
 
 async def _too_many(socket: WebSocket, gateway: Gateway, why: str) -> None:
