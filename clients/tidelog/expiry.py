@@ -1,4 +1,4 @@
-"""What is told of records that were given up, as they were not delivered in time."""
+"""What is told of records that were given up, as they were not delivered in time or could not be sent at all."""
 
 from __future__ import annotations
 
@@ -31,5 +31,12 @@ def expired(
     else:
         met = f"it never left the queue{f': {cause}' if cause else ''}" if queued else f"the last try met: {cause}"
         error = DeliveryTimeoutError(f"{what}; {met}" if queued or cause else what, definite=definite)
+    error.__cause__ = cause
+    return error
+
+
+def not_encoded(cause: Exception) -> TidelogError:
+    """Return the error of a batch that could not be made, as where there was no memory for it: it was never sent."""
+    error = TidelogError(f"no batch could be made of these records: {cause!r}", retriable=False, definite=True)
     error.__cause__ = cause
     return error

@@ -64,7 +64,7 @@ from tidelog.errors import (
     UnknownProducerError,
     error_of_local,
 )
-from tidelog.expiry import expired
+from tidelog.expiry import expired, not_encoded
 from tidelog.meters import ProducerMeter
 from tidelog.producer_id import ProducerId
 from tidelog_proto.batch import EncodedBatch, encode_batch
@@ -252,9 +252,9 @@ class Lane:
             loads = self._take()
             try:
                 encoded = self._encoded(loads, now_us)
-            except ProtocolError as error:
+            except Exception as error:  # noqa: BLE001 - nobody else has these loads any more: they would never end
                 # No number was used up, so the lane just goes on with what is behind.
-                self._fail(loads, error_of_local(error))
+                self._fail(loads, error_of_local(error) if isinstance(error, ProtocolError) else not_encoded(error))
                 continue
             deadline = min([load.deadline for load in loads])
             batch = OutgoingBatch(loads, encoded, self._next_sequence, deadline, State.FLYING)

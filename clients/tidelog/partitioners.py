@@ -79,7 +79,7 @@ def chooser_of(given: Partitioner | None) -> Chooser | None:
 
     def checked(key: bytes | None, partitions: int) -> int:
         number: Any = function(key, partitions)
-        if not isinstance(number, int) or not 0 <= number < partitions:
+        if not hasattr(number, "__index__") or not 0 <= number < partitions:
             raise ValueError(f"the partitioner returned {number!r}; there are partitions 0 to {partitions - 1}")
         return int(number)
 

@@ -6,6 +6,7 @@ others, it would spoil their batch.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -63,7 +64,11 @@ class Preparation:
             value = self._value(value)
         if self._key is not None:
             key = self._key(key)
-        _check_record(value, key, headers, tag, timestamp_us)
+        partition, timestamp_us = whole("partition", partition), whole("timestamp_us", timestamp_us)
+        _check_record(value, key, tag, timestamp_us)
+        if headers is not None:
+            # What is given may be used for the next record, too, before this one is sent, or be read only once.
+            headers = tuple([_header_of(header) for header in headers])
         size_bytes = loose_size_bytes(value, key, headers, tag)
         return Taken(value, key, headers, tag, partition, timestamp_us, size_bytes)
 
@@ -123,20 +128,38 @@ def _no_text(many: Sequence[Any], what: str) -> Sequence[bytes | None]:
     return given
 
 
-def _check_header(header: object) -> None:
-    """Refuse what is no (text, bytes or None) pair.
+def whole(what: str, number: Any) -> int | None:
+    """Return a number that was given, if one was, as an exact int: numbers of NumPy are welcome, True is none.
+
+    Args:
+        what: the parameter's name, for the error.
+        number: what was given; None is none.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: it is no whole number.
+    """
+    if number is None or type(number) is int:
+        return number
+    if isinstance(number, bool) or not hasattr(number, "__index__"):
+        raise TypeError(f"{what} is a whole number, not {number!r}")
+    return operator.index(number)
+
+
+def _header_of(header: object) -> tuple[str, bytes | None]:
+    """Return a header as a pair of its own.
+
+    Raises:
+        TypeError: it is no (text, bytes or None) pair.
     """
     match header:
-        case (str() as name, bytes() | None):
+        case (str() as name, bytes() | None as content):
             name.encode()
+            return name, content
         case _:
             raise TypeError(f"a header is (text, bytes or None), not {header!r}")
 
 
-def _check_record(value: object, key: object, headers: Headers | None, tag: object, timestamp_us: object) -> None:
+def _check_record(value: object, key: object, tag: object, timestamp_us: int | None) -> None:
     """Refuse a record that no batch could carry, before it can spoil its neighbours' batch.
 
     Raises:
@@ -151,10 +174,5 @@ def _check_record(value: object, key: object, headers: Headers | None, tag: obje
             raise TypeError(f"a tag is text or None, not {type(tag).__name__}")
         if len(tag.encode()) > TAG_BYTES_MAX:
             raise ValueError(f"a tag has at most {TAG_BYTES_MAX} bytes")
-    if timestamp_us is not None:
-        if not isinstance(timestamp_us, int):
-            raise TypeError(f"timestamp_us is µs since 1970, not {timestamp_us!r}")
-        if not 0 <= timestamp_us <= TIMESTAMP_US_MAX:
-            raise ValueError(f"timestamp_us is µs since 1970, up to the year 9999, not {timestamp_us}")
-    for header in headers or ():
-        _check_header(header)
+    if timestamp_us is not None and not 0 <= timestamp_us <= TIMESTAMP_US_MAX:
+        raise ValueError(f"timestamp_us is µs since 1970, up to the year 9999, not {timestamp_us}")

@@ -29,7 +29,7 @@ from tidelog.meters import ProducerMeter, Teller
 from tidelog.model import Receipt, TopicRoute
 from tidelog.named_producer import Instance
 from tidelog.plain_callbacks import check_callback
-from tidelog.preparation import Preparation, Taken
+from tidelog.preparation import Preparation, Taken, whole
 from tidelog.producer_id import make_producer_id
 from tidelog.producer_options import ACKS, CODECS, ProducerOptions
 from tidelog.receipts import PendingReceipt, PendingReceipts, Receipts
@@ -340,7 +340,7 @@ class Producer:
     ) -> PendingReceipts:
         """As `send_many`, returning as soon as all records are accepted."""
         values, keys = self._preparation.values(values), self._preparation.keys(keys)
-        return await self._enqueue_columns([columns_of(values, keys=keys)], partition, keys)
+        return await self._enqueue_columns([columns_of(values, keys=keys)], whole("partition", partition), keys)
 
     async def send_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> Receipts:
         """Publish Arrow columns as they are and wait until all are acknowledged.
@@ -361,7 +361,7 @@ class Producer:
     async def enqueue_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> PendingReceipts:
         """As `send_arrow`, returning as soon as all records are accepted."""
         batches = data.to_batches() if isinstance(data, pa.Table) else [data]
-        return await self._enqueue_columns([canonical(batch) for batch in batches], partition)
+        return await self._enqueue_columns([canonical(batch) for batch in batches], whole("partition", partition))
 
     # -------------------------------------------------------------------------------------------- lifecycle
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.errors import NodeUnreachableError, OverloadedError
-from tidelog.expiry import expired
+from tidelog.expiry import expired, not_encoded
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -28,3 +28,9 @@ def test_who_was_held_by_a_quota_hears_for_how_much_longer() -> None:
 def test_else_the_time_is_over(cause: OverloadedError | None, definite: bool, held_s: float) -> None:
     error = expired(cause, definite=definite, held_s=held_s)
     assert (error.code, error.retry_after_ms, error.definite) == (pb.TIMED_OUT, 0, definite)
+
+
+def test_what_was_never_sent_is_not_stored() -> None:
+    error = not_encoded(MemoryError("no room"))
+    assert (error.definite, error.retriable, str(error.__cause__)) == (True, False, "no room")
+    assert "MemoryError('no room')" in str(error)

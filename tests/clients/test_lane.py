@@ -507,6 +507,18 @@ def test_what_does_not_encode_fails_without_using_up_a_number() -> None:
     assert not small.delivery.done
 
 
+def test_what_cannot_be_encoded_for_whatever_reason_has_an_outcome() -> None:
+    lane = lane_of()
+    odd, plain = loose(b"a", b"b", size_bytes=20, tags=[5, None]), load_of(b"ok")  # type: ignore[list-item]
+    lane.add(odd)
+    lane.add(plain)
+    assert numbers(send(lane)) == (0, 0)
+    assert odd.delivery.error is not None
+    assert odd.delivery.error.definite
+    assert not odd.delivery.error.retriable
+    assert not plain.delivery.done
+
+
 def test_unsettled_lists_what_has_no_outcome() -> None:
     lane, loads, (first, _) = filled(2)
     queued = load_of(b"q")

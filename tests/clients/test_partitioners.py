@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tidelog.errors import InvalidRequestError
@@ -41,3 +42,9 @@ def test_a_function_that_names_no_partition_is_told_so(answer: object) -> None:
     assert choose is not None
     with pytest.raises(ValueError, match="0 to 2"):
         choose(b"k", 3)
+
+
+def test_a_function_may_answer_with_a_number_of_numpy() -> None:
+    choose = chooser_of(lambda _key, _partitions: np.int64(2))  # type: ignore[arg-type]
+    assert choose is not None
+    assert type(choose(b"k", 3)) is int

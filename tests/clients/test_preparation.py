@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tidelog.errors import SerializationError
@@ -50,3 +51,29 @@ def test_a_partition_that_was_given_is_not_chosen() -> None:
     assert preparation.chosen(preparation.take(b"v", None, None, None, 1, None), 4).partition == 1
     assert preparation.targets([None, b"k"], 3) == [2, 2]
     assert preparation.chooses
+
+
+@pytest.mark.parametrize("name", ["partition", "timestamp_us"])
+@pytest.mark.parametrize("number", [True, 1.0, "1", b"1"])
+def test_what_is_no_whole_number_is_refused_at_the_call(name: str, number: object) -> None:
+    preparation = Preparation(ProducerOptions())
+    given: dict[str, Any] = {"partition": None, "timestamp_us": None, name: number}
+    with pytest.raises(TypeError, match=f"{name} is a whole number"):
+        preparation.take(b"v", None, None, None, **given)
+
+
+def test_whole_numbers_of_numpy_become_exact_ones() -> None:
+    record = Preparation(ProducerOptions()).take(b"v", None, None, None, np.int64(3), np.uint32(12))  # type: ignore[arg-type]
+    assert (record.partition, record.timestamp_us) == (3, 12)
+    assert type(record.partition) is type(record.timestamp_us) is int
+
+
+def test_headers_are_those_of_the_call_whatever_becomes_of_the_list() -> None:
+    preparation = Preparation(ProducerOptions())
+    headers: Any = [["n", b"1"]]
+    record = preparation.take(b"v", None, headers, None, None, None)
+    headers[0][1] = 5
+    headers.append("no header")
+    assert record.headers == (("n", b"1"),)
+    once: Any = iter([("n", None)])
+    assert preparation.take(b"v", None, once, None, None, None).headers == (("n", None),)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.clients.fake_node import Do, FakeNode, Refuse
 
@@ -473,3 +474,19 @@ async def test_it_is_for_its_own_loop(client: Client) -> None:
     await producer.begin()
     with pytest.raises(WrongEventLoopError):
         await asyncio.to_thread(producer.put, b"v")
+
+
+async def test_what_is_no_partition_spoils_nothing(node: FakeNode, client: Client) -> None:
+    wrong: Any = True
+    async with client.producer("t") as producer:
+        before = producer.put(b"a")
+        for call in (producer.put, producer.send, producer.enqueue):
+            with pytest.raises(TypeError, match="partition is a whole number"):
+                await call(b"b", partition=wrong)
+        for many in (producer.send_many, producer.enqueue_many):
+            with pytest.raises(TypeError, match="partition is a whole number"):
+                await many([b"b"], partition=wrong)
+        with pytest.raises(TypeError, match="partition is a whole number"):
+            await producer.send_arrow(pa.table({"value": [b"b"]}), partition=wrong)
+        assert (await before).offset == 0
+    assert node.values("t") == [b"a"]
