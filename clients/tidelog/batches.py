@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from tidelog.drops import Drops, offsets_of
 from tidelog.errors import TidelogError
+from tidelog.expiry import again
 from tidelog.model import NOT_KNOWN, NOT_STORED, Receipt
 from tidelog_proto.batch import EncodedBatch
 from tidelog_proto.columns import Headers, columns_of
@@ -82,7 +83,7 @@ class Delivery:
             self._waiters.append(waiter)
             yield from waiter
         if self.error is not None:
-            raise self.error
+            raise again(self.error)
 
     def add_waiters(self, waiters: list[asyncio.Future[None]]) -> None:
         """Complete futures when the outcome, which is not known yet, is; whoever waits looks at it then."""

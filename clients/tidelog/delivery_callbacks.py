@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tidelog.batches import Delivery, Load
+from tidelog.expiry import again
 from tidelog.plain_callbacks import is_unawaited, to_be_awaited
 
 SLICE: Final = 500
@@ -81,7 +82,7 @@ class DeliveryCallbacks:
                 continue
             receipt = None if error is not None else delivery.receipt(at)
             try:
-                returned = callback(receipt, error)
+                returned = callback(receipt, error and again(error))
                 if returned is not None and is_unawaited(returned):
                     raise to_be_awaited("on_delivery", callback)  # noqa: TRY301 - told as what it raised itself
             except Exception as raised:  # noqa: BLE001 - the user's code may raise whatever it likes

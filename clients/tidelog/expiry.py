@@ -1,4 +1,4 @@
-"""What is told of records that were given up, as they were not delivered in time or could not be sent at all."""
+"""What is told of records that were given up, not delivered in time or impossible to send: many have one error."""
 
 from __future__ import annotations
 
@@ -40,3 +40,17 @@ def not_encoded(cause: Exception) -> TidelogError:
     error = TidelogError(f"no batch could be made of these records: {cause!r}", retriable=False, definite=True)
     error.__cause__ = cause
     return error
+
+
+def again(error: TidelogError) -> TidelogError:
+    """Return an error to raise that others raise, too: alike, without the notes and tracebacks that those add to it.
+
+    Many records have one error. Raised itself for each of them, it would grow by a frame or more each time, keep what
+    those hold, and tell in the log of one record of all that came before it.
+    """
+    fresh = type(error).__new__(type(error), *error.args)
+    fresh.__dict__.update(error.__dict__)
+    if hasattr(error, "__notes__"):
+        fresh.__notes__ = list(error.__notes__)
+    fresh.__cause__, fresh.__suppress_context__ = error.__cause__, error.__suppress_context__
+    return fresh

@@ -20,6 +20,7 @@ from tidelog.crossing import Inside, buffer_full, unknown_partition
 from tidelog.delivery_callbacks import DeliveryCallbacks
 from tidelog.earlier_tries import EarlierTries
 from tidelog.errors import ClosedError, NotBegunError, UnknownPartitionError
+from tidelog.expiry import again
 from tidelog.gatherer import Gatherer
 from tidelog.gathering import OnDelivery
 from tidelog.lane import LaneOptions
@@ -408,7 +409,7 @@ class Producer:
         failed, self._failed = self._failed, []
         for delivery in failed:
             if delivery.error is not None and not delivery.watched:
-                raise delivery.error
+                raise again(delivery.error)
 
     async def close(self) -> None:
         """Flush and stop. Doing it twice does nothing.

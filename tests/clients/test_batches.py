@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from typing import Any
 
 import pytest
@@ -72,6 +73,18 @@ async def test_failures_reach_who_waits_and_who_comes_later() -> None:
         with pytest.raises(OverloadedError):
             await waiter
     assert delivery.watched
+
+
+async def test_a_failure_of_many_does_not_grow_by_who_is_told_of_it() -> None:
+    delivery = Delivery(0)
+    delivery.fail(OverloadedError("full"))
+    lengths: list[int] = []
+    for _ in range(3):
+        with pytest.raises(OverloadedError) as caught:
+            await delivery
+        caught.value.add_note("of one")
+        lengths.append(len(traceback.format_exception(caught.value)))
+    assert len(set(lengths)) == 1
 
 
 def batch_of(*sizes: int) -> OutgoingBatch:

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.errors import NodeUnreachableError, OverloadedError
-from tidelog.expiry import expired, not_encoded
+from tidelog.errors import NodeUnreachableError, OffsetOutOfRangeError, OverloadedError, RecordError, error_of
+from tidelog.expiry import again, expired, not_encoded
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
 
 
 def test_who_was_held_by_a_quota_hears_for_how_much_longer() -> None:
@@ -34,3 +35,21 @@ def test_what_was_never_sent_is_not_stored() -> None:
     error = not_encoded(MemoryError("no room"))
     assert (error.definite, error.retriable, str(error.__cause__)) == (True, False, "no room")
     assert "MemoryError('no room')" in str(error)
+
+
+def test_what_is_raised_again_is_alike_and_grows_by_nothing_that_others_add() -> None:
+    error = error_of(ProtocolError(pb.OFFSET_OUT_OF_RANGE, "gone", log_start_offset=3, high_watermark=9).to_message())
+    error.__cause__ = OSError("disk")
+    error.add_note("first")
+    fresh = again(error)
+    assert isinstance(fresh, OffsetOutOfRangeError)
+    assert (str(fresh), vars(fresh), fresh.__cause__) == (str(error), vars(error), error.__cause__)
+    fresh.add_note("second")
+    assert error.__notes__ == ["first"]
+    bare = again(NodeUnreachableError("x"))
+    assert bare.__cause__ is None
+    assert not bare.__suppress_context__
+    assert (bare.definite, bare.retriable, bare.args) == (True, True, ("x",))
+    own = again(RecordError("odd", topic="t", partition=1, offset=2))
+    assert isinstance(own, RecordError)
+    assert (own.topic, own.partition, own.offset) == ("t", 1, 2)

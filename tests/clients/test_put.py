@@ -351,10 +351,12 @@ async def test_a_failure_goes_to_the_callback_and_flush_raises_it_where_nobody_w
     assert [(receipt, type(error)) for receipt, error in told] == [(None, CorruptBatchError)]
     node.script.append(Refuse(pb.CORRUPT_BATCH))
     producer.put(b"a", on_delivery=teller(told))
+    producer.put(b"a", on_delivery=teller(told))
     producer.put(b"b")
     with pytest.raises(CorruptBatchError):
         await producer.flush()
-    assert len(told) == 2
+    assert len(told) == 3
+    assert told[1][1] is not told[2][1], "each may be raised, and noted on, by itself"
 
 
 async def test_a_callback_that_raises_is_told_of_and_harms_nobody(node: FakeNode, client: Client) -> None:

@@ -65,9 +65,10 @@ async def test_many_raise_the_first_failure_and_say_how_many_made_it() -> None:
     other.fail(OverloadedError("later"))
     pending = PendingReceipts([(delivered(0, 0), 5), (failed, 2), (other, 1)], None)
     assert pending.done()
-    with pytest.raises(OverloadedError, match="full") as caught:
-        await pending
-    assert caught.value.__notes__ == ["5 of the call's 8 records were acknowledged"]
+    for _ in range(2):
+        with pytest.raises(OverloadedError, match="full") as caught:
+            await pending
+        assert caught.value.__notes__ == ["5 of the call's 8 records were acknowledged"]
 
 
 async def test_a_failure_that_nobody_awaits_makes_no_noise(caplog: pytest.LogCaptureFixture) -> None:
