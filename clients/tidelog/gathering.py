@@ -171,7 +171,8 @@ class Gathering:
             ends: where each part ends in `order`.
             order: the numbers of the records, part by part.
         """
-        self._deliveries, self._ends, self._order = deliveries, ends, order
+        # What the others are looked up by comes last: another thread may ask at any moment.
+        self._order, self._ends, self._deliveries = order, ends, deliveries
         for index, waiter in self._waiters:
             delivery, _ = self._part_of(index)
             delivery.add_waiters([waiter])

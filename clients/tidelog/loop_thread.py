@@ -75,13 +75,14 @@ class LoopThread:
         """Wait for what `submit` returned.
 
         Raises:
-            ClosedError: it was ended because the client is closed; nothing else cancels what runs in the loop.
+            ClosedError: it was ended because the client is closed, however far it had come; nothing else cancels what
+                runs in the loop.
             TimeoutError: `timeout_s` passed; it goes on.
         """
         try:
             return future.result(timeout_s)
         except concurrent.futures.CancelledError:
-            raise ClosedError("the client was closed meanwhile") from None
+            raise ClosedError("the client was closed meanwhile", definite=False) from None
 
     def check(self) -> None:
         """Make sure that the loop can be reached from here.

@@ -77,6 +77,9 @@ def test_who_waits_while_it_is_stopped_is_told_so(thread: LoopThread) -> None:
     for each in waiting:
         each.join(5)
     assert [type(error) for error in told] == [ClosedError] * 2
+    assert not any(isinstance(error, ClosedError) and error.definite for error in told), (
+        "nobody knows how far they came"
+    )
 
 
 def test_a_call_that_would_wait_for_itself_is_refused(thread: LoopThread) -> None:
