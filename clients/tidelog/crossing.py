@@ -4,10 +4,14 @@ Threads add to one gathering under a lock, and the first record in it has the lo
 finds more when it comes, and a thread that puts faster than the loop sends fills one gathering after the other, until
 the producer's buffer is full. What waits here counts as taken from that buffer; since the loop may accept something
 else at the same moment, the bound may be passed by one gathering.
+
+A thread that has waited for room has that taken for its next put, or others would be quicker again and again. Turns of
+the loop say nothing of when a thread goes on (see `room.py`), so the time decides how long it is kept.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
@@ -27,6 +31,9 @@ from tidelog_proto.columns import Headers
 TO_BE_REFUSED: Final = 1 << 62
 """The size of what has to be looked at: it never fits."""
 
+KEPT_S: Final = 1.0
+"""For so long room is kept for a thread that has waited for it."""
+
 
 class Inside(NamedTuple):
     """The parts of a producer that a crossing needs.
@@ -37,7 +44,7 @@ class Inside(NamedTuple):
         gatherer: what takes over whole gatherings, in the loop.
         room: the producer's buffer.
         route: returns the topic's route, in any thread; raises where nothing may be put.
-        ready: waits until there is room for so many bytes, in the loop.
+        ready: waits until there is room for so many bytes, and takes it, in the loop.
     """
 
     topic: str
@@ -46,6 +53,13 @@ class Inside(NamedTuple):
     room: Room
     route: Callable[[], TopicRoute]
     ready: Callable[[int], Awaitable[None]]
+
+
+class _OfThread(threading.local):
+    """What a thread was refused last, in bytes, and the room that it has waited for since then."""
+
+    refused_bytes = 0
+    kept: list[int] | None = None
 
 
 class Crossing:
@@ -60,7 +74,9 @@ class Crossing:
         """What plain records join: the newest of those that wait, or one that takes nothing."""
         self._waiting: list[tuple[Gathering, int]] = []
         """Gatherings that the loop comes for, each with the number of partitions that the topic had."""
-        self._refused_bytes = 0
+        self._of_thread = _OfThread()
+        self._used_bytes = 0
+        """Room that was kept for threads and is not needed any more; it is given back in the loop."""
         shut_behind_fork(self, Crossing.shut_behind_fork)
 
     def shut_behind_fork(self) -> None:
@@ -106,9 +122,42 @@ class Crossing:
                     return gathering, index
         return self._put(self._inside.preparation.take(value, key, headers, tag, partition, timestamp_us), on_delivery)
 
-    async def ready(self) -> None:
-        """Wait, in the loop, until there is room for what was refused last."""
-        await self._inside.ready(self._refused_bytes)
+    def ready(self) -> None:
+        """Wait until there is room for what this thread was refused last; its next put has that room."""
+        with self._lock:
+            self._use_kept()
+        size_bytes = self._of_thread.refused_bytes
+        self._of_thread.kept = self._thread.run(lambda: self._keep(size_bytes))
+
+    async def _keep(self, size_bytes: int) -> list[int]:
+        """Take room for a thread as soon as there is some, for a while; in the loop."""
+        self._give_back()
+        await self._inside.ready(size_bytes)
+        kept = [size_bytes]
+        asyncio.get_running_loop().call_later(KEPT_S, self._lapse, kept)
+        return kept
+
+    def _lapse(self, kept: list[int]) -> None:
+        with self._lock:
+            self._used_bytes += sum(kept)
+            kept.clear()
+        self._give_back()
+
+    def _use_kept(self) -> int:
+        """Return how much room was kept for this thread, which is kept no longer; under the lock."""
+        kept, self._of_thread.kept = self._of_thread.kept, None
+        size_bytes = sum(kept or ())
+        if kept:
+            kept.clear()
+        self._used_bytes += size_bytes
+        return size_bytes
+
+    def _give_back(self) -> None:
+        """Let others have what was used, or not wanted; in the loop."""
+        with self._lock:
+            size_bytes, self._used_bytes = self._used_bytes, 0
+        if size_bytes:
+            self._inside.room.give_back(size_bytes)
 
     def _put(self, record: Taken, on_delivery: OnDelivery | None) -> tuple[Gathering, int]:
         inside = self._inside
@@ -136,10 +185,12 @@ class Crossing:
         if newest is not None:
             newest.shut()
             self._open = self._shut
-        taken_bytes = inside.room.taken_bytes + sum(gathering.granted_bytes for gathering, _ in self._waiting)
+        kept_bytes = self._use_kept()
+        waiting_bytes = sum(gathering.granted_bytes for gathering, _ in self._waiting)
+        taken_bytes = inside.room.taken_bytes + waiting_bytes - self._used_bytes
         free_bytes = inside.room.bytes_max - taken_bytes
-        if taken_bytes and free_bytes < size_bytes:
-            self._refused_bytes = size_bytes
+        if taken_bytes and free_bytes < size_bytes > kept_bytes:
+            self._of_thread.refused_bytes = size_bytes
             raise buffer_full(inside.topic)
         gathering = Gathering(deadline=0.0, timestamped=timestamped)
         gathering.grant(max(size_bytes, min(inside.gatherer.capacity_bytes, free_bytes)))
@@ -160,6 +211,7 @@ class Crossing:
                 gathering.shut()
         for gathering, partition_count in waiting:
             self._inside.gatherer.adopt(gathering, partition_count)
+        self._give_back()
 
 
 def buffer_full(topic: str) -> BufferFullError:

@@ -111,7 +111,7 @@ class Room:
 
         Args:
             size_bytes: how much.
-            claim: keep the turn for the `take` that follows; else others may be quicker.
+            claim: keep the turn for the `take` that follows; else take the room at once, for who comes from elsewhere.
 
         Raises:
             Exception: what `close` was given.
@@ -125,6 +125,7 @@ class Room:
         if claim:
             self._lapse(CLAIM_TURNS)
         else:
+            self.take(size_bytes, in_turn=True)
             self.leave()
 
     def force(self, size_bytes: int) -> None:

@@ -433,8 +433,8 @@ class Producer:
         self._thread.run(self._producer.begin)
 
     def ready(self) -> None:
-        """See `tidelog.Producer.ready`."""
-        self._thread.run(self._crossing.ready)
+        """See `tidelog.Producer.ready`: the next `put` of this thread has that room, within a second."""
+        self._crossing.ready()
 
     def flush(self) -> None:
         """See `tidelog.Producer.flush`."""

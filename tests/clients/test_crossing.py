@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from tests.clients.fake_node import FakeNode, Refuse
 from tests.clients.test_sync import node  # noqa: F401 - a fixture
 
 from tidelog import Receipt, TidelogError
+from tidelog.crossing import KEPT_S
 from tidelog.errors import (
     BufferFullError,
     ClosedError,
@@ -124,6 +127,41 @@ def test_a_full_buffer_refuses_until_there_is_room(node: FakeNode, client: Clien
                     producer.ready()
         assert refused > 0
     assert node.values("t") == [b"%05d" % number * 20 for number in range(5_000)]
+
+
+def test_a_thread_that_waited_for_room_has_it_whoever_puts_meanwhile(node: FakeNode, client: Client) -> None:  # noqa: F811
+    refused: list[int] = []
+    with client.producer("t", buffer_bytes=20_000) as producer:
+
+        def work(size_bytes: int) -> None:
+            for _ in range(300):
+                try:
+                    producer.put(b"x" * size_bytes)
+                except BufferFullError:
+                    producer.ready()
+                    producer.put(b"x" * size_bytes)
+                    refused.append(size_bytes)
+
+        threads = [threading.Thread(target=work, args=(size_bytes,)) for size_bytes in (10, 400, 2_000, 9_000)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert set(refused) >= {2_000, 9_000}
+    assert len(node.values("t")) == 1_200
+
+
+def test_room_that_is_kept_for_a_thread_lapses(client: Client) -> None:
+    with client.producer("t", buffer_bytes=1_000) as producer:
+        loop = Held(producer)
+        with pytest.raises(BufferFullError):
+            producer.put(b"x" * 900)
+        loop.let_go()
+        for _ in range(3):  # it is kept once, however often a thread asks
+            producer.ready()
+        time.sleep(KEPT_S + 0.2)
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(producer.put, b"x" * 900).result().result(10).offset == 1
 
 
 def test_what_waits_for_the_loop_counts_as_taken(client: Client) -> None:
