@@ -159,6 +159,11 @@ class Crossing:
         if size_bytes:
             self._inside.room.give_back(size_bytes)
 
+    def let_pass(self) -> None:
+        """Let who is putting in another thread finish: what that put the loop takes before what is run from now on."""
+        with self._lock:
+            pass
+
     def _put(self, record: Taken, on_delivery: OnDelivery | None) -> tuple[Gathering, int]:
         inside = self._inside
         check_callback("on_delivery", on_delivery)
@@ -192,6 +197,7 @@ class Crossing:
         if taken_bytes and free_bytes < size_bytes > kept_bytes:
             self._of_thread.refused_bytes = size_bytes
             raise buffer_full(inside.topic)
+        inside.route()  # the producer may have been closed meanwhile; behind that the loop may never come
         gathering = Gathering(deadline=0.0, timestamped=timestamped)
         gathering.grant(max(size_bytes, min(inside.gatherer.capacity_bytes, free_bytes)))
         gathering.left_bytes -= size_bytes

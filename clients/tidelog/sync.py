@@ -126,6 +126,7 @@ class Client:
         """See `tidelog.Client.groups`."""
         self.security = Security(self._thread, self._client.security)
         """See `tidelog.Client.security`."""
+        self._producers = weakref.WeakSet[Producer]()
         # Closes what nobody closed, at the end of the program or of this object.
         name = f"{client_id!r} of {bootstrap}"
         self._finalizer = weakref.finalize(self, _shut_down, self._thread, self._client, name)
@@ -269,7 +270,9 @@ class Client:
             value_serializer=value_serializer,
         )
         import_for_columns()
-        return Producer(self, self._thread, producer)
+        made = Producer(self, self._thread, producer)
+        self._producers.add(made)
+        return made
 
     def consumer(
         self,
@@ -316,7 +319,11 @@ class Client:
             return
         try:
             if self._thread.started:
-                self._thread.run(how)
+                try:
+                    self._thread.run(how)
+                finally:
+                    for producer in list(self._producers):
+                        producer.abort()  # and have everybody told of what other threads put while it was closed
         finally:
             self._finalizer.detach()
             self._thread.stop()
@@ -453,6 +460,7 @@ class Producer:
     def abort(self) -> None:
         """See `tidelog.Producer.abort`."""
         if not self._thread.closed:
+            self._crossing.let_pass()
             self._thread.run(self._producer.abort)
 
 

@@ -257,3 +257,28 @@ def test_a_client_that_is_aborted_has_told_every_callback(node: FakeNode) -> Non
     threading.Timer(0.1, loop.let_go).start()
     client.abort()
     assert len(told) == 2_000
+
+
+def test_what_is_put_while_the_client_ends_is_told_of(node: FakeNode) -> None:  # noqa: F811
+    for number in range(20):
+        told: list[TidelogError | None] = []
+        taken: list[None] = []
+        client = Client(f"127.0.0.1:{node.port}")
+        producer = client.producer("t")
+        producer.begin()
+
+        def work(producer: Producer, told: list[TidelogError | None], taken: list[None]) -> None:
+            with contextlib.suppress(ClosedError):
+                while True:
+                    with contextlib.suppress(BufferFullError):
+                        producer.put(b"v", on_delivery=lambda _receipt, error: told.append(error))
+                        taken.append(None)
+
+        threads = [threading.Thread(target=work, args=(producer, told, taken)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.005 * (number % 4))
+        client.abort()
+        for thread in threads:
+            thread.join()
+        assert len(told) == len(taken)
