@@ -157,7 +157,7 @@ class Crossing:
         with self._lock:
             size_bytes, self._used_bytes = self._used_bytes, 0
         if size_bytes:
-            self._inside.room.give_back(size_bytes)
+            self._inside.room.let_go(size_bytes)
 
     def let_pass(self) -> None:
         """Let who is putting in another thread finish: what that put the loop takes before what is run from now on."""

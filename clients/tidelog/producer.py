@@ -596,4 +596,4 @@ class Producer:
 
     def _buffered_bytes(self) -> int:
         """Return what is accepted and not delivered: what is only reserved for records to come is none of it."""
-        return self._room.taken_bytes - self._gatherer.reserved_bytes
+        return self._room.taken_bytes - self._room.kept_bytes - self._gatherer.reserved_bytes

@@ -32,6 +32,8 @@ class Room:
 
     def __init__(self, bytes_max: int) -> None:
         self.taken_bytes = 0
+        self.kept_bytes = 0
+        """Of that, what is taken for records that have not come yet, by `ready` without a claim, until `let_go`."""
         self.bytes_max = bytes_max
         self._turn = asyncio.Lock()  # serves in the order of coming, also while the one who is next wakes up
         self._in_line = 0
@@ -126,7 +128,13 @@ class Room:
             self._lapse(CLAIM_TURNS)
         else:
             self.take(size_bytes, in_turn=True)
+            self.kept_bytes += size_bytes
             self.leave()
+
+    def let_go(self, size_bytes: int) -> None:
+        """Let others have what was kept."""
+        self.kept_bytes -= size_bytes
+        self.give_back(size_bytes)
 
     def force(self, size_bytes: int) -> None:
         """Count what is there already, whether it fits or not."""

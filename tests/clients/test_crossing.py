@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from tests.clients.counted import Counted
 from tests.clients.fake_node import FakeNode, Refuse
 from tests.clients.test_sync import node  # noqa: F401 - a fixture
 
@@ -151,17 +152,21 @@ def test_a_thread_that_waited_for_room_has_it_whoever_puts_meanwhile(node: FakeN
     assert len(node.values("t")) == 1_200
 
 
-def test_room_that_is_kept_for_a_thread_lapses(client: Client) -> None:
-    with client.producer("t", buffer_bytes=1_000) as producer:
+def test_room_that_is_kept_for_a_thread_lapses_and_is_not_buffered(node: FakeNode) -> None:  # noqa: F811
+    counted = Counted()
+    metered = Client(f"127.0.0.1:{node.port}", metrics=counted)
+    with metered as client, client.producer("t", buffer_bytes=1_199) as producer:
         loop = Held(producer)
         with pytest.raises(BufferFullError):
-            producer.put(b"x" * 900)
+            producer.put(b"x" * 1_004)
         loop.let_go()
         for _ in range(3):  # it is kept once, however often a thread asks
             producer.ready()
+        producer.send(b"y")
+        assert sum(change for _, change in counted.of("buffered") if isinstance(change, int)) == 0
         time.sleep(KEPT_S + 0.2)
         with ThreadPoolExecutor(1) as other:
-            assert other.submit(producer.put, b"x" * 900).result().result(10).offset == 1
+            assert other.submit(producer.put, b"x" * 1_004).result().result(10).offset == 2
 
 
 def test_what_waits_for_the_loop_counts_as_taken(client: Client) -> None:

@@ -92,7 +92,9 @@ async def test_a_claim_that_nobody_uses_lapses() -> None:
     assert (done, room.is_awaited) == ([1], False)
     assert room.take(1), "nobody waits any more"
     await room.ready(4, claim=False)
-    assert (room.taken_bytes, room.is_awaited) == (10, False), "who comes from elsewhere has it at once"
+    assert (room.taken_bytes, room.kept_bytes, room.is_awaited) == (10, 4, False), "who is elsewhere has it at once"
+    room.let_go(4)
+    assert (room.taken_bytes, room.kept_bytes) == (6, 0)
 
 
 async def test_closing_ends_a_claim() -> None:
