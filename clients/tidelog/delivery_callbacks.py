@@ -89,3 +89,7 @@ class DeliveryCallbacks:
                 self._loop.call_exception_handler(
                     {"message": f"on_delivery {callback!r} raised", "exception": raised},
                 )
+            except BaseException:  # ends the loop, which may be run again, as that of a blocking client is
+                self._at = at + 1
+                self._schedule()
+                raise

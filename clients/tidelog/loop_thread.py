@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from tidelog.errors import ClosedError, ForkedError, UsageError
 
 T = TypeVar("T")
+
+_log: Final = logging.getLogger("tidelog.sync")
 
 
 class LoopThread:
@@ -109,7 +113,8 @@ class LoopThread:
                 return
             self._closed = True
         if self._loop is not None and self._thread is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            with contextlib.suppress(RuntimeError):  # it has ended already, as something raised SystemExit meanwhile
+                self._loop.call_soon_threadsafe(self._loop.stop)
             if threading.current_thread() is not self._thread:
                 self._thread.join()
 
@@ -118,14 +123,30 @@ class LoopThread:
         self._thread = threading.Thread(target=self._serve, args=(self._loop,), name=self._name, daemon=True)
         self._thread.start()
 
-    @staticmethod
-    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         try:
-            loop.run_forever()
+            while not self._runs_until_stopped(loop):
+                pass
             left = asyncio.all_tasks(loop)
             for task in left:
                 task.cancel()
             loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         finally:
             loop.close()
+
+    def _runs_until_stopped(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Run the loop; return whether it was stopped. What ends a program does not end it: others wait for it."""
+        try:
+            loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:
+            _log.exception(
+                "%r was raised in the thread %r, where the client calls back, and ends nothing there: have the main "
+                "thread end the program",
+                error,
+                self._name,
+            )
+            if self._closed:
+                loop.call_soon(loop.stop)  # what was to stop it may have been in the same turn
+            return False
+        return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -202,6 +203,18 @@ def test_callbacks_come_from_the_clients_thread_and_may_put(node: FakeNode, clie
     assert told[1][0] == (0, 0, 7)
     assert {name for *_, name in told} == {"tidelog tidelog-python"}
     assert node.values("t") == [b"again"]
+
+
+def test_a_callback_that_would_end_the_program_keeps_nobody_waiting(node: FakeNode, client: Client) -> None:  # noqa: F811
+    told: list[TidelogError | None] = []
+    with client.producer("t") as producer:
+        loop = Held(producer)
+        for callback in (lambda *_: sys.exit(3), lambda _receipt, error: told.append(error)):
+            producer.put(b"v", on_delivery=callback)
+        loop.let_go()
+        producer.flush()
+        assert told == [None]
+    assert len(node.values("t")) == 3
 
 
 def test_behind_a_fork_nothing_joins(node: FakeNode, client: Client) -> None:  # noqa: F811

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -106,6 +108,29 @@ def test_stopping_cancels_what_runs_and_ends_the_thread(thread: LoopThread) -> N
     assert all(each.name != "test loop" for each in threading.enumerate())
     with pytest.raises(ClosedError):
         thread.run(answer)
+
+
+def test_what_ends_a_program_ends_nothing_here(thread: LoopThread, caplog: pytest.LogCaptureFixture) -> None:
+    async def leave() -> None:
+        asyncio.get_running_loop().call_soon(sys.exit, 3)
+
+    for _ in range(2):
+        thread.run(leave)
+        assert thread.run(answer) == 42
+    assert "SystemExit(3) was raised in the thread 'test loop'" in caplog.text
+
+
+def test_what_ends_a_program_while_the_thread_is_stopped_does_not_keep_it(thread: LoopThread) -> None:
+    async def both() -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_soon(thread.stop)
+        loop.call_soon(sys.exit, 3)
+
+    thread.run(both)
+    ends_at = time.monotonic() + 5
+    while any(each.name == "test loop" for each in threading.enumerate()):
+        assert time.monotonic() < ends_at
+        time.sleep(0.01)
 
 
 def test_behind_a_fork_it_is_refused(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
