@@ -61,8 +61,8 @@ class Assignment:
             router, self._prefetch, self, on_out_of_range=options.on_out_of_range, wanted=options.wanted
         )
         self._paused: set[TopicPartition] = set()
+        """What the user has paused. Nothing is handed out of that, nor of what is held back."""
         self._held_back: set[TopicPartition] = set()
-        """Those of the paused that the user has not paused."""
         self._watched: dict[str, Callable[[], None]] = {}
         self._closed = False
 
@@ -79,7 +79,7 @@ class Assignment:
     @property
     def paused(self) -> frozenset[TopicPartition]:
         """The partitions of which the user wants nothing for now."""
-        return frozenset(self._paused - self._held_back)
+        return frozenset(self._paused)
 
     # --------------------------------------------------------------------------------------------- changing
 
@@ -174,18 +174,7 @@ class Assignment:
         Raises:
             UnknownPartitionError: one is not read.
         """
-        self.check(partitions)
-        self._held_back.difference_update(partitions)
-        for where in dict.fromkeys(partitions):
-            if where in self._paused:
-                continue
-            self._paused.add(where)
-            first = self._taken_back(where)
-            room = self._prefetch.beside_max.minus(self._arrivals.beside)
-            again_at = self._arrivals.pause(where, first, room)
-            self._serving.pause(where)
-            if again_at is not None:
-                self._serving.rewind(where, again_at)
+        self._put_beside(partitions, self._paused)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Hand out what comes of some partitions again.
@@ -194,22 +183,15 @@ class Assignment:
             UnknownPartitionError: one is not read.
         """
         self.check(partitions)
-        for where in partitions:
-            if where in self._paused and where not in self._held_back:
-                self._paused.discard(where)
-                self._arrivals.resume(where)
-                self._serving.resume(where)
+        self._go_on(self._paused.intersection(partitions), self._paused)
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
         """Hand out nothing of some partitions until `release`, whatever the user pauses and resumes meanwhile."""
-        self.pause(partitions)
-        self._held_back.update(partitions)
+        self._put_beside(partitions, self._held_back)
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
         """Hand out what is held back of some partitions, but for those that the user has paused meanwhile."""
-        held = self._held_back.intersection(partitions)
-        self._held_back -= held
-        self.resume(held)
+        self._go_on(self._held_back.intersection(partitions), self._held_back)
 
     def check(self, partitions: Collection[TopicPartition]) -> None:
         """Refuse partitions that are not read.
@@ -312,6 +294,33 @@ class Assignment:
             topic, lambda: self._router.topic_with(topic, partitions), repeatable=True
         )
         return route.topic_id
+
+    def _put_beside(self, partitions: Collection[TopicPartition], reason: set[TopicPartition]) -> None:
+        """Hand out nothing of some partitions, for a reason: those that are paused, or that are held back.
+
+        Raises:
+            UnknownPartitionError: one is not read.
+        """
+        self.check(partitions)
+        for where in dict.fromkeys(partitions):
+            stops = where not in self._paused and where not in self._held_back
+            reason.add(where)
+            if not stops:
+                continue
+            first = self._taken_back(where)
+            room = self._prefetch.beside_max.minus(self._arrivals.beside)
+            again_at = self._arrivals.pause(where, first, room)
+            self._serving.pause(where)
+            if again_at is not None:
+                self._serving.rewind(where, again_at)
+
+    def _go_on(self, partitions: Collection[TopicPartition], reason: set[TopicPartition]) -> None:
+        """Hand out what comes of some partitions again, as far as there is no other reason not to."""
+        reason.difference_update(partitions)
+        for where in partitions:
+            if where not in self._paused and where not in self._held_back:
+                self._arrivals.resume(where)
+                self._serving.resume(where)
 
     def _taken_back(self, where: TopicPartition) -> Prefetched | None:
         """Return what is left of the batch at hand, counted as something that waits."""

@@ -130,6 +130,27 @@ async def test_callbacks_are_told_in_order_and_may_seek_pause_and_commit(real: C
             assert not second.seen
 
 
+async def test_a_user_who_pauses_and_resumes_is_handed_nothing_before_on_assigned_has_ended(real: Client) -> None:
+    topic = await new_topic(real, partitions=1, records=3)
+    where = TopicPartition(topic, 0)
+    goes_on = asyncio.Event()
+
+    async def assigned(_: frozenset[TopicPartition]) -> None:
+        consumer.pause(where)
+        assert consumer.paused() == {where}
+        consumer.resume(where)
+        await goes_on.wait()
+
+    consumer = real.consumer(topic, group=wish(topic, "a", on_assigned=assigned))
+    async with reading(consumer) as reader:
+        await until(lambda: where in consumer.assignment())
+        await asyncio.sleep(0.3)
+        assert not reader.seen
+        assert consumer.paused() == frozenset()
+        goes_on.set()
+        await until(lambda: len(reader.seen) == 3)
+
+
 @pytest.mark.parametrize("which", ["on_assigned", "on_revoked", "on_lost"])
 async def test_reading_ends_with_the_error_of_a_callback(real: Client, which: str) -> None:
     topic = await new_topic(real, partitions=2, records=1)
