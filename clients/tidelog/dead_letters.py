@@ -54,10 +54,13 @@ class DeadLetters:
         return True
 
     async def close(self) -> None:
-        """Close the producer. Whoever waits for an acknowledgement comes to the end."""
+        """Close the producer. Whoever waits for an acknowledgement comes to the end.
+
+        What is not acknowledged is not waited for: its record is not passed, and whoever reads it next publishes it.
+        """
         self._give_up()
         if self._producer is not None:
-            await self._producer.close()
+            await self._producer.abort()
 
     def _give_up(self) -> None:
         if self._task is not None:

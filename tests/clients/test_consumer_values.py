@@ -178,6 +178,17 @@ async def test_closing_ends_who_waits_for_a_dead_letter(node: FakeNode, client: 
     await closing
 
 
+async def test_closing_does_not_wait_for_a_dead_letter_that_cannot_be_stored(node: FakeNode, client: Client) -> None:
+    node.add_topic("dead")
+    await publish(node, b"{", b"1", b"{", b"2")
+    consumer = client.consumer("t", value_deserializer="json", dead_letter="dead")
+    assert [record.value for record in await consumer.poll(timeout_s=10)] == [1]
+    node.hold = asyncio.Event()
+    assert await consumer.poll(timeout_s=0.1) == []
+    await asyncio.wait_for(consumer.close(), 5)
+    assert consumer.position() == {T0: 2}, "whoever reads on publishes it"
+
+
 async def test_a_dead_letter_topic_that_is_made_again_takes_them_again(node: FakeNode, client: Client) -> None:
     node.add_topic("dead")
     await publish(node, b"{", b"2", b"[", b"3", b"(", b"4")
