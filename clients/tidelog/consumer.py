@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 from tidelog import offset_search, reading
 from tidelog.admin import NewestOf, checked_positions
@@ -37,6 +37,8 @@ from tidelog.routing import Router
 from tidelog.session_clock import session_time
 
 __all__ = ["Consumer", "ConsumerOptions", "OnOutOfRange", "SeekTo", "Start"]
+
+T = TypeVar("T")
 
 SeekTo = int | Literal["earliest", "latest"] | datetime | bytes
 """An offset, an end of the log, a time (with a zone), or a key, for the newest record of it."""
@@ -97,7 +99,7 @@ class Consumer:
         self.commits_processed = wish is not None and wish.commit == "processed"
         """Whether asking for more commits what the user is done with."""
         self._waiting = 0
-        """Above zero while the user waits for records; `turn` may be awaited while `more` still is."""
+        """Above zero while the user waits for records, or for a dead letter; `turn` may be awaited while `more` is."""
         self._turn_due = 0.0
         self._begun = False
         self._closed = False
@@ -237,7 +239,7 @@ class Consumer:
         await self.begin()
         if self._member is not None and session_time() >= self._member.turn_at:
             await self.turn()
-        return await self._wait_for_batch()
+        return await self._waits(self._assignment.next_batch())
 
     @property
     @internal
@@ -253,11 +255,7 @@ class Consumer:
         """Let a member hear and be heard; where its session is over, what it has is dropped before this returns."""
         if self._member is None or not self._begun:
             return
-        self._waiting += 1
-        try:
-            await self._member.turn()
-        finally:
-            self._waiting -= 1
+        await self._waits(self._member.turn())
 
     @internal
     async def fill(self) -> bool:
@@ -279,7 +277,7 @@ class Consumer:
         self._cursor.asked(polls=polls)
         await self._assignment.certain()
         if self.commits_processed and self._member is not None:
-            await self._member.commit_processed()
+            await self._waits(self._member.commit_processed())
 
     @internal
     async def more(self) -> bool:
@@ -294,7 +292,7 @@ class Consumer:
             await self.turn()
         undecodable = self._cursor.undecodable
         if undecodable is not None:
-            if not await self._dead_letters.put(undecodable):
+            if not await self._waits(self._dead_letters.put(undecodable)):
                 return False
             self._cursor.pass_over(undecodable)
             return True
@@ -302,7 +300,7 @@ class Consumer:
             return True
         batch = self._assignment.batch_now()
         if batch is None:
-            batch = await self._wait_for_batch()
+            batch = await self._waits(self._assignment.next_batch())
         if batch is None:
             return False
         self._load(batch)
@@ -543,10 +541,11 @@ class Consumer:
             await asyncio.sleep(0)
             self._turn_due = time.monotonic() + PASSING_S
 
-    async def _wait_for_batch(self) -> ConsumedBatch | None:
+    async def _waits(self, work: Awaitable[T]) -> T:
+        """Wait for something that the user has asked for: however long it takes, he is not idle."""
         self._waiting += 1
         try:
-            return await self._assignment.next_batch()
+            return await work
         finally:
             self._waiting -= 1
 

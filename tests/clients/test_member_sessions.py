@@ -160,3 +160,25 @@ async def test_who_waits_is_not_idle_when_the_member_has_a_turn_beside_that(
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(waiting, 1.0)
         assert told.events == [("assigned", frozenset([T0]))]
+
+
+async def test_who_waits_for_a_dead_letter_is_not_idle(
+    node: FakeNode, coordinator: Coordinator, client: Client
+) -> None:
+    goes_on = pb.GroupHeartbeatReply(revision=1, generation=1, unchanged=True)
+    node.coordinate = lambda asked: coordinator.answer(asked) or goes_on
+    node.add_topic("dead")
+    await publish(node, b"{", b"1")
+    told = Told()
+    group = replace(told.group(), poll_timeout_s=0.3)
+    async with client.consumer("t", group=group, value_deserializer="json", dead_letter="dead") as consumer:
+        for _ in range(RECORDS):
+            await anext(consumer)
+        node.hold = asyncio.Event()
+        waiting = asyncio.create_task(anext(consumer))
+        await asyncio.sleep(1.0)
+        assert not waiting.done()
+        assert told.events == [("assigned", frozenset([T0]))]
+        node.hold.set()
+        assert (await asyncio.wait_for(waiting, 5)).value == 1
+    assert len(node.partition("dead").batches) == 1
