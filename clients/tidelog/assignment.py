@@ -58,7 +58,12 @@ class Assignment:
         self._arrivals = Arrivals(admit, dropped)
         self._meter = meter
         self._serving = Serving(
-            router, self._prefetch, self, on_out_of_range=options.on_out_of_range, wanted=options.wanted
+            router,
+            self._prefetch,
+            self,
+            on_out_of_range=options.on_out_of_range,
+            wanted=options.wanted,
+            goes_without=options.pattern is not None,
         )
         self._paused: set[TopicPartition] = set()
         """What the user has paused. Nothing is handed out of that, nor of what is held back."""

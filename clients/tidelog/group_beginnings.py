@@ -16,7 +16,7 @@ from typing import Final
 
 from tidelog.backoff import Backoff
 from tidelog.consumer_options import ConsumerOptions, TopicOptions
-from tidelog.errors import TidelogError, UnknownTopicError, told
+from tidelog.errors import ForbiddenError, TidelogError, UnknownTopicError, told
 from tidelog.group_commits import GroupCommits
 from tidelog.model import TopicPartition
 from tidelog.routing import Router
@@ -66,8 +66,8 @@ class Beginnings:
     async def _note(self, name: str, there: dict[bytes, int]) -> None:
         try:
             route = await self._router.topic_now(name)
-        except UnknownTopicError:
-            return  # it is made later, if at all
+        except (UnknownTopicError, ForbiddenError):
+            return  # it is made, or may be read, later, if at all
         there[route.topic_id] = route.partition_count
 
     def of(self, topic: str, topic_id: bytes, numbers: Sequence[int]) -> list[TopicOptions]:

@@ -16,7 +16,14 @@ from typing import Any, Final
 from tidelog.assignment import Assignment
 from tidelog.backoff import Backoff
 from tidelog.consumer_options import ConsumerOptions, find_rest, resolve_start
-from tidelog.errors import MemberFencedError, TidelogError, UnknownPartitionError, UnknownTopicError, told
+from tidelog.errors import (
+    ForbiddenError,
+    MemberFencedError,
+    TidelogError,
+    UnknownPartitionError,
+    UnknownTopicError,
+    told,
+)
 from tidelog.group_beginnings import Beginnings
 from tidelog.group_commits import GroupCommits, store_quietly
 from tidelog.group_membership import Membership, Place
@@ -26,6 +33,8 @@ from tidelog.routing import Router
 from tidelog.session_clock import session_time
 
 _LOOK_S: Final = 0.01
+FORBIDDEN_TRIES: Final = 15
+"""So often a member tries to begin with what matches its pattern and is refused to it, which takes some ten seconds."""
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
@@ -141,8 +150,8 @@ class Handover:
                 try:
                     begun = await self._try_to_take_up(life, topic, topic_id, left)
                 except TidelogError as error:
-                    # One that is gone the coordinator hears of, too, and then it is not to be read any more.
-                    if not error.retriable and not isinstance(error, (UnknownTopicError, UnknownPartitionError)):
+                    # Of one that is gone, or may not be read any more, the coordinator hears, too: it is taken away.
+                    if not error.retriable and not self._is_soon_known(error, backoff.failures):
                         self._assignment.broken(error)
                         return
                     _log.info("%s: %s is not read yet: %s", self._group, topic, told(error))
@@ -152,6 +161,12 @@ class Handover:
                     await asyncio.sleep(backoff.next_wait_s())
         finally:
             self._beginning.difference_update(places)
+
+    def _is_soon_known(self, error: TidelogError, tries: int) -> bool:
+        """Whether the coordinator knows soon why something cannot be begun with, and assigns it no longer."""
+        if isinstance(error, ForbiddenError):
+            return self._options.pattern is not None and tries < FORBIDDEN_TRIES
+        return isinstance(error, (UnknownTopicError, UnknownPartitionError))
 
     async def _try_to_take_up(self, life: Membership, topic: str, topic_id: bytes, places: set[Place]) -> set[Place]:
         """Find out where to begin, and begin; return the partitions that this is done with."""

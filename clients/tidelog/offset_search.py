@@ -111,6 +111,20 @@ async def list_offsets(
     return await router.about_topic(topic, OffsetSearch(router, topic, at, wanted).attempt, repeatable=True)
 
 
+async def ends_of(router: Router, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:
+    """Return the ends of logs as their owners say; without those that do not say it now."""
+    topics: dict[str, list[int]] = {}
+    for where in partitions:
+        topics.setdefault(where.topic, []).append(where.partition)
+    ends: dict[TopicPartition, Offset] = {}
+    for topic, numbers in topics.items():
+        search = OffsetSearch(router, topic, "latest", numbers)
+        with contextlib.suppress(TidelogError):
+            await search.attempt()
+        ends |= {TopicPartition(topic, number): offset for number, offset in search.found.items()}
+    return ends
+
+
 async def beyond_ends(
     router: Router, topic: str, topic_id: bytes, positions: Mapping[int, int]
 ) -> dict[int, OffsetOutOfRangeError]:

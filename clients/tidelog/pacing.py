@@ -14,6 +14,9 @@ from tidelog.model import TopicPartition
 TELLING_FAILURES: Final = 6
 """After so many failures in a row, which takes a second or two, the user is told what a partition waits for."""
 
+REFUSED_S: Final = 10.0
+"""So long after a refusal it is asked again whether a partition may be read by now."""
+
 _log: Final = logging.getLogger("tidelog.consumer")
 _MS: Final = 1000
 
@@ -24,6 +27,8 @@ class Pacing:
     def __init__(self) -> None:
         self._backoffs: dict[TopicPartition, Backoff] = {}
         self._retry_at: dict[TopicPartition, float] = {}
+        self._refused: set[str] = set()
+        """The topics of which the user was told that he may not read them."""
 
     def due_at(self, where: TopicPartition, now: float) -> float:
         """Return the loop time at which a partition may be tried; `now` where it need not wait."""
@@ -37,6 +42,7 @@ class Pacing:
     def arrived(self, where: TopicPartition) -> None:
         """Something has arrived of it."""
         self._backoffs.pop(where, None)
+        self._refused.discard(where.topic)
 
     def begin_anew(self, partitions: Iterable[TopicPartition]) -> None:
         """Nothing is known of some partitions any more, good or bad."""
@@ -54,6 +60,13 @@ class Pacing:
             retry_at = asyncio.get_running_loop().time() + error.retry_after_ms / _MS
             self._retry_at[where] = max(self._retry_at.get(where, 0.0), retry_at)
             self.tell(where, error)
+
+    def refused(self, where: TopicPartition, error: TidelogError) -> None:
+        """It may not be read, which may change, but not at once: wait, and say so once for its topic."""
+        self._retry_at[where] = asyncio.get_running_loop().time() + REFUSED_S
+        if where.topic not in self._refused:
+            self._refused.add(where.topic)
+            _log.warning("%s: reading goes on without it while it may not be read: %s", where.topic, told(error))
 
     def tell(self, where: TopicPartition, error: TidelogError) -> None:
         """Say once what a partition waits for."""

@@ -17,7 +17,6 @@ With a zone, a replica in it is read instead of an owner elsewhere (`nearby.py`)
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
@@ -27,7 +26,15 @@ from tidelog import doubts, offset_search
 from tidelog.connection import Address, Connection, results_of
 from tidelog.consumer_options import OnOutOfRange
 from tidelog.doubts import Doubts
-from tidelog.errors import ClosedError, OffsetOutOfRangeError, TidelogError, UnknownTopicError, error_of, told
+from tidelog.errors import (
+    ClosedError,
+    ForbiddenError,
+    OffsetOutOfRangeError,
+    TidelogError,
+    UnknownTopicError,
+    error_of,
+    told,
+)
 from tidelog.filters import RecordFilter
 from tidelog.metadata import gone_error
 from tidelog.model import Offset, TopicPartition
@@ -74,6 +81,7 @@ class Serving:
         reader: gets what arrives.
         on_out_of_range: what is done where retention has overtaken a position.
         wanted: which records; None for all.
+        goes_without: whether what may not be read ends nothing, and is read on when it may be.
     """
 
     def __init__(
@@ -84,6 +92,7 @@ class Serving:
         *,
         on_out_of_range: OnOutOfRange,
         wanted: RecordFilter | None = None,
+        goes_without: bool = False,
     ) -> None:
         self.topic_ids: dict[str, bytes] = {}
         """Of the topics that are read, by name: a partition belongs to the topic that it began with."""
@@ -92,6 +101,7 @@ class Serving:
         self._reader = reader
         self._on_out_of_range = on_out_of_range
         self._wanted = wanted
+        self._goes_without = goes_without
         self._arrived: dict[TopicPartition, int] = {}
         self._epochs = ArrivedEpochs(router.ends, router.epochs)
         self._serving: dict[TopicPartition, Subscription | None] = {}
@@ -234,8 +244,15 @@ class Serving:
         """What stands in the way of a partition is in the way of all: of its topic, or of the whole consumer."""
         if isinstance(error, UnknownTopicError):
             self._reader.gone(where.topic, error)
+        elif self._goes_without and isinstance(error, ForbiddenError):
+            self._pacing.refused(where, error)
         else:
             self._break(error)
+
+    def _failed_all(self, partitions: Iterable[TopicPartition], topic: str, error: TidelogError) -> None:
+        for where in partitions:
+            if where.topic == topic:
+                self.failed(where, error)
 
     def _out_of_range(self, where: TopicPartition, error: OffsetOutOfRangeError) -> None:
         if self._on_out_of_range == "error":
@@ -293,16 +310,7 @@ class Serving:
 
     async def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:
         """Return the ends of logs as their owners say; without those that do not say it now."""
-        topics: dict[str, list[int]] = {}
-        for where in partitions:
-            topics.setdefault(where.topic, []).append(where.partition)
-        ends: dict[TopicPartition, Offset] = {}
-        for topic, numbers in topics.items():
-            search = offset_search.OffsetSearch(self._router, topic, "latest", numbers)
-            with contextlib.suppress(TidelogError):
-                await search.attempt()
-            ends |= {TopicPartition(topic, number): offset for number, offset in search.found.items()}
-        return ends
+        return await offset_search.ends_of(self._router, partitions)
 
     # --------------------------------------------------------------------------------------------- keeping
 
@@ -452,7 +460,7 @@ class Serving:
                 self._router.learn_from(first.topic, error)
                 self._pacing.tell(first, error)
                 if not error.retriable and self._is_free(first):
-                    self.failed(first, error)
+                    self._failed_all(partitions if isinstance(error, ForbiddenError) else [first], first.topic, error)
                 if not error.retriable or not self._router.stand_ins.is_away(*first):
                     return
 
@@ -480,6 +488,9 @@ class Serving:
                 route = await self._router.topic(name)
             except UnknownTopicError as error:
                 self._reader.gone(name, error)
+                continue
+            except ForbiddenError as error:
+                self._failed_all(partitions, name, error)
                 continue
             if route.topic_id == expected:
                 topics[route.topic_id] = name

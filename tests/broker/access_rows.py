@@ -104,10 +104,11 @@ ROWS: dict[str, Row] = {
     ),
     "access_test": Row(_other, "any", pb.OP_CLUSTER, pb.RES_CLUSTER),
     "producer_begin": _row("producer_begin", "topic", _begin, itself=True),
-    "subscribe": _row(
-        "subscribe",
-        "topic",
+    "subscribe": Row(
         lambda world: pb.Subscribe(subscription_id=7, entries=[{"topic_id": world.topic_id}]),
+        "topic",
+        pb.OP_CONSUME,
+        pb.RES_TOPIC,
         itself=True,
     ),
     "compact": _row("compact", "topic", lambda world: pb.Compact(entries=[{"topic_id": world.topic_id}])),

@@ -47,7 +47,7 @@ def test_what_is_written_down_is_a_kind_that_is_taken() -> None:
     assert all(RULES[kind].operation for kind in AUDITED), "a line names the operation"
 
 
-@pytest.mark.parametrize("kind", ["producer_begin", "subscribe", "compact", "delete_records"])
+@pytest.mark.parametrize("kind", ["producer_begin", "compact", "delete_records"])
 def test_too_many_entries_are_refused_before_any_is_looked_at(kind: str) -> None:
     envelope = pb.Envelope()
     entries = getattr(envelope, kind).entries

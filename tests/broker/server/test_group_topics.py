@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.broker.keyed import founded_with_keys
 from tests.broker.peer import Peer
 from tests.broker.stand import settled
 
-from tidelog import Client
+from tidelog import Client, pacing
 from tidelog.security import AccessRule
 from tidelog_broker.core.security.registry import SecurityRegistry
 from tidelog_broker.server.handlers import commit as commit_handler
@@ -152,6 +153,53 @@ async def test_a_consumer_reads_on_when_somebody_makes_a_topic_that_it_may_not_r
             await shared.create(f"a-{value.decode()}")
             await asyncio.sleep(0.5)
         assert {each.topic for each in consumer.assignment()} == {"a1"}
+
+
+@pytest.mark.parametrize("group", [GROUP, None])
+async def test_a_pattern_goes_on_without_a_topic_that_may_not_be_read_any_more_and_reads_it_again_when_it_may(
+    shared: Shared, group: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pacing, "REFUSED_S", 0.5)
+    security = shared.admin.security
+    key = await security.create_key("ann")
+    await shared.peer("ann", "a")
+
+    async def publish(value: bytes) -> None:
+        for topic in ("a1", "a2"):
+            async with shared.admin.producer(topic) as producer:
+                for partition in range(2):
+                    await producer.send(value, partition=partition)
+
+    async with (
+        Client(f"127.0.0.1:{shared.founded.ports['a']}", api_key=key.api_key, request_timeout_s=10) as ann,
+        ann.consumer(group=group, start="earliest", pattern="a.") as consumer,
+    ):
+        read = Counter[tuple[str, bytes]]()
+
+        async def until_read(topic: str, value: bytes) -> None:
+            async with asyncio.timeout(30):
+                while read[topic, value] < 2:
+                    read.update((record.topic, record.value) for record in await consumer.poll(timeout_s=0.2))
+
+        await publish(b"before")
+        await until_read("a1", b"before")
+        await until_read("a2", b"before")
+        denied = await security.grant(AccessRule("ann", ("consume",), "topic", "a2", deny=True))
+        await asyncio.sleep(1.0)
+        await publish(b"meanwhile")
+        await until_read("a1", b"meanwhile")
+        assert not read["a2", b"meanwhile"]
+        await security.revoke(denied.rule_id)
+        await until_read("a2", b"meanwhile")
+        assert set(read.values()) == {2}, "nothing is read twice"
+
+
+async def test_what_may_not_be_read_holds_up_no_other_partition_of_a_subscription(shared: Shared) -> None:
+    peer = await shared.peer("ann", "a1")
+    asked = pb.Subscribe(subscription_id=1, entries=[{"topic_id": shared.ids[name]} for name in ("b1", "a1")])
+    refused, taken = (await peer.ask(subscribe=asked)).envelope.subscribe_reply.results
+    assert refused.error.code == pb.FORBIDDEN
+    assert taken.error.code != pb.FORBIDDEN
 
 
 async def test_changed_rules_count_for_members_that_are_there(shared: Shared) -> None:
