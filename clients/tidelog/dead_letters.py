@@ -7,7 +7,14 @@ from collections.abc import Callable
 from typing import Final
 
 from tidelog.cursor import Undecodable
-from tidelog.errors import UnknownTopicError
+from tidelog.errors import (
+    BatchTooLargeError,
+    RecordError,
+    TidelogError,
+    UnknownTopicError,
+    UnsupportedBatchError,
+    told,
+)
 from tidelog.model import Record
 from tidelog.producer import Producer
 
@@ -38,6 +45,7 @@ class DeadLetters:
         Who is cancelled while it waits finds it under way, or acknowledged, the next time: it is not published twice.
 
         Raises:
+            RecordError: it can be no record of that topic.
             TidelogError: it was not acknowledged; the next time it is tried again.
         """
         if self._task is None or self._record != undecodable.record:
@@ -50,7 +58,10 @@ class DeadLetters:
             self._task = None
         if task.cancelled():
             return False
-        task.result()
+        try:
+            task.result()
+        except (BatchTooLargeError, UnsupportedBatchError) as error:
+            raise _hopeless(undecodable.record, error) from error
         return True
 
     async def close(self) -> None:
@@ -89,6 +100,16 @@ class DeadLetters:
         await producer.send(
             record.value, key=record.key, headers=headers, tag=record.tag, timestamp_us=record.timestamp_us
         )
+
+
+def _hopeless(record: Record, error: TidelogError) -> RecordError:
+    return RecordError(
+        f"{record.topic}/{record.partition}: the record at offset {record.offset} does not decode, and cannot be a "
+        f"dead letter either: {told(error)}; seek to {record.offset + 1} to read on behind it",
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+    )
 
 
 def _hear(task: asyncio.Task[None]) -> None:
