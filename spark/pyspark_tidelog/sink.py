@@ -6,7 +6,8 @@ which all tries of its tasks share.
 
 A task is told by its number, so a micro-batch that is done once more must have the same tasks. Spark since 4.2 chooses
 their number anew behind each shuffle of a query without state, by the cores that there are, unless
-`spark.sql.adaptive.streaming.stateless.enabled` is off. No task is told how many there are, and could refuse that.
+`spark.sql.adaptive.streaming.stateless.enabled` is off. No task is told how many there are; the driver is, when they
+are done, and refuses a batch that had more before (`fewer_tasks.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from pyspark_tidelog.errors import OptionError, TidelogSourceError
+from pyspark_tidelog.fewer_tasks import refuse_fewer_tasks
 from pyspark_tidelog.write_options import WriteOptions
 from pyspark_tidelog.write_task import write_rows
 from tidelog.named_producer import Work
@@ -47,10 +49,19 @@ _BATCH_ID = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task has written, for the driver."""
+    """What a task has written, for the driver.
+
+    Attributes:
+        rows: so many.
+        stored_before: of those, by earlier tries.
+        tried_before: the topics into which an earlier try began to write.
+        query: the stream's; empty in a job that is none.
+    """
 
     rows: int
     stored_before: int
+    tried_before: tuple[str, ...] = ()
+    query: str = ""
 
 
 def refuse_overwriting(*, overwrite: bool) -> None:
@@ -90,10 +101,22 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
             raise TidelogSourceError(
                 "Spark does not tell which query and micro-batch this is, so rows could be doubled."
             )
-        return _write(iterator, self._options, Work(f"spark/{query}/{task.partitionId()}", int(batch)))
+        return _write(iterator, self._options, _work(query, task.partitionId(), int(batch)), query)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """All is committed when a task returns: nothing is left to be done."""
+        """All is committed when a task returns; see that no earlier try had more tasks than these.
+
+        Raises:
+            ChangedRowsError: one had.
+            TidelogError: the cluster could not be asked.
+        """
+        wrote = [message for message in messages if isinstance(message, Written)]
+        tried = sorted({topic for one in wrote for topic in one.tried_before})
+        if tried and self._options.fail_on_changed_rows:
+            query = wrote[0].query
+            asyncio.run(
+                refuse_fewer_tasks(self._options, tried, len(messages), lambda number: _work(query, number, batchId))
+            )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """What was written of a batch stays, and is found when it is done once more."""
@@ -105,6 +128,10 @@ def _task() -> TaskContext:
     return task
 
 
-def _write(iterator: Iterator[pa.RecordBatch], options: WriteOptions, work: Work) -> Written:
+def _work(query: str, task: int, batch: int) -> Work:
+    return Work(f"spark/{query}/{task}", batch)
+
+
+def _write(iterator: Iterator[pa.RecordBatch], options: WriteOptions, work: Work, query: str = "") -> Written:
     wrote = asyncio.run(write_rows(iterator, options, work))
-    return Written(wrote.rows, wrote.stored_before)
+    return Written(wrote.rows, wrote.stored_before, wrote.tried_before, query)

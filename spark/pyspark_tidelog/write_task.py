@@ -33,10 +33,12 @@ class Wrote:
     Attributes:
         rows: of its part.
         stored_before: of those, by earlier tries.
+        tried_before: the topics into which an earlier try began to write.
     """
 
     rows: int = 0
     stored_before: int = 0
+    tried_before: tuple[str, ...] = ()
 
 
 async def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, work: Work) -> Wrote:
@@ -61,7 +63,8 @@ async def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, w
             for writer in writers.values():
                 await writer.producer.abort()
     wrote = [writer.wrote for writer in writers.values()]
-    return Wrote(sum(one.rows for one in wrote), sum(one.stored_before for one in wrote))
+    tried = tuple(sorted(topic for topic, writer in writers.items() if writer.was_tried_before))
+    return Wrote(sum(one.rows for one in wrote), sum(one.stored_before for one in wrote), tried)
 
 
 class TopicWriter:
@@ -105,6 +108,11 @@ class TopicWriter:
         """What was done so far."""
         return Wrote(self._rows, self._stored_before)
 
+    @property
+    def was_tried_before(self) -> bool:
+        """Whether an earlier try had begun."""
+        return self._stored is not None
+
     async def take(self, rows: Rows) -> None:
         """Send rows that are not stored; wait for room, not for acknowledgements."""
         columns = canonical(rows.columns)
@@ -129,7 +137,6 @@ class TopicWriter:
                 f"topic {self.producer.topic!r}: an earlier try of this batch has written {left} rows that the query "
                 "no longer makes, so it is not the same each time: rand(), uuid() and functions of your own that "
                 "depend on more than their arguments are the usual reasons, or another number of tasks "
-                "(spark.sql.adaptive.streaming.stateless.enabled is to be false). The rows of this try were written, "
-                "too. "
+                "(see spark.sql.adaptive.streaming.stateless.enabled). The rows of this try were written, too. "
                 "Set 'failOnChangedRows' to 'false' to go on with both."
             )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ def works(monkeypatch: pytest.MonkeyPatch) -> list[Work]:
     async def write_rows(rows: Iterator[Any], options: WriteOptions, work: Work) -> Wrote:
         assert options == OPTIONS
         done.append(work)
-        return Wrote(len(list(rows)), 1)
+        return Wrote(len(list(rows)), 1, ("t",))
 
     monkeypatch.setattr(sink, "write_rows", write_rows)
     return done
@@ -56,8 +57,26 @@ def test_a_micro_batch_is_the_same_work_whoever_does_it(monkeypatch: pytest.Monk
     for partition, batch in ((3, "7"), (3, "7"), (3, "8"), (4, "8")):
         run_in(monkeypatch, Task(partition, **{"sql.streaming.queryId": "q", "streaming.sql.batchId": batch}))
         writer: TidelogStreamWriter = pickle.loads(pickle.dumps(TidelogStreamWriter(OPTIONS)))
-        assert writer.write(iter("ab")) == sink.Written(2, 1)
+        assert writer.write(iter("ab")) == sink.Written(2, 1, ("t",), "q")
     assert works == [Work("spark/q/3", 7), Work("spark/q/3", 7), Work("spark/q/3", 8), Work("spark/q/4", 8)]
+
+
+@needs_spark_4_1
+def test_the_driver_looks_behind_the_last_task_where_one_was_tried_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[tuple[list[str], int, Work]] = []
+
+    async def refuse(options: WriteOptions, topics: list[str], tasks: int, work_of: Callable[[int], Work]) -> None:
+        assert options.topic == "t"
+        looked.append((topics, tasks, work_of(tasks)))
+
+    monkeypatch.setattr(sink, "refuse_fewer_tasks", refuse)
+    once, again = sink.Written(2, 0, (), "q"), sink.Written(3, 3, ("t", "s"), "q")
+    TidelogStreamWriter(OPTIONS).commit([once, once], 7)
+    assert looked == []
+    TidelogStreamWriter(OPTIONS).commit([once, again, again], 7)
+    assert looked == [(["s", "t"], 3, Work("spark/q/3", 7))]
+    TidelogStreamWriter(replace(OPTIONS, fail_on_changed_rows=False)).commit([again], 7)
+    assert len(looked) == 1, "whoever goes on with both is not asked"
 
 
 def test_what_a_micro_batch_is_called_stays_what_it_was() -> None:

@@ -169,6 +169,28 @@ def test_rows_that_change_between_tries_are_told(topics: Topics, tmp_path: Path)
     run(failOnChangedRows="false")
 
 
+@pytest.mark.long
+@needs_spark_4_1
+def test_fewer_tasks_than_an_earlier_try_had_are_told(topics: Topics, tmp_path: Path) -> None:
+    source, sink = topics.new(1), topics.new(1)
+    with topics.client.producer(source) as producer:
+        producer.send_arrow(pa.table({"value": [b"%d" % n for n in range(100_000)]}), partition=0)
+
+    def run(tasks: int, **options: str) -> None:
+        stream = topics.spark.readStream.format("tidelog").options(bootstrap=topics.node.address, subscribe=source)
+        frame = stream.options(startingOffsets="earliest", minPartitions=str(tasks)).load()
+        passed = frame.selectExpr("value").mapInArrow(dying(tmp_path, 1), "value binary")
+        writing = passed.writeStream.format("tidelog").options(bootstrap=topics.node.address, topic=sink, **options)
+        query = writing.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+        assert query.awaitTermination(DEADLINE_S)
+
+    with pytest.raises(StreamingQueryException, match="the task dies"):
+        run(2)
+    with pytest.raises(StreamingQueryException, match=r"had more tasks than this one \(1\)"):
+        run(1)
+    run(1, failOnChangedRows="false")
+
+
 @needs_spark_4_1
 def test_the_number_of_tasks_behind_a_shuffle_stays_the_same(topics: Topics, tmp_path: Path) -> None:
     """Spark would join small partitions, by the cores that there are: then rows move to other tasks in another run."""
