@@ -65,8 +65,7 @@ class LoopThread:
             UsageError: as `run`.
         """
         self.check()
-        if threading.current_thread() is self._thread:
-            raise UsageError("a blocking call inside the client's own event loop would wait for itself for ever")
+        self.check_outside()
         with self._lock:
             if self._closed:
                 raise ClosedError("the client is closed")
@@ -98,6 +97,15 @@ class LoopThread:
             raise ForkedError("this client was made before a fork: make a new one in the child process")
         if self._closed:
             raise ClosedError("the client is closed")
+
+    def check_outside(self) -> None:
+        """Make sure that this is not the loop's own thread.
+
+        Raises:
+            UsageError: it is.
+        """
+        if threading.current_thread() is self._thread:
+            raise UsageError("a blocking call inside the client's own event loop would wait for itself for ever")
 
     def call(self, callback: Callable[[], None]) -> None:
         """Have the loop, which runs already, call something soon; in the order of these calls and of `submit`."""

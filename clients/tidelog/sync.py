@@ -317,6 +317,7 @@ class Client:
     def _end(self, how: Any) -> None:
         if self._thread.closed:
             return
+        self._thread.check_outside()
         try:
             if self._thread.started:
                 try:

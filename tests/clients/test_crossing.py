@@ -27,6 +27,7 @@ from tidelog.errors import (
     SerializationError,
     UnknownPartitionError,
     UnknownTopicError,
+    UsageError,
 )
 from tidelog.sync import Client, Producer
 from tidelog_proto import broker_pb2 as pb
@@ -215,6 +216,22 @@ def test_a_callback_that_would_end_the_program_keeps_nobody_waiting(node: FakeNo
         producer.flush()
         assert told == [None]
     assert len(node.values("t")) == 3
+
+
+def test_a_callback_that_closes_its_client_is_refused_and_changes_nothing(client: Client) -> None:
+    told: list[str] = []
+
+    def close(*_: object) -> None:
+        for ends in (client.close, client.abort):
+            with pytest.raises(UsageError) as caught:
+                ends()
+            told.append(str(caught.value))
+
+    with client.producer("t") as producer:
+        producer.put(b"a", on_delivery=close)
+        producer.flush()
+        assert len(told) == 2
+        assert producer.send(b"b").offset == 1
 
 
 def test_behind_a_fork_nothing_joins(node: FakeNode, client: Client) -> None:  # noqa: F811
