@@ -42,7 +42,8 @@ with a code (an `except` clause could not choose), and a class per situation in 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Final
+from functools import partial
+from typing import Any, ClassVar, Final
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, ProtocolError, code_name
@@ -279,6 +280,11 @@ class RecordError(TidelogError):
         self.topic = topic
         self.partition = partition
         self.offset = offset
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let it cross to another process, which needs more than its text."""
+        made = partial(type(self), topic=self.topic, partition=self.partition, offset=self.offset)
+        return made, self.args, self.__dict__
 
 
 class UnknownSubscriptionError(TidelogError):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from tidelog.errors import (
@@ -8,6 +10,7 @@ from tidelog.errors import (
     NodeUnreachableError,
     NotOwnerError,
     OffsetOutOfRangeError,
+    RecordError,
     TidelogError,
     error_of,
     error_of_local,
@@ -58,3 +61,16 @@ def test_the_tree_in_the_docstring_names_every_class() -> None:
 
     names = [name for name, value in vars(module).items() if isinstance(value, type) and name.endswith("Error")]
     assert [name for name in names if name not in (module.__doc__ or "") and name != "ProtocolError"] == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        error_of(pb.Error(code=pb.NOT_OWNER, message="moved", epoch=4, retry_after_ms=5)),
+        RecordError("odd", topic="t", partition=1, offset=2),
+    ],
+)
+def test_errors_cross_to_other_processes(error: TidelogError) -> None:
+    error.add_note("a note")
+    there = pickle.loads(pickle.dumps(error))
+    assert (type(there), str(there), vars(there)) == (type(error), str(error), vars(error))
