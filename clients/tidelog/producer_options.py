@@ -52,7 +52,7 @@ class ProducerOptions:
             raise InvalidRequestError(f"acks is one of {', '.join(map(repr, ACKS))}, not {self.acks!r}")
         if self.compression not in CODECS:
             raise InvalidRequestError(f"compression is one of {', '.join(map(repr, CODECS))}, not {self.compression!r}")
-        if self.buffer_bytes <= 0 or self.batch_bytes <= 0 or self.delivery_timeout_s <= 0:
+        if not (self.buffer_bytes > 0 and self.batch_bytes > 0 and self.delivery_timeout_s > 0):  # nor is NaN
             raise InvalidRequestError("buffer_bytes, batch_bytes and delivery_timeout_s are above zero")
         if self.request_timeout_s is not None and not (0 < self.request_timeout_s < math.inf):
             raise InvalidRequestError(f"request_timeout_s is above zero, not {self.request_timeout_s!r}")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 
 import pyarrow as pa
@@ -360,7 +361,16 @@ async def test_a_record_that_is_none_is_refused_before_it_joins_others(
         await producer.enqueue(**arguments)  # type: ignore[arg-type] # that is the point
 
 
-@pytest.mark.parametrize("options", [{"acks": 1}, {"compression": "rar"}, {"buffer_bytes": 0}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"acks": 1},
+        {"compression": "rar"},
+        {"buffer_bytes": 0},
+        {"buffer_bytes": math.nan},
+        {"delivery_timeout_s": math.nan},
+    ],
+)
 async def test_wrong_options_are_refused(client: Client, options: dict[str, object]) -> None:
     with pytest.raises(InvalidRequestError):
         client.producer("t", **options)  # type: ignore[arg-type] # that is the point
