@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
@@ -38,7 +39,7 @@ class Gateway:
     Attributes:
         caller: who he is; None where the gateway asks nobody, and for what operators look at: `client` is its own then.
         may_impersonate: asks a node whether the gateway itself may ask for callers; None where it asks for none.
-        open_websockets: accepted and not closed yet, of those whose caller is known.
+        open_websockets: accepted and not closed yet, of those whose caller is known; `websockets_of` each principal.
         unknown_websockets: the places of those that have yet to say who they are, beside the others.
         stopping: set when the process begins to stop; whoever waits for records stops waiting.
         stop_until: when that is to be over, of the clock `time.monotonic`.
@@ -55,6 +56,7 @@ class Gateway:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     stop_until: float = 0.0
     open_websockets: int = 0
+    websockets_of: Counter[str] = field(default_factory=Counter)
     unknown_websockets: Seats = field(init=False)
 
     def __post_init__(self) -> None:

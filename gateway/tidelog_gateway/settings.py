@@ -126,7 +126,11 @@ class GatewaySettings(BaseModel):
         "localhost, the machine's name, `host` and the hosts of allowed_origins; other names get 421, as a page of "
         "the web may have given them to it. * allows every name.",
     )
-    ws_connections_max: int = Field(default=2000, ge=1, description="Open WebSockets; past it close code 4429.")
+    ws_connections_max: int = Field(
+        default=2000,
+        ge=1,
+        description="Open WebSockets; past it close code 4429. One caller has as many as are free: alone half of them.",
+    )
     ws_subscriptions_max: int = Field(default=64, ge=1, le=4096, description="Subscriptions of one WebSocket.")
     ws_publishes_max: int = Field(
         default=64, ge=1, le=4096, description="Unanswered pub messages of one WebSocket; past it reading stops."

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.broker.stand import settled
 from tests.gateway.access_rows import ALL, MESSAGES, ROWS, Row, routes
 from tests.gateway.secured import WRONG, Secured, bearer, secured
 from websockets.asyncio.client import ClientConnection, connect
@@ -133,6 +134,26 @@ async def test_who_gives_way_is_told_so(tmp_path: Path) -> None:
         async with gate.ws() as third:
             await third.send(json.dumps({"id": 2, "auth": {"token": ann}}))
             assert (await receive(third))["ok"] == {"principal": "ann"}, "who is known has no place there any more"
+
+
+async def test_a_caller_leaves_others_as_many_websockets_as_he_has(tmp_path: Path) -> None:
+    async with secured(tmp_path, ws_connections_max=6) as gate, AsyncExitStack() as open_ones:
+        ann, ben = await gate.key_of("ann", *ALL), await gate.key_of("ben", *ALL)
+        again = (await gate.admin.security.create_key("ann")).api_key
+        for key, most in ((ann, 3), (again, 0), (ben, 2)):
+            for _ in range(most):
+                socket = await open_ones.enter_async_context(gate.ws(key))
+                await socket.send(json.dumps(MESSAGES["auth"]))
+                assert (await receive(socket))["error"]["code"] == "authenticated"
+            async with gate.ws(key) as more:
+                with pytest.raises(ConnectionClosed):
+                    await more.recv()
+                assert more.close_code == 4429
+                assert "left to other callers" in (more.close_reason or "")
+        await open_ones.aclose()
+        own = gate.app.state.gateway
+        await settled(lambda: not own.open_websockets, "some are still counted")
+        assert not own.websockets_of
 
 
 async def test_who_is_nobody_is_told_before_his_body_is_taken(tmp_path: Path) -> None:
