@@ -73,7 +73,12 @@ def fetch_range(wanted: OffsetRange, fetch: Fetch, lost: Lost) -> Iterator[Recor
             batches, next_offset = _answer(pending, wanted, offset, lost)
             if next_offset < wanted.end:
                 pending = pool.submit(fetch, next_offset)
-            yield from (batch for batch in batches if batch.base_offset < wanted.end)
+            # A batch keeps what it has decoded, which compressed may be very much more: each is let go behind its turn.
+            batches.reverse()
+            while batches:
+                batch = batches.pop()
+                if batch.base_offset < wanted.end:
+                    yield batch
             offset = next_offset
 
 

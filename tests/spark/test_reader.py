@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 
 import pytest
 from hypothesis import given
@@ -73,6 +74,23 @@ def test_the_next_fetch_is_under_way_while_a_batch_is_used() -> None:
     assert second.wait(30)
     assert 40 not in log.fetched_at  # one ahead, not more
     batches.close()  # type: ignore[attr-defined] # it is a generator, as every caller may see
+
+
+def test_what_a_batch_has_decoded_is_let_go_behind_its_turn() -> None:
+    """An answer of compressed batches may be a thousand times as much."""
+    log = log_of(10, 10, 10)
+    log.batches_per_fetch = 3
+
+    def fetch(offset: int) -> Fetched:
+        fetched = log.fetch(offset)
+        log.batches = []
+        return fetched
+
+    decoded = []
+    for batch in fetch_range(OffsetRange("t", 0, 0, 30), fetch, lambda *_: None):
+        decoded.append(weakref.ref(batch.columns()))
+        assert [at for at, columns in enumerate(decoded) if columns() is not None] == [len(decoded) - 1]
+    assert len(decoded) == 3
 
 
 def test_records_deleted_since_planning_fail_the_task() -> None:

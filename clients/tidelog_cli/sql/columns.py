@@ -14,7 +14,7 @@ where only whole ones were seen, is an error: rounding it would change sums with
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -66,23 +66,37 @@ class Shape:
     hidden: tuple[str, ...] = ()
 
 
-def shape_of(keys: Iterable[bytes | None], values: Sequence[bytes | None], kind: ValueKind | None) -> Shape:
-    """Return what a topic looks like whose records are like these; `kind`: None to find out."""
-    objects = _objects(values) if kind is None or kind is ValueKind.JSON else []
-    if kind is None:
-        given = [value for value in values if value is not None]
-        if given and len(objects) == len(given):
-            kind = ValueKind.JSON
-        else:
-            kind = ValueKind.TEXT if all(map(_is_text, given)) else ValueKind.BYTES
+def shape_of(batches: Iterable[tuple[Iterable[bytes | None], Iterable[bytes | None]]], kind: ValueKind | None) -> Shape:
+    """Return what a topic looks like whose records are like these; none of them is kept.
+
+    Args:
+        batches: of records, the keys and the values of each.
+        kind: of the values; None to find out.
+    """
+    given = objects = 0
+    text_keys = text_values = True
     seen: dict[str, FieldKind] = {}
-    for one in objects if kind is ValueKind.JSON else ():
-        for name, value in one.items():
-            if value is not None:
-                found = _kind_of(value)
-                seen[name] = found if name not in seen else _both(seen[name], found)
-            else:
-                seen.setdefault(name, FieldKind.TEXT)
+    for keys, values in batches:
+        text_keys = text_keys and all(_is_text(key) for key in keys if key is not None)
+        for value in values:
+            if value is None:
+                continue
+            # Found out is JSON as long as all were objects.
+            one = _object(value) if kind is ValueKind.JSON or (kind is None and objects == given) else None
+            given += 1
+            text_values = text_values and (kind is not None or _is_text(value))
+            if one is not None:
+                objects += 1
+                _note(one, seen)
+    if kind is None:
+        other = ValueKind.TEXT if text_values else ValueKind.BYTES
+        kind = ValueKind.JSON if given and objects == given else other
+    fields, hidden = _columns(seen if kind is ValueKind.JSON else {})
+    return Shape(kind, text_keys, fields, tuple(hidden))
+
+
+def _columns(seen: Mapping[str, FieldKind]) -> tuple[dict[str, FieldKind], list[str]]:
+    """Return which of the fields become columns, and which do not."""
     taken = {name.lower() for name in RECORD_COLUMNS}
     fields: dict[str, FieldKind] = {}
     hidden: list[str] = []
@@ -92,7 +106,7 @@ def shape_of(keys: Iterable[bytes | None], values: Sequence[bytes | None], kind:
         else:
             taken.add(name.lower())
             fields[name] = field
-    return Shape(kind, all(_is_text(key) for key in keys if key is not None), fields, tuple(hidden))
+    return fields, hidden
 
 
 def select_list(
@@ -127,18 +141,22 @@ def _converted(topic: str, name: str, kind: FieldKind, field: str, raises: str) 
     return f"CASE WHEN {field} IS NULL OR ({whole}) THEN CAST({field} AS BIGINT) ELSE {raised} END"
 
 
-def _objects(values: Iterable[bytes | None]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for value in values:
-        if value is None:
-            continue
-        try:
-            one = json.loads(value)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(one, dict):
-            found.append(one)
-    return found
+def _object(value: bytes) -> dict[str, Any] | None:
+    try:
+        one = json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+    return one if isinstance(one, dict) else None
+
+
+def _note(one: Mapping[str, Any], seen: dict[str, FieldKind]) -> None:
+    """Take down what the fields of an object are."""
+    for name, value in one.items():
+        if value is not None:
+            found = _kind_of(value)
+            seen[name] = found if name not in seen else _both(seen[name], found)
+        else:
+            seen.setdefault(name, FieldKind.TEXT)
 
 
 def _kind_of(value: Any) -> FieldKind:

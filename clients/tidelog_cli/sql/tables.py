@@ -7,7 +7,7 @@ however it grows meanwhile, it sees the same records.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -52,13 +52,13 @@ class Cluster:
             kind: of the values, None to find out.
             sample: how many records to look at, about.
         """
-        keys: list[bytes | None] = []
-        values: list[bytes | None] = []
-        for part in sampled(extent, sample):
-            for batch in self.read(part, ["key", "value"]):
-                keys += batch.column("key").to_pylist()
-                values += batch.column("value").to_pylist()
-        return shape_of(keys, values, kind)
+        batches = (batch for part in sampled(extent, sample) for batch in self.read(part, ["key", "value"]))
+        return shape_of(((_values(batch, "key"), _values(batch, "value")) for batch in batches), kind)
+
+
+def _values(batch: pa.RecordBatch, name: str) -> Iterator[bytes | None]:
+    """Yield the values of a column one by one: of large ones the whole list would be as much again."""
+    return (value.as_py() for value in batch.column(name))
 
 
 def sampled(extent: Extent, sample: int) -> list[Extent]:

@@ -58,7 +58,7 @@ def test_the_place_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_names_and_fields_are_quoted() -> None:
-    made = view_of('a"b', shape_of([], [b'{"it\'s \\"x\\"":"v"}'], None))
+    made = view_of('a"b', shape_of([([], [b'{"it\'s \\"x\\"":"v"}'])], None))
     assert made.startswith('CREATE OR REPLACE TEMPORARY VIEW "a""b" AS SELECT "partition"')
     assert 'j."it\'s ""x""" AS "it\'s ""x"""' in made
     assert """'{"it''s \\\\"x\\\\"": "VARCHAR"}'""".replace("\\\\", "\\") in made
