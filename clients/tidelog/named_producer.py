@@ -96,6 +96,7 @@ class Instance:
 
     def __init__(self, router: Router, topic: str, name: str | Work) -> None:
         first, last = 1, _INSTANCES_MAX
+        self._name = name.name if isinstance(name, Work) else name
         if isinstance(name, Work):
             round_, piece = divmod(name.piece, _PIECES)
             first += piece * TRIES_PER_PIECE
@@ -110,7 +111,6 @@ class Instance:
         self._last_epoch = last * EPOCHS_PER_INSTANCE
         self._router = router
         self._topic = topic
-        self._name = name
 
     async def begin(self) -> None:
         """Become the newest instance, in all partitions.

@@ -21,6 +21,7 @@ from pyspark_tidelog.outgoing import Rows, rows_by_place
 from pyspark_tidelog.stored_rows import StoredRows
 from pyspark_tidelog.write_options import WriteOptions
 from tidelog import Client
+from tidelog.errors import ProducerFencedError
 from tidelog.named_producer import Work
 from tidelog.producer import Producer
 from tidelog_proto.columns import canonical
@@ -92,7 +93,15 @@ class TopicWriter:
             work: that is done, perhaps once more.
         """
         producer = client.producer(first.topic, name=work, acks=options.acks, compression=options.compression)
-        await producer.begin()
+        try:
+            await producer.begin()
+        except ProducerFencedError as error:
+            error.add_note(
+                f"Piece {work.piece} of it was to be written, of which another try or a later piece has begun. Of a "
+                "stream pieces are micro-batches: either two drivers have one checkpoint, or it was put back to an "
+                "earlier state, and what came behind that is stored. Go on with the newest, or begin with a new one."
+            )
+            raise
         writer = cls(producer, fail_on_changed_rows=options.fail_on_changed_rows)
         earlier = producer.earlier
         assert earlier is not None, "it has a name"
