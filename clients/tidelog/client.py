@@ -377,7 +377,8 @@ class Client:
             partition: 0-based.
             offset: the first record wanted.
             options: `max_bytes`: about how much to return (8 MiB), as it is stored; one batch always fits.
-                `min_bytes`: wait for this much (0)... `wait_ms`: ...but no longer than this (0).
+                `min_bytes`: wait for this much (0)... `wait_ms`: ...but no longer than this (0); with it
+                a quota is waited for, too, however long that takes.
                 `key`, `tag`: only records with this key and this tag.
                 `columns`: some of timestamp, key, value, headers, tag; others may stay at the node, and are absent.
                 `since_us`, `until_us`: batches without a record of since_us <= timestamp < until_us may stay, too.

@@ -123,7 +123,8 @@ async def _fetched_from(
     known_end = max(known_end, result.high_watermark, 0 if reached.is_owner else end_offset)
     got_on = result.next_offset > offset  # past records that are not wanted, too
     if not result.length and not got_on and offset < known_end:
-        if held_ms := max(frame.envelope.throttle_ms, frame.envelope.caller_throttle_ms):
+        held_ms = max(frame.envelope.throttle_ms, frame.envelope.caller_throttle_ms)
+        if held_ms and request.wait_ms:  # a lookup, which does not wait for records, is given up as others are
             raise _HeldBack(held_ms / _MS)
         raise _lags(reached.connection, topic, partition, offset)
     batches = parse_batches(frame.attachment, TopicPartition(topic, partition), offset, control=control)
