@@ -36,7 +36,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def hasty(node: FakeNode) -> AsyncIterator[Client]:
-    client = Client(f"127.0.0.1:{node.port}", request_timeout_s=0.5)
+    client = Client(f"127.0.0.1:{node.port}", request_timeout_s=1.0)
     yield client
     await client.abort()
 
