@@ -166,8 +166,8 @@ def producers_of_cut_batches_kept() -> Replacements:
     open_ = Ownership._open
     known: dict[int, ProducerTable] = {}
 
-    def opened(self: Ownership, table: ProducerTable, *rest: Any) -> None:
-        open_(self, known.get(id(self), table), *rest)
+    def opened(self: Ownership, table: ProducerTable, *rest: Any, **named: Any) -> None:
+        open_(self, known.get(id(self), table), *rest, **named)
         owner = self._state.owner
         assert owner is not None
         known[id(self)] = owner.producers

@@ -211,7 +211,8 @@ def memory_read_past_commit() -> Replacements:
 def refused_behind_what_it_knows() -> Replacements:
     """An offset is refused that lies behind the end which this node knows of, and no quorum is asked."""
 
-    async def ensure(self: Access, offset: int) -> None:
+    async def ensure(self: Access, offset: int, record_epoch: int | None = None) -> None:
+        del record_epoch
         if offset > self._state.high_watermark:
             raise self._state.out_of_range(offset)
 

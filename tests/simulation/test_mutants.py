@@ -6,10 +6,15 @@ counts over many seeds and walks.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from tests.simulation.kill import notice
 from tests.simulation.mutants import LISTED, MUTANTS, switched_on
 from tests.simulation.run import run_seed
+from tests.simulation.whole.mutants import MUTANTS as WHOLE
 
 SEEDS = 80
 WALKS = 300
@@ -21,6 +26,37 @@ WALKS = 300
 )
 def test_the_checks_notice(name: str) -> None:
     assert notice(name, seeds=SEEDS, walks=WALKS), f"{WALKS} walks and {SEEDS} seeds with {name!r}: nothing was noticed"
+
+
+def misfit(shipped: Callable[..., Any], mutant: Callable[..., Any]) -> str:
+    """Return why a function cannot be called as the one that it replaces, with all arguments and with the fewest."""
+    given = inspect.signature(shipped).parameters.values()
+    for parts in (list(given), [each for each in given if each.default is each.empty]):
+        places = [None for each in parts if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+        names = {each.name: None for each in parts if each.kind is each.KEYWORD_ONLY}
+        try:
+            inspect.signature(mutant).bind(*places, **names)
+        except TypeError as error:
+            return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", [*MUTANTS, *WHOLE])
+def test_mutants_are_called_as_what_they_replace(name: str) -> None:
+    """Most of their calls no seed above makes: one that does not fit any more would be noticed as a crash, or never."""
+    for target, attribute, value in {**MUTANTS, **WHOLE}[name].replacements():
+        shipped = getattr(target, attribute)
+        if callable(shipped) and callable(value):
+            assert not misfit(shipped, value), attribute
+
+
+def test_a_mutant_that_does_not_fit_is_told() -> None:
+    def shipped(one: int, *, two: int = 2) -> None: ...
+
+    assert "unexpected keyword argument 'two'" in misfit(shipped, lambda one: None)
+    assert "too many positional" in misfit(shipped, lambda *, two: None)
+    assert "missing a required" in misfit(shipped, lambda one, *, two: None)
+    assert not misfit(shipped, lambda *all_of_them, **named: None)
 
 
 def test_every_mutant_that_a_model_found_is_there() -> None:
