@@ -163,6 +163,36 @@ async def test_a_topic_that_may_not_be_read_does_not_spoil_a_fetch_of_others(sta
         assert (result.error.code, result.length) == (pb.FORBIDDEN, 0), "what was waited for may not be read any more"
 
 
+async def test_a_subscription_to_what_may_not_be_read_tells_nothing_and_begins_with_nothing(
+    stand: Stand, key_file: Path
+) -> None:
+    node = await stand.start(auth="required", admin_key_file=key_file)
+    async with client(node.port, ADMIN) as admin:
+        key = await admin.security.create_key("ann")
+        rule = await admin.security.grant(AccessRule("ann", ("consume",), "topic", "open"))
+        for name in ("open", "closed"):
+            await admin.create_topic(name)
+        ids = {topic.name: topic.topic_id for topic in await admin.topics()}
+        ann = await greeted(node.port, key.api_key)
+        stand.peers.append(ann)
+        nowhere = [{"topic_id": ids["closed"], "partition": 99}, {"topic_id": ids["open"], "partition": 99}]
+        asked = pb.Subscribe(subscription_id=1, entries=nowhere)
+        answered = (await ann.ask(subscribe=asked)).envelope.subscribe_reply.results
+        assert [result.error.code for result in answered] == [pb.FORBIDDEN, pb.UNKNOWN_PARTITION]
+
+        access = node.broker.partitions.get(ids["open"], 0).access
+        given_out = access.ensure_given_out
+
+        async def slowly(offset: int, record_epoch: int | None = None) -> None:
+            await admin.security.revoke(rule.rule_id)
+            await given_out(offset, record_epoch)
+
+        access.ensure_given_out = slowly  # type: ignore[method-assign]
+        asked = pb.Subscribe(subscription_id=2, entries=[{"topic_id": ids["open"]}])
+        (result,) = (await ann.ask(subscribe=asked)).envelope.subscribe_reply.results
+        assert result.error.code == pb.FORBIDDEN, "the right was taken while it was looked where it begins"
+
+
 async def test_a_key_that_is_taken_out_of_the_administrators_file_ends(stand: Stand, key_file: Path) -> None:
     node = await stand.start(auth="required", admin_key_file=key_file)
     async with client(node.port, ADMIN) as before:

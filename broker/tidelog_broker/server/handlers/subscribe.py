@@ -390,13 +390,15 @@ async def subscribe(broker: Broker, request: Request) -> None:
     for entry in asked.entries:
         result = reply.results.add()
         try:
+            check_entry(broker, "subscribe", request, pb.OP_CONSUME, entry.topic_id)
             partition = broker.partitions.get(entry.topic_id, entry.partition)
             await partition.access.ensure_readable()
-            check_entry(broker, "subscribe", request, pb.OP_CONSUME, entry.topic_id)  # it may have changed meanwhile
             partition.reader.check_offset(entry.offset)
             record_epoch = entry.record_epoch if entry.HasField("record_epoch") else None
             await partition.access.ensure_given_out(entry.offset, record_epoch)
             wanted = wanted_of(entry.filter) if entry.HasField("filter") else None
+            # It may have changed meanwhile; from here on the session's changes find the pump.
+            check_entry(broker, "subscribe", request, pb.OP_CONSUME, entry.topic_id)
             pump.follow((entry.topic_id, entry.partition), partition, entry.offset, wanted, record_epoch)
             result.log_start_offset = partition.state.log_start
             result.high_watermark = partition.state.high_watermark
