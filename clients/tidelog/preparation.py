@@ -64,7 +64,10 @@ class Preparation:
             value = self._value(value)
         if self._key is not None:
             key = self._key(key)
-        partition, timestamp_us = whole("partition", partition), whole("timestamp_us", timestamp_us)
+        if partition is not None:
+            partition = whole("partition", partition)
+        if timestamp_us is not None:
+            timestamp_us = whole("timestamp_us", timestamp_us)
         _check_record(value, key, tag, timestamp_us)
         if headers is not None:
             # What is given may be used for the next record, too, before this one is sent, or be read only once.
