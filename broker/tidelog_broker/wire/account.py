@@ -30,6 +30,8 @@ from tidelog_proto.errors import ProtocolError
 
 READ_WAIT_S: Final = 5.0
 """A fetch that may not read for so long is answered with nothing: its client would give up and ask once more."""
+READ_WAIT_LEAST_S: Final = 1.2
+"""So long it may be kept whatever it asked for: who hears nothing for 1.5 s more takes the node for gone."""
 _READ_LOOK_S: Final = 0.1
 CONNECTIONS_RETRY_MS: Final = 1_000
 
@@ -300,16 +302,25 @@ class Account:
         return bytes_max if bound is None else min(bytes_max, bound)
 
     @contextlib.asynccontextmanager
-    async def turn_to_read(self, client: Client) -> AsyncIterator[bool]:
-        """Let a fetch read once what was sent before is paid for, one at a time; False: it is not, and takes long."""
+    async def turn_to_read(self, client: Client, until: float) -> AsyncIterator[bool]:
+        """Let a fetch read once what was sent before is paid for, one at a time.
+
+        Args:
+            client: who asks.
+            until: the loop time until which it may be kept; never for more than `READ_WAIT_S`.
+
+        Returns:
+            Whether it may read; else it is answered with nothing.
+        """
         if self._consume is None:
             yield True
             return
         began_s = self._now_s()
+        until = min(until, asyncio.get_running_loop().time() + READ_WAIT_S)
         has_turn = False
         try:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(READ_WAIT_S):
+                async with asyncio.timeout_at(until):
                     has_turn = await self.reading.acquire()
                     while (debt_s := self._consume_debt_s()) > 0 and client.is_open:  # noqa: ASYNC110 - it is a clock
                         await asyncio.sleep(min(debt_s, _READ_LOOK_S))

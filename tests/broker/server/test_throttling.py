@@ -16,11 +16,12 @@ from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 from tests.clients.counted import Counted
 
-from tidelog import Client, throttle
+from tidelog import Client, owner_moves, throttle
 from tidelog.errors import DeliveryTimeoutError, QuotaExceededError
 from tidelog.quota import Quota
 from tidelog.security import AccessRule
 from tidelog_broker.node.node import Node
+from tidelog_broker.wire import account
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import PROTOCOL_VERSION
@@ -166,6 +167,22 @@ async def test_a_fetch_that_may_not_read_for_long_is_answered_with_nothing(
     told = (await peer.reply(peer.post_fetch(topic, min_bytes=1, wait_ms=20_000))).envelope
     (result,) = told.fetch_reply.results
     assert (result.length, result.next_offset, result.high_watermark) == (0, 0, 1)
+    assert told.throttle_ms > 30_000
+
+
+async def test_a_fetch_that_may_not_read_is_answered_before_its_client_takes_the_node_for_gone(
+    stand: Stand, node: Node
+) -> None:
+    peer = await stand.peer()
+    topic = (await peer.create()).topic_id
+    await peer.publish(topic, batch(bytes(200 * KIB)))
+    await bound(node, consume_bytes=4 * KIB)
+    await peer.fetch(topic)
+    began_s = time.monotonic()
+    told = (await peer.reply(peer.post_fetch(topic, min_bytes=1, wait_ms=100))).envelope
+    assert time.monotonic() - began_s < 3, "far from the 5 s that it may take for who waits longer"
+    assert account.READ_WAIT_LEAST_S < owner_moves.READER_SILENCE_S
+    assert told.fetch_reply.results[0].length == 0
     assert told.throttle_ms > 30_000
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 from tests.broker.stand import settled
 
@@ -157,7 +158,7 @@ async def test_other_limits_forgive_no_debt_but_none_does() -> None:
 async def test_a_fetch_waits_for_its_turn_and_lets_go_of_it() -> None:
     world = World(consume_bytes=100)
     client = world.client()
-    async with world.account.turn_to_read(client) as may_read:
+    async with world.account.turn_to_read(client, math.inf) as may_read:
         assert may_read
         world.account.sent(200)
         waiting = asyncio.create_task(_read(world.account, client))
@@ -174,7 +175,7 @@ async def test_a_fetch_waits_for_its_turn_and_lets_go_of_it() -> None:
 
 
 async def _read(account: Account, client: FakeClient) -> bool:
-    async with account.turn_to_read(client) as may_read:
+    async with account.turn_to_read(client, math.inf) as may_read:
         return may_read
 
 

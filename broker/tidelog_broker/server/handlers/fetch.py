@@ -24,7 +24,7 @@ from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.projected_reader import projection_of
 from tidelog_broker.server.access import check_entries, check_entry
 from tidelog_broker.storage.partition.matching import ReadResult, Wanted
-from tidelog_broker.wire.account import Account
+from tidelog_broker.wire.account import READ_WAIT_LEAST_S, Account
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -58,7 +58,9 @@ async def fetch(broker: Broker, request: Request) -> None:
     check_entries(len(asked.entries))
     bytes_max = min(asked.max_bytes or FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX)
     min_bytes = min(asked.min_bytes, bytes_max)
-    deadline = broker.loop.time() + min(asked.wait_ms, FETCH_WAIT_MS_MAX) / 1000
+    began = broker.loop.time()
+    deadline = began + min(asked.wait_ms, FETCH_WAIT_MS_MAX) / 1000
+    turn_until = max(deadline, began + READ_WAIT_LEAST_S)
     woken = asyncio.Event()
     await broker.partitions.awake((entry.topic_id, entry.partition) for entry in asked.entries)
     partitions = _listen(broker, asked.entries, woken)
@@ -79,7 +81,11 @@ async def fetch(broker: Broker, request: Request) -> None:
             if meter is account:
                 meter = None
             # A caller of a gateway waits for his own turn first: what others share is not held meanwhile.
-            async with _turn(request, account) as his, request.connection.reading, _turn(request, meter) as may_read:
+            async with (
+                _turn(request, account, turn_until) as his,
+                request.connection.reading,
+                _turn(request, meter, turn_until) as may_read,
+            ):
                 meters = [each for each in (account, meter) if each is not None]
                 room_bytes = min([bytes_max, *(each.read_bytes_max(bytes_max) for each in meters)]) * (his and may_read)
                 gathered = await _gather_what_fits(broker, request, positions, room_bytes, current=current)
@@ -109,9 +115,9 @@ async def fetch(broker: Broker, request: Request) -> None:
             partition.changes.listeners.discard(woken.set)
 
 
-def _turn(request: Request, meter: Account | None) -> contextlib.AbstractAsyncContextManager[bool]:
-    """Return when who a fetch counts for may read; False: not in time."""
-    return contextlib.nullcontext(True) if meter is None else meter.turn_to_read(request.connection)
+def _turn(request: Request, meter: Account | None, until: float) -> contextlib.AbstractAsyncContextManager[bool]:
+    """Return when who a fetch counts for may read; False: not by `until`, a time of the loop."""
+    return contextlib.nullcontext(True) if meter is None else meter.turn_to_read(request.connection, until)
 
 
 def _tell_changes(gathered: _Gathered, epochs: list[tuple[Partition, int]]) -> None:
