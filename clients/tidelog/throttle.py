@@ -90,7 +90,9 @@ class Throttle:
         """Have nothing published for so long, whatever was heard before."""
         now = self._loop.time()
         self._open_at, self._look_at = now + throttle_ms / 1000, now + LOOK_S
-        self._careful_until = self._open_at + CAREFUL_S
+        careful_until = self._open_at + CAREFUL_S
+        # Of a caller of a gateway every answer is heard: those that tell of no debt make nobody careful again.
+        self._careful_until = careful_until if throttle_ms else min(careful_until, self._careful_until)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

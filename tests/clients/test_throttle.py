@@ -60,6 +60,21 @@ async def test_after_a_debt_publishes_go_one_by_one_for_a_while(monkeypatch: pyt
     await settled(world.throttle.may_publish, "it goes one by one for ever")
 
 
+async def test_answers_that_tell_of_no_debt_make_nobody_careful_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CAREFUL_S", 0.2)
+    world = World()
+    world.heard(60_000)
+    world.heard(0)
+    world.throttle.published(100)
+    assert not world.throttle.may_publish()
+
+    def may_publish_behind_an_answer() -> bool:
+        world.heard(0)
+        return world.throttle.may_publish()
+
+    await settled(may_publish_behind_an_answer, "it goes one by one for ever")
+
+
 async def test_who_waits_for_an_answer_that_tells_of_a_debt_waits_for_that_too() -> None:
     world = World()
     world.heard(1)
