@@ -107,9 +107,7 @@ class TopicRegistry:
                 pb.EPOCH_CHANGING, f"this node does not know the topic with id {topic_id.hex()} yet; send again"
             )
         if record is None or record.deleted:
-            was = "was deleted" if record is not None else "does not exist"
-            text = f"the topic with id {topic_id.hex()} {was}; ask for metadata again"
-            raise ProtocolError(pb.UNKNOWN_TOPIC, text, topic_id=topic_id)
+            raise no_topic_with(topic_id, "does not exist" if record is None else "was deleted")
         return record
 
     def is_open_question(self, topic_id: bytes, partition: int) -> bool:
@@ -181,6 +179,12 @@ class TopicRegistry:
 def no_such_topic(name: str) -> ProtocolError:
     """Return the error for a name that no topic has."""
     return ProtocolError(pb.UNKNOWN_TOPIC, f"there is no topic {name!r}; create it first")
+
+
+def no_topic_with(topic_id: bytes, was: str = "does not exist") -> ProtocolError:
+    """Return the error for an id that is no topic's, as far as who asks may know."""
+    text = f"the topic with id {topic_id.hex()} {was}; ask for metadata again"
+    return ProtocolError(pb.UNKNOWN_TOPIC, text, topic_id=topic_id)
 
 
 def complete_config(asked: pb.TopicConfig, *, copies_default: int = 1, copies_max: int = 1) -> pb.TopicConfig:

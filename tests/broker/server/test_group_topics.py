@@ -287,3 +287,31 @@ async def test_positions_on_topics_that_one_may_not_see_are_left_out(
     named = (await peer.ask(committed=pb.Committed(group=GROUP, entries=entries))).envelope.committed_reply
     assert [each.topic_id for each in named.results if each.found] == [shared.ids["a1"]]
     assert {each.topic for each in await shared.admin.committed(GROUP)} == set(shared.ids)
+
+
+async def test_a_commit_on_a_topic_that_one_may_not_see_is_told_what_one_on_none_is(shared: Shared) -> None:
+    await shared.admin.commit(GROUP, "none", {1: 0})
+    peer = await shared.peer("ann", "a")
+    topic_ids = (shared.ids["none"], b"?" * 16)
+    entries = [pb.CommitEntry(topic_id=each, partition=number) for each in topic_ids for number in (1, 2)]
+    results = (await peer.ask(commit=pb.Commit(group=GROUP, entries=entries))).envelope.commit_reply.results
+    assert {(each.error.code, each.found) for each in results} == {(pb.UNKNOWN_TOPIC, False)}
+    hidden, nowhere = (results[0].error.message, results[2].error.message)
+    assert hidden.replace(topic_ids[0].hex(), topic_ids[1].hex()) == nowhere
+
+
+async def test_a_member_commits_what_it_has_read_of_a_topic_that_it_may_not_see_any_more(shared: Shared) -> None:
+    ann = GroupMember(await shared.peer("ann", "a"), pattern="a1")
+    await shared.become([(ann, ["a1", "a1"])])
+    await shared.admin.security.grant(AccessRule("ann", ("describe",), "topic", "a1", deny=True))
+    entries = [pb.CommittedEntry(topic_id=shared.ids["a1"])]
+
+    async def is_hidden() -> bool:
+        asked = pb.Committed(group=GROUP, entries=entries)
+        return not (await ann.peer.ask(committed=asked)).envelope.committed_reply.results[0].found
+
+    assert not await ann.commit(shared.ids["a1"], 0, 0)
+    async with asyncio.timeout(15):
+        while not await is_hidden():  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.02)
+    assert not await ann.commit(shared.ids["a1"], 0, 0)

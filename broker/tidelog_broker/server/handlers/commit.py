@@ -20,7 +20,7 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey, Place
 from tidelog_broker.core.groups.readers import GroupReader
 from tidelog_broker.core.security.session import Session
-from tidelog_broker.core.topics import TopicRegistry
+from tidelog_broker.core.topics import TopicRegistry, no_topic_with
 from tidelog_broker.groups.shards import GroupShard
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.server.access import check_entries
@@ -55,12 +55,14 @@ async def commit(broker: Broker, request: Request) -> None:
         await shard.coordinator.ready()
         shard.coordinator.check_caller(asked.group, asked.member_id, GroupReader(request.session))
         async with group_made(broker, shard, asked.group, request.session) as creator:
-            return await _commit(broker, shard, envelope.commit, creator)
+            return await _commit(broker, shard, envelope.commit, creator, request.session)
 
     request.reply(await at_coordinator(broker, asked.group, request, local))
 
 
-async def _commit(broker: Broker, shard: GroupShard, asked: pb.Commit, creator: str) -> pb.Envelope:
+async def _commit(
+    broker: Broker, shard: GroupShard, asked: pb.Commit, creator: str, session: Session | None
+) -> pb.Envelope:
     positions, coordinator = shard.positions, shard.coordinator
     _check_answer(positions, asked)
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in asked.entries)
@@ -72,9 +74,11 @@ async def _commit(broker: Broker, shard: GroupShard, asked: pb.Commit, creator: 
     results: list[tuple[OffsetKey, pb.CommittedResult]] = []
     for entry in asked.entries:
         result = reply.results.add(topic_id=entry.topic_id, partition=entry.partition)
+        place = (entry.topic_id, entry.partition)
         try:
+            if _hides(broker.topics, session, entry.topic_id) and not _is_read(shard, asked, place):
+                raise no_topic_with(entry.topic_id)
             _check_entry(broker, entry)
-            place = (entry.topic_id, entry.partition)
             coordinator.check_commit(asked.group, asked.member_id, asked.generation, place)
             key = OffsetKey(asked.group, *place)
             record = positions.prepare(
@@ -129,6 +133,15 @@ def _check_answer(positions: GroupOffsets, asked: pb.Commit) -> None:
         raise ProtocolError(
             pb.INVALID_REQUEST, f"{len(asked.entries)} positions with such long notes; commit fewer at a time"
         )
+
+
+def _is_read(shard: GroupShard, asked: pb.Commit, place: Place) -> bool:
+    """Whether a member commits what it was given to read, and may have lost the right to see a moment ago."""
+    try:
+        shard.coordinator.check_commit(asked.group, asked.member_id, asked.generation, place)
+    except ProtocolError:
+        return False
+    return bool(asked.member_id)
 
 
 def _check_entry(broker: Broker, entry: pb.CommitEntry) -> None:
