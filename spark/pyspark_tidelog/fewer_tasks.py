@@ -5,8 +5,9 @@ come to others, and no task looks at what those of higher numbers have stored: i
 know. So the driver looks, when all tasks are done and one of them has found an earlier try. (With more tasks than
 before, some task lacks rows that its earlier try has stored, and says so itself.)
 
-Spark starts tasks in the order of their numbers, nearly: if none of the next few has stored something, nor has one
-behind those.
+Into which topic that task had written does not count: rows of some topics may be few, and were another task's. Spark
+starts tasks in the order of their numbers, nearly: if none of the next few has stored something, most likely none
+behind those has. A task without rows leaves nothing behind, so where many have none that is no certainty.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pyspark_tidelog.write_options import WriteOptions
 from tidelog import Client
 from tidelog.named_producer import Work
 
-LOOKED_AT: Final = 4
+LOOKED_AT: Final = 16
 """How many tasks behind the last one are looked at."""
 
 
@@ -31,7 +32,7 @@ async def refuse_fewer_tasks(
 
     Args:
         options: how it was written.
-        topics: those into which an earlier try has written.
+        topics: those into which this one has written.
         tasks: how many there were this time.
         work_of: what a task of some number does.
 

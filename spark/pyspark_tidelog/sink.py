@@ -54,13 +54,15 @@ class Written(WriterCommitMessage):
     Attributes:
         rows: so many.
         stored_before: of those, by earlier tries.
-        tried_before: the topics into which an earlier try began to write.
+        topics: into which it wrote.
+        was_tried_before: whether an earlier try began to write into one of them.
         query: the stream's; empty in a job that is none.
     """
 
     rows: int
     stored_before: int
-    tried_before: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    was_tried_before: bool = False
     query: str = ""
 
 
@@ -111,11 +113,11 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
             TidelogError: the cluster could not be asked.
         """
         wrote = [message for message in messages if isinstance(message, Written)]
-        tried = sorted({topic for one in wrote for topic in one.tried_before})
-        if tried and self._options.fail_on_changed_rows:
+        if self._options.fail_on_changed_rows and any(one.was_tried_before for one in wrote):
             query = wrote[0].query
+            topics = sorted({topic for one in wrote for topic in one.topics})
             asyncio.run(
-                refuse_fewer_tasks(self._options, tried, len(messages), lambda number: _work(query, number, batchId))
+                refuse_fewer_tasks(self._options, topics, len(messages), lambda number: _work(query, number, batchId))
             )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -134,4 +136,4 @@ def _work(query: str, task: int, batch: int) -> Work:
 
 def _write(iterator: Iterator[pa.RecordBatch], options: WriteOptions, work: Work, query: str = "") -> Written:
     wrote = asyncio.run(write_rows(iterator, options, work))
-    return Written(wrote.rows, wrote.stored_before, wrote.tried_before, query)
+    return Written(wrote.rows, wrote.stored_before, wrote.topics, wrote.was_tried_before, query)

@@ -34,12 +34,14 @@ class Wrote:
     Attributes:
         rows: of its part.
         stored_before: of those, by earlier tries.
-        tried_before: the topics into which an earlier try began to write.
+        topics: into which it wrote.
+        was_tried_before: whether an earlier try began to write into one of them.
     """
 
     rows: int = 0
     stored_before: int = 0
-    tried_before: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    was_tried_before: bool = False
 
 
 async def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, work: Work) -> Wrote:
@@ -64,8 +66,12 @@ async def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, w
             for writer in writers.values():
                 await writer.producer.abort()
     wrote = [writer.wrote for writer in writers.values()]
-    tried = tuple(sorted(topic for topic, writer in writers.items() if writer.was_tried_before))
-    return Wrote(sum(one.rows for one in wrote), sum(one.stored_before for one in wrote), tried)
+    return Wrote(
+        sum(one.rows for one in wrote),
+        sum(one.stored_before for one in wrote),
+        tuple(sorted(writers)),
+        any(one.was_tried_before for one in wrote),
+    )
 
 
 class TopicWriter:
@@ -115,12 +121,7 @@ class TopicWriter:
     @property
     def wrote(self) -> Wrote:
         """What was done so far."""
-        return Wrote(self._rows, self._stored_before)
-
-    @property
-    def was_tried_before(self) -> bool:
-        """Whether an earlier try had begun."""
-        return self._stored is not None
+        return Wrote(self._rows, self._stored_before, (self.producer.topic,), self._stored is not None)
 
     async def take(self, rows: Rows) -> None:
         """Send rows that are not stored; wait for room, not for acknowledgements."""

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from tests.spark.conftest import Node
+from tests.spark.conftest import Node, needs_spark_4_1
 
 from pyspark_tidelog.errors import ChangedRowsError
 from pyspark_tidelog.fewer_tasks import refuse_fewer_tasks
+from pyspark_tidelog.sink import TidelogStreamWriter, Written
 from pyspark_tidelog.write_options import WriteOptions, parse_write_options
 from pyspark_tidelog.write_task import Wrote, write_rows
 from tidelog import Client
@@ -50,9 +51,39 @@ def rows(*numbers: int) -> Iterator[pa.RecordBatch]:
 async def test_rows_of_tasks_that_are_no_more_are_told(query: Query) -> None:
     await query.write(rows(1, 2), rows(3), rows(), rows(4, 5))
     (wrote,) = await query.write(rows(1, 2, 3, 4, 5))
-    assert wrote == Wrote(5, 2, (query.topic,)), "of the other tasks it finds nothing"
+    assert wrote == Wrote(5, 2, (query.topic,), True), "of the other tasks it finds nothing"
     with pytest.raises(ChangedRowsError, match=r"more tasks than this one \(1\), and has written 3 rows"):
         await query.check(1)
+
+
+async def test_rows_of_a_task_far_behind_the_last_are_told(query: Query) -> None:
+    await query.write(rows(1), rows(2), *(rows() for _ in range(14)), rows(3))
+    await query.write(rows(1, 2, 3))
+    with pytest.raises(ChangedRowsError, match="has written 2 rows"):
+        await query.check(1)
+
+
+@needs_spark_4_1
+async def test_a_topic_counts_though_its_rows_were_another_tasks(node: Node, query: Query) -> None:
+    other = Query(node)
+    async with Client(node.address) as client:
+        await client.create_topic(other.topic, flush="never")
+    options = parse_write_options({"bootstrap": node.address})
+
+    async def write(*tasks: list[tuple[str, int]]) -> list[Written]:
+        done = []
+        for number, task in enumerate(tasks):
+            batch = pa.record_batch(
+                {"topic": [topic for topic, _ in task], "value": [b"%d" % each for _, each in task]}
+            )
+            wrote = await write_rows(iter([batch]), options, Work(f"spark/{query.name}/{number}", 0))
+            done.append(Written(wrote.rows, wrote.stored_before, wrote.topics, wrote.was_tried_before, query.name))
+        return done
+
+    await write([(query.topic, 1)], [(other.topic, 2)])
+    once_more = await write([(query.topic, 1), (other.topic, 2)])
+    with pytest.raises(ChangedRowsError, match=f"{other.topic}.* has written 1 rows"):
+        await asyncio.to_thread(TidelogStreamWriter(options).commit, once_more, 0)
 
 
 async def test_as_many_tasks_as_before_are_no_fault_however_often_it_is_looked(query: Query) -> None:

@@ -42,7 +42,7 @@ def works(monkeypatch: pytest.MonkeyPatch) -> list[Work]:
     async def write_rows(rows: Iterator[Any], options: WriteOptions, work: Work) -> Wrote:
         assert options == OPTIONS
         done.append(work)
-        return Wrote(len(list(rows)), 1, ("t",))
+        return Wrote(len(list(rows)), 1, ("t",), was_tried_before=True)
 
     monkeypatch.setattr(sink, "write_rows", write_rows)
     return done
@@ -57,7 +57,7 @@ def test_a_micro_batch_is_the_same_work_whoever_does_it(monkeypatch: pytest.Monk
     for partition, batch in ((3, "7"), (3, "7"), (3, "8"), (4, "8")):
         run_in(monkeypatch, Task(partition, **{"sql.streaming.queryId": "q", "streaming.sql.batchId": batch}))
         writer: TidelogStreamWriter = pickle.loads(pickle.dumps(TidelogStreamWriter(OPTIONS)))
-        assert writer.write(iter("ab")) == sink.Written(2, 1, ("t",), "q")
+        assert writer.write(iter("ab")) == sink.Written(2, 1, ("t",), True, "q")
     assert works == [Work("spark/q/3", 7), Work("spark/q/3", 7), Work("spark/q/3", 8), Work("spark/q/4", 8)]
 
 
@@ -70,7 +70,7 @@ def test_the_driver_looks_behind_the_last_task_where_one_was_tried_before(monkey
         looked.append((topics, tasks, work_of(tasks)))
 
     monkeypatch.setattr(sink, "refuse_fewer_tasks", refuse)
-    once, again = sink.Written(2, 0, (), "q"), sink.Written(3, 3, ("t", "s"), "q")
+    once, again = sink.Written(2, 0, ("s",), query="q"), sink.Written(3, 3, ("t",), True, "q")
     TidelogStreamWriter(OPTIONS).commit([once, once], 7)
     assert looked == []
     TidelogStreamWriter(OPTIONS).commit([once, again, again], 7)

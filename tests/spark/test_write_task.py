@@ -71,8 +71,10 @@ async def test_what_is_done_once_more_is_stored_once_in_any_order(task: Task) ->
     wrote = await task.write(iter([rows(*range(99, 49, -1)), rows(*range(50))]))
     assert await task.stored() == once(*range(100))
     assert wrote.rows == 100
-    assert await task.write(iter([rows(*range(100))])) == Wrote(100, 100, (task.topic,)), "all is there"
-    assert await task.write(iter([rows(*range(100))]), piece=1) == Wrote(100, 0), "another piece has its own rows"
+    assert await task.write(iter([rows(*range(100))])) == Wrote(100, 100, (task.topic,), True), "all is there"
+    assert await task.write(iter([rows(*range(100))]), piece=1) == Wrote(100, 0, (task.topic,)), (
+        "another piece has its own rows"
+    )
     assert set((await task.stored()).values()) == {2}
 
 
@@ -82,7 +84,7 @@ async def test_rows_of_which_some_name_a_partition_are_stored_once(task: Task, o
     some = rows(*[placed[at][0] for at in order])
     batch = some.append_column("partition", pa.array([placed[at][1] for at in order], pa.int32()))
     for before in (0, 4, 4):
-        assert await task.write(iter([batch])) == Wrote(4, before, (task.topic,) if before else ())
+        assert await task.write(iter([batch])) == Wrote(4, before, (task.topic,), before > 0)
     assert await task.stored() == once(0, 1, 2, 3)
 
 
