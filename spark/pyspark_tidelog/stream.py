@@ -108,7 +108,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._has_begun = True
         standing = self._target or self._standing()
         end = advance(begin, standing, self._losses(), most=getattr(limit, "max_rows", None))
-        if not _is_everything(limit) and self._is_too_little(begin, end):
+        if not _is_everything(limit) and self._is_too_little(begin, standing):
             return begin.to_json()
         if end != begin:
             self._last_batch_at = self._clock()
@@ -181,12 +181,15 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._warned.add(what)
             _LOG.warning("%s", what)
 
-    def _is_too_little(self, begin: StreamPosition, end: StreamPosition) -> bool:
-        """Whether to wait for more; not where Spark only wants what there is."""
+    def _is_too_little(self, begin: StreamPosition, standing: Standing) -> bool:
+        """Whether to wait for more; not where Spark only wants what there is.
+
+        All that is there counts: a batch that may be no larger than the least has a little less, as shares are whole.
+        """
         least = self._options.min_offsets
         if least is None or self._target is not None:
             return False
-        waiting = backlog_of(begin, end)
+        waiting = backlog_of(begin, _all_of(standing))
         if not 0 < waiting < least:
             return False
         now = self._clock()

@@ -102,6 +102,12 @@ def test_too_few_records_wait_but_not_for_ever(fake: FakeClient) -> None:
     assert query.latestOffset(end, default) == at(fake, 69, 1)
 
 
+def test_a_least_that_is_the_most_is_there_though_shares_of_partitions_are_whole(fake: FakeClient) -> None:
+    query = reader(minOffsetsPerTrigger="31", maxOffsetsPerTrigger="31")
+    grow(fake, 30, partition=1)
+    assert query.latestOffset(at(fake, 0, 0), query.getDefaultReadLimit()) == at(fake, 15, 15)
+
+
 def test_who_asks_for_all_that_there_is_does_not_wait(fake: FakeClient) -> None:
     at_least = reader(minOffsetsPerTrigger="40")
     for query in (at_least, reader(minOffsetsPerTrigger="40", maxOffsetsPerTrigger="60")):
