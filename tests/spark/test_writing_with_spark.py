@@ -111,6 +111,27 @@ def dying(directory: Path, times: int) -> Callable[[Iterator[pa.RecordBatch]], I
     return passing
 
 
+def dying_second(directory: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what passes rows on, and ends the second task once when both have written."""
+
+    def passing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = TaskContext.get()
+        assert task is not None
+        first_writes, died = directory / "first-writes", directory / "died"
+        for number, batch in enumerate(batches):
+            if number == 2 and task.partitionId() == 0:
+                first_writes.touch()
+            if number == 2 and task.partitionId() == 1 and not died.exists():
+                while not first_writes.exists():
+                    time.sleep(0.05)
+                time.sleep(1.0)  # what was handed on is on its way
+                died.touch()
+                raise RuntimeError("the task dies")
+            yield batch
+
+    return passing
+
+
 @pytest.mark.long
 @needs_spark_4_1
 def test_a_task_that_dies_and_is_tried_again_doubles_nothing(topics: Topics, tmp_path: Path) -> None:
@@ -179,7 +200,7 @@ def test_fewer_tasks_than_an_earlier_try_had_are_told(topics: Topics, tmp_path: 
     def run(tasks: int, **options: str) -> None:
         stream = topics.spark.readStream.format("tidelog").options(bootstrap=topics.node.address, subscribe=source)
         frame = stream.options(startingOffsets="earliest", minPartitions=str(tasks)).load()
-        passed = frame.selectExpr("value").mapInArrow(dying(tmp_path, 1), "value binary")
+        passed = frame.selectExpr("value").mapInArrow(dying_second(tmp_path), "value binary")
         writing = passed.writeStream.format("tidelog").options(bootstrap=topics.node.address, topic=sink, **options)
         query = writing.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
         assert query.awaitTermination(DEADLINE_S)
