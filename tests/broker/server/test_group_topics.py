@@ -197,9 +197,19 @@ async def test_a_pattern_goes_on_without_a_topic_that_may_not_be_read_any_more_a
 async def test_what_may_not_be_read_holds_up_no_other_partition_of_a_subscription(shared: Shared) -> None:
     peer = await shared.peer("ann", "a1")
     asked = pb.Subscribe(subscription_id=1, entries=[{"topic_id": shared.ids[name]} for name in ("b1", "a1")])
-    refused, taken = (await peer.ask(subscribe=asked)).envelope.subscribe_reply.results
-    assert refused.error.code == pb.FORBIDDEN
+    asked.entries.add(topic_id=shared.ids["b1"], partition=9)
+    refused, taken, nowhere = (await peer.ask(subscribe=asked)).envelope.subscribe_reply.results
+    assert refused.error.code == nowhere.error.code == pb.FORBIDDEN, "whether there is such a partition is not told"
     assert taken.error.code != pb.FORBIDDEN
+
+
+async def test_a_batch_for_no_partition_of_a_topic_that_one_may_not_write_to_is_told_no_more_than_others(
+    shared: Shared,
+) -> None:
+    peer = await shared.peer("ann", "a1")
+    for partition in (0, 9):
+        (refused,) = await peer.publish(shared.ids["b1"], b"?", partition=partition)
+        assert refused.error.code == pb.FORBIDDEN
 
 
 async def test_changed_rules_count_for_members_that_are_there(shared: Shared) -> None:

@@ -147,9 +147,10 @@ def publish(broker: Broker, request: Request) -> None:
                 partition = partition or broker.partitions.get(*key)
                 _submit(broker, partition, data, settle, acks, of_node=request.is_of_node)
         except ProtocolError as error:
-            if error.code == pb.FORBIDDEN:
+            is_forbidden = error.code == pb.FORBIDDEN
+            if is_forbidden:
                 count_refusal(broker, "publish", request, error)
-            if asked.forwarded or not broker.topics.is_open_question(*key):
+            if is_forbidden or asked.forwarded or not broker.topics.is_open_question(*key):
                 # Who hands a batch on knows of the partition, and this node is only the last to hear of it.
                 settle(denial(error, current=not asked.forwarded), False)
             else:
