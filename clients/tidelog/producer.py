@@ -341,7 +341,7 @@ class Producer:
     ) -> PendingReceipts:
         """As `send_many`, returning as soon as all records are accepted."""
         values, keys = self._preparation.values(values), self._preparation.keys(keys)
-        return await self._enqueue_columns([columns_of(values, keys=keys)], whole("partition", partition), keys)
+        return await self._enqueue_columns([columns_of(values, keys=keys)], partition, keys)
 
     async def send_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> Receipts:
         """Publish Arrow columns as they are and wait until all are acknowledged.
@@ -362,7 +362,7 @@ class Producer:
     async def enqueue_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> PendingReceipts:
         """As `send_arrow`, returning as soon as all records are accepted."""
         batches = data.to_batches() if isinstance(data, pa.Table) else [data]
-        return await self._enqueue_columns([canonical(batch) for batch in batches], whole("partition", partition))
+        return await self._enqueue_columns([canonical(batch) for batch in batches], partition)
 
     # -------------------------------------------------------------------------------------------- lifecycle
 
@@ -522,6 +522,7 @@ class Producer:
     async def _enqueue_columns(
         self, batches: Sequence[pa.RecordBatch], partition: int | None, keys: Sequence[bytes | None] | None = None
     ) -> PendingReceipts:
+        partition = partition if partition is None or type(partition) is int else whole("partition", partition)
         room, in_turn = self._room, False
         parts: list[tuple[Any, int]] = []
         orders: list[pa.Array[Any]] = []
