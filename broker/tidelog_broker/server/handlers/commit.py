@@ -35,6 +35,8 @@ from tidelog_proto.names import check_group_name
 _OWNER_S: Final = 2.0
 _RESULT_BYTES: Final = 128
 """A position in an answer, without its note and the topic's name: at most so much."""
+_TELL_OF_TOPIC: Final = frozenset({pb.UNKNOWN_PARTITION, pb.OFFSET_OUT_OF_RANGE})
+"""Errors that say what a topic is called, and more of it."""
 PAGE_POSITIONS: Final = 2_000
 """So that a page takes the event loop no longer than a few milliseconds."""
 
@@ -76,8 +78,6 @@ async def _commit(
         result = reply.results.add(topic_id=entry.topic_id, partition=entry.partition)
         place = (entry.topic_id, entry.partition)
         try:
-            if _hides(broker.topics, session, entry.topic_id) and not _is_read(shard, asked, place):
-                raise no_topic_with(entry.topic_id)
             _check_entry(broker, entry)
             coordinator.check_commit(asked.group, asked.member_id, asked.generation, place)
             key = OffsetKey(asked.group, *place)
@@ -91,6 +91,9 @@ async def _commit(
                 record_epoch=entry.record_epoch if entry.HasField("record_epoch") else None,
             )
         except ProtocolError as error:
+            # Whoever may commit for the group may do so for a topic that he cannot see, and is told nothing of that.
+            if error.code in _TELL_OF_TOPIC and _hides(broker.topics, session, entry.topic_id):
+                error = no_topic_with(entry.topic_id)
             result.error.CopyFrom(denial(error, current=current).to_message())
             continue
         if record is not None:
@@ -133,15 +136,6 @@ def _check_answer(positions: GroupOffsets, asked: pb.Commit) -> None:
         raise ProtocolError(
             pb.INVALID_REQUEST, f"{len(asked.entries)} positions with such long notes; commit fewer at a time"
         )
-
-
-def _is_read(shard: GroupShard, asked: pb.Commit, place: Place) -> bool:
-    """Whether a member commits what it was given to read, and may have lost the right to see a moment ago."""
-    try:
-        shard.coordinator.check_commit(asked.group, asked.member_id, asked.generation, place)
-    except ProtocolError:
-        return False
-    return bool(asked.member_id)
 
 
 def _check_entry(broker: Broker, entry: pb.CommitEntry) -> None:
