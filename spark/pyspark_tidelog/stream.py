@@ -199,7 +199,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _is_everything(limit: ReadLimit | None) -> bool:
-    """Whether Spark asks for all that there is, which it wants whatever the options say. Before 4.2 it asks for nothing."""
+    """Whether Spark asks for all that there is, which it wants whatever the options say; before 4.2 it says nothing."""
     if limit is None:
         return False
     from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: PLC0415 - Spark 4.2
