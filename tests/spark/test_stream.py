@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 
 import pyarrow as pa
 import pytest
@@ -58,6 +59,11 @@ def test_where_a_query_begins(fake: FakeClient) -> None:
     missing = reader(subscribe="nowhere")
     with pytest.raises(OptionError, match="no topic 'nowhere'"):
         missing.initialOffset()
+
+
+def test_a_spark_that_knows_no_limits_reads_all_there_is(fake: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)  # as before Spark 4.2
+    assert reader().latestOffset(at(fake, 4, 0)) == at(fake, 30, 0)
 
 
 def test_a_batch_is_planned_alike_however_often_and_read_by_a_copy(fake: FakeClient) -> None:
