@@ -52,7 +52,6 @@ from tidelog.model import (
     Recovery,
     Topic,
 )
-from tidelog.named_producer import Work
 from tidelog.partitioners import Partitioner
 from tidelog.pool import ConnectionPool, identity_of, parse_addresses
 from tidelog.producer import Producer
@@ -62,6 +61,7 @@ from tidelog.security import Security
 from tidelog.serializers import Serializer
 from tidelog.tls import Tls
 from tidelog.topic_settings import TopicSettings, topic_alter, topic_create
+from tidelog.work import Work
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.idle_poll import POLL_US_DEFAULT
 

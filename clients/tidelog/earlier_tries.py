@@ -16,6 +16,7 @@ from tidelog import offset_search, reading
 from tidelog.named_producer import Instance
 from tidelog.ranges import FETCH_BYTES, WAIT_MS
 from tidelog.routing import Router
+from tidelog.work_roll import Enlisted
 from tidelog_proto.batch import RecordBatch
 
 STRETCH_MIN: Final = 65_536
@@ -42,6 +43,11 @@ class EarlierTries:
         """Whether somebody has begun the same before: nearly never."""
         assert self._instance.epoch, "this one has begun"
         return not self._instance.is_first
+
+    @property
+    def enlisted(self) -> Enlisted | None:
+        """What is known of all parts of the piece, whoever had begun them; None where it has no parts."""
+        return self._instance.enlisted
 
     async def batches(self) -> AsyncIterator[tuple[int, RecordBatch]]:
         """Yield what they have stored, with its partition, in no order; memory holds one fetch of it.

@@ -13,73 +13,18 @@ topic has after partition 0 knows of it, so it meets either the partition or the
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
-from tidelog.connection import Connection, results_of
-from tidelog.errors import EpochChangingError, InvalidRequestError, ProducerFencedError, TidelogError, error_of
+from tidelog.errors import InvalidRequestError, ProducerFencedError
 from tidelog.metadata import gone_error
-from tidelog.paging import in_requests
+from tidelog.producer_epochs import fenced_error, write_epoch
 from tidelog.routing import Router
-from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.limits import EPOCHS_PER_INSTANCE, PRODUCER_EPOCH_MAX, PRODUCER_NAME_BYTES_MAX
+from tidelog.work import Work, numbers_of
+from tidelog.work_roll import Enlisted, enlist
+from tidelog_proto.limits import EPOCHS_PER_INSTANCE
 
-BEGUN_PER_REQUEST: Final = 256
-"""Partitions that are asked to take an epoch together. In each something is synced to disk, and where nothing was
-before, files are made first: some 10 ms each on a slow disk, and a request must be answered in time."""
 TRIES: Final = 16
 """How often other instances may begin while this one does."""
-TRIES_PER_PIECE: Final = 256
-"""Instances that are kept for one piece of a work."""
-_INSTANCES_MAX: Final = PRODUCER_EPOCH_MAX // EPOCHS_PER_INSTANCE
-_PIECES: Final = (_INSTANCES_MAX - 1) // TRIES_PER_PIECE
-"""Pieces of one producer id; what comes behind them has another id."""
-
-
-class Work(NamedTuple):
-    """The name of a producer that does one piece of a longer work, such as a micro-batch, and may have to do it again.
-
-    Whoever does a later piece fences those of earlier ones, and who does one once more fences who tried before. What
-    those have stored of it `Producer.earlier` tells.
-
-    Attributes:
-        name: of the work.
-        piece: 0 or more; pieces are done one after the other.
-    """
-
-    name: str
-    piece: int
-
-
-def check_name(name: object) -> None:
-    """Refuse what is no name.
-
-    Raises:
-        InvalidRequestError: it is none.
-    """
-    if isinstance(name, Work):
-        if name.piece < 0:
-            raise InvalidRequestError(f"the pieces of a work are numbered from 0, not {name.piece!r}")
-        name = name.name
-    if not isinstance(name, str) or not 0 < len(name.encode()) <= PRODUCER_NAME_BYTES_MAX:
-        raise InvalidRequestError(f"a producer's name is a text of 1 to {PRODUCER_NAME_BYTES_MAX} bytes, not {name!r}")
-
-
-class Written(NamedTuple):
-    """What partitions have now.
-
-    Attributes:
-        newest: the newest epoch.
-        repeated: whether an instance with the epoch that was written had begun in one of them before.
-    """
-
-    newest: int
-    repeated: bool
-
-    def is_new_at(self, epoch: int) -> bool:
-        """Whether the instance that has just written this epoch is the newest, and the only one that has it."""
-        return self.newest <= epoch and not self.repeated
 
 
 class Instance:
@@ -92,23 +37,20 @@ class Instance:
         entered: the partitions in which all older instances are fenced.
         first_epoch: of the first instance that does the same; all from this one on did.
         is_first: whether no other has begun that.
+        enlisted: what it has seen on the roll, as a part of a piece of work that has several; None before, and else.
     """
 
     def __init__(self, router: Router, topic: str, name: str | Work) -> None:
-        first, last = 1, _INSTANCES_MAX
-        self._name = name.name if isinstance(name, Work) else name
-        if isinstance(name, Work):
-            round_, piece = divmod(name.piece, _PIECES)
-            first += piece * TRIES_PER_PIECE
-            last = first + TRIES_PER_PIECE - 1
-            name = f"{name.name}\0{round_}"  # which no name of anybody's program is likely to be
-        self.producer_id = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 1 | 1
+        numbers = numbers_of(name)
+        self.producer_id = numbers.producer_id
         self.topic_id = b""
         self.epoch = 0
-        self.first_epoch = first * EPOCHS_PER_INSTANCE
+        self.first_epoch = numbers.first_epoch
         self.is_first = False
+        self.enlisted: Enlisted | None = None
         self.entered: set[int] = set()
-        self._last_epoch = last * EPOCHS_PER_INSTANCE
+        self._name = name
+        self._last_epoch = numbers.last_epoch
         self._router = router
         self._topic = topic
 
@@ -130,7 +72,7 @@ class Instance:
             TidelogError: a partition could not be written to.
         """
         for number in (0, partition):
-            written = await self._write(self.topic_id, [number], self.epoch)
+            written = await write_epoch(self._router, self.topic_id, [number], self.producer_id, self.epoch)
             if written.newest > self.epoch or (number == 0 and not written.repeated):
                 raise self._fenced()  # what has forgotten this one may have forgotten a newer one
         self.entered.add(partition)
@@ -140,15 +82,17 @@ class Instance:
         for _ in range(TRIES):
             route = await self._router.topic_with(self._topic, ())
             topic_id = route.topic_id
-            written = await self._write(topic_id, [0], epoch)
+            written = await write_epoch(self._router, topic_id, [0], self.producer_id, epoch)
             if written.is_new_at(epoch):
                 await self._router.refresh(self._topic, sure=True)  # what an older instance knew is among these
                 route = await self._router.topic(self._topic)
                 if route.topic_id != topic_id:
                     raise gone_error(self._topic)
                 partitions = range(route.partition_count)
-                written = await self._write(topic_id, partitions[1:], epoch)
+                written = await write_epoch(self._router, topic_id, partitions[1:], self.producer_id, epoch)
                 if written.is_new_at(epoch):
+                    if isinstance(self._name, Work) and self._name.part is not None:
+                        self.enlisted = await enlist(self._router, self._topic, topic_id, self._name)
                     self.topic_id, self.epoch, self.entered = topic_id, epoch, set(partitions)
                     self.is_first = epoch == self.first_epoch
                     return
@@ -160,45 +104,5 @@ class Instance:
                 raise InvalidRequestError(f"{self._name!r} has had all instances that there are for it: name it anew")
         raise self._fenced()
 
-    async def _write(self, topic_id: bytes, partitions: Iterable[int], epoch: int) -> Written:
-        """Write an instance's epoch into partitions and return what is there now.
-
-        Raises:
-            TidelogError: some partition did not take it.
-        """
-        newest, repeated = epoch, False
-        for numbers in in_requests(list(partitions), BEGUN_PER_REQUEST):
-            entries = [
-                pb.ProducerBeginEntry(
-                    topic_id=topic_id,
-                    partition=number,
-                    producer_id=self.producer_id,
-                    producer_epoch=epoch,
-                )
-                for number in numbers
-            ]
-            envelope = pb.Envelope(producer_begin=pb.ProducerBegin(entries=entries))
-
-            async def ask(
-                connection: Connection, envelope: pb.Envelope = envelope, count: int = len(entries)
-            ) -> list[pb.ProducerBeginResult]:
-                frame = await self._router.call(connection, envelope)
-                return results_of(frame.envelope.producer_begin_reply.results, count, connection)
-
-            failures: list[TidelogError] = []
-            for result in await self._router.at_any(ask):
-                if not result.HasField("error") or result.error.code == pb.PRODUCER_FENCED:
-                    newest = max(newest, result.producer_epoch)
-                    repeated |= result.repeated
-                elif result.error.code == pb.UNKNOWN_PARTITION:  # its owner has not heard yet that the topic has grown
-                    failures.append(EpochChangingError(result.error.message))
-                else:
-                    failures.append(error_of(result.error))
-            for failure in sorted(failures, key=lambda each: each.retriable):
-                raise failure
-        return Written(newest, repeated)
-
     def _fenced(self) -> ProducerFencedError:
-        return ProducerFencedError(
-            f"a newer producer named {self._name!r} writes to {self._topic!r}: this one is over", definite=True
-        )
+        return fenced_error(self._name, self._topic)

@@ -9,9 +9,9 @@ from typing import Final
 from tidelog.errors import InvalidRequestError
 from tidelog.lane import BATCH_BYTES_TARGET
 from tidelog.model import Acks, Compression
-from tidelog.named_producer import Work, check_name
 from tidelog.partitioners import Partitioner, chooser_of
 from tidelog.serializers import Serializer, serializer_of
+from tidelog.work import Work, check_name
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.header import Codec
 

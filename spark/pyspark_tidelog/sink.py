@@ -7,7 +7,7 @@ which all tries of its tasks share.
 A task is told by its number, so a micro-batch that is done once more must have the same tasks. Spark since 4.2 chooses
 their number anew behind each shuffle of a query without state, by the cores that there are, unless
 `spark.sql.adaptive.streaming.stateless.enabled` is off. No task is told how many there are; the driver is, when they
-are done, and refuses a batch that had more before (`fewer_tasks.py`).
+are done, and refuses a batch that had others before (`other_tasks.py`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from pyspark_tidelog.errors import OptionError, TidelogSourceError
-from pyspark_tidelog.fewer_tasks import refuse_fewer_tasks
+from pyspark_tidelog.other_tasks import refuse_other_tasks
 from pyspark_tidelog.write_options import WriteOptions
-from pyspark_tidelog.write_task import write_rows
-from tidelog.named_producer import Work
+from pyspark_tidelog.write_task import Begun, write_rows
+from tidelog.work import Work
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
@@ -54,16 +53,16 @@ class Written(WriterCommitMessage):
     Attributes:
         rows: so many.
         stored_before: of those, by earlier tries.
-        topics: into which it wrote.
-        was_tried_before: whether an earlier try began to write into one of them.
+        begun: the topics into which it wrote, and what it met there.
         query: the stream's; empty in a job that is none.
+        task: its number.
     """
 
     rows: int
     stored_before: int
-    topics: tuple[str, ...] = ()
-    was_tried_before: bool = False
+    begun: tuple[Begun, ...] = ()
     query: str = ""
+    task: int = 0
 
 
 def refuse_overwriting(*, overwrite: bool) -> None:
@@ -85,7 +84,8 @@ class TidelogWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Write the rows of one partition, Arrow batches, in a task."""
-        return _write(iterator, self._options, Work(f"spark/{self._job}/{_task().partitionId()}", 0))
+        wrote = asyncio.run(write_rows(iterator, self._options, Work(f"spark/{self._job}/{_task().partitionId()}", 0)))
+        return Written(wrote.rows, wrote.stored_before)
 
 
 class TidelogStreamWriter(DataSourceStreamArrowWriter):
@@ -103,21 +103,23 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
             raise TidelogSourceError(
                 "Spark does not tell which query and micro-batch this is, so rows could be doubled."
             )
-        return _write(iterator, self._options, _work(query, task.partitionId(), int(batch)), query)
+        number = task.partitionId()
+        wrote = asyncio.run(write_rows(iterator, self._options, _work(query, number, int(batch))))
+        return Written(wrote.rows, wrote.stored_before, wrote.begun, query, number)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """All is committed when a task returns; see that no earlier try had more tasks than these.
+        """All is committed when a task returns; see that no earlier try had other tasks than these.
 
         Raises:
             ChangedRowsError: one had.
             TidelogError: the cluster could not be asked.
         """
         wrote = [message for message in messages if isinstance(message, Written)]
-        if self._options.fail_on_changed_rows and any(one.was_tried_before for one in wrote):
+        if self._options.fail_on_changed_rows and wrote:
             query = wrote[0].query
-            topics = sorted({topic for one in wrote for topic in one.topics})
+            begun = {one.task: one.begun for one in wrote}
             asyncio.run(
-                refuse_fewer_tasks(self._options, topics, len(messages), lambda number: _work(query, number, batchId))
+                refuse_other_tasks(self._options, begun, len(messages), lambda number: _work(query, number, batchId))
             )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -131,9 +133,4 @@ def _task() -> TaskContext:
 
 
 def _work(query: str, task: int, batch: int) -> Work:
-    return Work(f"spark/{query}/{task}", batch)
-
-
-def _write(iterator: Iterator[pa.RecordBatch], options: WriteOptions, work: Work, query: str = "") -> Written:
-    wrote = asyncio.run(write_rows(iterator, options, work))
-    return Written(wrote.rows, wrote.stored_before, wrote.topics, wrote.was_tried_before, query)
+    return Work(f"spark/{query}", batch, task)

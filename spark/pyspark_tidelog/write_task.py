@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -22,9 +22,27 @@ from pyspark_tidelog.stored_rows import StoredRows
 from pyspark_tidelog.write_options import WriteOptions
 from tidelog import Client
 from tidelog.errors import ProducerFencedError
-from tidelog.named_producer import Work
 from tidelog.producer import Producer
+from tidelog.work import Work
 from tidelog_proto.columns import canonical
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What a task met when it began to write into a topic.
+
+    Attributes:
+        topic: its name.
+        was_tried: whether an earlier try of the task had begun to write there.
+        is_first: whether no task had, of whatever number. Of all that write a micro-batch into a topic one is the
+            first, unless somebody had tried before, or the answer to the first got lost.
+        tasks: those that had begun are numbered below this.
+    """
+
+    topic: str
+    was_tried: bool = False
+    is_first: bool = False
+    tasks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +52,12 @@ class Wrote:
     Attributes:
         rows: of its part.
         stored_before: of those, by earlier tries.
-        topics: into which it wrote.
-        was_tried_before: whether an earlier try began to write into one of them.
+        begun: the topics into which it wrote, by their names.
     """
 
     rows: int = 0
     stored_before: int = 0
-    topics: tuple[str, ...] = ()
-    was_tried_before: bool = False
+    begun: tuple[Begun, ...] = ()
 
 
 async def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, work: Work) -> Wrote:
@@ -65,12 +81,11 @@ async def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, w
         finally:
             for writer in writers.values():
                 await writer.producer.abort()
-    wrote = [writer.wrote for writer in writers.values()]
+    wrote = [writer.wrote for _, writer in sorted(writers.items())]
     return Wrote(
         sum(one.rows for one in wrote),
         sum(one.stored_before for one in wrote),
-        tuple(sorted(writers)),
-        any(one.was_tried_before for one in wrote),
+        tuple(begun for one in wrote for begun in one.begun),
     )
 
 
@@ -81,8 +96,9 @@ class TopicWriter:
         producer: of this try.
     """
 
-    def __init__(self, producer: Producer, *, fail_on_changed_rows: bool) -> None:
+    def __init__(self, producer: Producer, begun: Begun, *, fail_on_changed_rows: bool) -> None:
         self.producer = producer
+        self._begun = begun
         self._fail_on_changed_rows = fail_on_changed_rows
         self._stored: StoredRows | None = None
         self._rows = 0
@@ -108,9 +124,13 @@ class TopicWriter:
                 "earlier state, and what came behind that is stored. Go on with the newest, or begin with a new one."
             )
             raise
-        writer = cls(producer, fail_on_changed_rows=options.fail_on_changed_rows)
         earlier = producer.earlier
         assert earlier is not None, "it has a name"
+        enlisted = earlier.enlisted
+        begun = Begun(first.topic, was_tried=earlier.exist)
+        if enlisted is not None:
+            begun = replace(begun, is_first=enlisted.is_first, tasks=enlisted.parts)
+        writer = cls(producer, begun, fail_on_changed_rows=options.fail_on_changed_rows)
         if earlier.exist:
             stored = StoredRows(with_time="timestamp" in first.columns.schema.names)
             async for partition, batch in earlier.batches():
@@ -121,7 +141,7 @@ class TopicWriter:
     @property
     def wrote(self) -> Wrote:
         """What was done so far."""
-        return Wrote(self._rows, self._stored_before, (self.producer.topic,), self._stored is not None)
+        return Wrote(self._rows, self._stored_before, (self._begun,))
 
     async def take(self, rows: Rows) -> None:
         """Send rows that are not stored; wait for room, not for acknowledgements."""

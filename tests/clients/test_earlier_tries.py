@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tidelog import Client, earlier_tries, named_producer
+from tidelog import Client, earlier_tries, work
 from tidelog.errors import InvalidRequestError, ProducerFencedError
-from tidelog.named_producer import TRIES_PER_PIECE, Work
 from tidelog.producer import Producer
+from tidelog.work import TRIES_PER_PIECE, Work
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ async def test_what_is_no_piece_of_a_work_is_refused(real: Client, topic: str) -
 
 
 async def test_a_piece_is_tried_so_often_and_no_more(real: Client, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(named_producer, "TRIES_PER_PIECE", 2)
+    monkeypatch.setattr(work, "TRIES_PER_PIECE", 2)
     assert TRIES_PER_PIECE > 2
     for _ in range(2):
         await begun(real, topic, 3)

@@ -19,7 +19,8 @@ from tidelog.errors import (
     RequestTimeoutError,
     UnknownTopicError,
 )
-from tidelog.named_producer import BEGUN_PER_REQUEST, Instance
+from tidelog.named_producer import Instance
+from tidelog.producer_epochs import BEGUN_PER_REQUEST
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +15,9 @@ from pyspark_tidelog import sink
 from pyspark_tidelog.errors import OptionError, TidelogSourceError
 from pyspark_tidelog.sink import TidelogStreamWriter, TidelogWriter, refuse_overwriting
 from pyspark_tidelog.write_options import WriteOptions, parse_write_options
-from pyspark_tidelog.write_task import Wrote
-from tidelog.named_producer import Instance, Work
+from pyspark_tidelog.write_task import Begun, Wrote
+from tidelog.named_producer import Instance
+from tidelog.work import Work
 
 OPTIONS = parse_write_options({"bootstrap": "a:1", "topic": "t"})
 
@@ -42,7 +43,7 @@ def works(monkeypatch: pytest.MonkeyPatch) -> list[Work]:
     async def write_rows(rows: Iterator[Any], options: WriteOptions, work: Work) -> Wrote:
         assert options == OPTIONS
         done.append(work)
-        return Wrote(len(list(rows)), 1, ("t",), was_tried_before=True)
+        return Wrote(len(list(rows)), 1, (Begun("t"),))
 
     monkeypatch.setattr(sink, "write_rows", write_rows)
     return done
@@ -57,33 +58,35 @@ def test_a_micro_batch_is_the_same_work_whoever_does_it(monkeypatch: pytest.Monk
     for partition, batch in ((3, "7"), (3, "7"), (3, "8"), (4, "8")):
         run_in(monkeypatch, Task(partition, **{"sql.streaming.queryId": "q", "streaming.sql.batchId": batch}))
         writer: TidelogStreamWriter = pickle.loads(pickle.dumps(TidelogStreamWriter(OPTIONS)))
-        assert writer.write(iter("ab")) == sink.Written(2, 1, ("t",), True, "q")
-    assert works == [Work("spark/q/3", 7), Work("spark/q/3", 7), Work("spark/q/3", 8), Work("spark/q/4", 8)]
+        assert writer.write(iter("ab")) == sink.Written(2, 1, (Begun("t"),), "q", partition)
+    assert works == [Work("spark/q", 7, 3), Work("spark/q", 7, 3), Work("spark/q", 8, 3), Work("spark/q", 8, 4)]
 
 
 @needs_spark_4_1
-def test_the_driver_looks_behind_the_last_task_where_one_was_tried_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[tuple[list[str], int, Work]] = []
+def test_the_driver_looks_for_tasks_that_are_not_these(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[tuple[Mapping[int, Sequence[Begun]], int, Work]] = []
 
-    async def refuse(options: WriteOptions, topics: list[str], tasks: int, work_of: Callable[[int], Work]) -> None:
+    async def refuse(
+        options: WriteOptions, begun: Mapping[int, Sequence[Begun]], tasks: int, work_of: Callable[[int], Work]
+    ) -> None:
         assert options.topic == "t"
-        looked.append((topics, tasks, work_of(tasks)))
+        looked.append((begun, tasks, work_of(tasks)))
 
-    monkeypatch.setattr(sink, "refuse_fewer_tasks", refuse)
-    once, again = sink.Written(2, 0, ("s",), query="q"), sink.Written(3, 3, ("t",), True, "q")
-    TidelogStreamWriter(OPTIONS).commit([once, once], 7)
-    assert looked == []
-    TidelogStreamWriter(OPTIONS).commit([once, again, again], 7)
-    assert looked == [(["s", "t"], 3, Work("spark/q/3", 7))]
-    TidelogStreamWriter(replace(OPTIONS, fail_on_changed_rows=False)).commit([again], 7)
-    assert len(looked) == 1, "whoever goes on with both is not asked"
+    monkeypatch.setattr(sink, "refuse_other_tasks", refuse)
+    begun = Begun("s"), Begun("t", was_tried=True)
+    wrote = [sink.Written(2, 0, begun[:1], "q", 2), sink.Written(3, 3, begun[1:], "q", 1), sink.Written(0, 0, (), "q")]
+    TidelogStreamWriter(OPTIONS).commit(wrote, 7)
+    assert looked == [({2: begun[:1], 1: begun[1:], 0: ()}, 3, Work("spark/q", 7, 3))]
+    for without in (replace(OPTIONS, fail_on_changed_rows=False), OPTIONS):
+        TidelogStreamWriter(without).commit(wrote if without is not OPTIONS else [], 7)
+    assert len(looked) == 1, "neither where both are to stay, nor without tasks"
 
 
 def test_what_a_micro_batch_is_called_stays_what_it_was() -> None:
     """Frozen: a query that was stopped under an older version looks for what that has stored by these numbers."""
     query = "e0498d29-6dcc-42f6-995f-10d9bc34350d"
     for piece, first_epoch in ((0, 1024), (7, 1836032)):
-        instance = Instance(None, "t", Work(f"spark/{query}/1", piece))  # type: ignore[arg-type] # nobody is asked
+        instance = Instance(None, "t", Work(f"spark/{query}", piece, 1))  # type: ignore[arg-type] # nobody is asked
         assert (instance.producer_id, instance.first_epoch) == (2744713625567481925, first_epoch)
 
 

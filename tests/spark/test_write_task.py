@@ -13,10 +13,10 @@ from tests.spark.conftest import Node
 
 from pyspark_tidelog.errors import ChangedRowsError
 from pyspark_tidelog.write_options import WriteOptions, parse_write_options
-from pyspark_tidelog.write_task import Wrote, write_rows
+from pyspark_tidelog.write_task import Begun, Wrote, write_rows
 from tidelog import Client
 from tidelog.errors import ProducerFencedError, UnknownTopicError
-from tidelog.named_producer import Work
+from tidelog.work import Work
 
 
 class Task:
@@ -71,8 +71,10 @@ async def test_what_is_done_once_more_is_stored_once_in_any_order(task: Task) ->
     wrote = await task.write(iter([rows(*range(99, 49, -1)), rows(*range(50))]))
     assert await task.stored() == once(*range(100))
     assert wrote.rows == 100
-    assert await task.write(iter([rows(*range(100))])) == Wrote(100, 100, (task.topic,), True), "all is there"
-    assert await task.write(iter([rows(*range(100))]), piece=1) == Wrote(100, 0, (task.topic,)), (
+    assert await task.write(iter([rows(*range(100))])) == Wrote(100, 100, (Begun(task.topic, was_tried=True),)), (
+        "all is there"
+    )
+    assert await task.write(iter([rows(*range(100))]), piece=1) == Wrote(100, 0, (Begun(task.topic),)), (
         "another piece has its own rows"
     )
     assert set((await task.stored()).values()) == {2}
@@ -84,7 +86,7 @@ async def test_rows_of_which_some_name_a_partition_are_stored_once(task: Task, o
     some = rows(*[placed[at][0] for at in order])
     batch = some.append_column("partition", pa.array([placed[at][1] for at in order], pa.int32()))
     for before in (0, 4, 4):
-        assert await task.write(iter([batch])) == Wrote(4, before, (task.topic,), before > 0)
+        assert await task.write(iter([batch])) == Wrote(4, before, (Begun(task.topic, was_tried=before > 0),))
     assert await task.stored() == once(0, 1, 2, 3)
 
 

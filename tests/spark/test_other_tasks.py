@@ -1,0 +1,161 @@
+"""A micro-batch that is done once more by other tasks, at a real node, without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from tests.spark.conftest import Node, needs_spark_4_1
+
+from pyspark_tidelog import other_tasks
+from pyspark_tidelog.errors import ChangedRowsError
+from pyspark_tidelog.other_tasks import refuse_other_tasks, tasks_to_look_at
+from pyspark_tidelog.sink import TidelogStreamWriter, Written
+from pyspark_tidelog.write_options import WriteOptions, parse_write_options
+from pyspark_tidelog.write_task import Begun, Wrote, write_rows
+from tidelog import Client
+from tidelog.errors import ProducerFencedError
+from tidelog.work import Work
+
+
+class Query:
+    """A stream that writes to a topic of its own."""
+
+    def __init__(self, node: Node) -> None:
+        self.topic = f"other-{uuid.uuid4().hex}"
+        self.name = uuid.uuid4().hex
+        self.options: WriteOptions = parse_write_options({"bootstrap": node.address, "topic": self.topic})
+
+    def work(self, task: int, batch: int = 0) -> Work:
+        return Work(self.name, batch, task)
+
+    async def write(self, *tasks: Iterator[pa.RecordBatch], batch: int = 0) -> list[Wrote]:
+        """Do a micro-batch, a task after the other."""
+        return [await write_rows(rows, self.options, self.work(number, batch)) for number, rows in enumerate(tasks)]
+
+    async def check(self, wrote: list[Wrote], batch: int = 0) -> None:
+        begun = {number: one.begun for number, one in enumerate(wrote)}
+        await refuse_other_tasks(self.options, begun, len(wrote), lambda number: self.work(number, batch))
+
+
+@pytest.fixture
+async def query(node: Node) -> Query:
+    query = Query(node)
+    async with Client(node.address) as client:
+        await client.create_topic(query.topic, partitions=2, flush="never")
+    return query
+
+
+def rows(*numbers: int) -> Iterator[pa.RecordBatch]:
+    if numbers:
+        yield pa.record_batch({"value": [b"%d" % number for number in numbers]})
+
+
+async def test_rows_of_tasks_that_are_no_more_are_told(query: Query) -> None:
+    await query.write(rows(1, 2), rows(3), rows(), rows(4, 5))
+    (wrote,) = await query.write(rows(1, 2, 3, 4, 5))
+    assert wrote == Wrote(5, 2, (Begun(query.topic, was_tried=True, tasks=4),)), "of the other tasks it finds nothing"
+    with pytest.raises(ChangedRowsError, match=r"other tasks than this one \(1\), and has written at least 3 rows"):
+        await query.check([wrote])
+
+
+async def test_rows_are_told_though_the_first_tasks_had_none(query: Query) -> None:
+    await query.write(*(rows() for _ in range(40)), rows(1, 2))
+    (wrote,) = await query.write(rows(1, 2))
+    assert wrote.begun == (Begun(query.topic, tasks=41),), "its own number nobody has tried"
+    with pytest.raises(ChangedRowsError, match=r"\(1\), and has written at least 2 rows"):
+        await query.check([wrote])
+
+
+@pytest.mark.parametrize("again", [[(1,), (), (2,)], [(), (), (1,), (), (), (), (2,)], [(), (), (), (1, 2)]])
+async def test_rows_are_told_of_a_task_that_has_none_this_time(query: Query, again: list[tuple[int, ...]]) -> None:
+    await query.write(rows(), rows(1, 2), rows())
+    wrote = await query.write(*(rows(*task) for task in again))
+    with pytest.raises(ChangedRowsError, match="has written at least 2 rows"):
+        await query.check(wrote)
+
+
+async def test_a_first_try_looks_at_nobody(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(other_tasks, "Client", None)
+    for batch in range(3):
+        tasks = [rows(), rows(1), rows(2)][batch % 2 :]
+        await query.check(await query.write(*tasks, batch=batch), batch)
+
+
+async def test_tasks_that_begin_at_the_same_time_are_one_first(query: Query) -> None:
+    wrote = await asyncio.gather(*(write_rows(rows(1), query.options, query.work(number)) for number in range(8)))
+    assert [one.is_first for each in wrote for one in each.begun].count(True) == 1
+
+
+@needs_spark_4_1
+async def test_a_topic_counts_though_its_rows_were_another_tasks(node: Node, query: Query) -> None:
+    other = Query(node)
+    async with Client(node.address) as client:
+        await client.create_topic(other.topic, flush="never")
+    options = parse_write_options({"bootstrap": node.address})
+
+    async def write(*tasks: list[tuple[str, int]]) -> list[Written]:
+        done = []
+        for number, task in enumerate(tasks):
+            batch = pa.record_batch(
+                {"topic": [topic for topic, _ in task], "value": [b"%d" % each for _, each in task]}
+            )
+            wrote = await write_rows(iter([batch]), options, Work(f"spark/{query.name}", 0, number))
+            done.append(Written(wrote.rows, wrote.stored_before, wrote.begun, query.name, number))
+        return done
+
+    await write([(query.topic, 1)], [(other.topic, 2)])
+    once_more = await write([(query.topic, 1), (other.topic, 2)])
+    with pytest.raises(ChangedRowsError, match=f"{other.topic}.* at least 1 rows"):
+        await asyncio.to_thread(TidelogStreamWriter(options).commit, once_more, 0)
+
+
+async def test_the_same_tasks_as_before_are_no_fault_however_often_it_is_looked(query: Query) -> None:
+    await query.write(rows(1, 2), rows(), rows(3))
+    for _ in range(3):
+        wrote = await query.write(rows(2, 1), rows(), rows(3))
+        assert [one.stored_before for one in wrote] == [2, 0, 1]
+        await query.check(wrote)
+        await query.check(wrote)
+    await query.check(await query.write(rows(4), rows(5), rows(6), batch=1), batch=1)
+
+
+async def test_a_try_that_an_older_version_began_is_looked_at(query: Query) -> None:
+    """Which entered nobody in a roll: a task that was tried before tells of it."""
+    for number, row in enumerate((1, 2, 3)):
+        await write_rows(rows(row), query.options, Work(f"{query.name}/{number}", 0))
+    wrote = await query.write(rows(1, 3), rows(2))
+    assert [(one.is_first, one.was_tried) for each in wrote for one in each.begun] == [(True, True), (False, True)]
+    assert tasks_to_look_at({number: one.begun for number, one in enumerate(wrote)}, 3) == {query.topic: [2]}
+
+
+async def test_a_task_of_the_larger_try_that_still_writes_is_fenced(query: Query) -> None:
+    def slow() -> Iterator[pa.RecordBatch]:
+        yield from rows(1)
+        with pytest.raises(ChangedRowsError):
+            asyncio.run(_until_seen())
+        yield from rows(2)
+
+    async def _until_seen() -> None:
+        for _ in range(100):
+            await query.check(await query.write(rows(0)))
+            await asyncio.sleep(0.05)
+
+    with pytest.raises(ProducerFencedError):
+        await query.write(rows(0), slow())
+
+
+def test_what_is_looked_at() -> None:
+    nobody = Begun("t", is_first=True)
+    for begun, tasks, looked in (
+        ({}, 4, {}),
+        ({1: [nobody], 2: [Begun("t", tasks=2)]}, 4, {}),
+        ({1: [Begun("t")], 2: [Begun("t", tasks=2)]}, 4, {"t": [0, 3]}),
+        ({0: [Begun("t", tasks=5)]}, 1, {"t": [1, 2, 3, 4]}),
+        ({0: [Begun("t", was_tried=True)], 1: [nobody]}, 3, {"t": [2]}),
+        ({0: [nobody, Begun("u", tasks=1)], 1: [Begun("u", tasks=1)]}, 3, {"u": [2]}),
+    ):
+        assert tasks_to_look_at(begun, tasks) == looked
