@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.clients.fake_node import Do, FakeNode, running_fake_node
 
+from tidelog import owner_moves
 from tidelog import sender as module
 from tidelog.batches import ColumnsLoad
 from tidelog.errors import OutcomeUnknownError
@@ -146,8 +147,9 @@ async def publish_and_move(node: FakeNode, heir: FakeNode, router: Router, sende
 
 
 async def test_nothing_goes_to_the_next_owner_while_the_last_one_still_may_answer(
-    node: FakeNode, heir: FakeNode, router: Router, sender: Sender
+    node: FakeNode, heir: FakeNode, router: Router, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(owner_moves, "GRACE_S", 60.0)
     lane, first = await publish_and_move(node, heir, router, sender)
     second = load(lane, b"second")
     sender.wake(lane)
