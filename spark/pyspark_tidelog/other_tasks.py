@@ -13,7 +13,7 @@ task had written does not count: rows of some topics may be few, and were anothe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from pyspark_tidelog.errors import ChangedRowsError
@@ -22,8 +22,8 @@ from pyspark_tidelog.write_task import Begun
 from tidelog import Client
 from tidelog.work import Work
 
-AT_ONCE: Final = 16
-"""How many tasks are looked at at a time."""
+AT_ONCE: Final = 64
+"""How many tasks begin at a time. What those have stored that had begun before is read one after the other."""
 
 
 def tasks_to_look_at(begun: Mapping[int, Sequence[Begun]], tasks: int) -> dict[str, list[int]]:
@@ -67,8 +67,7 @@ async def refuse_other_tasks(
     async with Client(options.access.bootstrap, **options.access.client_options) as client:
         for topic, numbers in to_look_at.items():
             for start in range(0, len(numbers), AT_ONCE):
-                works = [work_of(number) for number in numbers[start : start + AT_ONCE]]
-                rows = sum(await asyncio.gather(*(_stored_by(client, topic, work) for work in works)))
+                rows = await _stored_by(client, topic, map(work_of, numbers[start : start + AT_ONCE]))
                 if rows:
                     raise ChangedRowsError(
                         f"topic {topic!r}: an earlier try of this batch had other tasks than this one ({tasks}), and "
@@ -79,15 +78,18 @@ async def refuse_other_tasks(
                     )
 
 
-async def _stored_by(client: Client, topic: str, work: Work) -> int:
-    producer = client.producer(topic, name=work)
+async def _stored_by(client: Client, topic: str, works: Iterable[Work]) -> int:
+    """Return how many rows the first of these has stored that has stored some, once all have begun; or 0."""
+    producers = [client.producer(topic, name=work) for work in works]
     try:
-        await producer.begin()
-        earlier = producer.earlier
-        assert earlier is not None, "it has a name"
-        rows = 0
-        async for _, batch in earlier.batches():
-            rows += batch.header.record_count
-        return rows
+        await asyncio.gather(*(producer.begin() for producer in producers))
+        for producer in producers:
+            rows = 0
+            assert producer.earlier is not None, "it has a name"
+            async for _, batch in producer.earlier.batches():
+                rows += batch.header.record_count
+            if rows:
+                return rows
+        return 0
     finally:
-        await producer.abort()
+        await asyncio.gather(*(producer.abort() for producer in producers))
