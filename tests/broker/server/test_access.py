@@ -136,17 +136,25 @@ async def test_an_owner_checks_again_for_whom_another_node_names(founded: Founde
         assert callers == ["topic_delete for ann"]
 
 
+async def reader_of_one_of_two(stand: Stand, port: int, admin: Client) -> tuple[Peer, AccessRule, dict[str, bytes]]:
+    """Return one who may read the topic `open`, the rule that lets him, and the ids of it and of `closed`.
+
+    Each topic has a record.
+    """
+    key = await admin.security.create_key("ann")
+    rule = await admin.security.grant(AccessRule("ann", ("consume",), "topic", "open"))
+    for name in ("open", "closed"):
+        await admin.create_topic(name)
+        await admin.producer(name).send(b"x")
+    ann = await greeted(port, key.api_key)
+    stand.peers.append(ann)
+    return ann, rule, {topic.name: topic.topic_id for topic in await admin.topics()}
+
+
 async def test_a_topic_that_may_not_be_read_does_not_spoil_a_fetch_of_others(stand: Stand, key_file: Path) -> None:
     node = await stand.start(auth="required", admin_key_file=key_file)
     async with client(node.port, ADMIN) as admin:
-        key = await admin.security.create_key("ann")
-        rule = await admin.security.grant(AccessRule("ann", ("consume",), "topic", "open"))
-        for name in ("open", "closed"):
-            await admin.create_topic(name)
-            await admin.producer(name).send(b"x")
-        ids = {topic.name: topic.topic_id for topic in await admin.topics()}
-        ann = await greeted(node.port, key.api_key)
-        stand.peers.append(ann)
+        ann, rule, ids = await reader_of_one_of_two(stand, node.port, admin)
         both = [{"topic_id": ids["closed"]}, {"topic_id": ids["open"]}]
         fetched = (await ann.ask(fetch=pb.Fetch(entries=both, wait_ms=100))).envelope.fetch_reply.results
         assert [(result.error.code, result.length > 0) for result in fetched] == [(pb.FORBIDDEN, False), (0, True)]
@@ -168,13 +176,7 @@ async def test_a_subscription_to_what_may_not_be_read_tells_nothing_and_begins_w
 ) -> None:
     node = await stand.start(auth="required", admin_key_file=key_file)
     async with client(node.port, ADMIN) as admin:
-        key = await admin.security.create_key("ann")
-        rule = await admin.security.grant(AccessRule("ann", ("consume",), "topic", "open"))
-        for name in ("open", "closed"):
-            await admin.create_topic(name)
-        ids = {topic.name: topic.topic_id for topic in await admin.topics()}
-        ann = await greeted(node.port, key.api_key)
-        stand.peers.append(ann)
+        ann, rule, ids = await reader_of_one_of_two(stand, node.port, admin)
         nowhere = [{"topic_id": ids["closed"], "partition": 99}, {"topic_id": ids["open"], "partition": 99}]
         asked = pb.Subscribe(subscription_id=1, entries=nowhere)
         answered = (await ann.ask(subscribe=asked)).envelope.subscribe_reply.results
