@@ -75,7 +75,7 @@ def shape_of(batches: Iterable[tuple[Iterable[bytes | None], Iterable[bytes | No
     """
     given = objects = 0
     text_keys = text_values = True
-    seen: dict[str, FieldKind] = {}
+    seen: dict[str, FieldKind | None] = {}
     for keys, values in batches:
         text_keys = text_keys and all(_is_text(key) for key in keys if key is not None)
         for value in values:
@@ -95,17 +95,17 @@ def shape_of(batches: Iterable[tuple[Iterable[bytes | None], Iterable[bytes | No
     return Shape(kind, text_keys, fields, tuple(hidden))
 
 
-def _columns(seen: Mapping[str, FieldKind]) -> tuple[dict[str, FieldKind], list[str]]:
-    """Return which of the fields become columns, and which do not."""
+def _columns(seen: Mapping[str, FieldKind | None]) -> tuple[dict[str, FieldKind], list[str]]:
+    """Return which of the fields become columns, and which do not; one that was only ever null is text."""
     taken = {name.lower() for name in RECORD_COLUMNS}
     fields: dict[str, FieldKind] = {}
     hidden: list[str] = []
     for name, field in seen.items():
-        if name.lower() in taken or len(fields) == FIELDS_MAX or not name:
+        if name.lower() in taken or len(fields) == FIELDS_MAX or not name or not _has_utf8(name):
             hidden.append(name)
         else:
             taken.add(name.lower())
-            fields[name] = field
+            fields[name] = FieldKind.TEXT if field is None else field
     return fields, hidden
 
 
@@ -149,14 +149,13 @@ def _object(value: bytes) -> dict[str, Any] | None:
     return one if isinstance(one, dict) else None
 
 
-def _note(one: Mapping[str, Any], seen: dict[str, FieldKind]) -> None:
-    """Take down what the fields of an object are."""
+def _note(one: Mapping[str, Any], seen: dict[str, FieldKind | None]) -> None:
+    """Take down what the fields of an object are; null is of no kind, wherever it comes."""
     for name, value in one.items():
+        before = seen.setdefault(name, None)
         if value is not None:
             found = _kind_of(value)
-            seen[name] = found if name not in seen else _both(seen[name], found)
-        else:
-            seen.setdefault(name, FieldKind.TEXT)
+            seen[name] = found if before is None else _both(before, found)
 
 
 def _kind_of(value: Any) -> FieldKind:
@@ -181,6 +180,15 @@ def _both(one: FieldKind, other: FieldKind) -> FieldKind:
     if one in _WIDTHS and other in _WIDTHS:
         return max(one, other, key=_WIDTHS.index)
     return FieldKind.JSON
+
+
+def _has_utf8(name: str) -> bool:
+    """Whether a statement can name it: JSON may escape half of a surrogate pair, which no UTF-8 says."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_text(value: bytes) -> bool:

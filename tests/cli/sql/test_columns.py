@@ -53,6 +53,9 @@ def test_who_says_what_they_are_is_believed() -> None:
     ("values", "kind"),
     [
         ((b'{"a":1}', b'{"a":null}'), FieldKind.WHOLE),
+        ((b'{"a":null}', b'{"a":1}'), FieldKind.WHOLE),
+        ((b'{"a":null}', b'{"a":null}', b'{"a":1.5}'), FieldKind.NUMBER),
+        ((b'{"a":null}', b'{"a":true}', b'{"a":null}'), FieldKind.TRUTH),
         ((b'{"a":1}', b'{"a":1.5}'), FieldKind.NUMBER),
         ((b'{"a":1}', b'{"a":9007199254740993}'), FieldKind.LONG),
         ((b'{"a":99999999999999999999}',), FieldKind.NUMBER),
@@ -72,6 +75,11 @@ def test_names_that_are_taken_stay_in_the_value() -> None:
     assert (list(shape.fields), shape.hidden) == (["a"], ("Key", "A", ""))
     many = b"{" + b",".join(b'"f%d":1' % number for number in range(1100)) + b"}"
     assert (len(shape_like([], [many], None).fields), len(shape_like([], [many], None).hidden)) == (1000, 100)
+
+
+def test_names_that_no_statement_can_say_stay_in_the_value() -> None:
+    shape = shape_like([], [b'{"\\ud800":1,"\\ud83d\\ude00":2}'], None)
+    assert (list(shape.fields), shape.hidden) == (["\N{GRINNING FACE}"], ("\ud800",))
 
 
 def test_the_columns_in_order() -> None:
