@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections import deque
@@ -135,7 +136,8 @@ async def _publish(producer: Producer, pieces: AsyncIterator[Piece], progress: P
     """Send every piece, a few in flight at a time and in order; return what was acknowledged.
 
     Raises:
-        CommandFailed: a batch was refused or its outcome is unknown; says how many records were acknowledged.
+        CommandFailed: a batch was refused, its outcome is unknown, or no more can be read; says how many records were
+            acknowledged.
     """
     published = Published()
     shown = progress.add_task("publishing", total=None, size="", rate="")
@@ -149,7 +151,10 @@ async def _publish(producer: Producer, pieces: AsyncIterator[Piece], progress: P
         while in_flight:
             await _settle(in_flight, published)
             _show(progress, shown, published)
-    except (TidelogError, TypeError, ValueError) as error:
+    except (CommandFailed, OSError, TidelogError, TypeError, ValueError) as error:
+        with contextlib.suppress(TidelogError):
+            while in_flight:  # these are published all the same, and count
+                await _settle(in_flight, published)
         raise CommandFailed(
             f"{describe(error)} ({published.records:,} records were acknowledged before)", exit_code_of(error)
         ) from error

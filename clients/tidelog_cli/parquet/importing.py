@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -80,10 +81,10 @@ def check_partitions(files: Sequence[Path], partitions: int, topic: str) -> None
     """Refuse records of partitions that a topic does not have, before anything is published.
 
     Raises:
-        CommandFailed: there are some; or a file is none of Parquet, or has no values.
+        CommandFailed: there are some; or a file is none of Parquet, cannot be read, or has no values.
     """
     for path in files:
-        with _opened(path) as file:
+        with _opened(path) as file, _reading(path):
             if "partition" not in file.schema_arrow.names:
                 continue
             for batch in file.iter_batches(1 << 16, columns=["partition"]):
@@ -104,25 +105,31 @@ def pieces_of(files: Sequence[Path], *, keep_partitions: bool, keep_timestamps: 
     """Yield the records of files, those of one partition at a time.
 
     Raises:
-        CommandFailed: a file is none of Parquet, or has no values.
-        OSError: it cannot be read.
+        CommandFailed: a file is none of Parquet, cannot be read, or has no values.
+        OSError: it cannot be opened.
     """
     for path in files:
-        with _opened(path) as file:
+        with _opened(path) as file, _reading(path):
             names = file.schema_arrow.names
             wanted = [name for name in _RECORD if name in names and (keep_timestamps or name != "timestamp")]
             by_partition = keep_partitions and "partition" in names
             columns = [*wanted, "partition"] if by_partition else wanted
-            try:
-                for batch in file.iter_batches(_rows_at_once(file), columns=columns):
-                    records = batch.select(wanted)
-                    if not by_partition:
-                        yield Piece(records, None)
-                        continue
-                    for start, end, partition in _runs(_partitions(batch, path)):
-                        yield Piece(records.slice(start, end - start), partition)
-            except pa.ArrowException as error:
-                raise CommandFailed(f"{path} cannot be read: {error}") from error
+            for batch in file.iter_batches(_rows_at_once(file), columns=columns):
+                records = batch.select(wanted)
+                if not by_partition:
+                    yield Piece(records, None)
+                    continue
+                for start, end, partition in _runs(_partitions(batch, path)):
+                    yield Piece(records.slice(start, end - start), partition)
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Name the file that cannot be read: of damage Arrow says what it is, as an error of its own or of the system."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise CommandFailed(f"{path} cannot be read: {error}") from error
 
 
 def _opened(path: Path) -> pq.ParquetFile:

@@ -66,6 +66,20 @@ def test_what_is_wrong_is_said_before_anything_is_published(cli: Cli, topic: str
     assert sorted(cli("consume", topic).out.split()) == ["x", "y"]
 
 
+def test_a_damaged_file_is_named_with_what_was_published_before(cli: Cli, topic: str, tmp_path: Path) -> None:
+    good = written(tmp_path / "a.parquet", {"value": [b"x"] * 5})
+    damaged = bytearray(good.read_bytes())
+    damaged[6:20] = b"\xff" * 14  # the first page's header: Arrow has an OSError for that
+    (tmp_path / "b.parquet").write_bytes(damaged)
+    ended = cli("import", topic, tmp_path)
+    assert ended.code == 1
+    assert f"{tmp_path / 'b.parquet'} cannot be read" in ended.err
+    assert "(5 records were acknowledged before)" in ended.err
+    assert cli("consume", topic).out.split() == ["x"] * 5
+    huge = written(tmp_path / "c.parquet", {"value": [b"x"], "partition": pa.array([2**64 - 1], pa.uint64())})
+    assert f"{huge} cannot be read" in cli("import", topic, huge).err
+
+
 def test_times_are_kept_unless_told(cli: Cli, topic: str, tmp_path: Path) -> None:
     stamps = pa.array([1_000_000]).cast(pa.timestamp("us", "UTC"))
     path = written(tmp_path / "a.parquet", {"timestamp": stamps, "key": ["k"], "value": ["text"]})
