@@ -13,11 +13,13 @@ from typing import Any, Final
 
 from tidelog.fetch_options import FetchOptions
 from tidelog.ranges import OffsetRange
-from tidelog_proto.limits import TAG_BYTES_MAX
+from tidelog_proto.limits import ENVELOPE_BYTES_MAX, TAG_BYTES_MAX
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US: Final = timedelta(microseconds=1)
 _INT64_MAX: Final = 2**63 - 1
+_KEY_BYTES_MAX: Final = ENVELOPE_BYTES_MAX // 2
+"""A node is asked for no longer key: there may be such, but no request has room for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def _with(so_far: Narrowed, kind: str, column: str, value: Any) -> Narrowed:
         case "topic":
             names = _one_of(kind, value, str)
             return so_far if names is None else replace(so_far, topics=_both(so_far.topics, names))
-        case "key" if kind in _EQUAL and isinstance(value, bytes | bytearray):
+        case "key" if kind in _EQUAL and isinstance(value, bytes | bytearray) and len(value) <= _KEY_BYTES_MAX:
             return replace(so_far, key=bytes(value))
         case "tag" if kind in _EQUAL and isinstance(value, str) and len(value.encode()) <= TAG_BYTES_MAX:
             return replace(so_far, tag=value)

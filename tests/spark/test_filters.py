@@ -52,6 +52,7 @@ AT_US = 1_704_067_200_000_005
         ([EqualTo(TOPIC, "t")], Narrowed(topics=frozenset({"t"}))),
         ([EqualNullSafe(KEY, b"k"), EqualTo(TAG, "red")], Narrowed(key=b"k", tag="red")),
         ([EqualTo(TAG, "r" * 5000)], Narrowed()),
+        ([EqualTo(KEY, b"k" * (1 << 20))], Narrowed()),  # no request has room for it
         ([EqualTo(KEY, None), EqualTo(OFFSET, None), EqualTo(PARTITION, None)], Narrowed()),
         ([Not(EqualTo(OFFSET, 7)), IsNotNull(KEY), StringContains(TAG, "r")], Narrowed()),
         ([EqualTo(("headers", "key"), "k"), In(KEY, (b"a", b"b")), GreaterThan(KEY, b"a")], Narrowed()),
