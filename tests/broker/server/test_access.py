@@ -226,6 +226,20 @@ async def test_a_member_of_a_group_needs_no_right_but_that(stand: Stand, key_fil
                 await ann.fetch("__offsets", 0, 0)
 
 
+async def test_who_may_do_all_with_all_topics_may_nothing_with_the_brokers_own(stand: Stand, key_file: Path) -> None:
+    node = await stand.start(auth="required", admin_key_file=key_file)
+    async with client(node.port, ADMIN) as admin:
+        await admin.create_topic("t")
+        key = await admin.security.create_key("ann")
+        await admin.security.grant(AccessRule("ann", ("all",), "topic", "", prefix=True))
+        async with client(node.port, key.api_key) as ann:
+            assert [topic.name for topic in await ann.topics(internal=True)] == ["t"]
+            with pytest.raises(ForbiddenError):
+                await ann.fetch("__meta", 0, 0)
+        assert (await admin.security.test("consume", "topic", "t", principal="ann")).allowed
+        assert not (await admin.security.test("consume", "topic", "__meta", principal="ann")).allowed
+
+
 async def test_another_administrator_of_the_settings_lets_the_one_in_that_a_quota_keeps_out(
     stand: Stand, key_file: Path
 ) -> None:

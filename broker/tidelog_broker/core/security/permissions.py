@@ -5,6 +5,9 @@ is denied, and what a rule denies is denied whatever others allow. An administra
 stands in the settings, not in rules, so that rules cannot lock everybody out.
 
 Whoever may do something with a resource may see that it is there: each operation on it allows DESCRIBE, too.
+
+The broker's own topics are for those who may change the cluster: no rule about topics is about them, not even one about
+all of them.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Final, NamedTuple
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import PRINCIPAL_CHARS_MAX
+from tidelog_proto.names import INTERNAL_PREFIX
 
 EVERYBODY: Final = "*"
 ROLE_PREFIX: Final = "role:"
@@ -85,6 +89,8 @@ class Permissions:
         """Return whether a principal with these roles may do something with the resource called `name`."""
         if principal in self._admins:
             return Decision(allowed=True, because=f"{principal!r} is an administrator")
+        if resource == pb.RES_TOPIC and name.startswith(INTERNAL_PREFIX):
+            operation, resource, name = pb.OP_CLUSTER, pb.RES_CLUSTER, ""
         allowing = ""
         for who in (principal, EVERYBODY, *(ROLE_PREFIX + role for role in roles)):
             for rule in self._by_principal.get(who, {}).values():

@@ -78,6 +78,19 @@ def test_what_is_denied_is_denied_whatever_is_allowed() -> None:
     assert may(held, "ann", pb.OP_CONSUME, roles=frozenset({"guest"}))
 
 
+def test_the_brokers_own_topics_are_for_those_who_may_change_the_cluster() -> None:
+    held = permissions(
+        rule("ann", pb.OP_ALL, name="", prefix=True),
+        rule("ann", pb.OP_CONSUME, name="__audit"),
+        rule("ben", pb.OP_CLUSTER, name="", resource=pb.RES_CLUSTER),
+        rule("*", pb.OP_DESCRIBE, name="__", prefix=True, deny=True),
+    )
+    for operation in OPERATIONS[pb.RES_TOPIC]:
+        assert may(held, "ann", operation, "orders")
+        assert not may(held, "ann", operation, "__audit")
+        assert may(held, "ben", operation, "__audit"), "as each request of his is judged"
+
+
 def test_rules_that_are_dropped_hold_no_longer_and_a_copy_is_its_own() -> None:
     one = rule("ann", pb.OP_PRODUCE)
     held = permissions(one)
