@@ -130,14 +130,18 @@ def select_list(
 
 
 def _converted(topic: str, name: str, kind: FieldKind, field: str, raises: str) -> str:
-    if kind is not FieldKind.WHOLE:
+    if kind not in {FieldKind.WHOLE, FieldKind.LONG}:
         return field
+    bound = " below 2^53" if kind is FieldKind.WHOLE else ""
     message = (
-        f"{topic}: {name} is not always a whole number below 2^53, as it was in the records that were looked at; "
+        f"{topic}: {name} is not always a whole number{bound}, as it was in the records that were looked at; "
         "look at more of them with --sample"
     ).replace("'", "''").replace("\\", "")  # fmt: skip
-    whole = f"{field} = floor({field}) AND abs({field}) <= {_EXACT_MAX}"
     raised = f"CAST({raises}('{message}') AS BIGINT)"
+    if kind is FieldKind.LONG:  # comes as text: engines round what they read as a whole number themselves, or drop it
+        number = f"try_cast({field} AS DOUBLE)"
+        return f"CASE WHEN floor({number}) <> {number} THEN {raised} ELSE try_cast({field} AS BIGINT) END"
+    whole = f"{field} = floor({field}) AND abs({field}) <= {_EXACT_MAX}"
     return f"CASE WHEN {field} IS NULL OR ({whole}) THEN CAST({field} AS BIGINT) ELSE {raised} END"
 
 

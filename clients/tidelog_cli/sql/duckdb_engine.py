@@ -26,7 +26,7 @@ from tidelog_cli.sql.tables import Provide, refuse_twins
 ROWS_AT_ONCE: Final = 1000
 _TYPES: Final = {
     FieldKind.WHOLE: "DOUBLE",
-    FieldKind.LONG: "BIGINT",
+    FieldKind.LONG: "VARCHAR",
     FieldKind.NUMBER: "DOUBLE",
     FieldKind.TRUTH: "BOOLEAN",
     FieldKind.TEXT: "VARCHAR",

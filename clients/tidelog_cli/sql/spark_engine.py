@@ -34,7 +34,7 @@ _MISSING: Final = "TABLE_OR_VIEW_NOT_FOUND"
 _PLACE: Final = re.compile(r"\(line (\d+), pos (\d+)\)")
 _TYPES: Final = {
     FieldKind.WHOLE: "DOUBLE",
-    FieldKind.LONG: "BIGINT",
+    FieldKind.LONG: "STRING",
     FieldKind.NUMBER: "DOUBLE",
     FieldKind.TRUTH: "BOOLEAN",
     FieldKind.TEXT: "STRING",

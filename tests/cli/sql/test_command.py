@@ -77,14 +77,18 @@ def test_how_values_are_taken(cli: Cli, flights: str, topic: str) -> None:
     assert cli("sql", "SELECT 1", "--values", "xml").code == 2
 
 
-def test_a_number_that_is_not_whole_is_never_rounded(cli: Cli, topic: str) -> None:
-    lines = b'{"n":1}\n' * 40 + b'{"n":1.5}\n' + b'{"n":1}\n' * 40
+@pytest.mark.parametrize("whole", [1, 2**53 + 1])
+def test_a_number_that_is_not_whole_is_never_rounded(cli: Cli, topic: str, whole: int) -> None:
+    line = b'{"n":%d}\n' % whole
+    lines = line * 40 + b'{"n":1.5}\n' + line * 40
     assert cli("produce", topic, "--partition", 0, stdin=lines).code == 0
     ended = cli("sql", f'SELECT sum(n) FROM "{topic}"', "--sample", 10)
     assert (ended.code, ended.out) == (1, "")
     assert "not always a whole number" in ended.err
     assert "--sample" in ended.err
-    assert rows(cli, f'SELECT sum(n) AS n FROM "{topic}"') == [{"n": 81.5}]
+    assert rows(cli, f'SELECT sum(n) AS n FROM "{topic}"') == [{"n": pytest.approx(80 * whole + 1.5)}]
+    others = 'SELECT max(n) AS n, typeof(max(n)) AS kind FROM "{}" WHERE "offset" <> 40'
+    assert rows(cli, others.format(topic), "--sample", 10) == [{"n": whole, "kind": "BIGINT"}]
 
 
 def test_an_empty_topic_and_one_that_is_read_from_later_on(cli: Cli, flights: str, topic: str) -> None:

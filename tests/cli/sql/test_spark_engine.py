@@ -44,6 +44,10 @@ def test_both_engines_answer_the_same(cli: Cli, topic: str, node: str) -> None:
         )
         assert len(asked(duckdb, statement)) == 3
         assert asked(spark, statement) == asked(duckdb, statement)
+        assert cli("topic", "create", "ids").code == 0
+        assert cli("produce", "ids", stdin=b'{"id":%d}\n{"id":1}\n' % (2**53 + 1)).code == 0
+        statement = "SELECT id FROM ids ORDER BY id"
+        assert asked(spark, statement) == asked(duckdb, statement) == [["id"], [1], [2**53 + 1]]
         refused("SELECT * FROM nothing", "there is no topic 'nothing'")
         refused("SELECT 1 FROM t GROUP x", "line 1, column 23")
         assert cli("topic", "create", topic.upper()).code == 0
