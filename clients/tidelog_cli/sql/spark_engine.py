@@ -32,6 +32,8 @@ _READS: Final = re.compile(
 _TEXT_OR_COMMENT: Final = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|--[^\n]*|/\*.*?\*/""", re.DOTALL)
 _MISSING: Final = "TABLE_OR_VIEW_NOT_FOUND"
 _PLACE: Final = re.compile(r"\(line (\d+), pos (\d+)\)")
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_CONDITION: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*|\s*SQLSTATE: \w+\s*\Z")
 _TYPES: Final = {
     FieldKind.WHOLE: "DOUBLE",
     FieldKind.LONG: "STRING",
@@ -164,10 +166,16 @@ def view_of(frame: DataFrame, topic: str, shape: Shape) -> DataFrame:
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
     """Turn what Spark raises into one line, with the place below it if there is one."""
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415
     from pyspark.errors import ParseException, PySparkException  # noqa: PLC0415
 
     try:
         yield
+    except Py4JJavaError as error:  # while rows are taken; what it says itself is the whole of Java's stack
+        cause = error.java_exception
+        while cause.getCause() is not None:
+            cause = cause.getCause()
+        raise CommandFailed(last_said(cause.getMessage() or cause.toString())) from error
     except PySparkException as error:
         message, _, excerpt = str(error).strip().partition("\n\n== SQL")
         place = _PLACE.search(message)
@@ -177,6 +185,16 @@ def _explained() -> Iterator[None]:
             said = " ".join(message[: place.start()].split())
             raise CommandFailed(f"line {line}, column {column}: {said}") from error
         raise CommandFailed(message.splitlines()[0]) from error
+
+
+def last_said(message: str) -> str:
+    """Return what a message says in the end: of a task in Python its error, of Java's the line below its class."""
+    message = message.strip()
+    if _TRACEBACK in message:
+        lines = message.rpartition(_TRACEBACK)[2].splitlines()  # behind those that it was raised from
+        found = [line for line in lines if line.strip() and not line.startswith((" ", "\t"))]
+        return found[0].strip() if found else message.splitlines()[0]
+    return _CONDITION.sub("", message).splitlines()[0].strip()
 
 
 def _by_partition(topic: str, offsets: Any) -> str:

@@ -14,10 +14,20 @@ from tests.cli.conftest import Cli
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.sql.answers import plain
 from tidelog_cli.sql.duckdb_engine import DuckDbEngine
-from tidelog_cli.sql.spark_engine import SparkEngine, other_spellings
+from tidelog_cli.sql.spark_engine import SparkEngine, last_said, other_spellings
 from tidelog_cli.sql.topics import Topics
 
 SPARK_WARNS = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+
+
+def test_of_what_fails_while_rows_are_taken_the_cause_is_said() -> None:
+    assert last_said("[USER_RAISED_EXCEPTION] t: n is not whole SQLSTATE: P0001") == "t: n is not whole"
+    traceback = "Traceback (most recent call last):\n  File x\n    a b\n{}\n"
+    in_python = (
+        traceback.format("KeyError: 1") + "\nThe above exception\n\n" + traceback.format("p.LossError: gone\nnote")
+    )
+    assert last_said(in_python) == "p.LossError: gone"
+    assert last_said("disk\n  at java.base") == "disk"
 
 
 @pytest.mark.long
@@ -48,6 +58,11 @@ def test_both_engines_answer_the_same(cli: Cli, topic: str, node: str) -> None:
         assert cli("produce", "ids", stdin=b'{"id":%d}\n{"id":1}\n' % (2**53 + 1)).code == 0
         statement = "SELECT id FROM ids ORDER BY id"
         assert asked(spark, statement) == asked(duckdb, statement) == [["id"], [1], [2**53 + 1]]
+        assert cli("topic", "create", "parts").code == 0
+        assert cli("produce", "parts", stdin=b'{"n":1}\n' * 9 + b'{"n":1.5}\n' + b'{"n":1}\n' * 9).code == 0
+        few = Topics(node, "earliest", {}, 4)
+        with pytest.raises(CommandFailed, match=r"\Aparts: n is not always a whole number[^\n]*--sample\Z"):
+            list(spark.answer("SELECT n FROM parts", few.provide, lambda rows: None).rows)
         refused("SELECT * FROM nothing", "there is no topic 'nothing'")
         refused("SELECT 1 FROM t GROUP x", "line 1, column 23")
         assert cli("topic", "create", topic.upper()).code == 0
