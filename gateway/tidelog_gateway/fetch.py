@@ -24,6 +24,7 @@ from tidelog.errors import OffsetOutOfRangeError
 from tidelog.model import Fetched
 from tidelog_gateway.answers import Answer, answer_of
 from tidelog_gateway.context import Gateway, GatewayDep, PartitionPath, TopicPath, json_response
+from tidelog_gateway.credentials import refused
 from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
 from tidelog_gateway.problems import Problem, from_error, invalid
 from tidelog_gateway.queries import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
@@ -164,12 +165,12 @@ async def _start(
 async def _fetch(
     gateway: Gateway, answer: Answer, place: tuple[str, int, int], wanted: Wanted, *, size_bytes: int, wait_ms: int
 ) -> Fetched:
-    """Fetch from (topic, partition, offset); when the process stops, what is there ends the wait.
+    """Fetch from (topic, partition, offset); when the process stops, or the caller is nobody any more, the wait ends.
 
     What is wanted is looked for as long as the reader waits, or `LOOK_S`: the answer says in any case how far that got.
 
     Raises:
-        Problem: 503, there was no room for what may come for too long.
+        Problem: 503, there was no room for what may come for too long; 401, the credentials have ended meanwhile.
     """
     fetch = partial(gateway.client.fetch, key=wanted.key, tag=wanted.tag)
     look_until = time.monotonic() + (LOOK_S if wanted != NO_FILTER else math.inf)
@@ -189,14 +190,17 @@ async def _fetch(
     size_bytes = min(size_bytes, WAITING_BYTES)
     answer.shrink(2 * size_bytes)
     waiting = asyncio.ensure_future(fetch(*place, max_bytes=size_bytes, min_bytes=1, wait_ms=wait_ms))
-    stopping = asyncio.ensure_future(gateway.stopping.wait())
+    ends = [gateway.stopping] if gateway.caller is None else [gateway.stopping, gateway.caller.ended]
+    ending = [asyncio.ensure_future(event.wait()) for event in ends]
     try:
-        await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({waiting, *ending}, return_when=asyncio.FIRST_COMPLETED)
         if waiting.done():
             return waiting.result()
     finally:
-        waiting.cancel()
-        stopping.cancel()
+        for each in (waiting, *ending):
+            each.cancel()
+    if gateway.caller is not None and gateway.caller.over is not None:
+        raise refused(gateway.caller.over)
     return await fetch(*place, max_bytes=size_bytes)
 
 
