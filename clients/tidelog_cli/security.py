@@ -94,10 +94,19 @@ def create(
     async def work(client: Client) -> NewKey:
         return await client.security.create_key(principal, roles=role or (), expires_us=expires_us, note=note)
 
-    with _kept_in(out) as keep:  # there is a file before there is a key that would be lost without one
-        made = with_client(bootstrap, work)
-        if out is not None or not as_json:
-            keep(made.api_key)
+    made: NewKey | None = None
+    try:
+        with _kept_in(out) as keep:  # there is a file before there is a key that would be lost without one
+            made = with_client(bootstrap, work)
+            if out is not None or not as_json:
+                keep(made.api_key)
+    except OSError as error:
+        if made is None:
+            raise
+        raise CommandFailed(
+            f"the key {made.info.key_id} of {principal} was made and could not be written: {error.strerror}; "
+            f"nobody has it, so revoke it: tidelog key revoke {made.info.key_id}"
+        ) from error
     if as_json:
         print_json(({} if out is not None else {"api_key": made.api_key}) | asdict(made.info))
     elif out is not None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import stat
 from pathlib import Path
 
@@ -45,6 +46,20 @@ def test_a_key_is_kept_in_a_new_file_that_nobody_else_can_read(cli: Cli, tmp_pat
     assert not (tmp_path / "none.key").exists()
     for key in keys[:2]:
         cli("key", "revoke", parse_key(key).key_id)
+
+
+def test_a_key_that_cannot_be_kept_is_named_so_that_it_can_be_revoked(cli: Cli, tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, before[1]))  # as on a disk that is full
+    try:
+        failed = cli("key", "create", "bob", "--out", str(tmp_path / "bob.key"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    (made,) = [key for key in json.loads(cli("key", "list", "--json").out) if key["principal"] == "bob"]
+    assert failed.code == 1
+    assert f"File too large; nobody has it, so revoke it: tidelog key revoke {made['key_id']}" in failed.err
+    assert not (tmp_path / "bob.key").exists()
+    assert cli("key", "revoke", made["key_id"]).code == 0
 
 
 def test_a_key_for_the_nodes_file_is_made_without_a_node(cli: Cli) -> None:

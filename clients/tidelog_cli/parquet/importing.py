@@ -139,6 +139,9 @@ def _opened(path: Path) -> pq.ParquetFile:
         raise CommandFailed(f"{path} is no Parquet file: {error}") from error
     if "value" not in file.schema_arrow.names:
         raise CommandFailed(f"{path} has no column `value`: `tidelog produce` makes a JSON object of each row")
+    for name in (*_RECORD, "partition"):
+        if file.schema_arrow.names.count(name) > 1:
+            raise CommandFailed(f"{path} has more than one column `{name}`")
     return file
 
 

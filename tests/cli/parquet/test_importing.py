@@ -55,6 +55,9 @@ def test_what_is_wrong_is_said_before_anything_is_published(cli: Cli, topic: str
     assert "records of partition -1, and partitions count from 0" in cli("import", topic, below).err
     (tmp_path / "c.parquet").write_text("no")
     assert "is no Parquet file" in cli("import", topic, good, tmp_path / "c.parquet").err
+    twice = pa.table([pa.array([b"x"]), pa.array([b"y"])], names=["value", "value"])
+    pq.write_table(twice, tmp_path / "f.parquet")
+    assert "f.parquet has more than one column `value`" in cli("import", topic, good, tmp_path / "f.parquet").err
     odd = written(tmp_path / "d.parquet", {"partition": ["0"], "value": [b"x"]})
     assert "is not a number in each row" in cli("import", topic, good, odd).err
     other = written(tmp_path / "e.parquet", {"a": [1]})
