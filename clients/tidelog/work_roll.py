@@ -63,12 +63,13 @@ async def enlist(router: Router, topic: str, topic_id: bytes, work: Work) -> Enl
     """
     assert work.part is not None, "it has a part"
     numbers = numbers_of(Work(f"{work.name}\0roll", work.piece))
-    own = numbers.first_epoch + step_of(work.part) * EPOCHS_PER_INSTANCE
     written = await write_epoch(router, topic_id, [0], numbers.producer_id, numbers.first_epoch)
-    newest = written.newest
-    is_first = written.is_new_at(numbers.first_epoch)
-    if newest < own:
-        written = await write_epoch(router, topic_id, [0], numbers.producer_id, own)
-    if written.newest > numbers.last_epoch:
-        raise fenced_error(work, topic)
-    return Enlisted(is_first, parts_at((newest - numbers.first_epoch) // EPOCHS_PER_INSTANCE))
+    is_first, newest = written.is_new_at(numbers.first_epoch), written.newest
+    epoch = max(newest, numbers.first_epoch + step_of(work.part) * EPOCHS_PER_INSTANCE)
+    while epoch <= numbers.last_epoch:
+        # Also where another has entered as much: an owner tells of what is not committed yet, and may lose it.
+        written = await write_epoch(router, topic_id, [0], numbers.producer_id, epoch)
+        if written.newest == epoch:
+            return Enlisted(is_first, parts_at((newest - numbers.first_epoch) // EPOCHS_PER_INSTANCE))
+        epoch = written.newest
+    raise fenced_error(work, topic)

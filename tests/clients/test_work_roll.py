@@ -8,11 +8,15 @@ import uuid
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.clients.fake_node import FakeNode
 
 from tidelog import Client
 from tidelog.errors import InvalidRequestError, ProducerFencedError
 from tidelog.work import PARTS_MAX, Work, numbers_of
 from tidelog.work_roll import Enlisted, parts_at, step_of
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import EPOCHS_PER_INSTANCE
 
 
 @pytest.fixture
@@ -71,6 +75,28 @@ async def test_parts_that_there_cannot_be_are_refused(real: Client, topic: str) 
     for part in (-1, PARTS_MAX):
         with pytest.raises(InvalidRequestError, match="the parts of a piece are numbered from 0 to 16777215"):
             real.producer(topic, name=Work("job", 0, part))
+
+
+async def test_a_part_is_entered_though_an_owner_told_of_a_higher_one_and_lost_that(
+    client: Client, node: FakeNode
+) -> None:
+    roll = numbers_of(Work("job\0roll", 0))
+    lost = [roll.first_epoch + step_of(part) * EPOCHS_PER_INSTANCE for part in (60, 40)]
+
+    def begin(entry: pb.ProducerBeginEntry) -> pb.ProducerBeginResult:
+        if entry.producer_id == roll.producer_id and entry.producer_epoch < (higher := lost.pop()):
+            if not lost:
+                lost.append(0)
+            error = ProtocolError(pb.PRODUCER_FENCED, "the log has a newer one")  # which was never committed
+            return pb.ProducerBeginResult(error=error.to_message(), producer_epoch=higher)
+        return next(iter(node.connections)).begun(entry)
+
+    node.begin = begin
+    await entered(client, "t", 30)
+    node.begin = None
+    found = await entered(client, "t", 0)
+    assert found is not None
+    assert found.parts > 30
 
 
 @given(st.integers(0, PARTS_MAX - 1))
