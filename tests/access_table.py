@@ -25,6 +25,12 @@ SPARK: dict[str, tuple[str, ...]] = {
         "fetch",
         "publish",
     ),
+    "end a micro-batch that was tried before, on the driver: it looks at what other tasks have stored": (
+        "metadata",
+        "producer_begin",
+        "list_offsets",
+        "fetch",
+    ),
 }
 """What Spark does -> the kinds of requests that the connector sends for it, beside the greeting.
 

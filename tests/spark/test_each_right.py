@@ -18,15 +18,16 @@ from tests.access_table import SPARK, spark_needs
 from tests.broker.keyed import ADMIN, client
 from tests.broker.stand import Stand
 from tests.private_files import keep_private
+from tests.spark import conftest
 
-from pyspark_tidelog.errors import TidelogSourceError
+from pyspark_tidelog.errors import ChangedRowsError, TidelogSourceError
 from pyspark_tidelog.options import parse_options
-from pyspark_tidelog.sink import TidelogStreamWriter, TidelogWriter
+from pyspark_tidelog.sink import TidelogStreamWriter, TidelogWriter, Written
 from pyspark_tidelog.source import DefaultSource, TidelogReader
 from pyspark_tidelog.stream import TidelogStreamReader
 from pyspark_tidelog.task import KEPT
 from pyspark_tidelog.write_options import parse_write_options
-from pyspark_tidelog.write_task import write_rows
+from pyspark_tidelog.write_task import Begun, write_rows
 from tidelog import Client
 from tidelog.errors import ForbiddenError
 from tidelog.security import AccessRule
@@ -35,7 +36,7 @@ from tidelog_broker.core.security.permissions import OPERATIONS, operation_name
 from tidelog_broker.node.node import Node
 from tidelog_proto import broker_pb2 as pb
 
-PLAN, PLAN_STREAM, READ, WRITE, WRITE_AGAIN = SPARK
+PLAN, PLAN_STREAM, READ, WRITE, WRITE_AGAIN, END = SPARK
 SCHEMA = pa.schema([pa.field("value", pa.binary())])
 NUMBERS = itertools.count()
 
@@ -54,7 +55,7 @@ CALLS: dict[type, dict[str, tuple[str, ...] | str]] = {
         "stop": NOTHING,
     },
     TidelogWriter: {"write": (WRITE, WRITE_AGAIN)},
-    TidelogStreamWriter: {"write": (WRITE, WRITE_AGAIN), "commit": NOTHING, "abort": NOTHING},
+    TidelogStreamWriter: {"write": (WRITE, WRITE_AGAIN), "commit": (END,), "abort": NOTHING},
 }
 """What Spark may call of the connector, and which rows of the table that is."""
 
@@ -102,6 +103,16 @@ def write(work: Callable[[], Work], options: dict[str, str], *values: bytes) -> 
     return asyncio.run(write_rows(iter([rows]), parse_write_options({**options, "topic": "out"}), work())).rows
 
 
+def end(options: dict[str, str]) -> Any:
+    """End a micro-batch of which an earlier try had another task than the first of this one; return what is told."""
+    begun = (Begun("out", was_tried=True, tasks=2),)
+    try:
+        TidelogStreamWriter(parse_write_options({**options, "topic": "out"})).commit([Written(1, 1, begun, "q", 0)], 0)
+    except ChangedRowsError as error:
+        return "an earlier try of this batch had other tasks" in str(error)
+    return None
+
+
 def new_work() -> Work:
     return Work(f"job/{next(NUMBERS)}", 0)
 
@@ -123,6 +134,7 @@ def all_of_it(planned: Any, position: Any, work: Work) -> list[Asked]:
         Asked(PLAN_STREAM, partial(stream, target), 1),
         Asked(WRITE, partial(write, new_work), 1),
         Asked(WRITE_AGAIN, lambda options: write(lambda: work, options, b"was not stored"), 2),
+        *([Asked(END, end, True)] if conftest.SPARK >= (4, 1) else []),
     ]
 
 
@@ -188,6 +200,7 @@ async def test_each_thing_that_spark_does_sends_what_its_row_says_and_needs_that
     position = await asyncio.to_thread(begins, {**everything, "startingOffsets": "earliest"})
     work = new_work()
     await asyncio.to_thread(write, lambda: work, everything)
+    await asyncio.to_thread(write, lambda: Work("spark/q", 0, 1), everything)
     for number, (row, do, comes) in enumerate(all_of_it(planned, position, work)):
         needs = spark_needs(row)
         only = await world.who(f"only-{number}", needs)
