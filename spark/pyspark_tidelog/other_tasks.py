@@ -23,7 +23,7 @@ from tidelog import Client
 from tidelog.work import Work
 
 AT_ONCE: Final = 64
-"""How many tasks begin at a time. What those have stored that had begun before is read one after the other."""
+"""How many tasks begin at a time. What those have stored that had begun before is looked for together, once."""
 
 
 def tasks_to_look_at(begun: Mapping[int, Sequence[Begun]], tasks: int) -> dict[str, list[int]]:
@@ -79,17 +79,14 @@ async def refuse_other_tasks(
 
 
 async def _stored_by(client: Client, topic: str, works: Iterable[Work]) -> int:
-    """Return how many rows the first of these has stored that has stored some, once all have begun; or 0."""
+    """Return how many rows earlier tries of these have stored, once all have begun."""
     producers = [client.producer(topic, name=work) for work in works]
     try:
         await asyncio.gather(*(producer.begin() for producer in producers))
-        for producer in producers:
-            rows = 0
-            assert producer.earlier is not None, "it has a name"
-            async for _, batch in producer.earlier.batches():
-                rows += batch.header.record_count
-            if rows:
-                return rows
-        return 0
+        first, *others = [producer.earlier for producer in producers if producer.earlier is not None]
+        rows = 0
+        async for _, batch in first.batches(others):
+            rows += batch.header.record_count
+        return rows
     finally:
         await asyncio.gather(*(producer.abort() for producer in producers))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidelog import Client, earlier_tries, work
+from tidelog import Client, earlier_tries, reading, work
 from tidelog.errors import InvalidRequestError, ProducerFencedError
 from tidelog.producer import Producer
 from tidelog.work import TRIES_PER_PIECE, Work
@@ -88,3 +88,35 @@ async def test_a_piece_is_tried_so_often_and_no_more(real: Client, topic: str, m
     with pytest.raises(InvalidRequestError, match="had all instances"):
         await begun(real, topic, 3)
     await begun(real, topic, 4)
+
+
+async def test_for_several_producers_the_log_is_read_once(
+    real: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[int] = []
+    fetch = reading.fetch
+
+    async def counting(router: Any, name: str, partition: int, *args: Any, **options: Any) -> Any:
+        fetched.append(partition)
+        return await fetch(router, name, partition, *args, **options)
+
+    async def parts(piece: int) -> list[Producer]:
+        producers = [real.producer(topic, name=Work("job", piece, part)) for part in range(12)]
+        for producer in producers:
+            await producer.begin()
+        return producers
+
+    for piece in range(2):
+        first = await parts(piece)
+        for number in (3, 7):
+            await first[number].send_many([b"%d of %d" % (number, piece)] * 2, partition=number % 2)
+    await real.alter_topic(topic, partitions=3)
+    again = [*await parts(1), real.producer(topic, name=Work("job", 1, 12))]
+    await again[-1].begin()  # which nobody had before
+    monkeypatch.setattr(reading, "fetch", counting)
+    last, *others = [producer.earlier for producer in reversed(again) if producer.earlier is not None]
+    found: list[Any] = [
+        value async for _, batch in last.batches(others) for value in batch.columns()["value"].to_pylist()
+    ]
+    assert sorted(found) == [b"3 of 1"] * 2 + [b"7 of 1"] * 2
+    assert sorted(fetched) == [0, 1, 2]
