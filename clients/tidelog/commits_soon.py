@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from tidelog.errors import BufferFullError, TidelogError, told
+from tidelog.errors import BufferFullError, ClosedError, TidelogError, told
 from tidelog.group_commits import Commits
 from tidelog.model import Committed, TopicPartition
 from tidelog.plain_callbacks import check_callback
@@ -73,6 +73,7 @@ class CommitsSoon:
             self._next = loop.create_future()
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._run(), name=f"commits soon of {self._group}")
+            self._task.add_done_callback(self._ended)
 
     def refuse(self, error: TidelogError, on_commit: OnCommit | None) -> None:
         """Tell that something is not committed at all; soon, not at once.
@@ -103,12 +104,23 @@ class CommitsSoon:
                 held, failed = await self._store(positions)
             except TidelogError as raised:
                 error = raised
+            except BaseException:
+                self._tell(callbacks, held, _cut_short())
+                raise
             else:
                 error = next(iter(failed.values()), None)
             finally:
                 self._storing = None
                 storing.set_result(None)  # who waits for it runs after the callbacks, which are told at once
             self._tell(callbacks, held, error)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Give up what waits where the task was cancelled, as `asyncio.run` does at its end: nobody else would."""
+        if task is not self._task or (waiting := self._next) is None:
+            return
+        callbacks, self._callbacks, self._waiting, self._next = self._callbacks, [], {}, None
+        waiting.set_result(None)
+        self._tell(callbacks, {}, _cut_short())
 
     def _tell(
         self, callbacks: list[OnCommit], held: dict[TopicPartition, Committed], error: TidelogError | None
@@ -122,3 +134,7 @@ class CommitsSoon:
                 asyncio.get_running_loop().call_exception_handler(
                     {"message": f"on_commit {callback!r} raised", "exception": raised},
                 )
+
+
+def _cut_short() -> TidelogError:
+    return ClosedError("the commit was cancelled before it was answered: whether its positions are stored is not known")

@@ -14,7 +14,14 @@ from tests.clients.test_consumer import T0, publish
 
 from tidelog import Client, Group, TopicPartition
 from tidelog.commits_soon import CALLBACKS_MAX, PARTITIONS_MAX, CommitsSoon
-from tidelog.errors import BufferFullError, ConnectionLostError, InvalidRequestError, MemberFencedError, TidelogError
+from tidelog.errors import (
+    BufferFullError,
+    ClosedError,
+    ConnectionLostError,
+    InvalidRequestError,
+    MemberFencedError,
+    TidelogError,
+)
 from tidelog.group_commits import Commits
 from tidelog.model import Committed
 
@@ -128,6 +135,27 @@ async def test_a_callback_that_raises_ends_nothing() -> None:
     await soon.settled()
     assert [type(each) for each in met] == [ZeroDivisionError]
     assert told.told == [({A: 1}, None), ({A: 2}, None)]
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_what_was_cancelled_is_told_and_keeps_nobody_waiting(*, begun: bool) -> None:
+    store, first, later = Store(), Told(), Told()
+    soon = CommitsSoon(store, "g")
+    soon.add({A: 1}, first)
+    if begun:
+        await asyncio.sleep(0)
+    soon.add({A: 2}, later)
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:  # as asyncio.run does at its end
+        if task.get_name() == "commits soon of g":
+            task.cancel()
+    async with asyncio.timeout(5):
+        await soon.settled()
+        await until(lambda: len(first.told) == len(later.told) == 1)
+    assert all(isinstance(error, ClosedError) and not held for held, error in first.told + later.told)
+    store.gate.set()
+    soon.add({A: 3}, later)
+    await soon.settled()
+    assert later.told[1:] == [({A: 3}, None)], "the next one is stored"
 
 
 async def test_what_waits_is_bounded() -> None:
