@@ -43,6 +43,7 @@ from tidelog_proto.errors import ProtocolError
 RETENTION_LOOKS_MAX: Final = 500
 """Partitions that retention looks at in an interval: all of many thousand would take a part of a core for ever."""
 
+RULES_AGAIN_S: Final = 0.1
 _HEARTBEAT_S: Final = 0.5
 
 
@@ -145,14 +146,22 @@ class Node:
         await membership.admit()
         await broker.recover_member()
         await self._note_reboot_soon()
+        broker.security.registry.permissions.all_read = False
         self._begin_to_serve()
         await membership.begin()
         spawn = broker.tasks.spawn
         spawn(MetaFollower(broker).run(), "following __meta")
+        spawn(self._read_rules(), "reading who may do what")
         spawn(keep_routes(broker), "asking for routes")
         spawn(broker.mover.run(), "moving partitions")
         spawn(HistoryWatch(broker.partitions.all, broker.metrics).run(), "watching history")
         spawn(AntiEntropy(self.node_id, broker.replication, broker.cluster).run(), "comparing chains")
+
+    async def _read_rules(self) -> None:
+        """Say for certain what nobody may do once all is read that `__meta` has by now; a new node has read nothing."""
+        while not await self.broker.meta_freshness.is_current():  # noqa: ASYNC110 - each look asks another node
+            await asyncio.sleep(RULES_AGAIN_S)
+        self.broker.security.registry.permissions.all_read = True
 
     def _begin_to_serve(self) -> None:
         """Take what clients and other nodes send, now that it is known what is stored here."""

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from tests.access_table import HEADS, render, shown
 from tests.broker.founded import Founded
-from tests.broker.keyed import ADMIN, client
+from tests.broker.keyed import ADMIN, client, founded_with_keys
 from tests.broker.peer import Peer
 from tests.broker.stand import Stand, settled
 
@@ -134,6 +134,25 @@ async def test_an_owner_checks_again_for_whom_another_node_names(founded: Founde
         async with client(founded.ports[other.node_id], key.api_key) as ann:
             await ann.delete_topic("t")
         assert callers == ["topic_delete for ann"]
+
+
+async def test_a_node_that_has_yet_to_read_the_rules_refuses_nobody_for_good(founded: Founded, key_file: Path) -> None:
+    """Other nodes may hand requests on to a new one before it has read who may do what."""
+    async with founded_with_keys(founded, key_file) as admin:
+        await admin.security.grant(AccessRule("ann", ("describe",), "group", "g"))
+        joining = asyncio.ensure_future(founded.join("d"))
+        asked = pb.Envelope(group_describe=pb.GroupDescribe(group="g"), caller=pb.Caller(principal="ann"))
+        handing = founded.nodes["a"].broker.cluster
+        codes: set[pb.ErrorCode] = set()
+        async with asyncio.timeout(30):
+            while pb.NOT_OWNER not in codes:  # the rules let ann in, and the group is coordinated elsewhere
+                for node_id in handing.linked - set("abc"):
+                    with pytest.raises(ProtocolError) as answered:
+                        await handing.request(node_id, asked, timeout_s=10)
+                    codes.add(answered.value.code)
+                await asyncio.sleep(0.005)
+        await joining
+        assert codes <= {pb.NOT_OWNER, pb.EPOCH_CHANGING}
 
 
 async def reader_of_one_of_two(stand: Stand, port: int, admin: Client) -> tuple[Peer, AccessRule, dict[str, bytes]]:

@@ -51,6 +51,8 @@ class Permissions:
         self._admins = frozenset(admins)
         self.changes = 0
         """Rises with every change: what was decided before it is to be asked again."""
+        self.all_read = True
+        """False in a node that has not read all rules since it started: what it denies, others may allow."""
         self._by_id: dict[str, pb.AccessRule] = {}
         self._by_principal: dict[str, dict[str, pb.AccessRule]] = {}
 

@@ -14,6 +14,7 @@ from tidelog_proto.errors import ProtocolError
 
 REMEMBERED_MAX: Final = 4_096
 """Answers that a session remembers; then it forgets all of them."""
+_AGAIN_MS: Final = 100
 
 
 class NotAllowedError(ProtocolError):
@@ -84,16 +85,28 @@ class Session:
         """Refuse what the caller may not do. The answer is the same whether there is such a resource or not.
 
         Raises:
-            NotAllowedError: it is not.
+            ProtocolError: as `refusal` returns it.
         """
         if not self.may(operation, resource, name):
-            kind, asked = resource_name(resource), operation_name(operation)
-            what = kind + (f" {name!r}" if name else "")
-            raise NotAllowedError(
-                f"{self.principal!r} has no permission: {asked} on the {what}",
-                asked,
-                f"{kind}:{name}" if name else kind,
+            raise self.refusal(operation, resource, name)
+
+    def refusal(self, operation: pb.Operation, resource: pb.Resource, name: str) -> ProtocolError:
+        """Return what a caller is told who may not do something.
+
+        It is a `NotAllowedError`; EPOCH_CHANGING where this node has not read all rules since it started: one that
+        allows it may be among the others.
+        """
+        if not self._permissions.all_read:
+            return ProtocolError(
+                pb.EPOCH_CHANGING, "this node has yet to read who may do what; try another one, or again", _AGAIN_MS
             )
+        kind, asked = resource_name(resource), operation_name(operation)
+        what = kind + (f" {name!r}" if name else "")
+        return NotAllowedError(
+            f"{self.principal!r} has no permission: {asked} on the {what}",
+            asked,
+            f"{kind}:{name}" if name else kind,
+        )
 
     def may_see(self, name: str) -> bool:
         """Whether the caller may know that a topic exists."""

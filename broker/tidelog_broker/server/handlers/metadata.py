@@ -106,8 +106,7 @@ def _answer(broker: Broker, request: Request, names: list[str], unsure: Protocol
 
     def unknown(name: str) -> pb.TopicInfo:
         if session is not None and not session.may_see(name):
-            what = f"{session.principal!r} has no permission: describe on the topic {name!r}"
-            return pb.TopicInfo(name=name, error=ProtocolError(pb.FORBIDDEN, what).to_message())
+            return pb.TopicInfo(name=name, error=session.refusal(pb.OP_DESCRIBE, pb.RES_TOPIC, name).to_message())
         return pb.TopicInfo(name=name, error=(unsure or no_such_topic(name)).to_message())
 
     def seen(item: Item) -> Item:

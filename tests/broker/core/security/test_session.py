@@ -26,6 +26,20 @@ def test_a_session_asks_again_once_the_rules_have_changed() -> None:
     assert refused.value.code == pb.FORBIDDEN
 
 
+def test_what_rules_deny_that_were_not_all_read_is_not_for_certain() -> None:
+    permissions = Permissions(["admin"])
+    permissions.put(allowing("a"))
+    permissions.all_read = False
+    session = Session(permissions, "ann")
+    session.check(pb.OP_CONSUME, pb.RES_TOPIC, "a")
+    Session(permissions, "admin").check(pb.OP_CLUSTER, pb.RES_CLUSTER, "")
+    for all_read, code in ((False, pb.EPOCH_CHANGING), (True, pb.FORBIDDEN)):
+        permissions.all_read = all_read
+        with pytest.raises(ProtocolError) as refused:
+            session.check(pb.OP_CONSUME, pb.RES_TOPIC, "b")
+        assert refused.value.code == code
+
+
 def test_a_session_that_forgets_answers_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "REMEMBERED_MAX", 10)
     permissions = Permissions()
