@@ -58,11 +58,13 @@ def test_both_engines_answer_the_same(cli: Cli, topic: str, node: str) -> None:
         assert cli("produce", "ids", stdin=b'{"id":%d}\n{"id":1}\n' % (2**53 + 1)).code == 0
         statement = "SELECT id FROM ids ORDER BY id"
         assert asked(spark, statement) == asked(duckdb, statement) == [["id"], [1], [2**53 + 1]]
-        assert cli("topic", "create", "parts").code == 0
-        assert cli("produce", "parts", stdin=b'{"n":1}\n' * 9 + b'{"n":1.5}\n' + b'{"n":1}\n' * 9).code == 0
         few = Topics(node, "earliest", {}, 4)
-        with pytest.raises(CommandFailed, match=r"\Aparts: n is not always a whole number[^\n]*--sample\Z"):
-            list(spark.answer("SELECT n FROM parts", few.provide, lambda rows: None).rows)
+        for name, whole in (("parts", 1), ("far", 2**53 + 1)):
+            line = b'{"n":%d}\n' % whole
+            assert cli("topic", "create", name).code == 0
+            assert cli("produce", name, stdin=line * 9 + b'{"n":1.5}\n' + line * 9).code == 0
+            with pytest.raises(CommandFailed, match=rf"\A{name}: n is not always a whole number[^\n]*--sample\Z"):
+                list(spark.answer(f"SELECT n FROM {name}", few.provide, lambda rows: None).rows)
         refused("SELECT * FROM nothing", "there is no topic 'nothing'")
         refused("SELECT 1 FROM t GROUP x", "line 1, column 23")
         assert cli("topic", "create", topic.upper()).code == 0
