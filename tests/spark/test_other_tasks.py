@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ from pyspark_tidelog.other_tasks import refuse_other_tasks, tasks_to_look_at
 from pyspark_tidelog.sink import TidelogStreamWriter, Written
 from pyspark_tidelog.write_options import WriteOptions, parse_write_options
 from pyspark_tidelog.write_task import Begun, Wrote, write_rows
-from tidelog import Client
+from tidelog import Client, reading
 from tidelog.errors import ProducerFencedError
 from tidelog.work import Work
 
@@ -76,6 +77,23 @@ async def test_rows_are_told_of_a_task_that_has_none_this_time(query: Query, aga
     wrote = await query.write(*(rows(*task) for task in again))
     with pytest.raises(ChangedRowsError, match="has written at least 2 rows"):
         await query.check(wrote)
+
+
+async def test_the_log_is_read_once_for_all_that_are_looked_at(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[int] = []
+    fetch = reading.fetch
+
+    async def counting(router: Any, topic: str, partition: int, *args: Any, **options: Any) -> Any:
+        fetched.append(partition)
+        return await fetch(router, topic, partition, *args, **options)
+
+    tasks: list[tuple[int, ...]] = [(), (), (1,), *[()] * 20]
+    await query.write(*(rows(*task) for task in tasks))
+    wrote = await query.write(*(rows(*task) for task in tasks))
+    await query.check(wrote)  # which begins the tasks that have none
+    monkeypatch.setattr(reading, "fetch", counting)
+    await query.check(wrote)
+    assert sorted(fetched) == [0, 1]
 
 
 async def test_a_first_try_looks_at_nobody(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:

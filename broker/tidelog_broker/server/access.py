@@ -26,7 +26,6 @@ from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
-from tidelog_proto.names import INTERNAL_PREFIX
 
 HANDED_ON_MAX: Final = 1_024
 """Callers of other nodes whose sessions are remembered."""
@@ -39,23 +38,11 @@ class _Entry(Protocol):
     topic_id: bytes
 
 
-def check_topic(session: Session, operation: pb.Operation, name: str) -> None:
-    """Refuse an operation on a topic. What is the broker's own is for those who may change the cluster.
-
-    Raises:
-        ProtocolError: FORBIDDEN.
-    """
-    if name.startswith(INTERNAL_PREFIX):
-        session.check(pb.OP_CLUSTER, pb.RES_CLUSTER, "")
-    else:
-        session.check(operation, pb.RES_TOPIC, name)
-
-
 def check_topic_id(broker: Broker, session: Session, operation: pb.Operation, topic_id: bytes) -> None:
-    """As `check_topic`, of an id; one that is certainly no topic's is left to the handler, which says so.
+    """Refuse an operation on a topic, by its id; one that is certainly none's is left to the handler, which says so.
 
     Raises:
-        ProtocolError: FORBIDDEN; EPOCH_CHANGING while the topic may be on its way here.
+        ProtocolError: as `Session.check`; EPOCH_CHANGING while the topic may be on its way here.
     """
     try:
         name = broker.topics.with_id(topic_id).name
@@ -63,7 +50,7 @@ def check_topic_id(broker: Broker, session: Session, operation: pb.Operation, to
         if error.code == pb.UNKNOWN_TOPIC:
             return
         raise
-    check_topic(session, operation, name)
+    session.check(operation, pb.RES_TOPIC, name)
 
 
 def check_entries(count: int) -> None:
@@ -103,7 +90,9 @@ def _entries(of: Callable[[pb.Envelope], Collection[_Entry]], operation: pb.Oper
 
 
 def _named(of: Callable[[pb.Envelope], str], operation: pb.Operation) -> Need:
-    return _needs(lambda _, session, envelope: check_topic(session, operation, of(envelope)), operation, pb.RES_TOPIC)
+    return _needs(
+        lambda _, session, envelope: session.check(operation, pb.RES_TOPIC, of(envelope)), operation, pb.RES_TOPIC
+    )
 
 
 def _group(of: Callable[[pb.Envelope], str], operation: pb.Operation) -> Need:

@@ -91,7 +91,7 @@ class Permissions:
         """Return whether a principal with these roles may do something with the resource called `name`."""
         if principal in self._admins:
             return Decision(allowed=True, because=f"{principal!r} is an administrator")
-        if resource == pb.RES_TOPIC and name.startswith(INTERNAL_PREFIX):
+        if is_brokers_own(resource, name):
             operation, resource, name = pb.OP_CLUSTER, pb.RES_CLUSTER, ""
         allowing = ""
         for who in (principal, EVERYBODY, *(ROLE_PREFIX + role for role in roles)):
@@ -106,6 +106,11 @@ class Permissions:
         if allowing:
             return Decision(allowed=True, because=allowing)
         return Decision(allowed=False, because="no rule allows it")
+
+
+def is_brokers_own(resource: pb.Resource, name: str) -> bool:
+    """Whether this is a topic of the broker itself, which is the cluster's."""
+    return resource == pb.RES_TOPIC and name.startswith(INTERNAL_PREFIX)
 
 
 def _is_about(rule: pb.AccessRule, resource: pb.Resource, name: str) -> bool:

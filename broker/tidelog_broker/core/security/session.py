@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog_broker.core.security.permissions import Decision, Permissions, operation_name, resource_name
+from tidelog_broker.core.security.permissions import (
+    Decision,
+    Permissions,
+    is_brokers_own,
+    operation_name,
+    resource_name,
+)
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -102,6 +108,8 @@ class Session:
             )
         kind, asked = resource_name(resource), operation_name(operation)
         what = kind + (f" {name!r}" if name else "")
+        if is_brokers_own(resource, name):
+            what += " (the broker's own topics need `cluster` on the cluster)"
         return NotAllowedError(
             f"{self.principal!r} has no permission: {asked} on the {what}",
             asked,

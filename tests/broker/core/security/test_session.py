@@ -26,6 +26,13 @@ def test_a_session_asks_again_once_the_rules_have_changed() -> None:
     assert refused.value.code == pb.FORBIDDEN
 
 
+def test_what_the_brokers_own_topics_need_is_said() -> None:
+    permissions = Permissions()
+    permissions.put(allowing("__audit"))
+    with pytest.raises(ProtocolError, match=r"consume on the topic '__audit' \(.* need `cluster` on the cluster\)"):
+        Session(permissions, "ann").check(pb.OP_CONSUME, pb.RES_TOPIC, "__audit")
+
+
 def test_what_rules_deny_that_were_not_all_read_is_not_for_certain() -> None:
     permissions = Permissions(["admin"])
     permissions.put(allowing("a"))
