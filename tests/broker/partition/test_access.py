@@ -119,7 +119,6 @@ async def test_who_has_read_what_was_cut_is_told_so(stand: ClusterStand) -> None
 async def test_an_owner_is_confirmed_by_the_others_and_only_by_them(
     stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access, "CONFIRM_TIMEOUT_S", 0.1)
     await stand.start()
     owner = await stand.owner()
     partition = stand.partition(owner)
@@ -131,6 +130,7 @@ async def test_an_owner_is_confirmed_by_the_others_and_only_by_them(
             with pytest.raises(ProtocolError) as refused:
                 await stand.partition(name).access.confirm_owner()
             assert (refused.value.code, refused.value.epoch) == (pb.NOT_OWNER, partition.state.epoch)
+    monkeypatch.setattr(access, "CONFIRM_TIMEOUT_S", 0.1)
     stand.cut = {owner}
     with pytest.raises(ProtocolError) as alone:
         await partition.access.confirm_owner()
