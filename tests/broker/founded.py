@@ -164,6 +164,10 @@ class Founded:
         await self.until(
             lambda: all(one.broker.topics.exists("__offsets") for one in self.nodes.values()), "no __offsets"
         )
+        await self.until(
+            lambda: all(one.broker.security.registry.permissions.all_read for one in self.nodes.values()),
+            "a node has not read all rules: it refuses nobody for good, and asks others until then",
+        )
 
     async def copies(self, key: PartitionKey, *, end_offset: int = 0) -> list[Partition]:
         """Return what each node stores of a partition that all store, once all know of it and serve it to an offset.

@@ -42,7 +42,7 @@ async def test_a_silent_member_stops_by_its_own_clock_before_the_other_begins(
     shared_node: str, real: Client, silence: Silence
 ) -> None:
     topic = await new_topic(real, partitions=1, records=1000)
-    wish = Group(topic, session_timeout_s=1.0, commit="manual")
+    wish = Group(topic, session_timeout_s=3.0, commit="manual")
     where = TopicPartition(topic, 0)
     async with Client(shared_node) as other, reading(other.consumer(topic, group=wish), pause_s=0.005) as first:
         await until(lambda: len(first.seen) > 5)

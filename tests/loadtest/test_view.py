@@ -46,6 +46,6 @@ async def test_one_node_is_asked(client: Client, monkeypatch: pytest.MonkeyPatch
     async with view_of((node.host, node.port)) as view:
         assert [each.owner for each in (await view.routes("seen")).partitions] == [node.node_id] * 3
         await settled(view, "seen", copies=1, partitions=3)
-        monkeypatch.setattr(views, "SETTLE_S", 0.1)
+        monkeypatch.setattr(views, "SETTLE_S", 1.0)
         with pytest.raises(CommandFailed, match="3 partitions are not whole"):
             await settled(view, "seen", copies=2, partitions=3)

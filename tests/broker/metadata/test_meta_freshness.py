@@ -34,11 +34,6 @@ async def three(founded: Founded) -> Founded:
     founded.settings["offsets_partitions"] = 1
     await founded.found()
     await founded.settled()
-    # A node that starts asks, too, until it has read the rules (`Node._read_rules`).
-    await founded.until(
-        lambda: all(node.broker.security.registry.permissions.all_read for node in founded.nodes.values()),
-        "a node has not read all rules",
-    )
     return founded
 
 
