@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tidelog import free_ports
 
@@ -17,8 +18,11 @@ def pytest_configure() -> None:
     """Take interrupts even where whoever started the tests ignores them (a shell's `&` does): tests send some.
 
     And look for free ports where no other of the processes that share the tests does: it could choose one a second time
-    before the node that it is meant for has it, or while that node is down.
+    before the node that it is meant for has it, or while that node is down. A machine that is held up makes no example
+    of a property slow.
     """
+    settings.register_profile("any machine", deadline=None)
+    settings.load_profile("any machine")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

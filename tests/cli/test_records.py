@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog_cli.failures import CommandFailed
@@ -13,7 +13,6 @@ from tidelog_proto.record_lines import ValueForm, record_line
 _bytes = st.one_of(st.none(), st.binary(max_size=20), st.text(max_size=20).map(str.encode))
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.builds(

@@ -99,7 +99,7 @@ Flight = tuple[Lane, OutgoingBatch, list[int]]
 
 
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 30), in_flight_max=st.integers(1, 5))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_records_are_stored_once_and_in_order_whatever_happens(seed: int, count: int, in_flight_max: int) -> None:
     network = Network(seed)
     loads = [load_of(b"%d" % number, deadline=1000.0 + number) for number in range(count)]
@@ -108,7 +108,7 @@ def test_records_are_stored_once_and_in_order_whatever_happens(seed: int, count:
 
 
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 20), lanes=st.integers(2, 3), alike=st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_nothing_is_taken_for_what_another_producer_has_stored_under_the_same_id(
     seed: int, count: int, lanes: int, alike: bool
 ) -> None:

@@ -35,7 +35,7 @@ records = st.tuples(st.none() | st.binary(max_size=5), st.none() | st.none() | s
 
 @pytest.mark.parametrize("columns_min", [1, 1_000])
 @given(st.lists(records, min_size=1, max_size=50))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_each_record_goes_to_its_partition_in_order_and_its_receipt_finds_it(
     columns_min: int, given_records: list[tuple[bytes | None, int | None]]
 ) -> None:

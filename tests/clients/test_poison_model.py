@@ -134,7 +134,7 @@ async def run(policy: Policy, batches: list[list[bool]], steps: list[Step]) -> N
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(batches=BATCHES, steps=STEPS)
 def test_nothing_is_lost_beside_what_does_not_decode(
     policy: Policy, batches: list[list[bool]], steps: list[Step]
@@ -149,7 +149,7 @@ def node() -> Iterator[FakeNode]:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(batches=BATCHES, steps=STEPS)
 def test_nothing_is_lost_beside_what_does_not_decode_in_the_blocking_client(
     node: FakeNode, policy: Policy, batches: list[list[bool]], steps: list[Step]

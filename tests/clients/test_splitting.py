@@ -14,7 +14,7 @@ from tidelog_proto.partitioner import partition_column, partition_for_key
     bytes_max=st.integers(1, 2000),
     records_max=st.integers(1, 50),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_slices_make_up_the_input_and_keep_the_bounds(sizes: list[int], bytes_max: int, records_max: int) -> None:
     columns = columns_of([b"x" * size for size in sizes])
     pieces = list(split_rows(columns, bytes_max=bytes_max, records_max=records_max))
@@ -34,7 +34,7 @@ def test_a_small_input_is_one_piece_without_a_copy() -> None:
     keys=st.lists(st.one_of(st.none(), st.binary(max_size=4)), max_size=100),
     partitions=st.integers(1, 9),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_rows_go_where_their_key_says_in_their_order(keys: list[bytes | None], partitions: int) -> None:
     columns = columns_of([b"%d" % number for number in range(len(keys))], keys=keys)
     keyless = partitions - 1

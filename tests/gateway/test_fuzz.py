@@ -21,9 +21,7 @@ from tidelog_gateway.websocket.messages import REQUESTS
 from tidelog_gateway.websocket.ws_protocol import Publish, WsProtocol
 from tidelog_proto.batch import columns_of
 
-FUZZED = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+FUZZED = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 NUMBERS = st.integers() | st.sampled_from([-1, 0, 2**31, 2**53, 2**63 - 1, 2**63, 2**64, 10**300]) | st.floats()
 TIMES = st.datetimes(timezones=st.timezones()).map(str) | st.sampled_from(

@@ -112,7 +112,7 @@ async def test_whoever_takes_nothing_gives_way_to_who_waits(outgoing: Outgoing) 
 
 
 async def test_a_slow_client_is_told_of_once_and_then_cut(outgoing: Outgoing) -> None:
-    outlet, line = connected(outgoing, slow_timeout_s=0.2)
+    outlet, line = connected(outgoing, slow_timeout_s=2.0)
     told: list[bool] = []
     outlet.on_slow = lambda: told.append(line.aborted)
     assert outlet.take(MIB)

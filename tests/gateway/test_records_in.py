@@ -160,7 +160,7 @@ def test_too_many_records_are_refused() -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_bytes_parse_or_are_refused(body: bytes) -> None:
     status = 200
     try:
@@ -171,7 +171,7 @@ def test_any_bytes_parse_or_are_refused(body: bytes) -> None:
 
 
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=30)), min_size=1, max_size=20))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_any_values_travel_as_base64(values: list[bytes | None]) -> None:
     records = parse(
         *(

@@ -102,7 +102,7 @@ def test_payload_counts_every_column() -> None:
     st.integers(1, 5),
     st.integers(0, 60),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_what_is_read_can_be_published_as_it_came(records: list[Any], records_max: int, bytes_max: int) -> None:
     columns = columns_of(
         [value for value, _, _ in records],

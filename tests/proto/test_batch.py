@@ -19,7 +19,7 @@ from tidelog_proto.verify import verify_batch
 
 
 @given(records=given_records(), codec=st.sampled_from(CODECS), offset=st.integers(0, 2**62))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_combination_of_columns_and_codecs_comes_back(records: Given, codec: Codec, offset: int) -> None:
     encoded = encode_batch(records.columns(), now_us=NOW_US, codec=codec)
     stored = bytearray(encoded.to_bytes())
@@ -32,7 +32,7 @@ def test_every_combination_of_columns_and_codecs_comes_back(records: Given, code
 
 
 @given(records=given_records(max_size=80), codec=st.sampled_from(CODECS), data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_slice_of_columns_can_be_sent(records: Given, codec: Codec, data: st.DataObject) -> None:
     columns = records.columns()
     start = data.draw(st.integers(0, columns.num_rows - 1))

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.proto.deriving import derive_batches
 
@@ -30,7 +30,6 @@ def cut(data: bytes | bytearray, column: TextColumn) -> tuple[list[bytes], bool]
     return values, slices.data is window
 
 
-@settings(deadline=None)
 @given(
     rows=st.lists(st.tuples(KEYS, TAGS), min_size=1, max_size=20),
     codec=st.sampled_from(Codec),

@@ -57,7 +57,7 @@ def test_schemas_that_are_not_canonical(schema: pa.Schema) -> None:
 
 
 @given(given_records())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_columns_hold_what_was_given(records: Given) -> None:
     columns = records.columns()
     columns.validate(full=True)

@@ -53,7 +53,7 @@ CONTENTS = st.builds(
 
 
 @given(contents=st.lists(CONTENTS, min_size=1, max_size=12), codec=st.sampled_from(list(Codec)))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_equal_where_contents_are(contents: list[Content], codec: Codec) -> None:
     together = hashes(*contents, codec=codec)
     for one, hashed in zip(contents, together, strict=True):

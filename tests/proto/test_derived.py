@@ -109,7 +109,7 @@ def small_groups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("small_groups")
 @given(data=st.data(), log=logs())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_rounds_do_not_matter(data: st.DataObject, log: list[bytes]) -> None:
     """Deriving the originals at once, in one round before, or in two, makes the same bytes."""
     first, second, third = (data.draw(some_of(log)) for _ in range(3))
@@ -122,7 +122,7 @@ def test_rounds_do_not_matter(data: st.DataObject, log: list[bytes]) -> None:
 
 @pytest.mark.usefixtures("small_groups")
 @given(data=st.data(), records=given_records(max_size=20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_borders_of_the_sources_do_not_matter(data: st.DataObject, records: Given) -> None:
     """The same records in batches of any size, in any codec, with columns for nothing or none, make the same bytes."""
     count = len(records.values)

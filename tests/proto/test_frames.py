@@ -3,7 +3,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog_proto import broker_pb2 as pb
@@ -47,7 +47,6 @@ messages = st.lists(
 
 
 @given(messages=messages, cuts=st.lists(st.integers(1, 40), min_size=1, max_size=20))
-@settings(deadline=None)
 def test_frames_come_out_however_the_stream_is_cut(messages: list[tuple[pb.Envelope, bytes]], cuts: list[int]) -> None:
     stream = b"".join(encode_frame(envelope, len(attachment)) + attachment for envelope, attachment in messages)
     decoder = FrameDecoder()

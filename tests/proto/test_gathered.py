@@ -24,7 +24,7 @@ def values_of(lengths: list[int]) -> pa.RecordBatch:
     return columns_of([bytes([number % 251]) * length for number, length in enumerate(lengths)])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     shapes=st.lists(
         st.tuples(st.lists(st.integers(0, 300), min_size=1, max_size=30), st.integers(0, 5), st.integers(1, 40)),

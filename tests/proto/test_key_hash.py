@@ -7,7 +7,7 @@ import mmh3
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog_proto.key_hash import LONG_BYTES, Slices, hash_one, hash_slices, murmur3_slices, slices_of
@@ -52,7 +52,6 @@ def test_the_index_hash_never_changes(key: bytes) -> None:
     assert hash_one(key) == KNOWN[key]
 
 
-@settings(deadline=None)
 @given(keys=_KEYS)
 def test_every_key_of_a_column_gets_its_hashes(keys: list[bytes | None]) -> None:
     slices = slices_of(column_of(keys))

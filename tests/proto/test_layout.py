@@ -22,7 +22,7 @@ def described(columns: pa.RecordBatch) -> tuple[Message, list[int]]:
 
 
 @given(given_records(max_size=40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_pyarrow_writes_has_the_layout(records: Given) -> None:
     columns = records.columns()
     message, lengths = described(columns)

@@ -52,7 +52,7 @@ def check(batch: bytes | bytearray, columns: int) -> RecordBatch:
 
 
 @given(given_records(), st.sampled_from(CODECS), st.integers(0, COLUMN_FLAGS))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_what_is_wanted_is_what_was_stored(records: Given, codec: Codec, columns: int) -> None:
     batch = stored(long(records), codec)
     sent = check(batch, columns)
@@ -64,7 +64,7 @@ def test_what_is_wanted_is_what_was_stored(records: Given, codec: Codec, columns
 
 
 @given(given_records(), st.integers(0, COLUMN_FLAGS), st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_derived_batches_keep_their_gaps(records: Given, columns: int, data: st.DataObject) -> None:
     count = len(records.values)
     offsets = sorted(data.draw(st.sets(st.integers(10, 90), min_size=count, max_size=count)))

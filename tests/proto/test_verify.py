@@ -101,7 +101,7 @@ def test_every_cut_with_matching_crcs(codec: Codec) -> None:
 
 
 @given(records=given_records(), codec=st.sampled_from(CODECS), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_splices_with_matching_crcs(records: Given, codec: Codec, data: st.DataObject) -> None:
     raw = bytearray(encode_batch(records.columns(), now_us=NOW_US, codec=codec).to_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
@@ -116,7 +116,7 @@ def test_splices_with_matching_crcs(records: Given, codec: Codec, data: st.DataO
 @given(
     body=st.binary(max_size=300), flags=st.integers(0, 31), count=st.integers(1, 1000), codec=st.sampled_from(CODECS)
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_body_at_all(body: bytes, flags: int, count: int, codec: Codec) -> None:
     assert refusal(batch_of(body, flags, count, codec=codec)).code in {pb.CORRUPT_BATCH, pb.UNSUPPORTED_BATCH}
 

@@ -127,7 +127,7 @@ def test_every_damaged_byte_of_a_batch_without_records() -> None:
 
 
 @given(records=given_records(), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_splices_with_matching_crcs(records: Given, data: st.DataObject) -> None:
     encoded = encode_batch(records.columns(), now_us=NOW_US).to_bytes()
     keep = np.array(data.draw(st.lists(st.booleans(), min_size=len(records.values), max_size=len(records.values))))
@@ -146,7 +146,7 @@ def test_splices_with_matching_crcs(records: Given, data: st.DataObject) -> None
 
 
 @given(body=st.binary(max_size=300), flags=st.integers(0, 31), count=st.integers(0, 1000))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_body_at_all(body: bytes, flags: int, count: int) -> None:
     outcome(batch_of(body, flags | Flags.DERIVED, count, last_offset_delta=max(count, 1)))
 

@@ -5,7 +5,7 @@ import threading
 import weakref
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from tests.clients.logs import FakeLog, numbered, values_of
@@ -37,7 +37,6 @@ def read(fetch: Fetch, start: int, end: int, *, max_records: int = 1000, fail_on
     return offsets
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=10), st.data())
 def test_a_range_is_read_exactly(counts: list[int], data: st.DataObject) -> None:
     log = log_of(*counts)

@@ -59,7 +59,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, records_max=st.integers(1, 40), age_us=st.sampled_from([0, 10, 50]), alike=st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_it_finds_what_a_list_finds(steps: list[Step], records_max: int, age_us: int, alike: bool) -> None:
     taken: list[int] = [0]
 

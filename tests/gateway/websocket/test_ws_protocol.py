@@ -218,7 +218,7 @@ def test_messages_that_are_not_valid_are_answered_and_change_nothing(message: An
 
 
 @given(st.text(max_size=100))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_text_is_answered(text: str) -> None:
     assert isinstance(protocol().receive(text, now_us=0), Reply)
 

@@ -354,7 +354,7 @@ def test_what_was_received_before_is_dropped_and_so_is_what_an_older_process_say
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 2**32))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_whatever_happens_the_living_agree_in_the_end(chance: random.Random, seed: int) -> None:
     """Kills, restarts, pauses, cuts, loss and false suspicions, and then ten seconds of peace."""
     world = World(seed, loss=0.05, duplication=0.05, delay_ms=(0, 10))

@@ -56,7 +56,7 @@ def test_a_log_may_begin_at_any_offset() -> None:
     assert log.reader.read(1002, 10, limit_offset=1005).next_offset == 1005
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), max_bytes=st.integers(1, 6000))
 def test_a_read_returns_the_batches_that_it_should(seed: int, max_bytes: int) -> None:
     random = Random(seed)
@@ -92,7 +92,7 @@ def test_reads_out_of_range_say_what_the_range_is() -> None:
     assert log.reader.read(11, 100, limit_offset=11).batches == []
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(times=st.lists(st.integers(-5, 50), min_size=1, max_size=40), wanted=st.integers(-10, 60))
 def test_lookup_by_time_is_what_a_walk_finds(times: list[int], wanted: int) -> None:
     log = create(new_disk())

@@ -57,7 +57,7 @@ class Story:
         self.synced = len(found)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32),
     always=st.booleans(),
@@ -89,7 +89,7 @@ def test_a_power_cut_at_each_single_step(*, mapped: bool) -> None:
         story.recover()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32))
 def test_a_power_cut_during_recovery_is_recovered_from(seed: int) -> None:
     random = Random(seed)

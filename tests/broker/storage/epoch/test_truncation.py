@@ -104,7 +104,7 @@ def test_a_power_cut_at_every_step_leaves_the_log_cut_or_with_a_part_of_its_tail
             raise AssertionError("the cut never ended")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32))
 def test_nothing_of_a_tail_comes_back_whatever_is_written_in_its_place(seed: int) -> None:
     """The same batches again, others of the same sizes, or fewer: after any crash, only what was written last."""

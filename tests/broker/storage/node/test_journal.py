@@ -157,7 +157,7 @@ def test_a_bad_header_or_another_kind_is_damage() -> None:
     assert sim.open_files == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), cut=st.integers(0, 60))
 def test_power_cuts_lose_nothing_that_append_or_compact_returned(seed: int, cut: int) -> None:
     random = Random(seed)

@@ -172,7 +172,7 @@ class Replica:
         assert (self.log.start_offset, self.log.copies.fill_epochs) == (0, ())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(seed=st.integers(0, 2**32), cuts=st.lists(st.integers(0, 120), min_size=0, max_size=4))
 def test_power_cuts_anywhere_lose_nothing_decided_and_a_copy_heals_whatever_it_lacks(
     seed: int, cuts: list[int]

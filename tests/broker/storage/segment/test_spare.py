@@ -51,7 +51,7 @@ def test_the_oldest_file_becomes_the_next_segment() -> None:
     assert read_all(log) == batches[-len(read_all(log)) :]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     seed=st.integers(0, 2**32),
     always=st.booleans(),
