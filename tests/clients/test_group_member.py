@@ -123,13 +123,13 @@ async def test_a_member_whose_machine_slept_hands_out_nothing_when_its_session_i
 async def test_a_user_who_never_waits_stays_a_member(real: Client) -> None:
     """Iterating over what has arrived needs no waiting; the member gets its turns all the same."""
     topic = await new_topic(real, partitions=1, records=100)
-    async with real.consumer(topic, group=Group(topic, session_timeout_s=1.0)) as consumer:
+    async with real.consumer(topic, group=Group(topic, session_timeout_s=2.0)) as consumer:
         await until(lambda: bool(consumer.assignment()))
         before = consumer.member_id
         seen = []
         async for record in consumer:
             seen.append(record.value)
-            time.sleep(0.025)  # noqa: ASYNC251 - work that does not wait
+            time.sleep(0.04)  # noqa: ASYNC251 - work that does not wait
             if len(seen) == 100:
                 break
         await asyncio.sleep(0.1)
@@ -155,10 +155,9 @@ async def test_a_fenced_member_goes_on_by_itself_and_the_log_says_so(
             await until(lambda: set(reader.seen) == set(values(2, 50)))
             assert reader.error is None
         assert lost
-        (told,) = [record.getMessage() for record in caplog.records if "joins anew" in record.getMessage()]
-        assert topic in told
-        assert group in told
-        assert "0.5 s" in told
+        told = [record.getMessage() for record in caplog.records if "joins anew" in record.getMessage()]
+        assert told
+        assert all(topic in each and group in each and "0.5 s" in each for each in told)
 
 
 async def test_a_commit_that_is_refused_as_the_user_asks_for_more_does_not_end_reading(

@@ -15,7 +15,7 @@ from tidelog import Client, Consumer, Group, TopicPartition
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.names import OFFSETS_TOPIC
 
-SESSION_S = 0.5
+SESSION_S = 1.0
 RECORDS = 40
 
 

@@ -242,14 +242,14 @@ def test_nothing_is_handed_out_once_another_thread_took_a_partition_away(client:
 
 def test_polling_keeps_its_time_while_much_is_passed(client: Client) -> None:
     def slowly(content: bytes) -> int:
-        time.sleep(0.0005)
+        time.sleep(0.002)
         return int(content)
 
     client.producer("t").send_many([*[b"no number"] * 1500, b"1"])
     with client.consumer("t", value_deserializer=slowly, on_undecodable="skip") as consumer:
         began = time.monotonic()
         assert consumer.poll(timeout_s=0.1) == []
-        assert time.monotonic() - began < 0.4
+        assert time.monotonic() - began < 1.5
         assert consumer.position() == {TopicPartition("t", 0): consumer.skipped}
         assert [record.value for record in consumer.poll(timeout_s=20)] == [1]
         assert consumer.skipped == 1500
