@@ -19,7 +19,7 @@ pytestmark = pytest.mark.e2e
 
 
 def wish(topic: str, name: str, **options: Any) -> Group:
-    options.setdefault("session_timeout_s", 1.0)
+    options.setdefault("session_timeout_s", 3.0)
     return Group(topic, instance_id=name, assignor="range", **options)
 
 
