@@ -22,6 +22,12 @@ from tidelog_proto.limits import KIB
 
 CHUNK_BYTES: Final = 128 * KIB
 """Received, and encrypted, in one go; a connection may keep twice as much for as long as it lives."""
+BARREN_BYTES_MAX: Final = 32 * KIB
+"""Encrypted bytes that may come with nothing in them for the protocol above: more than a part of a record, whose rest
+has yet to come. Else one side could change its keys without end: 27 bytes of that cost as much of the processor as
+kilobytes of data and bring nothing that is counted above, so who has not said who he is could hold up all others."""
+_MAKES_UP_FOR: Final = 32
+"""So many of them, each byte that is for the protocol above: also who sends one a record is never cut off."""
 SNIFFED_BYTES: Final = 3
 _HANDSHAKE: Final = 0x16
 _RECORDS: Final = range(0x14, 0x18)
@@ -121,6 +127,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         """What has come before it is known that it is TLS; None from then on."""
         self._is_open = False
         self._is_paused = False
+        self._barren_bytes = 0
         self._is_given_up = False
         """Closed before the loop has made the connection."""
         self._error: Exception | None = None
@@ -168,6 +175,8 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             self._incoming.write(received)
             if self._shaken is not None:
                 self._shake()
+            else:
+                self._barren_bytes += nbytes
         if self._is_open:
             self._hand_up()
 
@@ -247,7 +256,10 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         try:
             while self._may_hand_up() and (self._incoming.pending or self._tls.pending()):
                 if not self._hand_up_once():
-                    return
+                    break
+            if self._barren_bytes > BARREN_BYTES_MAX and self._may_hand_up():
+                self._error = TlsError("the other side changes keys again and again, and sends nothing")
+                self.abort()
         except ssl.SSLError as error:
             self._flush()
             self._error = TlsError(why(error))
@@ -279,6 +291,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
                 if not count:  # the other side's farewell
                     self._loop.call_soon(self.close)
         if filled:
+            self._barren_bytes = max(0, self._barren_bytes - _MAKES_UP_FOR * filled)
             if buffered is None:
                 cast("asyncio.Protocol", self._above).data_received(bytes(room[:filled]))
             else:

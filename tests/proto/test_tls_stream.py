@@ -12,11 +12,20 @@ from typing import Any, Final, Self
 import pytest
 import uvloop
 from tests.authority import Authority
+from tests.proto.key_changes import KeyChanger
 
 from tidelog_proto.limits import MIB
 from tidelog_proto.tls_entrance import TlsEntrance
 from tidelog_proto.tls_files import TlsFiles, client_context, server_context
-from tidelog_proto.tls_stream import CHUNK_BYTES, NotTlsError, TlsError, TlsStream, begins_tls, open_stream
+from tidelog_proto.tls_stream import (
+    BARREN_BYTES_MAX,
+    CHUNK_BYTES,
+    NotTlsError,
+    TlsError,
+    TlsStream,
+    begins_tls,
+    open_stream,
+)
 
 RUNNERS: Final = [pytest.param(asyncio.run, id="asyncio"), pytest.param(uvloop.run, id="uvloop")]
 Runner = Callable[[Coroutine[Any, Any, None]], None]
@@ -348,3 +357,44 @@ def test_the_first_bytes_tell_tls_from_a_frame() -> None:
     assert not begins_tls(b"\x15\x03\x03")
     assert begins_tls(b"\x15\x03\x03", handshake=False)
     assert not begins_tls((0x0316).to_bytes(4, "little")), "a small frame of that length"
+
+
+@pytest.mark.parametrize("run", RUNNERS)
+@pytest.mark.parametrize("both", [False, True])
+def test_who_changes_keys_and_sends_nothing_is_cut_off(
+    run: Runner, both: bool, files: TlsFiles, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with Pair(files) as pair:
+            client = await KeyChanger.connected(pair.port, believing(files), tmp_path / "keys")
+            try:
+                client.send(b"hello")
+                client.change_keys(1000, both=both)  # 27 bytes each
+                client.send(b"still here")
+                assert await pair.ends[0].until(15) == b"hellostill here"
+                client.change_keys(2 * BARREN_BYTES_MAX // 27, both=both)
+                error = await asyncio.wait_for(pair.ends[0].lost, 10)
+                assert isinstance(error, TlsError)
+                assert "changes keys" in str(error)
+            finally:
+                client.close()
+
+    run(scenario())
+
+
+def test_who_changes_keys_and_sends_a_little_is_never_cut_off(files: TlsFiles, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Pair(files) as pair:
+            client = await KeyChanger.connected(pair.port, believing(files), tmp_path / "keys")
+            try:
+                for _ in range(50):
+                    client.change_keys(100, both=False)
+                    client.send(bytes(100))
+                for _ in range(5000):
+                    client.send(b"x")
+                await client.drain()
+                assert len(await pair.ends[0].until(10_000)) == 10_000
+            finally:
+                client.close()
+
+    asyncio.run(scenario())
