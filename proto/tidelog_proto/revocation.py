@@ -7,10 +7,11 @@ that has ended. A file in which that is so of this side's own CA would shut ever
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPublicKeyTypes
@@ -50,22 +51,38 @@ def check_lists(content: bytes, cert: bytes, ca: bytes) -> None:
             f"has no list of {name}, which has issued the certificate here: add it, or all of that CA's would be "
             "refused"
         )
+    authorities = [each for each in x509.load_pem_x509_certificates(ca) if each.subject == own.issuer]
+    signers = [each for each in authorities if _has_issued(each, own)] or authorities
+    if signers:  # not an authority of the same name, as one is that takes the place of another
+        found = [each for each in found if any(_has_signed(signer, each) for signer in signers)]
+    if not found:
+        raise ValueError(
+            f"has a list of {name} that is not signed by that CA, which has issued the certificate here: add the "
+            "right one"
+        )
     ends = max((each.next_update_utc for each in found if each.next_update_utc is not None), default=None)
     if ends is not None and ends <= dt.datetime.now(dt.UTC):
         raise ValueError(f"has a list of {name} that has ended on {ends:%Y-%m-%d %H:%M} UTC: get a newer one")
-    keys = [each.public_key() for each in x509.load_pem_x509_certificates(ca) if each.subject == own.issuer]
-    if keys and not any(_is_signed(each, keys) for each in found):
-        raise ValueError(f"has a list of {name} that is not signed by that CA: get the right one")
 
 
-def _is_signed(one: x509.CertificateRevocationList, keys: Iterable[object]) -> bool:
-    for key in keys:
-        try:
-            if one.is_signature_valid(cast("CertificateIssuerPublicKeyTypes", key)):
-                return True
-        except TypeError:  # a key that signs no lists
-            continue
-    return False
+def _has_issued(authority: x509.Certificate, one: x509.Certificate) -> bool:
+    try:
+        one.verify_directly_issued_by(authority)
+    except (
+        InvalidSignature,
+        UnsupportedAlgorithm,
+        TypeError,
+        ValueError,
+    ):  # of another key, or of a kind that is foreign
+        return False
+    return True
+
+
+def _has_signed(authority: x509.Certificate, one: x509.CertificateRevocationList) -> bool:
+    try:
+        return one.is_signature_valid(cast("CertificateIssuerPublicKeyTypes", authority.public_key()))
+    except (UnsupportedAlgorithm, TypeError, ValueError):  # a key that signs no lists
+        return False
 
 
 def revoked_of(content: bytes, shown: Sequence[bytes]) -> list[bool]:

@@ -73,6 +73,7 @@ def test_lists_that_would_shut_everybody_out_are_not_taken(authority: Authority,
         (authority.revoke().read_bytes() + foreign.made.cert, "holds CERTIFICATE: only lists"),
         (foreign.revoke().read_bytes(), "has no list of CN=tests CA"),
         (same_name.revoke().read_bytes(), "that is not signed by that CA"),
+        (same_name.revoke().read_bytes() + _ended(authority), "has ended on"),
         (_ended(authority), "has ended on"),
     ):
         node.crl.write_bytes(content)
@@ -84,6 +85,30 @@ def test_lists_that_would_shut_everybody_out_are_not_taken(authority: Authority,
     both = foreign.revoke().read_bytes() + authority.revoke().read_bytes()
     assert len(lists_in(both)) == 2
     server_context(dataclasses.replace(node, crl=_in(tmp_path / "both.pem", both)))
+
+
+def test_a_list_of_an_authority_with_the_same_name_is_not_taken_for_the_right_one(tmp_path: Path) -> None:
+    """As where one takes the place of another, and both are believed meanwhile."""
+    both = tmp_path / "both.pem"
+    old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
+    both.write_bytes(old.made.cert + new.made.cert)
+    lists = tmp_path / "lists.pem"
+    for one, other in ((old, new), (new, old)):
+        node = dataclasses.replace(one.files("node", "a"), ca=both, crl=lists)
+        client = dataclasses.replace(one.files("client", "ann"), ca=both)
+        lists.write_bytes(other.revoke().read_bytes())
+        with pytest.raises(TlsFilesError, match="not signed by that CA, which has issued the certificate here"):
+            server_context(node)
+        lists.write_bytes(old.revoke().read_bytes() + new.revoke().read_bytes())
+        shake(server_context(node), client_context(client))
+
+
+def test_an_authority_whose_key_cannot_be_judged_stops_nobody_who_follows_files(authority: Authority) -> None:
+    node = dataclasses.replace(authority.files("node", "a"), crl=authority.revoke())
+    followed = FollowedTls(node, server_context)
+    assert node.ca is not None
+    node.ca.write_bytes(authority.made.cert + _of_a_foreign_curve())
+    assert followed.look()
 
 
 def test_who_calls_with_a_list_needs_no_certificate_and_believes_no_node_that_the_lists_say_nothing_of(
@@ -164,3 +189,19 @@ def _signed(authority: Authority, *, days: int, delta: bool = False) -> bytes:
     if delta:
         builder = builder.add_extension(x509.DeltaCRLIndicator(1), critical=True)
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)  # type: ignore[arg-type]
+
+
+def _of_a_foreign_curve() -> bytes:
+    """Return a CA of the same name, by a key of secp224k1, which OpenSSL reads and `cryptography` does not."""
+    return b"""\
+-----BEGIN CERTIFICATE-----
+MIIBajCCARigAwIBAgIUNa6OwJMZh36bMBCmFNd5KMo5Gq4wCgYIKoZIzj0EAwIw
+EzERMA8GA1UEAwwIdGVzdHMgQ0EwIBcNMjYxMTI4MDgyMTI2WhgPMjEyNTA2MjIw
+ODIxMjZaMBMxETAPBgNVBAMMCHRlc3RzIENBME4wEAYHKoZIzj0CAQYFK4EEACAD
+OgAED8jzpsEgsnCpSTtZy9Xzy74X6/b2eWIv3TmzRcZ5bOzJY+OdU9HH2mwp8q/s
+HwOUA1H/kF78XO2jUzBRMB0GA1UdDgQWBBS3q2lMiy1psh/DT1aha6hLfbgjBTAf
+BgNVHSMEGDAWgBS3q2lMiy1psh/DT1aha6hLfbgjBTAPBgNVHRMBAf8EBTADAQH/
+MAoGCCqGSM49BAMCA0AAMD0CHQDZBWXeZP3/EU9HjIi9OUNaUVZCQ01VkKoWLeuG
+AhwoKY6Z+DIF1vmXWerggMU6dMDOphi4Kb2YWVvG
+-----END CERTIFICATE-----
+"""
