@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,7 +65,7 @@ def init(
     sys.stdout.write(
         f"{cert}: the CA, until {made.expires:%Y-%m-%d}; every node and client gets it\n"
         f"{key}: its private key; who has it can pretend to be any node, so keep it off the nodes\n"
-        f"Issue with: tidelog certs issue {directory} node NAME --host HOST\n"
+        f"Issue with: tidelog certs issue {shlex.quote(str(directory))} node NAME --host HOST\n"
     )
 
 
@@ -98,7 +99,7 @@ def issue(
     sys.stdout.write(f"{cert}, {key}: the {kind} {name}, until {made.expires:%Y-%m-%d}\n")
     names = [f"tls_{each} = {path}" for each, path in files.items()]
     if kind == "client":
-        names = [f"TIDELOG_{each.upper()}={path}" for each, path in files.items()]
+        names = [f"TIDELOG_{each.upper()}={shlex.quote(path)}" for each, path in files.items()]
     sys.stdout.write(f"It takes them by {', '.join(names)}\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -43,7 +44,11 @@ def authority_in(directory: Path) -> Issued:
     try:
         return Issued(cert.read_bytes(), key.read_bytes(), dt.datetime.max.replace(tzinfo=dt.UTC))
     except OSError as error:
-        hint = f"; make one: tidelog certs init {directory}" if isinstance(error, FileNotFoundError) else ""
+        hint = (
+            f"; make one: tidelog certs init {shlex.quote(str(directory))}"
+            if isinstance(error, FileNotFoundError)
+            else ""
+        )
         raise CommandFailed(f"no CA in {directory}: {error.filename}: {error.strerror}{hint}") from error
 
 

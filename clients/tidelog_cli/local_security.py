@@ -12,15 +12,21 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from tidelog import Client
 from tidelog.client_options import ClientOptions
-from tidelog.contexts import Context, change_contexts, with_context
-from tidelog.credentials import API_KEY_FILE_VARIABLE, API_KEY_VARIABLE
+from tidelog.contexts import Context, Contexts, change_contexts, with_context
+from tidelog.credentials import (
+    API_KEY_FILE_VARIABLE,
+    API_KEY_VARIABLE,
+    PASSWORD_FILE_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    USER_VARIABLE,
+)
 from tidelog.free_ports import HOST
 from tidelog.security import AccessRule
 from tidelog.tls import CA_FILE_VARIABLE, CERT_FILE_VARIABLE, CRL_FILE_VARIABLE, KEY_FILE_VARIABLE, TLS_VARIABLE
@@ -30,6 +36,7 @@ from tidelog_cli.failures import CommandFailed
 from tidelog_proto.api_key import new_key
 
 HOSTS: Final = (HOST, "localhost", "::1")
+_NODE: Final = "node"
 _GATEWAY: Final = "gateway"
 _HTTPS: Final = "https"
 
@@ -54,12 +61,38 @@ class LocalSecurity:
         """Return the option that has a node, or the gateway, read its settings."""
         return ("--config", str(self.certs / f"{name}.toml"))
 
+    def node_environ(self) -> Mapping[str, str]:
+        """Return the environment of a node: what its settings say goes before variables of this process."""
+        return _without(_NODE, self._node_settings(""), os.environ)
+
     def gateway_environ(self) -> Mapping[str, str]:
         """Return the environment of the gateway: to nodes it is the principal `gateway`; see `let_gateway_ask`."""
         cert, key = paths(self.certs, _GATEWAY)
-        kept = {name: value for name, value in os.environ.items() if name not in _ABOUT_NODES}
+        others = {name: value for name, value in os.environ.items() if name not in _ABOUT_NODES}
+        kept = _without(_GATEWAY, self._gateway_settings(), others)
         ca, _ = paths(self.certs, CA)
         return kept | {CA_FILE_VARIABLE: str(ca), CERT_FILE_VARIABLE: str(cert), KEY_FILE_VARIABLE: str(key)}
+
+    def write_settings(self, node_ids: Iterable[str]) -> None:
+        """Write the settings of nodes and the gateway.
+
+        Raises:
+            OSError: one cannot be written.
+        """
+        for node_id in node_ids:
+            _write_settings(self.certs / f"{node_id}.toml", _NODE, self._node_settings(node_id))
+        _write_settings(self.certs / f"{_GATEWAY}.toml", _GATEWAY, self._gateway_settings())
+
+    def _node_settings(self, node_id: str) -> dict[str, str]:
+        return _tls(self.certs, node_id) | {
+            "tls_ca_file": str(paths(self.certs, CA)[0]),
+            "peer_auth": "certificate",
+            "auth": "required",
+            "admin_key_file": str(self.admin_key),
+        }
+
+    def _gateway_settings(self) -> dict[str, str]:
+        return _tls(self.certs, _HTTPS) | {"auth": "callers"}
 
     def context(self, bootstrap: str) -> Context:
         """Return the administrator's way into the cluster at these addresses."""
@@ -84,16 +117,28 @@ class LocalSecurity:
     def keep_context(self, bootstrap: str) -> str:
         """Keep that context under the name of the directory, and return the name.
 
+        Another cluster's context of that name stays; this one has a number behind its name then.
+
         Raises:
             InvalidRequestError: contexts cannot be kept.
         """
-        name = re.sub(r"[^A-Za-z0-9._-]|^[._-]+", "", self.data.resolve().name)[:60] or "local"
-        change_contexts(lambda contexts: with_context(contexts, name, self.context(bootstrap), instead=True, use=False))
+        base = re.sub(r"[^A-Za-z0-9._-]|^[._-]+", "", self.data.resolve().name)[:60] or "local"
+        name = base
+
+        def with_this(contexts: Contexts) -> Contexts:
+            nonlocal name
+            number = 1
+            while (found := contexts.by_name.get(name)) and found.api_key_file != str(self.admin_key):
+                number += 1
+                name = f"{base}-{number}"
+            return with_context(contexts, name, self.context(bootstrap), instead=True, use=False)
+
+        change_contexts(with_this)
         return name
 
 
 _ABOUT_NODES: Final = {
-    *(API_KEY_VARIABLE, API_KEY_FILE_VARIABLE),
+    *(API_KEY_VARIABLE, API_KEY_FILE_VARIABLE, TOKEN_FILE_VARIABLE, USER_VARIABLE, PASSWORD_FILE_VARIABLE),
     *(TLS_VARIABLE, CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE, CRL_FILE_VARIABLE),
 }
 
@@ -126,16 +171,9 @@ def secure(data: Path, node_ids: Sequence[str]) -> LocalSecurity:
             new_ca(made.certs, name="Tidelog on this machine", days=CA_DAYS)
         for node_id in node_ids:
             new_certificate(made.certs, "node", node_id, HOSTS, days=DAYS, replace=True)
-            told = _tls(made.certs, node_id) | {
-                "tls_ca_file": str(ca),
-                "peer_auth": "certificate",
-                "auth": "required",
-                "admin_key_file": str(made.admin_key),
-            }
-            _write_settings(made.certs / f"{node_id}.toml", "node", told)
         new_certificate(made.certs, "server", _HTTPS, HOSTS, days=DAYS, replace=True)
         new_certificate(made.certs, "client", _GATEWAY, (), days=DAYS, replace=True)
-        _write_settings(made.certs / f"{_GATEWAY}.toml", _GATEWAY, _tls(made.certs, _HTTPS) | {"auth": "callers"})
+        made.write_settings(node_ids)
     except OSError as error:
         raise CommandFailed(f"{error.filename or data} cannot be written: {error.strerror}") from error
     return made
@@ -155,6 +193,12 @@ def _write_key(path: Path) -> None:
 def _tls(certs: Path, name: str) -> dict[str, str]:
     cert, key = paths(certs, name)
     return {"tls_cert_file": str(cert), "tls_key_file": str(key)}
+
+
+def _without(section: str, settings: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the variables of some settings, which would go before a file's."""
+    said = {f"TIDELOG_{section}_{name}".upper() for name in settings}
+    return {name: value for name, value in environ.items() if name not in said}
 
 
 def _write_settings(path: Path, table: str, settings: Mapping[str, str]) -> None:

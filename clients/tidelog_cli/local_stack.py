@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,7 +76,7 @@ async def running_stack(
         CommandFailed: one of them did not start.
     """
     async with contextlib.AsyncExitStack() as stack:
-        nodes = await _start(stack, wanted)
+        nodes = await _start(stack, wanted, None if security is None else security.node_environ())
         # No context that this process was told to use: its files and keys are for another cluster.
         command = ["--context=", "gateway", "--bootstrap", _bootstrap(nodes), "--http-port", str(http_port)]
         environ = None
@@ -87,13 +87,15 @@ async def running_stack(
         yield LocalStack(nodes, gateway, security)
 
 
-async def _start(stack: contextlib.AsyncExitStack, wanted: Sequence[LocalNode]) -> tuple[Child, ...]:
+async def _start(
+    stack: contextlib.AsyncExitStack, wanted: Sequence[LocalNode], environ: Mapping[str, str] | None
+) -> tuple[Child, ...]:
     """Start all nodes; the first that cannot start ends it, and is the reason that is told."""
 
     async def start(node: LocalNode) -> Child:
         log = None if node.log is None else stack.enter_context(node.log.open("ab"))
         name = node.node_id if node.node_id == "node" else f"node {node.node_id}"
-        return await stack.enter_async_context(running(name, node.command, log=log))
+        return await stack.enter_async_context(running(name, node.command, log=log, environ=environ))
 
     failed: BaseException | None = None
     tasks: list[asyncio.Task[Child]] = []

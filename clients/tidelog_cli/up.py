@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -118,7 +119,7 @@ async def _run(
         _keep_ports(data, stack)
         if security is not None:
             await security.let_gateway_ask(stack.bootstrap)
-        _announce(stack, as_json=as_json)
+        announce(stack, as_json=as_json)
         showing = asyncio.create_task(_show_status(stack)) if sys.stdout.isatty() and not as_json else None
         try:
             if len(stack.nodes) == 1:
@@ -147,7 +148,7 @@ async def _tell_of_end(node: Child, wanted: LocalNode) -> None:
     if node.process.returncode == os.EX_CONFIG:
         sys.stderr.write(f"{ended}\nThe others go on without it: it was removed, or another process has its id.\n")
         return
-    sys.stderr.write(f"{ended}\nThe others go on. To start it again: tidelog {' '.join(wanted.command)}\n")
+    sys.stderr.write(f"{ended}\nThe others go on. To start it again: tidelog {shlex.join(wanted.command)}\n")
 
 
 async def _first_to_end(*children: Child) -> CommandFailed:
@@ -160,7 +161,8 @@ async def _first_to_end(*children: Child) -> CommandFailed:
             wait.cancel()
 
 
-def _announce(stack: LocalStack, *, as_json: bool) -> None:
+def announce(stack: LocalStack, *, as_json: bool) -> None:
+    """Say where everything is, and how it is reached."""
     context = None if stack.security is None else stack.security.keep_context(stack.bootstrap)
     if as_json:
         document = {
@@ -188,10 +190,11 @@ def _announce(stack: LocalStack, *, as_json: bool) -> None:
             f"  health, metrics  {stack.management_url}/metrics\n"
         )
         if context is not None and stack.security is not None:
+            key = shlex.quote(str(stack.security.admin_key))
             sys.stdout.write(
                 f"It is encrypted, and asks who you are; the CA is {stack.security.certs / 'ca.pem'}\n"
                 f"For commands of the administrator in another terminal:\n  export TIDELOG_CONTEXT={context}\n"
-                f'HTTP shows a key, too: -H "Authorization: Bearer $(cat {stack.security.admin_key})"\n'
+                f'HTTP shows a key, too: -H "Authorization: Bearer $(cat {key})"\n'
             )
         elif stack.bootstrap != LOCAL_BOOTSTRAP:
             sys.stdout.write(f"For commands in another terminal:\n  export TIDELOG_BOOTSTRAP={stack.bootstrap}\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +46,9 @@ def read_named(path: Path, what: str, bytes_max: int, *, is_secret: bool = False
     if content is None:
         raise NamedFileError(f"cannot read {what} in {path}: it is no regular file")
     if is_owners and mode & _OTHERS:
-        raise NamedFileError(f"other users may read {what} in {path} (mode {stat.S_IMODE(mode):03o}): chmod 600 {path}")
+        raise NamedFileError(
+            f"other users may read {what} in {path} (mode {stat.S_IMODE(mode):03o}): chmod 600 {shlex.quote(str(path))}"
+        )
     if complaint:
         raise NamedFileError(complaint)
     if len(content) > bytes_max:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import stat
 import sys
 from pathlib import Path
@@ -33,6 +34,19 @@ def test_a_ca_is_made_and_issues(tmp_path: Path, capsys: pytest.CaptureFixture[s
     client_context(TlsFiles(ca / "billing.pem", ca / "billing.key", ca / "ca.pem"))
     assert "BEGIN" not in out
     assert sorted(path.suffix for path in ca.iterdir()) == [".key"] * 3 + [".pem"] * 3
+
+
+def test_what_it_says_can_be_pasted_also_where_a_path_has_spaces(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ca = tmp_path / "my certs"
+    _, _, told = run(capsys, "certs", "issue", ca, "client", "billing")
+    assert shlex.split(told.partition("make one: ")[2]) == ["tidelog", "certs", "init", str(ca)]
+    _, out, _ = run(capsys, "certs", "init", ca)
+    words = shlex.split(out.partition("Issue with: ")[2])
+    assert words == ["tidelog", "certs", "issue", str(ca), "node", "NAME", "--host", "HOST"]
+    _, out, _ = run(capsys, "certs", "issue", ca, "client", "billing")
+    assert f"TIDELOG_CERT_FILE={ca / 'billing.pem'}" in shlex.split(out.partition("by ")[2].replace(",", " "))
 
 
 def test_what_is_there_is_kept_unless_it_is_to_be_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

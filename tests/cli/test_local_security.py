@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.contexts import find_context
+from tidelog.contexts import Context, change_contexts, find_context, read_contexts, with_context
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.tls import NodeTls
 from tidelog_broker.metadata.admin_keys import read_admin_keys
@@ -43,3 +43,47 @@ def test_nodes_read_what_is_made_and_it_is_made_once(tmp_path: Path) -> None:
     assert name == "mydata"
     assert find_context(name) == made.context("127.0.0.1:1,127.0.0.1:2")
     assert key.text not in json.dumps(made.gateway_environ())
+
+
+def test_what_the_terminal_has_from_another_cluster_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TOKEN_FILE", "USER", "PASSWORD_FILE", "API_KEY", "API_KEY_FILE", "TLS", "CRL_FILE"):
+        monkeypatch.setenv(f"TIDELOG_{name}", "another's")
+    monkeypatch.setenv("TIDELOG_GATEWAY_AUTH", "none")
+    monkeypatch.setenv("TIDELOG_GATEWAY_CONNECTIONS_MAX", "7")
+    for name, value in {
+        "AUTH": "none",
+        "ADMIN_KEY_FILE": "another.key",
+        "PEER_AUTH": "secret",
+        "TLS_CERT_FILE": "another.pem",
+        "TLS_KEY_FILE": "another.key",
+        "TLS_CA_FILE": "another.pem",
+        "AUDIT_TOPIC": "false",
+    }.items():
+        monkeypatch.setenv(f"TIDELOG_NODE_{name}", value)
+    made = secure(tmp_path / "data", ["node1"])
+    command = {"data": tmp_path / "data"}
+    config = Path(made.config("node1")[1])
+    settings = load_settings(NodeSettings, "node", config, command, environ=made.node_environ())
+    assert settings == load_settings(NodeSettings, "node", config, command, environ={"TIDELOG_NODE_AUDIT_TOPIC": "no"})
+    environ = made.gateway_environ()
+    assert "another's" not in environ.values()
+    assert "TIDELOG_GATEWAY_AUTH" not in environ
+    assert environ["TIDELOG_GATEWAY_CONNECTIONS_MAX"] == "7"
+
+
+def test_another_clusters_context_of_the_same_name_stays(tmp_path: Path) -> None:
+    mine = Context(("log.example.org:7400",), api_key="tlk_kept_here_alone")
+    change_contexts(lambda contexts: with_context(contexts, "orders", mine, instead=False, use=True))
+    made, other = (secure(tmp_path / where / "orders", ["node1"]) for where in ("one", "two"))
+    assert made.keep_context("127.0.0.1:1") == "orders-2"
+    assert other.keep_context("127.0.0.1:2") == "orders-3"
+    assert made.keep_context("127.0.0.1:3") == "orders-2"
+    contexts = read_contexts()
+    assert contexts.current == "orders"
+    assert contexts.by_name == {
+        "orders": mine,
+        "orders-2": made.context("127.0.0.1:3"),
+        "orders-3": other.context("127.0.0.1:2"),
+    }

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import signal
 import ssl
 import subprocess
 import sys
 import urllib.error
 import urllib.request
+from asyncio.subprocess import Process
 from pathlib import Path
+from typing import cast
 
 import pytest
 from rich.console import Console
@@ -17,6 +20,8 @@ from tidelog import ClusterStatus, Partition, Topic
 from tidelog_cli import failures, up
 from tidelog_cli.children import Child
 from tidelog_cli.local_cluster import prepare
+from tidelog_cli.local_security import secure
+from tidelog_cli.local_stack import LocalStack
 from tidelog_cli.main import main
 
 pytestmark = pytest.mark.e2e
@@ -56,6 +61,8 @@ def test_started_again_it_has_the_same_ports_or_those_that_are_asked_for(tmp_pat
 @pytest.mark.long
 def test_secure_in_one_go_and_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDELOG_CONTEXTS", str(tmp_path / "contexts.json"))
+    monkeypatch.setenv("TIDELOG_NODE_ADMIN_KEY_FILE", "of another cluster")
+    monkeypatch.setenv("TIDELOG_USER", "of another cluster")
     command = [sys.executable, "-m", "tidelog_cli", "up", "--data", str(tmp_path / "safe"), "--json"]
     secure = ["--secure", "--nodes", "3", "--port", "0", "--management-port", "0", "--http-port", "0"]
     for options in (secure, []):
@@ -110,13 +117,30 @@ def test_a_node_that_cannot_start_ends_it(tmp_path: Path) -> None:
 async def test_the_end_of_a_node_is_told_with_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int, words: str
 ) -> None:
-    first = prepare(tmp_path, nodes=3, port=0, first_port=7400, management_ports=[0])[0]
+    first = prepare(tmp_path / "my data", nodes=3, port=0, first_port=7400, management_ports=[0])[0]
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", f"raise SystemExit({code})")
     await up._tell_of_end(Child("node1", {}, process, "node1.log"), first)
     told = capsys.readouterr().err
     assert f"node1 ended by itself with code {code}; see node1.log" in told
     assert words in told
     assert ("start it again" in told) == (code != 78)
+    if code != 78:
+        assert shlex.split(told.partition("again: ")[2]) == ["tidelog", *first.command]
+
+
+def test_what_it_says_can_be_pasted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDELOG_CONTEXTS", str(tmp_path / "contexts.json"))
+    security = secure(tmp_path / "my data", ["node1"])
+    node = Child("node1", {"port": 1, "management_port": 2}, cast("Process", None), "log")
+    gateway = Child("gateway", {"http_port": 3}, cast("Process", None), "log")
+    up.announce(LocalStack((node,), gateway, security), as_json=False)
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "Bearer" in line)
+    said = subprocess.run(
+        ["/bin/sh", "-c", f"echo {line.partition(': ')[2]}"], capture_output=True, text=True, check=True
+    )
+    assert said.stdout == f"-H Authorization: Bearer {security.admin_key.read_text()}"
 
 
 def test_the_status_shows_the_users_topics_alone(capsys: pytest.CaptureFixture[str]) -> None:
