@@ -50,8 +50,8 @@ class Authenticator:
         """Users with passwords, who take two messages to come in."""
         self._known = KnownSecrets(secrets.token_bytes(32))
 
-    async def session_of(self, credentials: pb.Credentials) -> Session:
-        """Return the session of who has shown these credentials.
+    async def session_of(self, credentials: pb.Credentials, *, address: str) -> Session:
+        """Return the session of who has shown these credentials, from this address, as addresses are counted.
 
         Raises:
             ProtocolError: UNAUTHENTICATED, CREDENTIALS_EXPIRED, OVERLOADED when too many ask at a time, or
@@ -59,9 +59,9 @@ class Authenticator:
         """
         match credentials.WhichOneof("kind"):
             case "api_key":
-                return await self._of_api_key(credentials.api_key)
+                return await self._of_api_key(credentials.api_key, address)
             case "token" if self._tokens is not None:
-                return await self._tokens.session_of(credentials.token)
+                return await self._tokens.session_of(credentials.token, address=address)
             case "token":
                 raise ProtocolError(
                     pb.UNAUTHENTICATED, "this node takes no tokens (jwt_jwks is not set): give an API key"
@@ -73,14 +73,14 @@ class Authenticator:
                     "certificate of its CA (TIDELOG_CERT_FILE, TIDELOG_KEY_FILE)",
                 )
 
-    async def _of_api_key(self, text: str) -> Session:
+    async def _of_api_key(self, text: str, address: str) -> Session:
         key = parse_key(text)
         permissions = self._registry.permissions
         of_admin = self._admin_keys.secret_of(key.key_id)
         if of_admin is not None and hmac.compare_digest(of_admin, key.secret):
             return Session(permissions, self._admin, identity=IN_FILE + key.key_id)
         kept = self._registry.key(key.key_id)
-        if kept is None or not await self._is_right(key, kept):
+        if kept is None or not await self._is_right(key, kept, address):
             raise ProtocolError(pb.UNAUTHENTICATED, "this API key is unknown here, or was revoked")
         if 0 < kept.expires_us <= self._now_us():
             raise ProtocolError(pb.CREDENTIALS_EXPIRED, f"the API key {key.key_id} has expired")
@@ -94,10 +94,10 @@ class Authenticator:
             expires_us=kept.expires_us,
         )
 
-    async def _is_right(self, key: Key, kept: pb.ApiKey) -> bool:
+    async def _is_right(self, key: Key, kept: pb.ApiKey, address: str) -> bool:
         if self._known.knows(key, kept.secret_hash):
             return True
-        shown = await self._work.call(slow_hash, key.secret, kept.salt)
+        shown = await self._work.call(address, slow_hash, key.secret, kept.salt)
         if not hmac.compare_digest(shown, kept.secret_hash):
             return False
         self._known.learn(key, kept.secret_hash)

@@ -1,7 +1,14 @@
-"""Work of the processor for those who show credentials: on a thread of its own, and never too much of it at a time."""
+"""Work of the processor for those who show credentials: on a thread of its own, and never too much of it at a time.
+
+Anybody may show credentials that are wrong, as fast as he likes, so those who wait for the thread are few, and
+addresses take turns at it. Where as many wait as may, one of the address that has most of them goes for somebody from
+elsewhere: who floods a node with wrong keys keeps nobody else out, and has nobody else wait for long.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
@@ -14,6 +21,8 @@ T = TypeVar("T")
 
 WORK_MAX: Final = 64
 """Callers who wait for it: with the slow hash about half a second's worth."""
+_HANDED_OVER: Final = 2
+"""Of them the thread has so many: it finds the next one when it is done with one."""
 
 
 class CredentialWork:
@@ -25,18 +34,67 @@ class CredentialWork:
 
     def __init__(self, workers: Offload) -> None:
         self._workers = workers
+        self._handed_over = 0
         self._waiting = 0
+        self._turns: dict[str, deque[asyncio.Future[None]]] = {}
+        """Of those who wait for the thread, by address; the address whose turn it is stands first."""
 
-    async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do some work and return what it returns, or raise what it raises.
+    async def call(self, address: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do some work for somebody who calls from an address, as `counted_address` writes it; return what it returns.
 
         Raises:
             ProtocolError: OVERLOADED, too many wait for theirs.
+            Exception: as the work.
         """
-        if self._waiting >= WORK_MAX:
-            raise ProtocolError(pb.OVERLOADED, "too many callers are being looked at; send again", retry_after_ms=500)
-        self._waiting += 1
+        await self._turn(address)
         try:
             return await self._workers.call(0, work, *args, **kwargs)
         finally:
+            self._pass_on()
+
+    async def _turn(self, address: str) -> None:
+        if self._handed_over < _HANDED_OVER:
+            self._handed_over += 1
+            return
+        if self._waiting >= WORK_MAX - _HANDED_OVER:
+            self._make_room(address)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turns.setdefault(address, deque()).append(turn)
+        self._waiting += 1
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._pass_on()
+            raise
+        finally:
             self._waiting -= 1
+
+    def _make_room(self, address: str) -> None:
+        """Have the last one go of the address that has most.
+
+        Raises:
+            ProtocolError: OVERLOADED, that is this address, or would be.
+        """
+        crowd = max(self._turns.values(), key=len)
+        if len(self._turns.get(address, ())) + 1 >= len(crowd):
+            raise _too_many()
+        last = crowd.pop()
+        if not last.done():
+            last.set_exception(_too_many())
+
+    def _pass_on(self) -> None:
+        while self._turns:
+            address, turns = next(iter(self._turns.items()))
+            del self._turns[address]
+            turn = turns.popleft()
+            if turns:
+                self._turns[address] = turns  # behind the others
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._handed_over -= 1
+
+
+def _too_many() -> ProtocolError:
+    return ProtocolError(pb.OVERLOADED, "too many callers are being looked at; send again", retry_after_ms=500)

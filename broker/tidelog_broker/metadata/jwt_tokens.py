@@ -67,8 +67,8 @@ class JwtTokens:
         self._permissions = permissions
         self._work = work
 
-    async def session_of(self, token: str) -> Session:
-        """Return the session of who has shown this token; it ends with the token.
+    async def session_of(self, token: str, *, address: str) -> Session:
+        """Return the session of who has shown this token, from this address; it ends with the token.
 
         Raises:
             ProtocolError: UNAUTHENTICATED or CREDENTIALS_EXPIRED, saying what is wrong; OVERLOADED or EPOCH_CHANGING
@@ -77,7 +77,7 @@ class JwtTokens:
         if len(token.encode()) > TOKEN_BYTES_MAX:
             raise ProtocolError(pb.UNAUTHENTICATED, f"a token has at most {TOKEN_BYTES_MAX} bytes")
         key = await self._jwks.key(_key_id_of(token))
-        claims = await self._work.call(_verified, token, key, self._rules)
+        claims = await self._work.call(address, _verified, token, key, self._rules)
         principal, roles = _principal_of(claims, self._rules), _roles_of(claims, self._rules)
         if self._jwks.has_ended(BY_JWT + key.fingerprint):  # while the signature was looked at
             raise _wrong("the token is signed with a key that its issuer does not publish any more")

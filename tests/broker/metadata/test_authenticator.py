@@ -44,7 +44,7 @@ async def test_a_key_counts_until_it_expires_or_is_revoked(offload: Offload, key
 
     async def code(text: str) -> int:
         try:
-            session = await authenticator.session_of(pb.Credentials(api_key=text))
+            session = await authenticator.session_of(pb.Credentials(api_key=text), address="")
         except ProtocolError as error:
             return error.code
         assert session.principal in {"ann", "admin"}
@@ -66,5 +66,5 @@ async def test_a_key_counts_until_it_expires_or_is_revoked(offload: Offload, key
     assert await code(key.text) == pb.UNAUTHENTICATED
     for shown in (pb.Credentials(), pb.Credentials(token="a.b.c")):
         with pytest.raises(ProtocolError) as refused:
-            await authenticator.session_of(shown)
+            await authenticator.session_of(shown, address="")
         assert refused.value.code == pb.UNAUTHENTICATED

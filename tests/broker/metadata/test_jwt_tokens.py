@@ -18,7 +18,7 @@ from tests.broker.issuer import AUDIENCE, ISSUER, Issuer
 
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.security.permissions import Permissions
-from tidelog_broker.metadata.credential_work import WORK_MAX, CredentialWork
+from tidelog_broker.metadata.credential_work import CredentialWork
 from tidelog_broker.metadata.jwks import Jwks
 from tidelog_broker.metadata.jwt_tokens import EXPIRES_S_MAX, JwtTokens, TokenRules
 from tidelog_broker.storage.io.workers import IoWorkers
@@ -54,13 +54,13 @@ def part(said: object) -> str:
 
 async def test_a_token_names_its_bearer_and_ends_with_its_session(tokens: JwtTokens) -> None:
     exp = int(time.time()) + 100
-    session = await tokens.session_of(MINE.token(exp=exp, roles=["etl", "ops"], aud=["other", AUDIENCE]))
+    session = await tokens.session_of(MINE.token(exp=exp, roles=["etl", "ops"], aud=["other", AUDIENCE]), address="")
     assert (session.principal, session.roles) == ("ann", frozenset({"etl", "ops"}))
     assert session.expires_us == (exp + RULES.leeway_s) * 1_000_000
     assert session.identity.startswith("jwt/")
-    assert (await tokens.session_of(MINE.token(roles="etl ops"))).roles == {"etl", "ops"}
-    assert (await tokens.session_of(MINE.token(lasts_s=-10))).principal == "ann", "clocks may be apart"
-    assert (await tokens.session_of(MINE.token(exp=10**300))).expires_us == EXPIRES_S_MAX * 1_000_000
+    assert (await tokens.session_of(MINE.token(roles="etl ops"), address="")).roles == {"etl", "ops"}
+    assert (await tokens.session_of(MINE.token(lasts_s=-10), address="")).principal == "ann", "clocks may be apart"
+    assert (await tokens.session_of(MINE.token(exp=10**300), address="")).expires_us == EXPIRES_S_MAX * 1_000_000
 
 
 NOW = int(time.time())
@@ -128,7 +128,7 @@ def hmac_of(secret: bytes) -> str:
 )
 async def test_a_token_that_is_wrong_makes_nobody_and_is_not_told(tokens: JwtTokens, token: str, why: str) -> None:
     with pytest.raises(ProtocolError, match=why) as refused:
-        await tokens.session_of(token)
+        await tokens.session_of(token, address="")
     assert refused.value.code == pb.UNAUTHENTICATED
     assert refused.value.message.isprintable()
     assert not token or token not in refused.value.message
@@ -136,14 +136,5 @@ async def test_a_token_that_is_wrong_makes_nobody_and_is_not_told(tokens: JwtTok
 
 async def test_an_expired_token_says_so(tokens: JwtTokens) -> None:
     with pytest.raises(ProtocolError) as refused:
-        await tokens.session_of(MINE.token(lasts_s=-60))
+        await tokens.session_of(MINE.token(lasts_s=-60), address="")
     assert refused.value.code == pb.CREDENTIALS_EXPIRED
-
-
-async def test_only_so_many_are_looked_at_at_a_time(offload: Offload) -> None:
-    work = CredentialWork(offload)
-    calls = [asyncio.create_task(work.call(time.sleep, 0.001)) for _ in range(WORK_MAX + 2)]
-    done = await asyncio.gather(*calls, return_exceptions=True)
-    refused = [error for error in done if isinstance(error, ProtocolError)]
-    assert [error.code for error in refused] == [pb.OVERLOADED] * 2
-    await work.call(time.sleep, 0)

@@ -47,7 +47,7 @@ async def test_what_ends_identities_of_files_and_issuers(workers: Offload, tmp_p
     security = opened(workers, **settings)
     assert security.authenticator is not None
     for credentials in (pb.Credentials(api_key=ADMIN), pb.Credentials(token=issuer.token())):
-        session = await security.authenticator.session_of(credentials)
+        session = await security.authenticator.session_of(credentials, address="")
         assert security.ended_because(session.identity) == ""
     assert "admin_key_file" in security.ended_because("file/other")
     assert "issuer" in security.ended_because("jwt/other")

@@ -8,6 +8,7 @@ from typing import Any
 
 from tidelog_broker.broker import SOFTWARE, Broker
 from tidelog_broker.core.security.login import Login
+from tidelog_broker.core.security.quotas import counted_address
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.metadata.authenticator import Authenticator
 from tidelog_broker.server.audited import came_from
@@ -78,23 +79,24 @@ async def _session_of(broker: Broker, authenticator: Authenticator, request: Req
         certified = broker.security.certificates.session_of(request.connection.certificate())
         if certified is not None:
             return certified
-    return await session_of(broker, authenticator, credentials)
+    return await session_of(broker, authenticator, credentials, request.connection.host)
 
 
-async def session_of(broker: Broker, authenticator: Authenticator, credentials: pb.Credentials) -> Session:
+async def session_of(broker: Broker, authenticator: Authenticator, credentials: pb.Credentials, host: str) -> Session:
     """Return the session of who has shown credentials; a key that is news to this node is asked about first.
 
     Raises:
         ProtocolError: as `Authenticator.session_of`; EPOCH_CHANGING where nobody can be asked yet.
     """
+    address = counted_address(host)
     try:
-        return await authenticator.session_of(credentials)
+        return await authenticator.session_of(credentials, address=address)
     except ProtocolError as error:
         if error.code != pb.UNAUTHENTICATED or not credentials.api_key:
             raise
         if not await _knows_all(broker):
             raise _yet_to_hear() from error
-    return await authenticator.session_of(credentials)
+    return await authenticator.session_of(credentials, address=address)
 
 
 async def logged_in(

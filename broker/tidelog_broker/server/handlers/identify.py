@@ -38,7 +38,7 @@ async def identify(broker: Broker, request: Request) -> None:
     proof = ""
     try:
         if asked.credentials.WhichOneof("kind") != "scram":
-            session = await session_of(broker, authenticator, asked.credentials)
+            session = await session_of(broker, authenticator, asked.credentials, request.connection.host)
         elif not asked.login:
             request.reply(pb.Envelope(identify_reply=_challenge(broker, authenticator, asked, gateway)))
             return
