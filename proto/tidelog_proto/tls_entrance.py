@@ -1,8 +1,8 @@
 """The door of a port that speaks TLS: handshakes are under way in a bounded number, and none for ever.
 
 A connection that has not shown that it can encrypt is nobody's yet: the server hears of it when its handshake is done.
-Who comes when too many handshakes are under way is let in, and the one that has taken longest goes: who opens
-thousands of connections and says nothing then keeps out nobody who speaks.
+Who comes when too many handshakes are under way is let in, and one gives way as `strangers` says: who opens thousands
+of connections and says nothing keeps out nobody who calls from elsewhere, however long that one's handshake takes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
+from tidelog_proto.addresses import counted_address
+from tidelog_proto.strangers import Strangers
 from tidelog_proto.tls_stream import TlsError, TlsStream
 
 HANDSHAKES_MAX: Final = 512
@@ -41,9 +43,8 @@ class TlsEntrance:
         self._timeout_s = timeout_s
         self._refusal = refusal
         self._failed = failed
-        self._handshakes_max = handshakes_max
-        self._shaking: dict[int, TlsStream] = {}
-        self._number = 0
+        self._shaking = Strangers(handshakes_max)
+        self._streams: set[TlsStream] = set()
 
     @property
     def under_way(self) -> int:
@@ -52,23 +53,23 @@ class TlsEntrance:
 
     def admit(self, above: asyncio.BaseProtocol) -> TlsStream:
         """Return the protocol for a connection that is accepted; `above` gets it once it is encrypted."""
-        self._number += 1
-        number = self._number
+
+        def called(host: str) -> None:
+            self._shaking.came(stream, counted_address(host))
 
         def shaken(error: TlsError | None) -> None:
-            self._shaking.pop(number, None)
+            self._streams.discard(stream)
+            self._shaking.left(stream)
             if error is not None:
                 self._failed(error)
 
-        stream = TlsStream(self._context(), above, timeout_s=self._timeout_s, shaken=shaken, refusal=self._refusal)
-        self._shaking[number] = stream
-        if len(self._shaking) > self._handshakes_max:
-            oldest = next(iter(self._shaking))
-            self._shaking.pop(oldest).abort()
+        stream = TlsStream(
+            self._context(), above, timeout_s=self._timeout_s, shaken=shaken, called=called, refusal=self._refusal
+        )
+        self._streams.add(stream)
         return stream
 
     def close(self) -> None:
         """End the handshakes that are under way."""
-        for stream in list(self._shaking.values()):
+        for stream in list(self._streams):
             stream.abort()
-        self._shaking.clear()

@@ -97,6 +97,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         shaken: called once, with None when the handshake is done (before `connection_made`), or with what was wrong;
             then `above` hears nothing.
         server_name: of a caller, whom it calls: the certificate must be that host's. None on the side that is called.
+        called: told who calls, by address, when the connection is made; "" where it has none.
         refusal: what a caller is told who does not speak TLS, as he speaks.
     """
 
@@ -108,6 +109,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         timeout_s: float,
         shaken: Callable[[TlsError | None], None],
         server_name: str | None = None,
+        called: Callable[[str], None] = lambda _: None,
         refusal: bytes = b"",
     ) -> None:
         super().__init__()
@@ -119,6 +121,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         )
         self._timeout_s = timeout_s
         self._shaken: Callable[[TlsError | None], None] | None = shaken
+        self._called = called
         self._refusal = refusal
         self._loop = asyncio.get_running_loop()
         self._raw: asyncio.Transport | None = None
@@ -150,6 +153,8 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             self._raw.abort()
             return
         self._timer = self._loop.call_later(self._timeout_s, self._is_late)
+        peer = transport.get_extra_info("peername")
+        self._called(str(peer[0]) if isinstance(peer, tuple) else "")
         if not self._is_server:
             self._shake()
 
@@ -371,6 +376,10 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         """Say that this is the end, and close once what was written has left."""
         if not self.is_closing():
             self._end()
+
+    def give_way(self) -> None:
+        """Close now: too many handshakes are under way."""
+        self.abort()
 
     def abort(self) -> None:
         """Close now."""

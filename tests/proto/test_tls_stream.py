@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -293,6 +294,36 @@ def test_handshakes_that_hang_are_bounded_in_number_and_in_time(files: TlsFiles)
                 writer.close()
             assert len(pair.failed) == 60
             (await end.made).abort()
+
+    asyncio.run(scenario())
+
+
+def test_who_opens_connections_without_end_displaces_nobody_who_calls_from_elsewhere(files: TlsFiles) -> None:
+    async def scenario() -> None:
+        async with Pair(files, handshakes_max=20) as pair:
+            context = believing(files)
+            end = End()
+            loop = asyncio.get_running_loop()
+
+            async def connect(protocol: asyncio.BaseProtocol) -> None:
+                """Connect, and begin the handshake after others have come."""
+                calling = socket.create_connection(("127.0.0.1", pair.port))
+                await until(lambda: len(pair.ends) == 1)
+                hanging.extend(
+                    [
+                        await asyncio.open_connection("127.0.0.1", pair.port, local_addr=("127.0.0.2", 0))
+                        for _ in range(60)
+                    ]
+                )
+                await until(lambda: len(pair.ends) == 61)
+                await loop.create_connection(lambda: protocol, sock=calling)
+
+            hanging: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+            await open_stream(end, context, "127.0.0.1", timeout_s=10.0, connect=connect)
+            await end.made
+            assert pair.entrance.under_way <= 20
+            for _, writer in hanging:
+                writer.close()
 
     asyncio.run(scenario())
 

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
-from tidelog_broker.core.security.quotas import counted_address
 from tidelog_broker.server.access import AccessChecks, why_over
 from tidelog_broker.server.handlers import (
     cluster,
@@ -41,11 +40,12 @@ from tidelog_broker.server.on_behalf import charge
 from tidelog_broker.server.session_end import told
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_broker.wire.rounds import Rounds
-from tidelog_broker.wire.strangers import Strangers
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.addresses import counted_address
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import encode_frame
 from tidelog_proto.seldom import SeldomLog
+from tidelog_proto.strangers import Strangers
 from tidelog_proto.tls_entrance import TlsEntrance
 from tidelog_proto.tls_stream import TlsError
 

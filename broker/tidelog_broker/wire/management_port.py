@@ -21,10 +21,10 @@ from typing import Final, NamedTuple, cast
 
 from tidelog_broker.base.management import Answers, refusal
 from tidelog_broker.base.metrics import NodeMetrics
-from tidelog_broker.core.security.quotas import counted_address
-from tidelog_broker.wire.strangers import Strangers
+from tidelog_proto.addresses import counted_address
 from tidelog_proto.limits import KIB
 from tidelog_proto.seldom import SeldomLog
+from tidelog_proto.strangers import Strangers
 from tidelog_proto.tls_stream import SNIFFED_BYTES, TlsError, TlsStream, begins_tls
 
 log = logging.getLogger(__name__)

@@ -16,12 +16,12 @@ from typing import Final, NamedTuple
 
 from tidelog_broker.core.security.permissions import EVERYBODY, ROLE_PREFIX, check_principal
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.addresses import V6_PREFIX_BITS
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import QUOTA_BYTES_MIN, UNLIMITED
 
 ADDRESS_PREFIX: Final = "address:"
 DEFAULT: Final = "default"
-V6_PREFIX_BITS: Final = 64
 
 
 class Limits(NamedTuple):
@@ -199,16 +199,3 @@ def check_quota(quota: pb.Quota, *, is_admin: bool) -> None:
         raise ProtocolError(pb.INVALID_REQUEST, "a quota names at least one limit; to end one, remove it")
     if is_address and any(quota.HasField(field) for field in ("topics", "partitions", "groups")):
         raise ProtocolError(pb.INVALID_REQUEST, "topics, partitions and groups are counted by principal alone")
-
-
-def counted_address(host: str) -> str:
-    """Return what a peer's address is counted as: itself, or its /64 with IPv6; "" for what is none."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return ""
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return f"{address.ipv4_mapped}/32"
-        return str(ipaddress.ip_network((address, V6_PREFIX_BITS), strict=False))
-    return f"{address}/32"

@@ -8,12 +8,12 @@ from typing import Any
 
 from tidelog_broker.broker import SOFTWARE, Broker
 from tidelog_broker.core.security.login import Login
-from tidelog_broker.core.security.quotas import counted_address
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.metadata.authenticator import Authenticator
 from tidelog_broker.server.audited import came_from
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.addresses import counted_address
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.features import ON_BEHALF
 from tidelog_proto.limits import BATCH_BYTES_MAX, CLIENT_ID_BYTES_MAX, FRAME_BYTES_MAX, PROTOCOL_VERSION

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog_broker.wire.strangers import Strangers
+from tidelog_proto.strangers import Strangers
 
 
 class FakeStranger:

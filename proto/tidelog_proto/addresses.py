@@ -1,0 +1,21 @@
+"""What somebody's address is counted as, where addresses have bounds."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+
+V6_PREFIX_BITS: Final = 64
+
+
+def counted_address(host: str) -> str:
+    """Return what a peer's address is counted as: itself, or its /64 with IPv6; "" for what is none."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return ""
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return f"{address.ipv4_mapped}/32"
+        return str(ipaddress.ip_network((address, V6_PREFIX_BITS), strict=False))
+    return f"{address}/32"
