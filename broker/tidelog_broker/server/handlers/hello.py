@@ -88,7 +88,7 @@ async def session_of(broker: Broker, authenticator: Authenticator, credentials: 
     Raises:
         ProtocolError: as `Authenticator.session_of`; EPOCH_CHANGING where nobody can be asked yet.
     """
-    address = counted_address(host)
+    address, heard = counted_address(host), broker.security.registry.changes
     try:
         return await authenticator.session_of(credentials, address=address)
     except ProtocolError as error:
@@ -96,6 +96,8 @@ async def session_of(broker: Broker, authenticator: Authenticator, credentials: 
             raise
         if not await _knows_all(broker):
             raise _yet_to_hear() from error
+        if broker.security.registry.changes == heard:  # a wrong secret costs one slow hash, not two
+            raise
     return await authenticator.session_of(credentials, address=address)
 
 

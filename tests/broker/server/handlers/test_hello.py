@@ -17,6 +17,8 @@ from tidelog import Client
 from tidelog.errors import CredentialsExpiredError, ForbiddenError, UnauthenticatedError
 from tidelog.security import AccessRule
 from tidelog.tls import Tls
+from tidelog_broker.core.security.api_keys import slow_hash
+from tidelog_broker.metadata import authenticator
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -46,6 +48,23 @@ async def test_nobody_and_wrong_keys_are_turned_away(stand: Stand, key_file: Pat
     with pytest.raises(CredentialsExpiredError):
         async with client(node.port, made.api_key) as ann:
             await ann.connect()
+
+
+async def test_a_wrong_secret_is_hashed_once(stand: Stand, key_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[str] = []
+
+    def noted(secret: str, salt: bytes) -> bytes:
+        hashed.append(secret)
+        return slow_hash(secret, salt)
+
+    monkeypatch.setattr(authenticator, "slow_hash", noted)
+    node = await stand.start(auth="required", admin_key_file=key_file)
+    async with client(node.port, ADMIN) as admin:
+        made = await admin.security.create_key("ann")
+    with pytest.raises(UnauthenticatedError):
+        async with client(node.port, made.api_key[:-4] + "AAAA") as ann:
+            await ann.connect()
+    assert len(hashed) == 1
 
 
 async def test_a_certificate_makes_a_principal_and_ends_its_session(
