@@ -64,11 +64,9 @@ def issue(authority: Issued, kind: Kind, name: str, hosts: Sequence[str], *, day
         days: how long it holds.
 
     Raises:
-        ValueError: a host is none, or the CA has ended.
+        ValueError: a host is none, the CA has ended, or its key is another's.
     """
-    ca_cert = x509.load_pem_x509_certificate(authority.cert)
-    ca_key = serialization.load_pem_private_key(authority.key, password=None)
-    assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
+    ca_cert, ca_key = _opened(authority)
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _begun(_named(name), ca_cert.subject, key.public_key(), days, at_most=ca_cert.not_valid_after_utc)
     names: list[x509.GeneralName] = [_host(each) for each in hosts]
@@ -96,11 +94,9 @@ def revoke(authority: Issued, before: bytes | None, serials: Iterable[int], now:
         now: the time, in UTC.
 
     Raises:
-        ValueError: the list of before is none, or another CA's; or the CA has ended.
+        ValueError: the list of before is none, or another CA's; the CA has ended, or its key is another's.
     """
-    ca_cert = x509.load_pem_x509_certificate(authority.cert)
-    ca_key = serialization.load_pem_private_key(authority.key, password=None)
-    assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
+    ca_cert, ca_key = _opened(authority)
     if ca_cert.not_valid_after_utc <= now:
         raise ValueError(f"the CA ended on {ca_cert.not_valid_after_utc:%Y-%m-%d}")
     number, entries = 0, dict[int, x509.RevokedCertificate]()
@@ -130,6 +126,20 @@ def serial_of(cert: bytes) -> int:
         ValueError: it is none.
     """
     return x509.load_pem_x509_certificate(cert).serial_number
+
+
+def _opened(authority: Issued) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """Return a CA's certificate, which may stand beside others, as of the CA whose place it takes, and its key.
+
+    Raises:
+        ValueError: the key is of none of them.
+    """
+    key = serialization.load_pem_private_key(authority.key, password=None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    for cert in x509.load_pem_x509_certificates(authority.cert):
+        if cert.public_key() == key.public_key():
+            return cert, key
+    raise ValueError("the private key is not that of the CA's certificate")
 
 
 def _begun(

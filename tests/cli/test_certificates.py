@@ -7,8 +7,9 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from tidelog_cli.certificates import Issued, Kind, issue, new_authority
+from tidelog_cli.certificates import Issued, Kind, issue, new_authority, revoke
 from tidelog_proto.certificate_names import names_in, uri_of
+from tidelog_proto.revocation import lists_in
 
 
 def read(issued: Issued) -> x509.Certificate:
@@ -45,6 +46,17 @@ def test_none_outlives_its_ca_and_clocks_may_be_apart() -> None:
     ended = new_authority("test", days=0)
     with pytest.raises(ValueError, match="the CA ended"):
         issue(ended, "client", "x", [], days=1)
+
+
+def test_a_ca_issues_and_revokes_by_its_own_certificate_also_where_another_stands_beside_it() -> None:
+    old, new = new_authority("test", days=10), new_authority("next", days=10)
+    for certs in (old.cert + new.cert, new.cert + old.cert):
+        both = new._replace(cert=certs)
+        read(issue(both, "client", "x", [], days=5)).verify_directly_issued_by(read(new))
+        (revoked,) = lists_in(revoke(both, None, [7], dt.datetime.now(dt.UTC).replace(microsecond=0)))
+        assert revoked.issuer == read(new).subject
+    with pytest.raises(ValueError, match="not that of the CA's certificate"):
+        issue(new._replace(cert=old.cert), "client", "x", [], days=5)
 
 
 def test_names_are_read_back_as_they_were_given() -> None:
