@@ -132,10 +132,15 @@ def _opened(authority: Issued) -> tuple[x509.Certificate, ec.EllipticCurvePrivat
     """Return a CA's certificate, which may stand beside others, as of the CA whose place it takes, and its key.
 
     Raises:
-        ValueError: the key is of none of them.
+        ValueError: the key is of none of them, encrypted, or of another kind.
     """
-    key = serialization.load_pem_private_key(authority.key, password=None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    try:
+        key = serialization.load_pem_private_key(authority.key, password=None)
+    except TypeError as error:
+        raise ValueError("the private key is encrypted: give one that is not, readable by its owner alone") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        why = "the private key is of another kind than `tidelog certs init` makes: issue as that CA does"
+        raise ValueError(why)  # noqa: TRY004 - a file's fault
     for cert in x509.load_pem_x509_certificates(authority.cert):
         if cert.public_key() == key.public_key():
             return cert, key

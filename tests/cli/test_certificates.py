@@ -5,6 +5,8 @@ import ipaddress
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tidelog_cli.certificates import Issued, Kind, issue, new_authority, revoke
@@ -57,6 +59,20 @@ def test_a_ca_issues_and_revokes_by_its_own_certificate_also_where_another_stand
         assert revoked.issuer == read(new).subject
     with pytest.raises(ValueError, match="not that of the CA's certificate"):
         issue(new._replace(cert=old.cert), "client", "x", [], days=5)
+
+
+def test_a_key_of_a_ca_that_cannot_be_used_is_said() -> None:
+    authority = new_authority("test", days=10)
+    key = serialization.load_pem_private_key(authority.key, password=None)
+    encrypted = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
+    )
+    of_another_kind = ed25519.Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    for made, why in ((encrypted, "is encrypted"), (of_another_kind, "of another kind"), (b"", "PEM")):
+        with pytest.raises(ValueError, match=why):
+            issue(authority._replace(key=made), "client", "x", [], days=5)
 
 
 def test_names_are_read_back_as_they_were_given() -> None:
