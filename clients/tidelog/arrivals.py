@@ -155,7 +155,7 @@ class Arrivals:
         return total
 
     def pause(self, where: TopicPartition, first: Prefetched | None, room: Credit) -> int | None:
-        """Put beside the line what has arrived of a partition.
+        """Put beside the line what has arrived of a partition, whose subscription has ended.
 
         Args:
             where: the partition.
@@ -180,7 +180,7 @@ class Arrivals:
                 for gone in list(mine)[index:]:
                     self._let_go(gone)
                 return item.batch.base_offset
-            kept.append(item)
+            kept.append(_by_itself(item))
         return None
 
     def resume(self, where: TopicPartition) -> None:
@@ -225,6 +225,16 @@ class Arrivals:
 
 def _size(item: Prefetched) -> Credit:
     return Credit(len(item.batch), item.batch.header.length)
+
+
+def _by_itself(item: Prefetched) -> Prefetched:
+    """Return an item that holds credit for itself alone, and give back what it holds beyond that.
+
+    The credit of an event lies on its last batch. Those before it may have been taken long ago.
+    """
+    size = _size(item)
+    item.lender.give_back((item.credit or NONE).minus(size))
+    return item._replace(credit=size)
 
 
 def _free(item: Prefetched) -> None:

@@ -313,9 +313,9 @@ class Assignment:
             if not stops:
                 continue
             first = self._taken_back(where)
+            self._serving.pause(where)
             room = self._prefetch.beside_max.minus(self._arrivals.beside)
             again_at = self._arrivals.pause(where, first, room)
-            self._serving.pause(where)
             if again_at is not None:
                 self._serving.rewind(where, again_at)
 

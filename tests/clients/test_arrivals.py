@@ -100,3 +100,28 @@ async def test_behind_what_is_not_admitted_nothing_is_handed_out() -> None:
     assert await queue.take() is first
     with pytest.raises(OverloadedError):
         await queue.take()
+
+
+async def test_what_waits_of_a_paused_partition_holds_credit_for_itself_alone() -> None:
+    """The last batch of an event has the credit of them all, which would be kept from the other partitions."""
+    queue, account = arrivals(), Credits()
+    event = [arrived(0), arrived(0), arrived(0), arrived(0)._replace(lender=account, credit=Credit(4, 4000))]
+    size = Credit(1, event[0].batch.header.length)
+    queue.prefetched([item._replace(lender=account) for item in event])
+    assert await queue.take() is not None
+    assert await queue.take() is not None
+    assert account.given == []
+    first = queue.take_now()
+    assert first is not None
+    queue.pause(first.where, first, Credit(10, 10_000))
+    assert _held(Credit(4, 4000), account) == size.plus(size) == queue.beside
+    queue.resume(first.where)
+    assert await queue.take() is not None
+    assert await queue.take() is not None
+    assert _held(Credit(4, 4000), account) == Credit(0, 0)
+
+
+def _held(credit: Credit, account: Credits) -> Credit:
+    for given in account.given:
+        credit = credit.minus(given)
+    return credit
