@@ -85,6 +85,7 @@ class GroupMember:
         self._life: Membership | None = None
         self._is_known = False
         """Whether a coordinator may have heard of the member."""
+        self._closed = False
         self._coordinates: TopicPartition | None = None
         """The partition whose owner coordinates the group, once it is known how many there are."""
         self._news = asyncio.Event()
@@ -167,6 +168,7 @@ class GroupMember:
 
     async def close(self, *, commits_hand: bool) -> None:
         """Give everything up and leave; a static member's partitions wait for it."""
+        self._closed = True  # a callback that closes is called by a task that is not ended here
         await ended(self._running)
         life, self._running = self._life, []
         if life is None:
@@ -198,7 +200,7 @@ class GroupMember:
         except TidelogError as error:
             self._assignment.broken(error)
             return
-        while True:
+        while not self._closed:
             life = self._life = self._new_life()
             try:
                 await self._as_member(life)
@@ -305,6 +307,8 @@ class GroupMember:
         if self._wish.commit != "manual":
             await store_quietly(self.commits, self._assignment.cursor.processed(), self._group)
         await self.handover.lose(life)
+        if self._closed:
+            return
         try:
             await self._ask(life.leaving(), wait_ms=0)
         except TidelogError as error:

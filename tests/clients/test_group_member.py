@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.clients.sharing import Silence, fill, new_topic, positions, reading, silence, until
 
-from tidelog import Client, Group, TopicPartition
+from tidelog import Client, Consumer, Group, TopicPartition
 from tidelog.errors import InvalidRequestError, MemberFencedError, UnknownTopicError
 from tidelog.group_membership import Membership
 from tidelog_proto import broker_pb2 as pb
@@ -158,6 +158,30 @@ async def test_a_fenced_member_goes_on_by_itself_and_the_log_says_so(
         told = [record.getMessage() for record in caplog.records if "joins anew" in record.getMessage()]
         assert told
         assert all(topic in each and group in each and "0.5 s" in each for each in told)
+
+
+@pytest.mark.parametrize("why", ["fenced", "idle"])
+async def test_who_closes_as_he_is_told_of_a_loss_is_a_member_no_more(real: Client, silence: Silence, why: str) -> None:
+    topic = await new_topic(real, partitions=2, records=50)
+    consumers: list[Consumer] = []
+    group = Group(
+        topic,
+        session_timeout_s=0.5,
+        poll_timeout_s=0.5 if why == "idle" else 300.0,
+        on_lost=lambda _: consumers[0].close(),
+    )
+    consumers.append(consumer := real.consumer(topic, group=group))
+    assert await consumer.poll(1, timeout_s=10.0)
+    if why == "fenced":
+        silence.of.add(consumer.member_id)
+    await until(lambda: consumer.closed)
+    await until(lambda: f"member of {topic}" not in {task.get_name() for task in asyncio.all_tasks()})
+    async with reading(real.consumer(topic, group=Group(topic, session_timeout_s=0.5))) as other:
+        await until(lambda: set(other.seen) == set(values(2, 50)))
+        await asyncio.sleep(0.5)
+        assert (await real.groups.describe(topic)).member_count == 1
+    assert not consumer.member_id
+    assert not consumer.assignment()
 
 
 async def test_a_commit_that_is_refused_as_the_user_asks_for_more_does_not_end_reading(
