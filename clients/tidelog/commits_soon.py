@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.errors import BufferFullError, ClosedError, TidelogError, told
 from tidelog.group_commits import Commits
+from tidelog.metadata import gone_error
 from tidelog.model import Committed, TopicPartition
 from tidelog.plain_callbacks import check_callback
 
@@ -26,18 +27,32 @@ OnCommit = Callable[[dict[TopicPartition, Committed], TidelogError | None], obje
 _log: Final = logging.getLogger("tidelog.consumer")
 
 
+class _Position(NamedTuple):
+    """A position, and the topic that it is one in; None for one that was not read then."""
+
+    offset: int
+    topic_id: bytes | None
+
+
 class CommitsSoon:
     """The commits of one consumer that nobody waits for.
 
     Args:
-        store: stores positions.
+        store: stores positions, given the ids of their topics by name.
         group: whose, for the log.
+        topic_ids: returns the ids of the topics that are read by now, by name.
     """
 
-    def __init__(self, store: Callable[[Mapping[TopicPartition, int]], Awaitable[Commits]], group: str) -> None:
+    def __init__(
+        self,
+        store: Callable[[Mapping[TopicPartition, int], Mapping[str, bytes]], Awaitable[Commits]],
+        group: str,
+        topic_ids: Callable[[], Mapping[str, bytes]],
+    ) -> None:
         self._store = store
         self._group = group
-        self._waiting: dict[TopicPartition, int] = {}
+        self._topic_ids = topic_ids
+        self._waiting: dict[TopicPartition, _Position] = {}
         self._callbacks: list[OnCommit] = []
         self._next: asyncio.Future[None] | None = None
         """Is done when what waits has been dealt with; None while nothing waits."""
@@ -67,7 +82,8 @@ class CommitsSoon:
                 "commit that is under way, and there is no room for more: await commit()"
             )
         self._callbacks = callbacks
-        self._waiting.update(positions)
+        ids = self._topic_ids()
+        self._waiting |= {where: _Position(offset, ids.get(where.topic)) for where, offset in positions.items()}
         loop = asyncio.get_running_loop()
         if self._next is None:
             self._next = loop.create_future()
@@ -96,12 +112,12 @@ class CommitsSoon:
     async def _run(self) -> None:
         while (storing := self._next) is not None:
             self._storing, self._next = storing, None
-            positions, self._waiting = self._waiting, {}
+            waited, self._waiting = self._waiting, {}
             callbacks, self._callbacks = self._callbacks, []
             held: dict[TopicPartition, Committed] = {}
             error: TidelogError | None = None
             try:
-                held, failed = await self._store(positions)
+                held, failed = await self._store_still_read(waited)
             except TidelogError as raised:
                 error = raised
             except BaseException:
@@ -113,6 +129,13 @@ class CommitsSoon:
                 self._storing = None
                 storing.set_result(None)  # who waits for it runs after the callbacks, which are told at once
             self._tell(callbacks, held, error)
+
+    async def _store_still_read(self, waited: Mapping[TopicPartition, _Position]) -> Commits:
+        """Store what is a position in the topic that is read by now, and not in an earlier one of the name."""
+        ids = dict(self._topic_ids())
+        gone = {where for where, (_, topic_id) in waited.items() if topic_id not in {None, ids.get(where.topic)}}
+        stored = await self._store({where: waited[where].offset for where in waited if where not in gone}, ids)
+        return Commits(stored.held, stored.failed | {where: gone_error(where.topic) for where in gone})
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Give up what waits where the task was cancelled, as `asyncio.run` does at its end: nobody else would."""

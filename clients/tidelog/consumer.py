@@ -84,7 +84,7 @@ class Consumer:
         self._cursor = self._assignment.cursor
         self._intake = Intake(router, options, self._assignment)
         self._dead_letters = DeadLetters(lambda: make_producer(options.dead_letter or ""))
-        self._soon = CommitsSoon(self._store, f"group {options.group!r}")
+        self._soon = CommitsSoon(self._store, f"group {options.group!r}", lambda: self._assignment.topic_ids)
         self._member: GroupMember | None = None
         if wish is not None:
             self._member = GroupMember(
@@ -395,9 +395,9 @@ class Consumer:
                 once, this was no member for a while, and what was handed out before is read again.
             UnknownTopicError: a topic that was read is gone; one of its name that was made since is another.
         """
-        moved = self._to_commit(positions)
+        moved, ids = self._to_commit(positions), dict(self._assignment.topic_ids)
         await self._soon.settled()
-        stored = await self._store(moved, note)
+        stored = await self._store(moved, ids, note)
         for failure in stored.failed.values():
             raise failure
         return stored.held
@@ -566,17 +566,18 @@ class Consumer:
         self._member.handover.check_nothing_lost()
         return self._member.handover.leaving | moved
 
-    async def _store(self, positions: Mapping[TopicPartition, int], note: str = "") -> Commits:
+    async def _store(
+        self, positions: Mapping[TopicPartition, int], ids: Mapping[str, bytes], note: str = ""
+    ) -> Commits:
         """Store positions; of one that is no member those of one topic after the other, until one fails.
 
         Raises:
             TidelogError: nothing was stored.
         """
         if self._member is not None:
-            stored = await self._member.commits.store(positions, note=note)
+            stored = await self._member.commits.store(positions, note=note, topic_ids=ids)
         else:
             assert self._options.group is not None
-            ids = self._assignment.topic_ids
             stored = await reading.commit_topics(self._router, self._options.group, positions, note=note, topic_ids=ids)
         self._cursor.committed({where: positions[where] for where in stored.held})
         return stored

@@ -59,8 +59,19 @@ class GroupCommits:
         """Return those of some positions that are further on than what is stored."""
         return {where: offset for where, offset in positions.items() if offset > self._stored.get(where, -1)}
 
-    async def store(self, positions: Mapping[TopicPartition, int], *, note: str = "") -> Commits:
+    async def store(
+        self,
+        positions: Mapping[TopicPartition, int],
+        *,
+        note: str = "",
+        topic_ids: Mapping[str, bytes] | None = None,
+    ) -> Commits:
         """Store positions durably; each succeeds or fails by itself.
+
+        Args:
+            positions: partition -> next offset.
+            note: see `Consumer.commit`.
+            topic_ids: of the topics that they are positions in, by name; None: of those that are read by now.
 
         Raises:
             MemberFencedError: this is no member at all.
@@ -72,7 +83,9 @@ class GroupCommits:
         life = self._life()
         if life is None or not life.is_joined:
             raise MemberFencedError("this consumer is no member of its group at the moment: nothing was committed")
-        ids, held, failed = self._topic_ids(), dict[TopicPartition, Committed](), dict[TopicPartition, TidelogError]()
+        # Of now: while the positions are on their way another topic may come to be read under a name.
+        ids = dict(self._topic_ids() if topic_ids is None else topic_ids)
+        held, failed = dict[TopicPartition, Committed](), dict[TopicPartition, TidelogError]()
         failed |= {where: _never_read(where, life.group) for where in positions if where.topic not in ids}
         failed |= await self._beyond_ends(positions, ids)
         wanted = [(where, offset) for where, offset in positions.items() if where not in failed]
@@ -80,7 +93,8 @@ class GroupCommits:
             commits = await self._store_some(life, part, ids, note)
             held |= commits.held
             failed |= commits.failed
-        self._stored.update({where: positions[where] for where in held})
+        now = self._topic_ids()
+        self._stored |= {where: positions[where] for where in held if now.get(where.topic) == ids[where.topic]}
         return Commits(held, failed)
 
     async def _beyond_ends(

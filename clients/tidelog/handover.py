@@ -183,6 +183,8 @@ class Handover:
             positions = dict(beginning.positions)
             if not positions and beginning.search is not None:
                 await find_rest(self._router, topic, beginning.search, positions.update)
+            if self._is_leaving_earlier(topic, topic_id):
+                return done
             chosen = () if options.start == "earliest" else positions.keys() - beginning.committed
             await self._begin(life, topic, topic_id, positions, chosen)
             done |= {(topic_id, number) for number in positions}
@@ -210,12 +212,16 @@ class Handover:
         if await self._tell(self._wish.on_assigned, frozenset(starts)):
             self._assignment.release(starts)
 
+    def _is_leaving_earlier(self, topic: str, topic_id: bytes) -> bool:
+        """Whether partitions of an earlier topic of this name are still given up: positions go by the name."""
+        is_another = self._assignment.topic_ids.get(topic, topic_id) != topic_id
+        return is_another and any(where.topic == topic for where in self.leaving)
+
     def _drop_earlier(self, topic: str, topic_id: bytes) -> None:
         """Read nothing more of an earlier topic of this name: its positions are none of this one."""
         earlier = self._assignment.topic_ids.get(topic, topic_id)
         if earlier != topic_id:
             self._assignment.unassign([where for where in self._assignment.partitions if where.topic == topic])
-            self._forget([where for where in self.leaving if where.topic == topic])
 
     # -------------------------------------------------------------------------------------------- giving up
 

@@ -21,6 +21,7 @@ from tidelog.errors import (
     InvalidRequestError,
     MemberFencedError,
     TidelogError,
+    UnknownTopicError,
 )
 from tidelog.group_commits import Commits
 from tidelog.model import Committed
@@ -39,7 +40,7 @@ class Store:
         self.failed: dict[TopicPartition, TidelogError] = {}
         self.error: TidelogError | None = None
 
-    async def __call__(self, wanted: Mapping[TopicPartition, int]) -> Commits:
+    async def __call__(self, wanted: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes]) -> Commits:
         self.asked.append(dict(wanted))
         await self.gate.wait()
         if self.error is not None:
@@ -60,7 +61,7 @@ class Told:
 
 async def test_one_is_under_way_at_a_time_and_the_newest_position_of_each_partition_counts() -> None:
     store, first, later = Store(), Told(), Told()
-    soon = CommitsSoon(store, "g")
+    soon = CommitsSoon(store, "g", dict)
     soon.add({A: 1}, first)
     await asyncio.sleep(0)
     soon.add({A: 3, B: 2}, later)
@@ -78,7 +79,7 @@ async def test_one_is_under_way_at_a_time_and_the_newest_position_of_each_partit
 
 async def test_settling_waits_for_what_was_asked_for_before_and_for_nothing_later() -> None:
     store = Store()
-    soon = CommitsSoon(store, "g")
+    soon = CommitsSoon(store, "g", dict)
     await soon.settled()
 
     def again(*_: object) -> None:
@@ -99,7 +100,7 @@ async def test_settling_waits_for_what_was_asked_for_before_and_for_nothing_late
 
 async def test_errors_are_told_by_the_callback_or_by_the_log(caplog: pytest.LogCaptureFixture) -> None:
     store, told = Store(), Told()
-    soon = CommitsSoon(store, "g")
+    soon = CommitsSoon(store, "g", dict)
     store.gate.set()
     refused = store.failed[B] = MemberFencedError("another one has it")
     soon.add({A: 1, B: 1}, told)
@@ -118,6 +119,23 @@ async def test_errors_are_told_by_the_callback_or_by_the_log(caplog: pytest.LogC
     assert ["positions are not committed" in record.message for record in caplog.records] == [True]
 
 
+async def test_a_position_in_an_earlier_topic_of_a_name_is_none_in_the_one_that_was_made_again() -> None:
+    store, told, ids = Store(), Told(), {"t": b"old", "u": b"u"}
+    other = TopicPartition("u", 0)
+    soon = CommitsSoon(store, "g", lambda: ids)
+    soon.add({A: 1}, None)
+    await asyncio.sleep(0)
+    soon.add({A: 1000, B: 1000, other: 3}, told)
+    ids["t"] = b"new"
+    soon.add({B: 2}, told)
+    store.gate.set()
+    await soon.settled()
+    assert store.asked == [{A: 1}, {B: 2, other: 3}]
+    ((held, error),) = told.told
+    assert held == {B: 2, other: 3}
+    assert isinstance(error, UnknownTopicError)
+
+
 async def test_a_callback_that_raises_ends_nothing() -> None:
     loop, met, told = asyncio.get_running_loop(), list[Any](), Told()
     loop.set_exception_handler(lambda _, context: met.append(context["exception"]))
@@ -127,7 +145,7 @@ async def test_a_callback_that_raises_ends_nothing() -> None:
 
     store = Store()
     store.gate.set()
-    soon = CommitsSoon(store, "g")
+    soon = CommitsSoon(store, "g", dict)
     soon.add({A: 1}, raises)
     soon.add({A: 1}, told)
     await soon.settled()
@@ -140,7 +158,7 @@ async def test_a_callback_that_raises_ends_nothing() -> None:
 @pytest.mark.parametrize("begun", [True, False])
 async def test_what_was_cancelled_is_told_and_keeps_nobody_waiting(*, begun: bool) -> None:
     store, first, later = Store(), Told(), Told()
-    soon = CommitsSoon(store, "g")
+    soon = CommitsSoon(store, "g", dict)
     soon.add({A: 1}, first)
     if begun:
         await asyncio.sleep(0)
@@ -160,7 +178,7 @@ async def test_what_was_cancelled_is_told_and_keeps_nobody_waiting(*, begun: boo
 
 async def test_what_waits_is_bounded() -> None:
     store, told = Store(), Told()
-    soon = CommitsSoon(store, "g")
+    soon = CommitsSoon(store, "g", dict)
     for number in range(CALLBACKS_MAX):
         soon.add({A: number}, lambda *_: None)
     with pytest.raises(BufferFullError):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from tests.clients.sharing import Silence, fill, new_topic, positions, reading, silence, until
 
-from tidelog import Client, Consumer, Group, TopicPartition
+from tidelog import Client, Consumer, Group, TopicPartition, group_commits
 from tidelog.errors import InvalidRequestError, MemberFencedError, TidelogError, UnknownTopicError
 from tidelog.group_options import CommitWhen
+from tidelog.offset_search import beyond_ends
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("silence")]
 
@@ -125,6 +126,36 @@ async def test_a_partition_of_another_is_refused_and_the_rest_is_stored(real: Cl
         ):
             await first.consumer.commit({other: 1, mine: 2})
         assert await positions(real, topic) == {mine: 2}
+
+
+async def test_positions_are_those_of_the_topic_that_was_read_as_they_were_committed(
+    real: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await new_topic(real, partitions=1, records=10)
+    where, entered, goes_on = TopicPartition(topic, 0), asyncio.Event(), asyncio.Event()
+
+    async def slow_ends(*asked: Any) -> Any:
+        entered.set()
+        await goes_on.wait()
+        return await beyond_ends(*asked)
+
+    monkeypatch.setattr(group_commits, "beyond_ends", slow_ends)
+    told = list[TidelogError | None]()
+    async with reading(real.consumer(topic, group=Group(topic, commit="manual"))) as reader:
+        await until(lambda: len(reader.seen) == 10)
+        reader.consumer.commit_soon({where: 4}, on_commit=lambda _, error: told.append(error))
+        await entered.wait()
+        committing = asyncio.create_task(reader.consumer.commit({where: 5}))
+        await asyncio.sleep(0)
+        await real.delete_topic(topic)
+        await real.create_topic(topic)
+        await fill(real, topic, 1, range(100, 120))
+        await until(lambda: len(reader.seen) == 30)
+        goes_on.set()
+        with pytest.raises(UnknownTopicError):
+            await committing
+        assert [type(error) for error in told] == [UnknownTopicError]
+        assert await positions(real, topic) == {}
 
 
 async def test_a_topic_that_a_member_does_not_read_is_named_and_the_rest_is_stored(real: Client) -> None:

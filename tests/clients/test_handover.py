@@ -223,6 +223,29 @@ async def test_topics_that_match_grow_go_and_are_made_again(real: Client) -> Non
         assert reader.error is None
 
 
+async def test_nothing_that_was_read_of_a_topic_is_committed_in_the_one_that_is_made_again(real: Client) -> None:
+    topic = await new_topic(real, partitions=2, records=20)
+    goes_on = asyncio.Event()
+
+    async def revoked(_: frozenset[TopicPartition]) -> None:
+        await goes_on.wait()
+
+    group = Group(topic, commit_interval_s=99.0, on_revoked=revoked)
+    async with reading(real.consumer(topic, group=group)) as first:
+        await until(lambda: len(first.seen) == 40)
+        async with reading(real.consumer(topic, group=topic)):
+            await until(lambda: len(first.consumer.assignment()) == 1)
+        await real.delete_topic(topic)
+        await real.create_topic(topic, partitions=2)
+        await fill(real, topic, 2, range(100, 130))
+        await asyncio.sleep(0.5)
+        begun = len(first.consumer.assignment())
+        goes_on.set()
+        assert begun < 2, "it was still with what it gives up"
+        await until(lambda: len(first.seen) == 100)
+        assert await positions(real, topic) == {}
+
+
 async def test_members_hold_the_dead_letter_topic_that_their_pattern_matches_but_do_not_read_it(real: Client) -> None:
     topic = await new_topic(real, partitions=2, records=3)
     dead = f"{topic}-dead"

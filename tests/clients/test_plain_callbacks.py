@@ -59,10 +59,10 @@ async def test_one_that_joined_without_a_look_is_told_of(client: Client) -> None
 
 
 async def test_committing_soon_refuses_one() -> None:
-    async def store(_: object) -> Commits:
+    async def store(*_: object) -> Commits:
         raise AssertionError
 
-    soon, wrong = CommitsSoon(store, "g"), Later()
+    soon, wrong = CommitsSoon(store, "g", dict), Later()
     with pytest.raises(TypeError, match="on_commit is a plain function"):
         soon.add({T0: 1}, wrong)
     with pytest.raises(TypeError, match="on_commit is a plain function"):
