@@ -143,7 +143,7 @@ async def test_a_group_that_cannot_be_counted_in_time_is_not_made(
     async with client(node.port, ADMIN) as admin:
         await prepare(admin, bound=1)
         key = await reader(admin, "ann")
-        async with Client(f"127.0.0.1:{node.port}", api_key=key, request_timeout_s=0.5) as ann:
+        async with Client(f"127.0.0.1:{node.port}", api_key=key, request_timeout_s=3.0) as ann:
             async with node.broker.groups.claims.turn("ann"):
                 with pytest.raises(TidelogError, match="cannot be counted now"):
                     await commit(ann, "g")

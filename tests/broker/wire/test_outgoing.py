@@ -150,7 +150,7 @@ async def test_who_found_no_room_is_told_when_there_is_without_being_told_by_asy
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "more is sent to it"])
 async def test_who_takes_nothing_is_cut_off_and_who_takes_a_little_is_not(meanwhile: str) -> None:
-    outgoing = budget(stall_ms=300)
+    outgoing = budget(stall_ms=1500)
     deaf, slow = FakeSink(outgoing), FakeSink(outgoing)
     deaf.send(100)
     slow.send(1000)
@@ -162,7 +162,7 @@ async def test_who_takes_nothing_is_cut_off_and_who_takes_a_little_is_not(meanwh
                 if not deaf.cut:
                     deaf.send(1)
                 slow.send(2)  # more waits for it each time, and yet it takes something
-    assert deaf.cut[0] >= 0.3
+    assert deaf.cut[0] >= 1.5
     assert not slow.cut
     slow.backlog.end()
     assert outgoing.total_bytes == 0
