@@ -12,7 +12,7 @@ import logging
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog_broker.base.http_get import checked_url, http_get
 from tidelog_broker.base.offload import Offload
@@ -30,6 +30,13 @@ WAITING_MAX: Final = 64
 FETCH_S_MAX: Final = 4.0
 APART_S: Final = 3.0
 """From the beginning of one look to the next. Both together are less than a client waits for its greeting."""
+
+
+class _Waiting(NamedTuple):
+    """Who waits for a key."""
+
+    key_id: str | None
+    looked: asyncio.Future[None]
 
 
 class Jwks:
@@ -62,7 +69,7 @@ class Jwks:
         self._failed = failed
         self._changed = changed
         self._apart_s = apart_s
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: list[_Waiting] = []
         self._wanted = asyncio.Event()
         self._problem = ""
         self._document = b""
@@ -88,7 +95,7 @@ class Jwks:
         """
         found = None if self._keys is None else self._keys.find(key_id)
         if found is None:
-            await self._looked_again()
+            await self._looked_again(key_id)
             found = None if self._keys is None else self._keys.find(key_id)
         if found is not None:
             return found
@@ -114,22 +121,24 @@ class Jwks:
             waiting, self._waiting = self._waiting, []
             had_none = self._keys is None
             await self._look()
-            if had_none:  # then this look is as new as another one to who has come meanwhile
-                waiting, self._waiting = waiting + self._waiting, []
+            came, self._waiting = self._waiting, []
+            for each in came:  # meanwhile: they wait for the next look, if there were keys and theirs is none of these
+                is_answered = had_none or (self._keys is not None and self._keys.find(each.key_id) is not None)
+                (waiting if is_answered else self._waiting).append(each)
             for each in waiting:
-                if not each.done():
-                    each.set_result(None)
+                if not each.looked.done():
+                    each.looked.set_result(None)
             await asyncio.sleep(max(0.0, began_s + self._apart_s - loop.time()))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(again_s if self._problem else every_s):
                     await self._wanted.wait()
 
-    async def _looked_again(self) -> None:
-        """Wait for a look that begins from now on."""
+    async def _looked_again(self, key_id: str | None) -> None:
+        """Wait for a look that begins from now on, or one that finds the key."""
         if len(self._waiting) >= WAITING_MAX:
             raise ProtocolError(pb.OVERLOADED, "too many tokens wait for their keys; send again", retry_after_ms=1000)
         looked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(looked)
+        self._waiting.append(_Waiting(key_id, looked))
         self._wanted.set()
         await looked
 

@@ -100,6 +100,24 @@ async def test_looks_are_apart_however_many_ask() -> None:
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
+async def test_a_look_that_finds_the_key_answers_also_who_asks_while_it_is_under_way() -> None:
+    issuer = Issuer()
+    async with Publisher(as_answer(issuer.document)) as there, followed(there.url, apart_s=0.5) as one:
+        assert await one.code("one") == 0
+        issuer.add("two")
+        there.answer = None
+        first = asyncio.create_task(one.code("two"))
+        await settled(lambda: there.asked == 2, "nobody looks")
+        late = [asyncio.create_task(one.code(key_id)) for key_id in ("two", "three")]
+        await asyncio.sleep(0.01)
+        there.answer_last(as_answer(issuer.document))
+        assert list(await asyncio.gather(first, late[0])) == [0, 0]
+        assert there.asked == 2, "it waits for no other look"
+        there.answer = as_answer(issuer.document)
+        assert await late[1] == pb.UNAUTHENTICATED
+        assert there.asked == 3
+
+
 async def test_a_file_is_followed(tmp_path: Path) -> None:
     issuer = Issuer()
     path = issuer.save(tmp_path / "jwks.json")
