@@ -108,6 +108,7 @@ async def test_an_owner_checks_again_for_whom_another_node_names(founded: Founde
     """What the node that was asked has let through is refused where the record is written."""
     founded.settings |= {"auth": "required", "admin_key_file": key_file}
     await founded.found()
+    await founded.settled()
     async with client(founded.ports["a"], ADMIN) as admin:
         await admin.create_topic("t")
         owner = founded.nodes["a"].broker.routes.owner(META_KEY)
