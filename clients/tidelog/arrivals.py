@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
+from types import TracebackType
 from typing import Final, NamedTuple
 
 from tidelog.errors import OverloadedError, UsageError
@@ -19,11 +20,28 @@ from tidelog.subscription import Prefetched
 DOUBT_LOOK_S: Final = 0.01
 
 
+class _Reason(NamedTuple):
+    """Why nothing more arrives. It is raised to whoever asks, each time with the traceback that it came with.
+
+    Else each time would add to it, keep the frames of all those calls, and tell of them in the log of the last one.
+    """
+
+    error: BaseException
+    traceback: TracebackType | None
+
+    @classmethod
+    def of(cls, error: BaseException) -> _Reason:
+        return cls(error, error.__traceback__)
+
+    def again(self) -> BaseException:
+        return self.error.with_traceback(self.traceback)
+
+
 class _Failure(NamedTuple):
     """Stands in line for the error of a partition."""
 
     where: TopicPartition
-    error: BaseException
+    reason: _Reason
 
 
 class Arrivals:
@@ -47,9 +65,9 @@ class Arrivals:
         self._refused = False
         self._queue: deque[Prefetched | _Failure] = deque()
         self._paused: dict[TopicPartition, deque[Prefetched]] = {}
-        self._failures: dict[TopicPartition, BaseException] = {}
+        self._failures: dict[TopicPartition, _Reason] = {}
         self._waiter: asyncio.Future[None] | None = None
-        self._error: BaseException | None = None
+        self._error: _Reason | None = None
         self._closed = False
 
     @property
@@ -67,7 +85,7 @@ class Arrivals:
         """
         while self.is_doubtful() and not self._closed:
             if self._error is not None:
-                raise self._error
+                raise self._error.again()
             await asyncio.sleep(DOUBT_LOOK_S)  # a clock decides, and nobody tells
 
     def take_now(self) -> Prefetched | None:
@@ -97,8 +115,8 @@ class Arrivals:
                 continue
             item = self._queue.popleft()
             if isinstance(item, _Failure):
-                if self._failures.get(item.where) is item.error:
-                    raise item.error
+                if self._failures.get(item.where) is item.reason:
+                    raise item.reason.again()
                 continue
             _free(item)
             return item
@@ -113,9 +131,9 @@ class Arrivals:
         if self._closed:
             return
         if self._error is not None:
-            raise self._error
+            raise self._error.again()
         for failure in self._failures.values():
-            raise failure
+            raise failure.again()
         if self._waiter is not None and not self._waiter.done():
             raise UsageError("one task at a time iterates over a consumer; make a consumer for each")
         self._waiter = asyncio.get_running_loop().create_future()
@@ -203,13 +221,13 @@ class Arrivals:
 
     def failed(self, where: TopicPartition, error: BaseException) -> None:
         """One partition cannot be read on; the user is told behind what has arrived of it."""
-        self._failures[where] = error
-        self._queue.append(_Failure(where, error))
+        self._failures[where] = reason = _Reason.of(error)
+        self._queue.append(_Failure(where, reason))
         self._wake()
 
     def broken(self, error: BaseException) -> None:
         """Reading cannot go on; the user is told after what has arrived."""
-        self._error = self._error or error
+        self._error = self._error or _Reason.of(error)
         self._wake()
 
     def _let_go(self, item: Prefetched) -> None:

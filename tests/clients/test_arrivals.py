@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import traceback
 from typing import Any
 
 import pytest
@@ -80,6 +82,27 @@ async def test_an_error_is_told_behind_what_arrived_before_it() -> None:
     assert await queue.take() is item
     with pytest.raises(ValueError, match="first"):
         await queue.take()
+
+
+async def test_an_error_that_is_told_again_and_again_does_not_grow() -> None:
+    queue, came = arrivals(), ZeroDivisionError("all")
+
+    async def lines_of_next() -> int:
+        with pytest.raises(ZeroDivisionError) as raised:
+            await queue.take()
+        return len(traceback.format_tb(raised.value.__traceback__))
+
+    queue.failed(TopicPartition("t", 0), ZeroDivisionError("one"))
+    await lines_of_next()  # it stood in line
+    assert len({await lines_of_next() for _ in range(5)}) == 1
+    with contextlib.suppress(ZeroDivisionError):
+        raise came
+    queue.broken(came)
+    assert len({await lines_of_next() for _ in range(5)}) == 1
+    queue.is_doubtful = lambda: True
+    with pytest.raises(ZeroDivisionError) as raised:
+        await queue.certain()
+    assert "raise came" in traceback.format_tb(raised.value.__traceback__)[-1], "where it came from stays"
 
 
 async def test_what_is_dropped_gives_its_credit_back() -> None:
