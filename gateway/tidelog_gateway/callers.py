@@ -38,8 +38,9 @@ from tidelog_gateway.known_caller import Identify, KnownCaller
 from tidelog_gateway.lines import Line, lines, unanswered
 from tidelog_gateway.problems import Problem, from_error
 from tidelog_gateway.producers import Kept, Producers
-from tidelog_gateway.tries import Tries, network_of
+from tidelog_gateway.tries import Tries
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.addresses import counted_address
 
 log = logging.getLogger(__name__)
 
@@ -223,7 +224,7 @@ class Callers:
         if not self._own.settings.wrong_credentials_max:  # everybody has the address of a proxy
             return await self._ask(mark, credentials)
         try:
-            async with self.lines[kind_of(credentials)].addresses.turn(network_of(address)):
+            async with self.lines[kind_of(credentials)].addresses.turn(counted_address(address)):
                 if self._tries.wait_s(address) > 0:
                     raise self._limited(address)
                 try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tidelog_gateway.tries import network_of
+from tidelog_proto.addresses import counted_address
 
 ADDRESS_SHARE: Final = 4
 """One address leaves a quarter of the connections to the others, unless the settings say how many it may have."""
@@ -58,7 +58,7 @@ class Seats:
 
     def take(self, address: str, give_way: Callable[[], object]) -> Seat | None:
         """Return a seat, which another may have to give up; None: nobody who has one waits."""
-        network = network_of(address)
+        network = counted_address(address)
         if self._taken_of.get(network, 0) >= self._address_most:
             crowd = self._waiting.get(network)
         elif self._taken >= self._most:

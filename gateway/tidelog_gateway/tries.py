@@ -6,10 +6,11 @@ next try hashes slowly, and has others to look at. Of IPv6 a whole /64 counts as
 
 from __future__ import annotations
 
-import ipaddress
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
+
+from tidelog_proto.addresses import counted_address
 
 ADDRESSES_MAX: Final = 10_000
 """The addresses that are remembered; the one that was wrong longest ago is forgotten."""
@@ -33,27 +34,14 @@ class Tries:
         """Return how long an address has to wait before it may try again; 0 when it may."""
         if not self._most:
             return 0.0
-        owed_s = self._paid_at.get(network_of(address), 0.0) - self._clock()
+        owed_s = self._paid_at.get(counted_address(address), 0.0) - self._clock()
         return max(0.0, owed_s - self._most + 1)
 
     def failed(self, address: str) -> None:
         """Count a wrong try."""
         if not self._most:
             return
-        network = network_of(address)
+        network = counted_address(address)
         self._paid_at[network] = max(self._paid_at.pop(network, 0.0), self._clock()) + 1.0
         if len(self._paid_at) > ADDRESSES_MAX:
             self._paid_at.popitem(last=False)
-
-
-def network_of(address: str) -> str:
-    """Return what an address counts as: itself, or its /64 with IPv6."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is not None:
-            return str(found.ipv4_mapped)
-        return str(ipaddress.ip_network((found, 64), strict=False))
-    return str(found)

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from tidelog_gateway.seats import Seat, Seats
+from tidelog_proto.addresses import counted_address
 
 
 class Room:
@@ -79,7 +80,7 @@ def test_the_largest_crowd_is_known_whatever_happens() -> None:
             assert is_full
             assert not idle
         else:
-            assert not is_full or waiting[room.gone[seen]] == max(waiting.values())
+            assert not is_full or waiting[counted_address(room.gone[seen])] == max(waiting.values())
             seats.append(came)
             idle.add(came)
         chosen = chance.choice(seats)
