@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from tidelog_broker.base.offload import Offload
 from tidelog_proto import broker_pb2 as pb
@@ -47,10 +47,15 @@ class CredentialWork:
             Exception: as the work.
         """
         await self._turn(address)
-        try:
-            return await self._workers.call(0, work, *args, **kwargs)
-        finally:
-            self._pass_on()
+        working = asyncio.ensure_future(self._workers.call(0, work, *args, **kwargs))
+        working.add_done_callback(self._worked)
+        # The thread goes on with what it was given when its caller has gone, and the next one's turn comes after that.
+        return await asyncio.shield(working)
+
+    def _worked(self, working: asyncio.Future[Any]) -> None:
+        if not working.cancelled():
+            working.exception()  # its caller may have gone, and then nobody else asks for it
+        self._pass_on()
 
     async def _turn(self, address: str) -> None:
         if self._handed_over < _HANDED_OVER:
@@ -63,7 +68,7 @@ class CredentialWork:
         self._waiting += 1
         try:
             await turn
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # perhaps just as the turn came
             if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self._pass_on()
             raise

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from typing import cast
 
 import pytest
 
@@ -77,3 +79,62 @@ async def test_who_stops_waiting_holds_up_nobody(work: CredentialWork) -> None:
     assert set(outcomes) <= {type(None), asyncio.CancelledError}
     calls = [asyncio.create_task(work.call("one", time.sleep, 0)) for _ in range(WORK_MAX)]
     assert refused(await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 10)) == 0
+
+
+async def test_work_whose_caller_has_gone_has_the_thread_until_it_is_done(
+    work: CredentialWork, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else who calls and goes, again and again, would have any number of them wait for the thread."""
+    may_go = threading.Event()
+    began: list[int] = []
+
+    def looked_at(number: int) -> None:
+        began.append(number)
+        may_go.wait(10)
+        raise ValueError("wrong")
+
+    for number in range(20):
+        call = asyncio.create_task(work.call("flood", looked_at, number))
+        await asyncio.sleep(0.002)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+    other = asyncio.create_task(work.call("other", len, "abc"))
+    await asyncio.sleep(0)
+    may_go.set()
+    assert await asyncio.wait_for(other, 10) == 3
+    assert began == [0, 1]
+    gc.collect()
+    assert not caplog.records, "nobody asks for what became of it"
+
+
+class Held:
+    """A thread that is done with something when it is told so."""
+
+    def __init__(self) -> None:
+        self.given: dict[int, asyncio.Future[None]] = {}
+
+    async def call(self, _: int, work: object, number: int) -> None:
+        del work
+        self.given[number] = done = asyncio.get_running_loop().create_future()
+        await done
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_who_goes_just_as_his_turn_comes_passes_it_on(steps: int) -> None:
+    held = Held()
+    work = CredentialWork(cast("Offload", held))
+    calls = [asyncio.create_task(work.call("one", abs, number)) for number in range(4)]
+    await asyncio.sleep(0.01)
+    assert list(held.given) == [0, 1]
+    held.given[0].set_result(None)
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    calls[2].cancel()
+    await asyncio.sleep(0.01)
+    if 2 in held.given:  # the thread had it already
+        held.given[2].set_result(None)
+        await asyncio.sleep(0.01)
+    assert list(held.given)[-1] == 3, "while the second one is looked at still"
+    held.given[1].set_result(None)
+    held.given[3].set_result(None)
+    await asyncio.gather(*calls, return_exceptions=True)
