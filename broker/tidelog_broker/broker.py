@@ -23,6 +23,7 @@ from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.base.threads import Threads
 from tidelog_broker.base.tls import NodeTls
 from tidelog_broker.cluster.cluster_view import Cluster
+from tidelog_broker.cluster.node_lives import NodeLives
 from tidelog_broker.cluster.route_watch import RouteNews
 from tidelog_broker.cluster.routes import Route, Routes, route_of
 from tidelog_broker.core.groups.positions import GroupBounds
@@ -62,9 +63,11 @@ from tidelog_broker.replication.inline_writes import InlineWrites
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.replicas import Replication, clock_ms
 from tidelog_broker.replication.takeover_log import TakenOver
+from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
 from tidelog_broker.storage.io.mapping import can_copy, can_populate
 from tidelog_broker.storage.node.fences import FENCES
+from tidelog_broker.storage.node.lives import LIVES
 from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.meta_snapshot import load_meta_snapshot
 from tidelog_broker.storage.node.node_dir import NodeDir
@@ -149,6 +152,7 @@ class Broker:
             self._resources.callback(self.threads.close)
             self.disk = self._open_disk(fs)
             self.replication = self._open_replication()
+            self.lives = self._open_lives()
             self.security = NodeSecurity(settings, self.threads.secrets, self.metrics)
             self.accounts = self._make_accounts()
             opening.pop_all()
@@ -213,7 +217,36 @@ class Broker:
             wall_us=self.clock.now_us,
             group_bytes=self.settings.group_bytes,
         )
+        self._writes = tools.writes
         return Replication(self.node_id, self.incarnation, tools=tools, rebooted=directory.machine_rebooted)
+
+    def _open_lives(self) -> NodeLives:
+        """Return the lives of this node and of those that it knows.
+
+        Raises:
+            DamagedError, StorageFailedError: as `TypedJournal.open`.
+        """
+        journal = TypedJournal.open(self.disk.fs, self.dir.lives, LIVES)
+        self._resources.enter_context(contextlib.closing(journal))
+        return NodeLives(
+            (self.node_id, self.dir.directory_id),
+            self.incarnation,
+            journal,
+            offload=self.threads.journals,
+            writes=lambda: self._writes.value,
+            failed=lambda error: self.life.storage_failed("the journal of lives", error),
+            refused=self._refuse_directory,
+        )
+
+    def _refuse_directory(self, why: str) -> None:
+        """End this node: other nodes have proven that its directory is an older copy. Later starts are refused, too."""
+        self.cluster.withdraw()
+        if self.dir.admitted:
+            try:
+                self.dir.mark_refused(why)
+            except NodeDirError as error:
+                log.error("the refusal is not durable, the next start asks the cluster again: %s", error)  # noqa: TRY400
+        self.life.give_up(why)
 
     def _make_idle_poll(self) -> IdlePoll:
         # What a worker is at is waited for asleep: it needs the interpreter itself.

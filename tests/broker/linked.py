@@ -91,6 +91,7 @@ class Eye:
 
 def join(node: Node, received: Callable[[str, LinkMessage, Sequence[Batch]], None], own: Identity) -> Peers:
     """Let a running node belong to a cluster, as `own`."""
+    node.broker.tasks.spawn(node.broker.lives.begin(), "beginning a life")
     node.broker.peers = Peers(
         own,
         received=received,
@@ -109,7 +110,12 @@ def make_links(
     metrics: NodeMetrics | None = None,
 ) -> Links:
     return Links(
-        own, events=events or Eye(), queue_bytes=queue_bytes, metrics=metrics or NodeMetrics(), tls=NodeTls(None)
+        own,
+        events=events or Eye(),
+        queue_bytes=queue_bytes,
+        metrics=metrics or NodeMetrics(),
+        tls=NodeTls(None),
+        lives=None,
     )
 
 

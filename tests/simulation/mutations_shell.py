@@ -16,7 +16,7 @@ from tidelog_broker.partition.reader import PartitionReader
 from tidelog_broker.partition.waiting import Waiting, _settle
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.driver import ReplicaDriver
-from tidelog_broker.replication.group_commit import GroupCommit
+from tidelog_broker.base.group_commit import GroupCommit
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.replicas import Replication
 from tidelog_broker.storage.node.fences import FENCES

@@ -44,7 +44,7 @@ SILENT = (
     "partition.compaction",
     "partition.compacted_versions",
     "replication.driver",
-    "replication.group_commit",
+    "base.group_commit",
     "replication.replica_log",
     "replication.takeover_log",
     "replication.log_writer",

@@ -15,8 +15,8 @@ from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.hash_memory import HashMemory
 
-JOURNALS: Final = 2
-"""Fences and chains; each has a thread."""
+JOURNALS: Final = 3
+"""Fences, chains and lives; each has a thread."""
 
 
 class Threads:

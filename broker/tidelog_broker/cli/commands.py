@@ -120,7 +120,7 @@ async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, node.life.ask_to_stop)
         if not await _started(node):
-            return 0
+            return _ended(node)
         print(  # noqa: T201 - the ready line is this command's output
             json.dumps(
                 {
@@ -133,10 +133,15 @@ async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
             flush=True,
         )
         _calm_garbage_collection()
-        code = await node.run_until_stopped()
-        if node.life.stop_reason:  # once more, last: a stop says much, and this is what matters of it
-            typer.echo(f"tidelog node: {node.life.stop_reason}", err=True)
-        return code
+        await node.run_until_stopped()
+        return _ended(node)
+
+
+def _ended(node: Node) -> int:
+    """Return the exit code of a node that has stopped, and print why it stopped by itself, if it did."""
+    if node.life.stop_reason:  # again, as the last line: a stop logs much, and this is what matters of it
+        typer.echo(f"tidelog node: {node.life.stop_reason}", err=True)
+    return node.life.exit_code
 
 
 async def _started(node: Node) -> bool:

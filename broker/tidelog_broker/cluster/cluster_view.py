@@ -10,6 +10,7 @@ A node that stands alone is its own only neighbour: every plan is this node, and
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -43,6 +44,8 @@ from tidelog_broker.wire.links import Address, Links
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame
+
+log = logging.getLogger(__name__)
 
 _MEMBERSHIP: Final = {
     MemberState.ALIVE: "alive",
@@ -92,9 +95,17 @@ class Cluster:
         """Nodes that have said that they are about to stop, and in which life. Who is started again has another one."""
 
     def use_links(self, links: Links) -> None:
-        """Send over these from now on."""
+        """Send requests over these from now on; replicas send nothing before `take_part`."""
         self._links = links
-        self.send = links.send
+
+    def take_part(self) -> None:
+        """Let replicas send to other nodes: these have noted this node's life."""
+        assert self._links is not None
+        self.send = self._links.send
+
+    def withdraw(self) -> None:
+        """Let replicas send nothing more: this node must not take part, and is about to end."""
+        self.send = _send_to_nobody
 
     def use_members(self, members: Members) -> None:
         """Believe gossip's table, which changes as things happen."""
@@ -219,6 +230,22 @@ class Cluster:
 
         answers = await asyncio.gather(*map(ask, sorted(self.linked)))
         return [answer for answer in answers if answer is not None]
+
+    async def who_answers(self, node_id: str, *, timeout_s: float) -> int:
+        """Return the incarnation of the node that answers at a node's address; 0 when none does in time."""
+        address = self.address(node_id)
+        if self._links is None or address is None:
+            return 0
+        return await self._links.who_answers(node_id, address, timeout_s=timeout_s)
+
+    async def ask_lives(self, node_id: str, lives: pb.Lives, *, timeout_s: float) -> pb.LivesReply | None:
+        """Send lives to a node; return the later ones that it knows, None without an answer in time."""
+        try:
+            answer = await self.request(node_id, pb.Envelope(lives=lives), timeout_s=timeout_s)
+        except ProtocolError as error:
+            log.debug("%s does not take the lives of nodes: %s", node_id, error.message)
+            return None
+        return answer.envelope.lives_reply
 
     async def leave(self, *, timeout_s: float) -> None:
         """Tell the others that this node is about to stop; return when they have heard it, or cannot be waited for."""

@@ -2,6 +2,7 @@
 
     open         this node can be called, and calls the others
     admit        the others know durably that its id has this data directory; then it may vote
+    register     the nodes that can be reached have noted this start durably; then it takes part
     begin        gossip tells who is alive; the node's own record is kept right in `__meta`
     close
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from typing import Final
 
 from tidelog_broker.base.bootstrap import roles_named
@@ -28,7 +30,7 @@ from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.placement.registry import removal
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.internal_topics import meta_record
-from tidelog_broker.node.admitting import Admitting, Founding, own_record
+from tidelog_broker.node.admitting import Admitting, Founding, IdentityError, own_record
 from tidelog_broker.server.forwarding import ask_owner
 from tidelog_broker.wire.links import Address, Links
 from tidelog_broker.wire.peers import Peers
@@ -41,6 +43,11 @@ log = logging.getLogger(__name__)
 ANNOUNCE_AGAIN_S: Final = 1.0
 ANNOUNCE_TIMEOUT_S: Final = 10.0
 LOOK_S: Final = 0.5
+REGISTER_S_MIN: Final = 1.0
+"""How long a start waits for nodes that refuse connections: they may be starting, too."""
+REGISTER_S_MAX: Final = 4.0
+"""How long it waits for nodes that do not answer; longer than one attempt to connect."""
+REGISTER_LOOK_S: Final = 0.02
 
 
 class Membership:
@@ -53,6 +60,8 @@ class Membership:
         self._gossip: Gossip | None = None
         self._look_soon = False
         self._admitting: Admitting | None = None
+        self._exchanged: set[str] = set()
+        """The linked nodes that have heard of all lives that are known here."""
 
     # --- life ------------------------------------------------------------------------------------------
 
@@ -69,7 +78,7 @@ class Membership:
         settings = self._broker.settings
         return settings.port if settings.gossip_port is None else settings.gossip_port  # 0 picks another free one
 
-    def open(self) -> None:
+    async def open(self) -> None:
         """Let other nodes call, and call them. The server listens already: this node's address must be true."""
         broker, founding = self._broker, self._founding
         identity = Identity(
@@ -93,12 +102,15 @@ class Membership:
             verifiers=broker.threads.verifiers,
             metrics=broker.metrics,
         )
+        await broker.lives.begin()
+        broker.lives.superseded = self._superseded
         self._links = Links(
             identity,
             events=self,
             queue_bytes=broker.settings.peer_queue_bytes,
             metrics=broker.metrics,
             tls=broker.tls,
+            lives=broker.lives,
         )
         broker.cluster.use_links(self._links)
         self._admitting = Admitting(broker, founding, self._links, gossip_port=self._gossip_port, look=self._look)
@@ -112,6 +124,34 @@ class Membership:
         """
         assert self._admitting is not None
         await self._admitting.admit()
+
+    async def register(self) -> None:
+        """Return when this start is noted durably by every node that can be reached; only then may this node take part.
+
+        A node whose process does not run is waited for a moment, since nodes are often started together; one whose
+        machine does not answer is waited for a little longer.
+
+        Raises:
+            IdentityError: a node has proven that this directory is an older copy.
+        """
+        broker, links = self._broker, self._links
+        assert links is not None
+        began_s = broker.loop.time()
+        while True:
+            if broker.life.stop_reason:
+                raise IdentityError(broker.life.stop_reason)
+            others = {record.node_id for record in broker.nodes.live()} - {broker.node_id}
+            missing = others - broker.cluster.linked
+            unheard = (others & broker.cluster.linked) - self._exchanged
+            waited_s = broker.loop.time() - began_s
+            untried = {node_id for node_id in missing if links.problem(node_id) is None}
+            if not (missing or unheard) or waited_s >= REGISTER_S_MAX:
+                break
+            if not (untried or unheard) and waited_s >= REGISTER_S_MIN:
+                break
+            await asyncio.sleep(REGISTER_LOOK_S)
+        if missing:
+            log.info("this start is noted by %s; not reached: %s", *map(_listed, (others - missing, missing)))
 
     async def begin(self) -> None:
         """Start gossip and keep this node's record right; the replicas hear of every change.
@@ -143,10 +183,12 @@ class Membership:
             listen=members.Address(settings.host, self._gossip_port),
             seeds=seeds,
             on_event=self._on_gossip,
+            is_noted=broker.lives.is_noted,
         )
         await self._gossip.start()
         broker.cluster.use_members(self._gossip.members)
         broker.tasks.spawn(self._keep_announced(), "announcing")
+        broker.tasks.spawn(broker.lives.run(broker.cluster), "telling the other nodes that this one lives")
         broker.tasks.spawn(self._watch_connections(), "watching connections")
         broker.tasks.spawn(self._follow_secrets(), "following the cluster's secret")
         assert self._admitting is not None
@@ -231,12 +273,26 @@ class Membership:
     # --- what happens around ---------------------------------------------------------------------------
 
     def established(self, node_id: str, incarnation: int) -> None:
-        """A link stands."""
-        del node_id, incarnation
+        """A link stands: exchange what both know of the lives of nodes."""
+        del incarnation
+        self._broker.tasks.spawn(self._exchange_lives(node_id), f"exchanging lives with {node_id}")
         self.look_soon()
+
+    async def _exchange_lives(self, node_id: str) -> None:
+        if await self._broker.lives.exchange(self._broker.cluster, node_id):
+            self._exchanged.add(node_id)
 
     def lost(self, node_id: str) -> None:
         """A link is gone; whether its node is, gossip finds out."""
+        self._exchanged.discard(node_id)
+
+    def _superseded(self, node_id: str) -> None:
+        """Another start of a node was reported: end connections with the earlier one, which is refused if it calls."""
+        broker = self._broker
+        if broker.peers is not None:
+            broker.peers.dismiss_unless(node_id, broker.lives.is_noted)
+        if self._links is not None:
+            self._links.reconnect(node_id)
 
     def refused(self, node_id: str) -> None:
         """The machine answers and the process is gone."""
@@ -280,5 +336,10 @@ class Membership:
         for record in broker.nodes.records():
             if record.removed and record.node_id in broker.peers.connected:
                 broker.peers.dismiss(record.node_id)
+                broker.lives.forget(record.node_id)
             elif record.removed and record.node_id == broker.node_id:
                 self.removed(removal(broker.node_id))
+
+
+def _listed(node_ids: Collection[str]) -> str:
+    return ", ".join(sorted(node_ids)) or "no other node"

@@ -142,9 +142,11 @@ class Node:
     async def _join(self, membership: Membership) -> None:
         broker = self.broker
         membership.check_port()
-        membership.open()
+        await membership.open()
         await membership.admit()
         await broker.recover_member()
+        await membership.register()
+        broker.cluster.take_part()
         await self._note_reboot_soon()
         broker.security.registry.permissions.all_read = False
         self._begin_to_serve()
@@ -230,6 +232,7 @@ class Node:
         await asyncio.gather(*map(self._close, partitions))
         broker.taken_over.tell()
         await broker.replication.close()
+        await broker.lives.close()
         self.close()
         if health.state == "stopping":
             self.dir.mark_clean()

@@ -451,6 +451,7 @@ class ReplicaDriver:
 
     def _tell(self, count: int, *, ok: bool) -> None:
         now_ms = self.written_ms = self._tools.now_ms()
+        self._tools.writes.value += count
         for _ in range(count):
             queued = self._queue.popleft()
             if queued.size_bytes:

@@ -6,7 +6,7 @@ The simulated world brings its own of these, so that the driver itself is the on
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidelog_broker.base.offload import Offload
@@ -32,6 +32,15 @@ class Neighbours(Surroundings, Protocol):
         ...
 
 
+class WriteCount:
+    """How many writes of this node's logs and fences have become durable; it shows whether anything was written."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Tools:
     """What every driver of a node works with."""
@@ -51,6 +60,7 @@ class Tools:
     wall_us: Callable[[], int]
     """What records are stamped with; it may be wrong, and jump."""
     group_bytes: int
+    writes: WriteCount = field(default_factory=WriteCount)
 
 
 class Listener(Protocol):

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
+from tidelog_broker.base.group_commit import GroupCommit
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.replication.chain import ChainError, EpochChain
 from tidelog_broker.core.topics import PartitionKey
-from tidelog_broker.replication.group_commit import GroupCommit
 from tidelog_broker.storage.io.errors import DamagedError, DiskFullError
 from tidelog_broker.storage.node.fences import fence_key
 from tidelog_broker.storage.node.typed_journal import TypedJournal

@@ -142,6 +142,7 @@ RULES: Final[dict[str, Need]] = {
     "peer_hello": _everybody("nothing to ask which cluster it is, else the cluster's secret"),
     "peer_proof": _everybody("the cluster's secret"),
     "node_announce": _cluster(pb.OP_CLUSTER),  # taken from nodes only
+    "lives": _cluster(pb.OP_CLUSTER),  # taken from nodes only
     "metadata": _everybody(_SHOWS_PART),
     "topic_list": _everybody(_SHOWS_PART),
     "group_list": _everybody(_SHOWS_PART),

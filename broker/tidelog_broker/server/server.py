@@ -89,14 +89,15 @@ HANDLERS: dict[str, Handler] = {
     "peer_hello": peers.hello,
     "peer_proof": peers.proof,
     "node_announce": cluster.node_announce,
+    "lives": peers.lives,
 }
 """Envelope kind -> handler. Kinds that only answer something are not here and get UNKNOWN_KIND."""
 
-NODES_ONLY: Final = ONE_WAY_KINDS | {"node_announce"}
+NODES_ONLY: Final = ONE_WAY_KINDS | {"node_announce", "lives"}
 """Kinds that are refused from clients."""
 
 _GREETINGS: Final = frozenset({"hello", "peer_hello", "peer_proof"})
-_WHILE_STARTING: Final = _GREETINGS | {"node_announce"}
+_WHILE_STARTING: Final = _GREETINGS | {"node_announce", "lives"}
 
 _UNANSWERED: Final = frozenset({"credit"})
 """What clients send that has no answer."""

@@ -23,6 +23,7 @@ from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.core.peer_auth import Identity, check_certificate, check_reply, hello_of
 from tidelog_broker.core.placement.registry import removal
 from tidelog_broker.core.replication.outbox import LinkMessage, Outbox, OutgoingEnvelope, alone
+from tidelog_broker.wire.lives import HandshakeLives
 from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.certificate_names import names_in
@@ -101,25 +102,48 @@ class Link(asyncio.BufferedProtocol):
         self._requests = PendingRequests(self._loop, self._late)
         self._why = ""
 
-    async def greet(self, own: Identity, *, called: str | None, timeout_s: float) -> int:
-        """Prove who both sides are; return the other node's incarnation.
+    async def greet(
+        self, own: Identity, *, called: str | None, timeout_s: float, lives: HandshakeLives | None = None
+    ) -> int:
+        """Prove who both sides are and compare their lives; return the other node's incarnation.
 
         `called` is the node that must be at the other end; None: any node of the cluster.
 
         Raises:
             ProtocolError: one side does not want the other, or nothing that answers properly is there.
             RemovedError: the cluster has removed this node.
+            OldLifeError: the other node has proven that this node's directory is an older copy.
         """
         hello = hello_of(own, os.urandom(PEER_NONCE_BYTES))
         answer = (await self.request(pb.Envelope(peer_hello=hello), timeout_s=timeout_s)).envelope
         _expect(answer, "peer_hello_reply")
         proof = check_reply(own, called, hello, answer.peer_hello_reply)
-        check_certificate(own, answer.peer_hello_reply.node_id, self.certified())
+        peer_id, incarnation = answer.peer_hello_reply.node_id, answer.peer_hello_reply.incarnation
+        check_certificate(own, peer_id, self.certified())
+        if lives is not None:
+            proof.life.CopyFrom(lives.offer(peer_id))
         welcome = (await self.request(pb.Envelope(peer_proof=proof), timeout_s=timeout_s)).envelope
         _expect(welcome, "peer_welcome")
         if welcome.peer_welcome.removed:
             raise RemovedError(pb.FORBIDDEN, removal(own.node_id))
+        if lives is not None:
+            said = welcome.peer_welcome
+            if said.HasField("old_life"):
+                raise lives.refuted(peer_id, said.old_life, in_use=said.in_use)
+            await lives.meet(peer_id, incarnation, said.life)
         self._receiver.frame_bytes_max = FRAME_BYTES_MAX
+        return incarnation
+
+    async def who_answers(self, own: Identity, *, called: str, timeout_s: float) -> int:
+        """Return the incarnation of the node that answers here, which it proves; nothing else follows.
+
+        Raises:
+            ProtocolError: as `greet`.
+        """
+        hello = hello_of(own, os.urandom(PEER_NONCE_BYTES))
+        answer = (await self.request(pb.Envelope(peer_hello=hello), timeout_s=timeout_s)).envelope
+        _expect(answer, "peer_hello_reply")
+        check_reply(own, called, hello, answer.peer_hello_reply)
         return answer.peer_hello_reply.incarnation
 
     def certified(self) -> list[str]:

@@ -25,6 +25,7 @@ from tidelog_broker.base.tls import NodeTls
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.replication.outbox import LinkMessage
 from tidelog_broker.wire.link import Link, OneWay, RemovedError, unreachable
+from tidelog_broker.wire.lives import HandshakeLives
 from tidelog_broker.wire.sockets import tune
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -81,12 +82,21 @@ class Links:
         queue_bytes: what may wait to be sent to one node.
         metrics: the node's.
         tls: how other nodes are called.
+        lives: of this node and of those that it knows; None where nothing is compared.
     """
 
     def __init__(
-        self, identity: Identity, *, events: LinkEvents, queue_bytes: int, metrics: NodeMetrics, tls: NodeTls
+        self,
+        identity: Identity,
+        *,
+        events: LinkEvents,
+        queue_bytes: int,
+        metrics: NodeMetrics,
+        tls: NodeTls,
+        lives: HandshakeLives | None,
     ) -> None:
         self._identity = identity
+        self._lives = lives
         self._tls = tls
         self._events = events
         self._queue_bytes = queue_bytes
@@ -167,6 +177,24 @@ class Links:
         finally:
             link.close("asked")
 
+    async def who_answers(self, node_id: str, address: Address, *, timeout_s: float) -> int:
+        """Return the incarnation of the node that answers at its address now; 0 when it cannot be found out in time."""
+        link = Link(node_id, queue_bytes=self._queue_bytes, metrics=self._metrics)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._call(link, address)
+                return await link.who_answers(self._identity, called=node_id, timeout_s=timeout_s)
+        except (ProtocolError, OSError, UnicodeError, TimeoutError):
+            return 0
+        finally:
+            link.close("asked")
+
+    def reconnect(self, node_id: str) -> None:
+        """End the link to a node, which is made and greeted again: another life of that node may answer."""
+        peer = self._peers.get(node_id)
+        if peer is not None and peer.link is not None:
+            peer.link.close("a later start of the node was reported")
+
     async def close(self) -> None:
         """End all links; what was handed over before has a second to leave."""
         self._closed = True
@@ -240,7 +268,6 @@ class Links:
             ConnectionRefusedError: nothing listens at any of the addresses that the host has.
             OSError, TimeoutError, UnicodeError, ProtocolError: anything else.
         """
-        loop = asyncio.get_running_loop()
         link = Link(
             node_id or _name(address),
             queue_bytes=self._queue_bytes,
@@ -248,17 +275,25 @@ class Links:
         )
         try:
             async with asyncio.timeout(ATTEMPT_TIMEOUT_S):
-                connected = await _connected(loop, address)
-                await self._tls.call(
-                    link,
-                    address[0],
-                    timeout_s=ATTEMPT_TIMEOUT_S,
-                    connect=lambda protocol: _handed_over(loop, protocol, connected),
+                await self._call(link, address)
+                incarnation = await link.greet(
+                    self._identity, called=node_id, timeout_s=ATTEMPT_TIMEOUT_S, lives=self._lives
                 )
-                return link, await link.greet(self._identity, called=node_id, timeout_s=ATTEMPT_TIMEOUT_S)
+                return link, incarnation
         except BaseException as error:
             link.close(str(error))
             raise
+
+    async def _call(self, link: Link, address: Address) -> None:
+        """Connect a link, with TLS where nodes speak it."""
+        loop = asyncio.get_running_loop()
+        connected = await _connected(loop, address)
+        await self._tls.call(
+            link,
+            address[0],
+            timeout_s=ATTEMPT_TIMEOUT_S,
+            connect=lambda protocol: _handed_over(loop, protocol, connected),
+        )
 
 
 async def _handed_over(

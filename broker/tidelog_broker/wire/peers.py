@@ -7,6 +7,7 @@ is one incoming connection a node, and a new one replaces the old: the old one's
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 
 from tidelog_broker.base.metrics import NodeMetrics
@@ -89,6 +90,13 @@ class Peers:
             if connection.inbox is not None:
                 connection.inbox.close()
             connection.cut_off()
+
+    def dismiss_unless(self, node_id: str, is_noted: Callable[[str, int], bool]) -> None:
+        """End the connection of a node unless the life that made it is the one that is noted."""
+        connection = self._connections.get(node_id)
+        inbox = connection.inbox if connection is not None else None
+        if inbox is not None and not is_noted(node_id, inbox.incarnation):
+            self.dismiss(node_id)
 
     def secrets_changed(self) -> int:
         """End the connections that were proven by a secret that is not valid any more, and return how many."""

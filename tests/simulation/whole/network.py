@@ -24,6 +24,7 @@ from tidelog_broker.wire.connection import Connection, Request
 from tidelog_broker.wire.inbox import Inbox
 from tidelog_broker.wire.link import Link, RemovedError, unreachable
 from tidelog_broker.wire.links import _FINAL, Address, LinkEvents
+from tidelog_broker.wire.lives import HandshakeLives
 from tidelog_broker.wire.outgoing import Backlog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -122,6 +123,7 @@ class Outgoing:
     """The end of a connection at the node that calls: what a `Link` does."""
 
     greet: Any = Link.greet
+    who_answers: Any = Link.who_answers
 
     def __init__(self, caller: Life, called: Life, peer_id: str) -> None:
         self.caller = caller
@@ -234,9 +236,17 @@ class SimLinks:
     """In place of `links.Links`."""
 
     def __init__(
-        self, identity: Identity, *, events: LinkEvents, queue_bytes: int, metrics: NodeMetrics, tls: NodeTls
+        self,
+        identity: Identity,
+        *,
+        events: LinkEvents,
+        queue_bytes: int,
+        metrics: NodeMetrics,
+        tls: NodeTls,
+        lives: HandshakeLives,
     ) -> None:
         self._identity = identity
+        self._lives = lives
         self._events = events
         self._life = life_here()
         self._peers: dict[str, _Peer] = {}
@@ -280,6 +290,23 @@ class SimLinks:
             raise unreachable(node_id)
         return peer.link.request(envelope, attachment, timeout_s=timeout_s)
 
+    async def who_answers(self, node_id: str, address: Address, *, timeout_s: float) -> int:
+        called = self._life.world.listening(address)
+        if called is None or not self._life.world.reaches(self._life, called):
+            return 0
+        link = Outgoing(self._life, called, node_id)
+        try:
+            return int(await link.who_answers(self._identity, called=node_id, timeout_s=timeout_s))
+        except ProtocolError:
+            return 0
+        finally:
+            link.close("asked")
+
+    def reconnect(self, node_id: str) -> None:
+        peer = self._peers.get(node_id)
+        if peer is not None and peer.link is not None:
+            peer.link.close("a later start of the node was reported")
+
     async def close(self) -> None:
         self._closed = True
         self.update_peers({})
@@ -311,7 +338,7 @@ class SimLinks:
     async def _connect(self, node_id: str, peer: _Peer, called: Life) -> None:
         link = Outgoing(self._life, called, node_id)
         try:
-            incarnation = await link.greet(self._identity, called=node_id, timeout_s=GREET_TIMEOUT_S)
+            incarnation = await link.greet(self._identity, called=node_id, timeout_s=GREET_TIMEOUT_S, lives=self._lives)
         except ProtocolError as error:
             link.close(str(error))
             peer.turned_away, peer.problem = error.code in _FINAL, str(error)

@@ -68,11 +68,18 @@ class Roster:
         me: the own record, alive.
         settings: times and bounds.
         slowness: stretches suspicions; gets worse when this node had to contradict one.
-        forget: is told of members that had to make room.
+        forget: called with each member that had to make room.
+        is_noted: returns whether an incarnation of a node was registered with the cluster.
     """
 
     def __init__(
-        self, me: Member, settings: SwimSettings, slowness: Slowness, forget: Callable[[str], None] = lambda _: None
+        self,
+        me: Member,
+        settings: SwimSettings,
+        slowness: Slowness,
+        forget: Callable[[str], None] = lambda _: None,
+        *,
+        is_noted: Callable[[str, int], bool] = lambda _node_id, _incarnation: True,
     ) -> None:
         assert me.state is MemberState.ALIVE
         self.news = Dissemination(settings.retransmit_factor)
@@ -83,6 +90,7 @@ class Roster:
         self._settings = settings
         self._slowness = slowness
         self._forget = forget
+        self._is_noted = is_noted
         self._suspicions: dict[str, int] = {}
         self._tell_of_me(me)
 
@@ -121,9 +129,10 @@ class Roster:
 
         An older process is what every restart leaves behind. A newer one has taken the place of this one, be it from
         the same data directory, a copy of it, or an empty one whose node was given this name. One with this boot
-        counter and another nonce is a copy of this data directory that was started beside it.
+        counter and another nonce is a copy of this data directory that was started beside it. One that was not
+        registered is a copy that the cluster has refused, or that reaches no other node: this process goes on.
         """
-        if is_foreign(self.me.incarnation, incarnation):
+        if is_foreign(self.me.incarnation, incarnation) and self._is_noted(self._my_id, incarnation):
             self._halt(incarnation)
 
     def suspect(self, node_id: str, now_ms: int, *, refused: bool = False) -> bool:

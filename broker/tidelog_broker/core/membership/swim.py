@@ -19,7 +19,7 @@ come out. Rejected: TCP for the exchange of whole tables (memberlist), which nee
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
@@ -62,6 +62,7 @@ class Refusal(Enum):
     FOREIGN_CLUSTER = "of another cluster"
     REPLAYED = "received before"
     STALE = "from a process that a newer one of the same node has replaced"
+    NOT_NOTED = "from a start of a node that is not registered here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class Swim:
         chooser: randomness.
         now_ms: monotonic time, also in every input; it never goes back.
         seeds: where to ask to be let in; see `set_seeds`.
+        is_noted: returns whether an incarnation of a node was registered (`core.lives`); others are not believed.
 
     Raises:
         ValueError: the own record or the cluster id cannot be sent.
@@ -96,6 +98,7 @@ class Swim:
         now_ms: int,
         seeds: Sequence[Address] = (),
         settings: SwimSettings | None = None,
+        is_noted: Callable[[str, int], bool] = lambda _node_id, _incarnation: True,
     ) -> None:
         check_member(me)
         if len(cluster_id) != CLUSTER_ID_BYTES:
@@ -107,7 +110,8 @@ class Swim:
         self._cluster_id = cluster_id
         self._chooser = chooser
         self._seeds = tuple(seeds)
-        self._roster = Roster(me, self.settings, self.slowness, self._forget)
+        self._is_noted = is_noted
+        self._roster = Roster(me, self.settings, self.slowness, self._forget, is_noted=is_noted)
         self._windows = ReplayWindows(self.settings.members_max)
         self._digests: dict[str, int] = {}
         self._stale_notices_ms: dict[str, int] = {}
@@ -216,6 +220,8 @@ class Swim:
         if incarnation < newest:
             self._tell_the_stale(sender, source, now_ms)
             return Refusal.STALE
+        if not self._is_noted(sender, incarnation):
+            return Refusal.NOT_NOTED
         return None if self._windows.accept(sender, incarnation, datagram.counter) else Refusal.REPLAYED
 
     def _tell_the_stale(self, sender: str, source: Address, now_ms: int) -> None:

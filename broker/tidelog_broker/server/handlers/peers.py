@@ -1,12 +1,18 @@
-"""PEER_HELLO and PEER_PROOF: another node proves that it belongs to this one's cluster (see `core/peer_auth.py`)."""
+"""PEER_HELLO and PEER_PROOF: another node proves that it belongs to this one's cluster (see `core/peer_auth.py`).
+
+LIVES: what nodes know of each other's lives (see `core/lives.py`).
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+from typing import Final
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.peer_auth import answer_hello, check_certificate
+from tidelog_broker.cluster.node_lives import ENTRIES_MAX
+from tidelog_broker.core.lives import Life, known_life
+from tidelog_broker.core.peer_auth import Challenge, answer_hello, check_certificate
 from tidelog_broker.wire.connection import Request
 from tidelog_broker.wire.peers import Peers
 from tidelog_proto import broker_pb2 as pb
@@ -14,6 +20,9 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import FRAME_BYTES_MAX, PEER_NONCE_BYTES, PROTOCOL_VERSION
 
 log = logging.getLogger(__name__)
+
+IN_USE_TIMEOUT_S: Final = 1.0
+"""How long an earlier life of a node that starts has to prove that it still runs."""
 
 
 def hello(broker: Broker, request: Request) -> None:
@@ -42,10 +51,11 @@ def hello(broker: Broker, request: Request) -> None:
     request.reply(pb.Envelope(peer_hello_reply=reply))
 
 
-def proof(broker: Broker, request: Request) -> None:
+async def proof(broker: Broker, request: Request) -> None:
     """Handle PEER_PROOF. A wrong one ends the connection: there is one try for each challenge.
 
-    A node that was removed is told so, and not by an error: it stops for that, as it does for nothing else it may hear.
+    A node that was removed, or whose directory is an older copy, is answered by a PEER_WELCOME that says so, not by an
+    error: no error makes a node end. Otherwise its life is noted durably before the answer.
 
     Raises:
         ProtocolError: INVALID_REQUEST without a PEER_HELLO before.
@@ -62,11 +72,52 @@ def proof(broker: Broker, request: Request) -> None:
             request.reply(pb.Envelope(peer_welcome=pb.PeerWelcome(removed=True)))
             connection.close()
             return
+        said = request.envelope.peer_proof.life
+        await broker.lives.begun()
+        refusal = await _old_life(broker, challenge, said)
+        if refusal is not None:
+            log.warning("the node %r is refused: its data directory is an older copy", challenge.node_id)
+            request.reply(pb.Envelope(peer_welcome=refusal))
+            connection.close()
+            return
+        await broker.lives.meet(challenge.node_id, challenge.incarnation, said)
         peers.welcome(connection, challenge, secret)
     except ProtocolError as error:
         _refuse(request, challenge.node_id, error)
         return
-    request.reply(pb.Envelope(peer_welcome=pb.PeerWelcome(frame_bytes_max=FRAME_BYTES_MAX)))
+    life = broker.lives.offer(challenge.node_id)
+    request.reply(pb.Envelope(peer_welcome=pb.PeerWelcome(frame_bytes_max=FRAME_BYTES_MAX, life=life)))
+
+
+async def _old_life(broker: Broker, challenge: Challenge, said: pb.PeerLife) -> pb.PeerWelcome | None:
+    """Return the refusal for a node whose directory is an older copy, or the copy of a running node's; else None.
+
+    The start of a copy compares as the next start of the original. So where an earlier life is known, that node's
+    address is called: if the earlier life answers, it runs, and the life that was noted first goes on.
+    """
+    node_id, incarnation = challenge.node_id, challenge.incarnation
+    refutation = broker.lives.refutation(node_id, incarnation, said)
+    if refutation is not None:
+        return pb.PeerWelcome(old_life=refutation)
+    earlier = broker.lives.predecessor(node_id, incarnation, said)
+    if earlier and await broker.cluster.who_answers(node_id, timeout_s=IN_USE_TIMEOUT_S) == earlier:
+        running = known_life((node_id, said.directory_id), Life(earlier, 0))
+        return pb.PeerWelcome(old_life=running, in_use=True)
+    return None
+
+
+def lives(broker: Broker, request: Request) -> None:
+    """Handle LIVES: learn the lives of nodes that another node knows, and answer with later ones.
+
+    Raises:
+        ProtocolError: FORBIDDEN to a caller that is not a node, INVALID_REQUEST for too many entries.
+    """
+    peer_id, entries = request.connection.peer_id, request.envelope.lives.entries
+    if peer_id is None:
+        raise ProtocolError(pb.FORBIDDEN, "LIVES is accepted from nodes of the cluster only")
+    if len(entries) > ENTRIES_MAX:
+        raise ProtocolError(pb.INVALID_REQUEST, f"LIVES has at most {ENTRIES_MAX} entries, got {len(entries)}")
+    request.reply(pb.Envelope(lives_reply=broker.lives.learn(peer_id, entries)))
 
 
 def _refuse(request: Request, node_id: str, error: ProtocolError) -> None:

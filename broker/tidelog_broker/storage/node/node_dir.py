@@ -22,6 +22,10 @@ between the two, or starting often enough, does not launder an empty directory.
 
 Version 1 had neither the directory's id nor bindings. Such a directory gets its id when it is opened, and stays
 admitted if it was. A build of version 1 would drop what is bound with the next write, so it must not open this one.
+Version 2 had no journal of lives and no refusal; an empty journal is made when such a directory is opened.
+
+A directory that other nodes have found to be an older copy of itself (`core.lives`) is refused at every later start:
+`mark_refused` keeps the reason here.
 """
 
 from __future__ import annotations
@@ -41,13 +45,15 @@ from tidelog_broker.core.placement.registry import DIRECTORY_ID_BYTES, NODES_MAX
 from tidelog_broker.storage.io.errors import DamagedError, NodeDirError, NodeDirLockedError, StorageError
 from tidelog_broker.storage.io.filesystem import File, FileSystem, RealFileSystem
 from tidelog_broker.storage.node.fences import FENCES
+from tidelog_broker.storage.node.lives import LIVES
 from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_broker.storage.segment.layout import NEW_SUFFIX
 from tidelog_proto.limits import CLUSTER_ID_BYTES
 
-FORMAT_VERSION: Final = 2
-_VERSIONS_READ: Final = (1, FORMAT_VERSION)
+FORMAT_VERSION: Final = 3
+_FIRST_WITH_LIVES: Final = 3
+_VERSIONS_READ: Final = (1, 2, FORMAT_VERSION)
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _NODE_JSON_BYTES_MAX: Final = 1024 * 1024
 """Enough for bindings of as many founders as there may be, whose ids have 128 bytes or fewer."""
@@ -56,6 +62,7 @@ _LOCK: Final = "lock"
 _META: Final = "meta"
 _JOURNAL: Final = "journal"
 _FENCES: Final = "fences"
+_LIVES: Final = "lives"
 _PARTITIONS: Final = "partitions"
 _OURS_WHILE_NEW: Final = {_NODE_JSON + NEW_SUFFIX, _LOCK, _META, _PARTITIONS, "lost+found"}
 """What may lie in a directory without a node.json: the beginnings of one, or of a file system."""
@@ -75,6 +82,8 @@ class NodeRecord:
     unnoted_reboot: bool
     directory_id: str
     bound: dict[str, str] = field(default_factory=dict[str, str])
+    refused: str = ""
+    """Why the cluster refuses this directory for good; empty unless it does."""
 
 
 class NodeDir:
@@ -113,6 +122,11 @@ class NodeDir:
     def fences(self) -> Path:
         """The file of the fence journal."""
         return self.path / _META / _FENCES
+
+    @property
+    def lives(self) -> Path:
+        """The file of the journal of lives."""
+        return self.path / _META / _LIVES
 
     @property
     def meta_state(self) -> Path:
@@ -161,6 +175,18 @@ class NodeDir:
 
         self._rewrite(bound)
         return self.bound(node_id)
+
+    def mark_refused(self, why: str) -> None:
+        """Write down that this directory is an older copy of a node's, so that every later start is refused.
+
+        Nothing is written if another process has opened this same directory since, on a file system without locks.
+
+        Raises:
+            NodeDirError: it could not be written; the next start asks the cluster again.
+        """
+        on_disk = _read_record(self._fs, self.path)
+        if (on_disk.directory_id, on_disk.boot_counter) == (self._record.directory_id, self._record.boot_counter):
+            self._rewrite(lambda record: replace(record, refused=why))
 
     def mark_reboot_noted(self) -> None:
         """Write down that every log here knows durably what a machine that went down may have taken from it.
@@ -330,13 +356,18 @@ def _begin(fs: FileSystem, path: Path, lock: File, asked: _Asked) -> NodeDir:
         record = asked.new_record(boot_id)
     else:
         asked.check(path, old)
+        if old.refused:
+            raise NodeDirError(f"{path}: {old.refused}")
         missing = [name for name in (_META, _PARTITIONS) if not fs.exists(path / name)]
         if missing:
             raise NodeDirError(f"{path} has lost its {missing[0]!r} directory: restore it; starting without would lie")
+        if old.format_version < _FIRST_WITH_LIVES:
+            _make_lives(fs, path)
         # Kept over starts that end before the logs are opened, else the second one would have forgotten it.
         rebooted = old.unnoted_reboot or (old.boot_id != boot_id and not old.stopped_cleanly)
         record = replace(
             old,
+            format_version=FORMAT_VERSION,
             boot_counter=old.boot_counter + 1,
             boot_id=boot_id,
             stopped_cleanly=False,
@@ -358,7 +389,7 @@ def _make_parts(fs: FileSystem, path: Path) -> None:
         if not fs.exists(directory):
             fs.make_dir(directory)
     fs.sync_dir(path)
-    made = {name + suffix for name in (_JOURNAL, _FENCES) for suffix in ("", NEW_SUFFIX)}
+    made = {name + suffix for name in (_JOURNAL, _FENCES, _LIVES) for suffix in ("", NEW_SUFFIX)}
     data = [partitions / name for name in fs.list_dir(partitions)]
     data += [meta / name for name in fs.list_dir(meta) if name not in made]
     if data:
@@ -366,8 +397,21 @@ def _make_parts(fs: FileSystem, path: Path) -> None:
     try:
         TypedJournal.make(fs, meta / _JOURNAL, CHAINS)
         TypedJournal.make(fs, meta / _FENCES, FENCES)
+        TypedJournal.make(fs, meta / _LIVES, LIVES)
     except DamagedError as error:
         raise NodeDirError(_lost_record(path, error.message)) from error
+    except StorageError as error:
+        raise NodeDirError(error.message) from error
+
+
+def _make_lives(fs: FileSystem, path: Path) -> None:
+    """Make the journal of lives in a directory of an earlier version.
+
+    Raises:
+        NodeDirError: it cannot be made.
+    """
+    try:
+        TypedJournal.make(fs, path / _META / _LIVES, LIVES)
     except StorageError as error:
         raise NodeDirError(error.message) from error
 
@@ -394,7 +438,7 @@ def _read_record(fs: FileSystem, path: Path) -> NodeRecord:
             )
         is_first = version == 1
         record = NodeRecord(
-            FORMAT_VERSION,
+            int(version),
             str(fields["node_id"]),
             str(fields["cluster_id"]),
             int(fields["boot_counter"]),
@@ -405,6 +449,7 @@ def _read_record(fs: FileSystem, path: Path) -> NodeRecord:
             unnoted_reboot=bool(fields.get("unnoted_reboot", False)),
             directory_id=secrets.token_hex(DIRECTORY_ID_BYTES) if is_first else str(fields["directory_id"]),
             bound={} if is_first else {str(name): str(told) for name, told in fields["bound"].items()},
+            refused=str(fields.get("refused", "")),
         )
         ids = [record.directory_id, *record.bound.values()]
         sound = (

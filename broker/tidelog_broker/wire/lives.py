@@ -1,0 +1,32 @@
+"""What a handshake between nodes needs to know of their lives; why, see `core.lives`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+
+class OldLifeError(ProtocolError):
+    """This node's own data directory is an older copy, as a node of the cluster has proven."""
+
+
+class HandshakeLives(Protocol):
+    """The lives of this node and those that it knows of others."""
+
+    def offer(self, peer_id: str) -> pb.PeerLife:
+        """Return what this node says of its own lives, and the newest life that it knows of the other node."""
+        ...
+
+    async def meet(self, peer_id: str, incarnation: int, said: pb.PeerLife) -> None:
+        """Compare lives with a node that has proven itself; return when its life is noted durably here.
+
+        Raises:
+            OldLifeError: that node knows a later life of this node's directory.
+            ProtocolError: FORBIDDEN, its directory is an older copy.
+        """
+
+    def refuted(self, by: str, known: pb.KnownLife, *, in_use: bool) -> OldLifeError:
+        """Take the proof of a node that this directory is an older copy: this node ends. Return the error to raise."""
+        ...

@@ -1,0 +1,168 @@
+"""Nodes whose data directories are put back to an older state, as real nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+
+import pytest
+from tests.broker.founded import Founded
+
+from tidelog_broker.node.admitting import IdentityError
+from tidelog_broker.node.node import Node
+from tidelog_broker.storage.io.errors import NodeDirError
+from tidelog_cli.local_cluster import free_ports
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+OLDER = "is an older copy of the node"
+
+
+def copy(founded: Founded, name: str, to: str) -> None:
+    shutil.copytree(founded.path / name, founded.path / to)
+
+
+def put_back(founded: Founded, name: str, copied: str) -> None:
+    shutil.rmtree(founded.path / name)
+    (founded.path / copied).rename(founded.path / name)
+
+
+async def publish(founded: Founded, name: str, topic_id: bytes, count: int) -> int:
+    """Publish records one by one; return how many were acknowledged."""
+    peer = await founded.peer(name)
+    for number in range(count):
+        await founded.publish(peer, topic_id, b"%d" % number)
+    return count
+
+
+async def end_of(founded: Founded, name: str, topic_id: bytes) -> int:
+    """Return where a topic's only partition ends, once its owner says so."""
+    async with asyncio.timeout(30):
+        while True:
+            peer = await founded.peer(name)
+            asked = pb.ListOffsets(entries=[pb.ListOffsetsEntry(topic_id=topic_id, latest=True)])
+            result = (await peer.ask(list_offsets=asked)).envelope.list_offsets_reply.results[0]
+            if not result.HasField("error"):
+                return result.offset
+            await asyncio.sleep(0.1)
+
+
+async def ended(node: Node) -> str:
+    """Wait until a node ends by itself, and return why."""
+    async with asyncio.timeout(30):
+        await node.life.asked_to_stop()
+    return node.life.stop_reason
+
+
+async def refused(founded: Founded, name: str) -> str:
+    """Start a node that the cluster refuses, and return the reason."""
+    starting = asyncio.ensure_future(founded.start(name))
+    await asyncio.wait([starting], timeout=30)
+    error = starting.exception() if starting.done() else None
+    if error is not None:
+        return str(error)
+    if starting.done():
+        await founded.stop(name)
+    starting.cancel()
+    return ""
+
+
+async def test_stopped_copy_is_refused_by_a_node_that_met_the_later_start(founded: Founded) -> None:
+    """The copy is as old as the last start of c, and only b holds what was acknowledged since."""
+    await founded.found()
+    peer = await founded.peer("a")
+    topic = await peer.create("kept", replication_factor=3)
+    await founded.settled()
+    await founded.stop("a")
+    copy(founded, "a", "copy")
+    await founded.start("a")
+    await founded.settled()
+    await founded.stop("c")
+    count = await publish(founded, "b", topic.topic_id, 50)
+    await founded.stop("a")
+    await founded.stop("b")
+    put_back(founded, "a", "copy")
+
+    outcomes = await asyncio.gather(founded.start("a"), founded.start("c"), return_exceptions=True)
+    assert OLDER in str(outcomes[0])
+    assert isinstance(outcomes[1], Node)
+    await founded.start("b")
+    assert await end_of(founded, "b", topic.topic_id) == count
+
+
+async def test_refusal_of_an_older_copy_is_durable(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    await founded.stop("a")
+    copy(founded, "a", "copy")
+    await founded.start("a")
+    await founded.settled()
+    await founded.stop("a")
+    put_back(founded, "a", "copy")
+    with pytest.raises(IdentityError, match=OLDER):
+        await founded.start("a")
+    await founded.stop("b")
+    await founded.stop("c")
+    with pytest.raises(NodeDirError, match=OLDER):
+        await founded.start("a")
+
+
+async def test_copy_of_a_running_node_is_refused(founded: Founded) -> None:
+    """Its next start has a higher counter than any that the others know; the tick tells that it is older."""
+    await founded.found()
+    peer = await founded.peer("a")
+    topic = await peer.create("kept", replication_factor=3)
+    await founded.settled()
+    await publish(founded, "a", topic.topic_id, 5)
+    copy(founded, "a", "copy")
+    tick = founded.nodes["a"].broker.lives.own.now.tick
+    count = 5
+    async with asyncio.timeout(30):
+        while founded.nodes["a"].broker.lives.own.now.tick < tick + 2:
+            count += await publish(founded, "a", topic.topic_id, 1)
+            await asyncio.sleep(0.05)
+    await founded.stop("c")
+    count += await publish(founded, "a", topic.topic_id, 20)
+    await founded.stop("b")
+    await founded.stop("a")
+    put_back(founded, "a", "copy")
+
+    outcomes = await asyncio.gather(founded.start("a"), founded.start("c"), return_exceptions=True)
+    assert OLDER in str(outcomes[0])
+    await founded.start("b")
+    assert await end_of(founded, "b", topic.topic_id) == count
+
+
+async def test_copy_started_beside_the_running_node_ends_and_the_node_goes_on(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    copy(founded, "a", "copy")
+    running = founded.nodes["a"]
+    port, gossip_port = free_ports(2)
+    elsewhere = {"bootstrap": founded.path / "cluster.json", "port": port, "gossip_port": gossip_port}
+    with pytest.raises(IdentityError, match="runs now in another process"):
+        await founded.start_as("a", "copy", elsewhere)
+    await founded.settled()
+    assert running.life.health.state == "running"
+    assert not running.life.stop_reason
+
+
+async def test_restarted_node_is_linked_with_all_others(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    for name in ("a", "b", "a", "c"):
+        await founded.stop(name)
+        await founded.start(name)
+        await founded.settled()
+    for name in ("b", "c"):
+        await founded.crash(name)
+        await founded.start(name)
+        await founded.settled()
+
+
+async def test_lives_are_refused_from_clients(founded: Founded) -> None:
+    await founded.found()
+    peer = await founded.peer("a")
+    with pytest.raises(ProtocolError) as refusal:
+        await peer.ask(lives=pb.Lives())
+    assert refusal.value.code == pb.FORBIDDEN
