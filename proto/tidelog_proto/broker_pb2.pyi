@@ -1545,7 +1545,7 @@ class LivesReply(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[KnownLife, _Mapping]]] = ...) -> None: ...
 
 class AppendBatch(_message.Message):
-    __slots__ = ("topic_id", "partition", "epoch", "owner", "owner_incarnation", "base_offset", "end_offset", "previous_digest", "end_digest", "commit_offset", "log_start_offset", "length", "deleting_below", "deleted_below")
+    __slots__ = ("topic_id", "partition", "epoch", "owner", "owner_incarnation", "base_offset", "end_offset", "previous_digest", "end_digest", "commit_offset", "log_start_offset", "length", "deleting_below", "deleted_below", "acknowledged_offset")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -1560,6 +1560,7 @@ class AppendBatch(_message.Message):
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     DELETING_BELOW_FIELD_NUMBER: _ClassVar[int]
     DELETED_BELOW_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_OFFSET_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     epoch: int
@@ -1574,7 +1575,8 @@ class AppendBatch(_message.Message):
     length: int
     deleting_below: int
     deleted_below: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., owner: _Optional[str] = ..., owner_incarnation: _Optional[int] = ..., base_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., previous_digest: _Optional[int] = ..., end_digest: _Optional[int] = ..., commit_offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., length: _Optional[int] = ..., deleting_below: _Optional[int] = ..., deleted_below: _Optional[int] = ...) -> None: ...
+    acknowledged_offset: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., owner: _Optional[str] = ..., owner_incarnation: _Optional[int] = ..., base_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., previous_digest: _Optional[int] = ..., end_digest: _Optional[int] = ..., commit_offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., length: _Optional[int] = ..., deleting_below: _Optional[int] = ..., deleted_below: _Optional[int] = ..., acknowledged_offset: _Optional[int] = ...) -> None: ...
 
 class AppendBatches(_message.Message):
     __slots__ = ("entries",)

@@ -37,7 +37,15 @@ from tests.faults.harms import (
     split,
     squeeze_then_kill_owner,
 )
-from tests.faults.operations import drain, grow_topic, lose_disk, make_topic_again, rebalance, replace_node
+from tests.faults.operations import (
+    drain,
+    grow_topic,
+    lose_disk,
+    make_topic_again,
+    put_back_copy,
+    rebalance,
+    replace_node,
+)
 from tests.faults.protection import renew_certificates, replace_keys, replace_secret
 from tests.faults.quorum_loss import NODES as NODES_TO_LOSE_TWO_OF
 from tests.faults.quorum_loss import cut_off_two_of_three, kill_two_of_three
@@ -67,7 +75,7 @@ NETWORK_FAULTS: Final[tuple[Fault, ...]] = (
 )
 SQUEEZES: Final[tuple[Fault, ...]] = (squeeze_then_kill_owner,)
 DISK_FAULTS: Final[tuple[Fault, ...]] = (fill_disk,)
-OPERATIONS: Final[tuple[Fault, ...]] = (rebalance, drain, lose_disk, replace_node)
+OPERATIONS: Final[tuple[Fault, ...]] = (rebalance, drain, lose_disk, put_back_copy, replace_node)
 TOPIC_CHANGES: Final[tuple[Fault, ...]] = (grow_topic, make_topic_again)
 GATEWAY_FAULTS: Final[tuple[Fault, ...]] = (kill_gateway, restart_gateway, pause_gateway)
 MEMBER_CUTS: Final[tuple[Fault, ...]] = (cut_off_member,)

@@ -21,6 +21,7 @@ from tidelog_cli.local_cluster import free_ports
 PORT: Final = 7400
 FOUNDING: Final = ("node_id", "bootstrap", "seeds")
 _REMOVED: Final = "was removed from the cluster"
+OLDER: Final = "is an older copy of the node"
 
 
 class Node:
@@ -39,7 +40,8 @@ class Node:
         self.protection: Protection | None = None
         """Gives it certificates; None: nothing is encrypted."""
         self.process = Process(self.name, prefix, home.parent / f"{self.name}.log")
-        self._was_removed = False
+        self._expected: set[str] = set()
+        """Parts of lines of its log that look alarming and are expected."""
 
     @property
     def address(self) -> str:
@@ -70,7 +72,7 @@ class Node:
 
     async def removed(self) -> None:
         """Wait until it ends because the cluster has removed it; that it does not counts as a failure of the node."""
-        self._was_removed = True
+        self._expected.add(_REMOVED)
         late, other = f"it went on for {STOP_S} s after it was removed", "when it was removed it ended"
         await self.process.ends(os.EX_CONFIG, late, other)
 
@@ -97,6 +99,28 @@ class Node:
         assert self.node_id != gone
         return gone
 
+    def copy_data(self) -> Path:
+        """Copy its data directory, as it is now, to a place beside its disk; return where."""
+        copy = self.home.parent / f"{self.name}-copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        return Path(shutil.copytree(self.data, copy))
+
+    async def refused_with(self, copy: Path) -> None:
+        """Start it twice with an older copy of its data directory; it has to end both times, and to say why.
+
+        Raises:
+            RuntimeError: it serves, or ends for another reason.
+        """
+        assert not self.running
+        shutil.rmtree(self.data)
+        copy.rename(self.data) if copy.stat().st_dev == self.home.stat().st_dev else shutil.copytree(copy, self.data)
+        self._expected.add(OLDER)
+        for _ in range(2):
+            said_before = self.process.log.read_text(errors="replace").count(OLDER)
+            await self.process.ends_at_start("node", *self._settings)
+            if self.process.log.read_text(errors="replace").count(OLDER) == said_before:
+                raise RuntimeError(f"{self.name} ended, but not because its data directory is an older copy")
+
     async def stop(self) -> None:
         """Ask it to stop and wait. Ending with anything but 0, or not in time, counts as a failure of the node."""
         await self.process.stop()
@@ -111,7 +135,7 @@ class Node:
 
     def failures(self) -> list[str]:
         """Return what went wrong with the node itself: ends that nobody asked for, and alarming lines of its log."""
-        return self.process.failures(_REMOVED if self._was_removed else "")
+        return self.process.failures(self._expected)
 
 
 def make_nodes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,6 +14,8 @@ from tests.faults.stage import Stage
 
 GROWTH_MAX: Final = 3
 """How many partitions a topic may get more than it began with."""
+NOTICED_S: Final = (4.0, 7.0)
+"""How long a node runs on after its directory was copied: so long that all others have heard of it again."""
 ALONE: Final = 0.5
 """How likely a node hears nothing of a topic that is changed."""
 
@@ -40,6 +43,36 @@ async def lose_disk(stage: Stage) -> None:
     await node.kill()
     await stage.hold(0, 2)
     gone = await node.replace([other.address for other in stage.nodes if other is not node])
+    await stage.insist(partial(stage.load.operator.drain_node, gone))
+    await stage.insist(partial(stage.load.operator.remove_node, gone))
+    await stage.refilled(gone)
+
+
+async def put_back_copy(stage: Stage) -> None:
+    """An older copy of a node's directory is put in its place: the node must be refused, and nothing be lost.
+
+    The copy is made while the node is stopped in order, or while it runs: then it is held still meanwhile, because a
+    snapshot of a disk is of one moment. Half of the time another node is away when the copy is started.
+    """
+    node = stage.some()[0]
+    others = [other for other in stage.nodes if other is not node]
+    if stage.rng.random() < 0.5:
+        stage.tell(f"stop {node.name}, copy its data directory, start it; later put the copy back")
+        await node.stop()
+        copy = node.copy_data()
+        await node.start()
+    else:
+        stage.tell(f"copy the data directory of {node.name}, which runs; later put the copy back")
+        node.pause()
+        copy = await asyncio.to_thread(node.copy_data)
+        node.resume()
+    await stage.hold(*NOTICED_S)
+    away = stage.rng.sample(others, 1 if len(others) > 1 and stage.rng.random() < 0.5 else 0)
+    await asyncio.gather(*(other.kill() for other in away), node.kill())
+    await node.refused_with(copy)
+    for other in away:
+        await other.start()
+    gone = await node.replace([other.address for other in others])
     await stage.insist(partial(stage.load.operator.drain_node, gone))
     await stage.insist(partial(stage.load.operator.remove_node, gone))
     await stage.refilled(gone)

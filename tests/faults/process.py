@@ -13,7 +13,7 @@ import re
 import signal
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -143,17 +143,18 @@ class Process:
             self._process.send_signal(signal.SIGCONT)
         self.paused = False
 
-    def failures(self, besides: str = "") -> list[str]:
+    def failures(self, besides: Collection[str] = ()) -> list[str]:
         """Return what went wrong with it: ends that nobody asked for, and alarming lines of its log.
 
         Args:
-            besides: what an alarming line may hold that is none; empty for nothing.
+            besides: parts of lines that look alarming and are expected.
         """
         self._note_end()
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         alarming = [(at, line) for at, line in enumerate(lines, 1) if _ALARMING.search(line)]
         ends = [f"{self.name}: {end}" for end in self.bad_ends]
-        return ends + [f"{self.log.name}:{at}: {line}" for at, line in alarming if not (besides and besides in line)]
+        unexpected = [(at, line) for at, line in alarming if not any(part in line for part in besides)]
+        return ends + [f"{self.log.name}:{at}: {line}" for at, line in unexpected]
 
     def _last_words(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()[-LAST_WORDS:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tidelog_broker.base.group_commit import GroupCommit
 from tidelog_broker.core.replication.effects import Append
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.node import reboot_note
@@ -16,7 +17,6 @@ from tidelog_broker.partition.reader import PartitionReader
 from tidelog_broker.partition.waiting import Waiting, _settle
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.driver import ReplicaDriver
-from tidelog_broker.base.group_commit import GroupCommit
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.replicas import Replication
 from tidelog_broker.storage.node.fences import FENCES

@@ -189,6 +189,10 @@ class NodeLives:
             self._refused(why)
         return OldLifeError(pb.FORBIDDEN, why)
 
+    def newest(self, directory: Directory) -> Life | None:
+        """Return the newest life that is known of another directory."""
+        return self._known.get(directory)
+
     def is_noted(self, node_id: str, incarnation: int) -> bool:
         """Return whether a life may gossip: it was noted here, or nothing is known of that node."""
         if node_id == self._node_id:
@@ -290,6 +294,6 @@ def _why_old(own: OwnLives, by: str, known: Life, *, in_use: bool) -> str:
         )
     return (
         f"the data directory is an older copy of the node {node_id!r}: {proof}. It may lack acknowledged records, so "
-        "it takes no part in the cluster. Use the newest directory of that node; if that is lost, start with --replace in "
-        "an empty directory. `tidelog log` reads this one offline"
+        "it takes no part in the cluster. Use the newest directory of that node; if that is lost, start with --replace "
+        "in an empty directory. `tidelog log` reads this one offline"
     )

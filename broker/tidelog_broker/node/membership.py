@@ -144,10 +144,9 @@ class Membership:
             missing = others - broker.cluster.linked
             unheard = (others & broker.cluster.linked) - self._exchanged
             waited_s = broker.loop.time() - began_s
-            untried = {node_id for node_id in missing if links.problem(node_id) is None}
             if not (missing or unheard) or waited_s >= REGISTER_S_MAX:
                 break
-            if not (untried or unheard) and waited_s >= REGISTER_S_MIN:
+            if not unheard and all(map(links.is_absent, missing)) and waited_s >= REGISTER_S_MIN:
                 break
             await asyncio.sleep(REGISTER_LOOK_S)
         if missing:

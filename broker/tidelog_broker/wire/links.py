@@ -63,13 +63,14 @@ class LinkEvents(Protocol):
 class _Peer:
     """One other node: its address, the link if there is one, the task that keeps it."""
 
-    __slots__ = ("address", "link", "problem", "task", "turned_away")
+    __slots__ = ("absent", "address", "link", "problem", "task", "turned_away")
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.link: Link | None = None
         self.problem: str | None = None
         self.turned_away = False
+        self.absent = False
         self.task: asyncio.Task[None] | None = None
 
 
@@ -114,6 +115,11 @@ class Links:
         """Why there is no link to a node, for an operator; None when there is one, or the node is not known."""
         peer = self._peers.get(node_id)
         return None if peer is None else peer.problem
+
+    def is_absent(self, node_id: str) -> bool:
+        """Return whether the last attempt to call a node found that nothing listens at its address."""
+        peer = self._peers.get(node_id)
+        return peer is not None and peer.absent
 
     def refusals(self) -> dict[Address, str]:
         """Return what nodes say that turn this one away, by their address: trying again changes nothing."""
@@ -227,12 +233,13 @@ class Links:
             try:
                 link, incarnation = await self._connect(node_id, peer.address)
             except ConnectionRefusedError as error:
-                peer.turned_away = False
+                peer.turned_away, peer.absent = False, True
                 self._note(node_id, peer, f"{_name(peer.address)} refuses connections: {error}")
                 self._events.refused(node_id)
             except (ProtocolError, OSError, UnicodeError, TimeoutError) as error:
                 what = str(error) or f"no answer within {ATTEMPT_TIMEOUT_S:g} s"
                 peer.turned_away = isinstance(error, ProtocolError) and error.code in _FINAL
+                peer.absent = False
                 self._note(node_id, peer, f"{_name(peer.address)}: {what}")
                 if isinstance(error, RemovedError):
                     self._events.removed(error.message)
@@ -250,7 +257,7 @@ class Links:
     def _established(self, node_id: str, peer: _Peer, link: Link, incarnation: int) -> None:
         peer.link = link
         peer.problem = None
-        peer.turned_away = False
+        peer.turned_away = peer.absent = False
         self._metrics.peer_connects.tally(node_id).inc()
         log.info("connected to node %r at %s", node_id, _name(peer.address))
         self._events.established(node_id, incarnation)

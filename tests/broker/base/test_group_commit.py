@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.broker.stand import settled
 
-from tidelog_broker.base.offload import Offload
 from tidelog_broker.base import group_commit
 from tidelog_broker.base.group_commit import GroupCommit
+from tidelog_broker.base.offload import Offload
 from tidelog_broker.storage.io.errors import DiskFullError, StorageFailedError
 from tidelog_broker.storage.io.workers import IoWorkers
 

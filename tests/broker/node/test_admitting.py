@@ -364,6 +364,7 @@ async def test_directories_and_records_from_before_there_were_ids_go_on(
         record = json.loads(path.read_text())
         del record["directory_id"], record["bound"]
         path.write_text(json.dumps(record | {"format_version": 1}))
+        (founded.path / name / "meta" / "lives").unlink()
     await founded.found()
     await is_kept(founded, topic_id)
 

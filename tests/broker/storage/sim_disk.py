@@ -158,6 +158,9 @@ class Node:
         for sector in range(first, end):
             self.versions.pop(sector, None)
 
+    def copy(self) -> Node:
+        return Node(bytes(self.current))
+
     def after_power_cut(self, random: Random) -> Node:
         size = random.choice([len(self.durable), len(self.current)])
         content = bytearray(self.durable[:size].ljust(size, b"\0"))
@@ -181,6 +184,9 @@ class Directory:
 
     def sync(self) -> None:
         self.history = [dict(self.names)]
+
+    def copy(self) -> Directory:
+        return Directory({name: node.copy() for name, node in self.names.items()})
 
     def after_power_cut(self, random: Random) -> Directory:
         names = random.choice(self.history)
@@ -306,6 +312,12 @@ class SimDisk:
     def power_cut(self, random: Random) -> SimDisk:
         """Return the disk as it is when the power is back."""
         again = SimDisk(self.root.after_power_cut(random))
+        again.is_mapped = self.is_mapped
+        return again
+
+    def copy(self) -> SimDisk:
+        """Return another disk with all that processes see on this one, as a copy of all files has it."""
+        again = SimDisk(self.root.copy())
         again.is_mapped = self.is_mapped
         return again
 

@@ -48,6 +48,7 @@ class Checks:
         self._accepted: dict[tuple[int, BallotKey], dict[str, bytes]] = defaultdict(dict)
         self._records: dict[tuple[str, bytes, int], bytes] = {}
         self.refusals = 0
+        self.rollbacks = 0
         self.lost_disks: set[int] = set()
         """Machines whose disks went."""
         self._lost_directories: set[bytes] = set()
@@ -96,6 +97,19 @@ class Checks:
         self.lost_disks.add(machine.number)
         self._lost_directories.add(machine.directory_id)
         self.journals.made(machine.number)
+
+    def rolled_back(self, machine: Machine) -> None:
+        """A disk is put back to an earlier state."""
+        self.rollbacks += 1
+        self.journals.rolled_back(machine.number)
+
+    def took_part(self, machine: Machine) -> None:
+        """A node serves. The world rolls a disk back only where a node knows better and can be asked."""
+        self.require(
+            not (machine.is_rolled_back or machine.is_copy),
+            "I31",
+            f"{machine.node_id} takes part with a disk that was rolled back",
+        )
 
     def refused(self, machine: Machine) -> None:
         """A node is told that its name is another directory's: one that was admitted is never told so."""

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.simulation.whole.machine import Machine
+from tests.simulation.whole.machine import Machine, Snapshot
+from tests.simulation.whole.meetings import Heard
 
 from tidelog_broker.core.membership.admission import binders_needed
 from tidelog_broker.core.placement.placement import majority
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from tests.simulation.whole.world import World
 
 LATE_MS = 6_000
+ROLLING_BACK_US = 12_000_000
+COPY_RUNS_US = 8_000_000
 
 
 class Faults:
@@ -36,6 +39,12 @@ class Faults:
         self._gap_ms = self._random.choice([100, 300, 1000]) if not world.churns else 500
         self._pauses_ms = [30, 300, 3000] if not world.churns else [30, 100, 300]
         self._wipes = self._random.choice([1, 2, 2, 3]) if not world.churns else 0
+        self._rolls = self._random.choice(founders)
+        """The machine whose disk is rolled back in such a world."""
+        self._pauses_until_us = 0
+        """Nothing else goes wrong while a disk that was rolled back is to be found out."""
+        if world.rolls_back:
+            self._wipes, self._gap_ms = 0, 700
         if world.sleeps or world.has_groups:
             self._wipes, self._gap_ms = 0, 500 if world.sleeps else 1500
         self.meets = world.kind == "meeting"
@@ -48,7 +57,13 @@ class Faults:
             return
         for machine in machines:
             fate = self._random.random()
-            if fate < 0.7 or self._world.churns or self._world.sleeps or self._world.has_groups:
+            if (
+                fate < 0.7
+                or self._world.rolls_back
+                or self._world.churns
+                or self._world.sleeps
+                or self._world.has_groups
+            ):
                 machine.start_later(100)
             elif fate < 0.9:
                 machine.start_later(LATE_MS)
@@ -69,6 +84,9 @@ class Faults:
         self._world.clock.after(1000 + int(self._random.expovariate(1.0) * mean_ms * 1000), act)
 
     def _next(self) -> None:
+        if self._world.clock.now_us < self._pauses_until_us:
+            self._later(self._gap_ms, self._next)
+            return
         kinds = {
             self._kill: 8,
             self._power_off: 6,
@@ -81,6 +99,10 @@ class Faults:
             self._disk_fails: 3,
             self._wipe: 3,
         }
+        if self._world.rolls_back:
+            for other in (self._disk_full, self._disk_fails, self._wipe):
+                del kinds[other]
+            kinds |= {self._snapshot: 20, self._roll_back: 12, self._start_copy_beside: 4}
         if (
             self._world.churns or self._world.sleeps
         ):  # a network that is well: else too little is made, and too little is deleted
@@ -215,6 +237,65 @@ class Faults:
 
         machine.disk.fail = fail
         self._world.clock.note("disk fails", machine.first_id)
+
+    def _snapshot(self) -> None:
+        self._rolls.take_snapshot()
+
+    def _roll_back(self) -> None:
+        """Put a machine's disk back where another node that runs knows better; perhaps only such nodes run then."""
+        machine, random = self._rolls, self._random
+        for snapshot in random.sample(machine.snapshots, len(machine.snapshots)):
+            if knowing := self._knowing(machine, snapshot):
+                break
+        else:
+            return
+        self._pauses_until_us = self._world.clock.now_us + ROLLING_BACK_US
+        self._world.cut.clear()
+        self._world.loss = 0.0
+        kept = {random.choice(knowing), *(other for other in self._world.machines if random.random() < 0.5)}
+        for other in self._world.machines:
+            if other is not machine and other not in kept:
+                other.stop("away while a disk is rolled back")
+                other.start_later(random.choice([1_000, 4_000, 12_000]))
+        machine.roll_back(snapshot)
+        machine.start()
+
+    def _knowing(self, machine: Machine, snapshot: Snapshot) -> list[Machine]:
+        """Return the machines whose nodes run and must know more of a machine's lives than a snapshot contains."""
+        meetings, heard = self._world.meetings, Heard(snapshot.incarnation, snapshot.tick)
+        return [
+            other
+            for other in self._world.machines
+            if other.life is not None
+            and other.life.is_up
+            and other is not machine
+            and meetings.knows_more(other.node_id, machine.node_id, heard)
+        ]
+
+    def hide_who_knows(self, machine: Machine, snapshot: Snapshot) -> None:
+        """Stop those that must know more than a snapshot: what it was refused for is not asked again."""
+        for other in self._knowing(machine, snapshot):
+            other.stop("away when a refused copy starts again")
+            other.start_later(5_000)
+
+    def _start_copy_beside(self) -> None:
+        """Start a copy of a running node elsewhere: the copy is refused, and the node goes on."""
+        machine = self._rolls
+        known = any(machine.node_id in self._world.meetings.known[other.node_id] for other in self._world.machines)
+        if machine.life is None or not machine.life.is_up or not known:
+            return
+        self._pauses_until_us = self._world.clock.now_us + COPY_RUNS_US
+        self._world.cut.clear()
+        self._world.loss = 0.0
+        running, copy = machine.life, self._world.make_copy(machine)
+
+        def look() -> None:
+            self._world.remove_copy(copy)
+            if machine.life is not running:
+                self._world.checks.fail("I31", f"{machine.node_id} has ended for a copy that was started beside it")
+
+        self._world.clock.after(COPY_RUNS_US, look)
+        copy.start()
 
     def _wipe(self) -> None:
         """Take a founder's disk, or a joiner's; it comes back under its name."""

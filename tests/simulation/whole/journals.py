@@ -19,6 +19,7 @@ class Journals:
         self._stands: dict[int, Live] = {}
         self._unsure: dict[int, list[pb.ChainEntry]] = {}
         """What was being written: after a crash any first part of it may be there."""
+        self._rolled_back: set[int] = set()
         self.forgotten = 0
         self.compactions = 0
 
@@ -26,6 +27,11 @@ class Journals:
         """The disk is new."""
         self._stands.pop(machine, None)
         self._unsure.pop(machine, None)
+
+    def rolled_back(self, machine: int) -> None:
+        """The disk was put back to an earlier state, whatever that holds."""
+        self.made(machine)
+        self._rolled_back.add(machine)
 
     def appends(self, machine: int, entries: Sequence[pb.ChainEntry]) -> None:
         """Entries are being written."""
@@ -44,6 +50,10 @@ class Journals:
     def opened(self, machine: int, found: Sequence[pb.ChainEntry]) -> None:
         """A node reads its journal."""
         live = _with({}, found)
+        if machine in self._rolled_back:
+            self._rolled_back.discard(machine)
+            self._stands[machine] = live
+            return
         stood, unsure = self._stands.get(machine, {}), self._unsure.pop(machine, [])
         allowed = [_with(stood, unsure[:count]) for count in range(len(unsure) + 1)]
         if live not in allowed:

@@ -199,6 +199,7 @@ class Life:
     async def _live(self) -> None:
         await self.node.start()
         self.is_up = True
+        self.machine.world.checks.took_part(self.machine)
         await self.node.life.asked_to_stop()
 
     def _ended(self, task: asyncio.Task[None]) -> None:

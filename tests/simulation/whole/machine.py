@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tests.broker.storage.sim_disk import SimDisk
 from tests.simulation.whole.life import DATA, Life
@@ -15,8 +15,20 @@ if TYPE_CHECKING:
     from tests.simulation.whole.world import World
 
 AGAIN_MS = 400
+OLDER = "is an older copy of the node"
 REPLACED_AFTER = 12
 """So often one that is refused is started once more before its operator gives it another name; see `refused`."""
+
+
+class Snapshot(NamedTuple):
+    """A machine's disk as it was."""
+
+    disk: SimDisk
+    incarnation: int
+    """Of the life that ran then, or had run before."""
+    tick: int
+    reboots: bool
+    """Whether it is an image of the disk, taken under a system that ran, and not a copy of files."""
 
 
 class Machine:
@@ -38,6 +50,12 @@ class Machine:
         self.refusals = 0
         self.directory_id = b""
         self.node_id = self.first_id
+        self.is_copy = False
+        """Whether it is a copy of another machine, started beside it."""
+        self.snapshots: list[Snapshot] = []
+        self._put_back: Snapshot | None = None
+        self.is_rolled_back = False
+        """Since its disk was put back to an earlier state."""
         self._cut_means_power = False
 
     # ------------------------------------------------------------------------------------------ up
@@ -73,10 +91,15 @@ class Machine:
             self.life = None
         if self.disk.is_off:
             self.disk.is_off = False
+        self.unlock()
+        self.disk = self.disk.restart()
+        self.world.meetings.ended(self.node_id)
+
+    def unlock(self) -> None:
+        """Release the data directory's lock, as the end of a process does."""
         lock = DATA / "lock"
         if self.disk.exists(lock):
             self.disk.node(lock).locked = False
-        self.disk = self.disk.restart()
 
     def power_off(self, why: str) -> None:
         """Lose power: what was not synced is lost, torn or there."""
@@ -106,8 +129,33 @@ class Machine:
         self.wipes += 1
         self.refusals = 0
 
+    def take_snapshot(self) -> None:
+        """Keep the disk as it is now."""
+        node = getattr(self.life, "node", None)
+        if node is None or not hasattr(node, "broker"):
+            return
+        random, lives = self.world.clock.random, node.broker.lives
+        reboots = random.random() < 0.5
+        disk = self.disk.power_cut(random) if reboots else self.disk.copy()
+        self.snapshots.append(Snapshot(disk, lives.own.now.incarnation, lives.own.now.tick, reboots))
+
+    def roll_back(self, snapshot: Snapshot) -> None:
+        """Put the disk back to an earlier state; the process has ended."""
+        self.stop("rolled back")
+        self.world.checks.rolled_back(self)
+        self.disk = snapshot.disk.copy()
+        self.unlock()
+        self.boot += snapshot.reboots
+        self.is_rolled_back, self._put_back = True, snapshot
+
     def cannot_start(self, why: str) -> None:
         """The disk fails while the node starts, or the node cannot say who it is."""
+        if self.is_rolled_back and OLDER in why:
+            self.replaced()
+            return
+        if self.is_copy:
+            self.stop(f"cannot start: {why}")
+            return
         self.stop(f"cannot start: {why}")
         self.start_later(AGAIN_MS)
 
@@ -118,6 +166,18 @@ class Machine:
         come under new ids only without it; and then replaced, as it says.
         """
         self.world.clock.note("refused", self.first_id, why)
+        if self.is_copy:
+            self.stop("refused")
+            return
+        if self.is_rolled_back and OLDER in why:
+            if self.world.clock.random.random() < 0.5:
+                self.replaced()
+            else:  # a supervisor starts it again, while nobody who knows better is there
+                self.stop("refused")
+                assert self._put_back is not None
+                self.world.faults.hide_who_knows(self, self._put_back)
+                self.start_later(AGAIN_MS)
+            return
         self.world.checks.refused(self)
         self.refusals += 1
         if self.refusals > REPLACED_AFTER and self.world.checks.needs_no_other_founder:
@@ -126,6 +186,15 @@ class Machine:
             self.port += 1
         else:
             self.stop("refused")
+        self.start_later(AGAIN_MS)
+
+    def replaced(self) -> None:
+        """The operator starts another node in place of one whose disk was rolled back, in an empty directory."""
+        self.is_rolled_back = False
+        self.snapshots.clear()
+        self.wipe()
+        self.is_replacement = True
+        self.port += 1
         self.start_later(AGAIN_MS)
 
     def gave_up(self, node: Node) -> None:

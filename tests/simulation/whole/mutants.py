@@ -12,7 +12,8 @@ from unittest.mock import patch
 from tests.broker.storage.sim_disk import SimFile
 from tests.simulation.mutants import Mutant, Replacement
 from tests.simulation.whole import mutations_groups as groups
-from tests.simulation.whole.world import CHURNING, GROUPED, MEETING, MIXED, SLEEPY
+from tests.simulation.whole import mutations_lives as lives
+from tests.simulation.whole.world import CHURNING, GROUPED, MEETING, MIXED, ROLLED_BACK, SLEEPY
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.membership import admission
@@ -187,6 +188,15 @@ MUTANTS = {
         Mutant("a compaction leaves out the newest decision", newest_left_out, mixture=CHURNING),
         Mutant("a closed partition hears nothing", closed_ones_hear_nothing, mixture=SLEEPY),
         Mutant("a closed partition votes from nothing", opened_from_nothing, mixture=SLEEPY),
+        Mutant("lives not compared", lives.lives_not_compared, mixture=ROLLED_BACK),
+        Mutant("the nonce of a life not compared", lives.nonce_not_compared, mixture=ROLLED_BACK),
+        Mutant("the tick of a life not compared", lives.tick_not_compared, mixture=ROLLED_BACK),
+        Mutant("a tick that no other node hears of", lives.tick_kept_by_the_node_alone, mixture=ROLLED_BACK),
+        Mutant("taking part before a life is noted", lives.takes_part_unregistered, mixture=ROLLED_BACK),
+        Mutant("lives noted in memory only", lives.noted_in_memory, mixture=ROLLED_BACK),
+        Mutant("lives of absent nodes not spread", lives.not_spread, mixture=ROLLED_BACK),
+        Mutant("the refusal of an older copy in memory only", lives.refusal_in_memory, mixture=ROLLED_BACK),
+        Mutant("the running node ends and not its copy", lives.the_running_node_ends, mixture=ROLLED_BACK),
         Mutant("a coordinator begins without members", groups.begins_without_members, mixture=GROUPED),
         Mutant("commits are not checked", groups.commits_unchecked, mixture=GROUPED),
         Mutant("positions not loaded at a takeover", groups.positions_not_loaded, mixture=GROUPED),

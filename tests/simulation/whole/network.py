@@ -229,6 +229,7 @@ class _Peer:
         self.link: Outgoing | None = None
         self.problem: str | None = None
         self.turned_away = False
+        self.absent = False
         self.task: asyncio.Task[None] | None = None
 
 
@@ -259,6 +260,10 @@ class SimLinks:
     def problem(self, node_id: str) -> str | None:
         peer = self._peers.get(node_id)
         return None if peer is None else peer.problem
+
+    def is_absent(self, node_id: str) -> bool:
+        peer = self._peers.get(node_id)
+        return peer is not None and peer.absent
 
     def refusals(self) -> dict[Address, str]:
         return {peer.address: peer.problem or "" for peer in self._peers.values() if peer.turned_away}
@@ -329,9 +334,11 @@ class SimLinks:
                 if peer.link.why or peer.link.called is not called or (not reached and random.random() < 0.3):
                     self._gone(node_id, peer, peer.link.why or "the connection broke")
             elif called is None:
+                peer.absent = True
                 peer.turned_away, peer.problem = False, "it refuses connections"
                 self._events.refused(node_id)
             elif reached:
+                peer.absent = False
                 await self._connect(node_id, peer, called)
             await asyncio.sleep(random.randint(*LOOK_US) / 1e6)
 

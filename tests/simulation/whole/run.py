@@ -72,6 +72,7 @@ class Result:
     events: int
     decisions: int
     refusals: int
+    rollbacks: int
     topics: int
     forgotten: int
     compactions: int
@@ -233,6 +234,7 @@ def run_seed(seed: int, *, trace: int = TRACE_SHOWN, kind: str | None = None) ->
         world.clock.events,
         world.checks.decisions,
         world.checks.refusals,
+        world.checks.rollbacks,
         world.topics.made + world.topics.deleted,
         world.checks.journals.forgotten,
         world.checks.journals.compactions,
@@ -260,6 +262,7 @@ def many(first: int, count: int, processes: int, run: Callable[[int], Result] = 
         f"{count} seeds of whole nodes in {seconds:.0f} s ({count / seconds:.1f} a second): "
         f"{sum(result.events for result in results)} events, {sum(result.decisions for result in results)} epochs of "
         f"__meta decided, {sum(result.refusals for result in results)} starts refused, "
+        f"{sum(result.rollbacks for result in results)} disks rolled back, "
         f"{sum(result.topics for result in results)} topics made or deleted, metadata journals compacted in "
         f"{compacted} seeds, {len(failed)} seeds failed"
     )

@@ -49,9 +49,10 @@ class Topics:
         lives = [life for life in self._world.lives() if life.is_up]
         if not lives:
             return
-        if self._world.sleeps and len(self._made) < SLEEPY_TOPICS:
+        keeps = self._world.sleeps or self._world.rolls_back
+        if keeps and len(self._made) < SLEEPY_TOPICS:
             deletes = False
-        elif self._world.sleeps and not self._world.calm and self._random.random() < 0.9:
+        elif keeps and not self._world.calm and self._random.random() < 0.9:
             return
         elif self._world.churns:
             deletes = len(self._made) >= CHURNING_TOPICS

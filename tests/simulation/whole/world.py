@@ -14,6 +14,7 @@ from tests.simulation.whole.checks import Checks
 from tests.simulation.whole.faults import Faults
 from tests.simulation.whole.groups import Groups
 from tests.simulation.whole.machine import Machine
+from tests.simulation.whole.meetings import Meetings
 from tests.simulation.whole.records import Records
 from tests.simulation.whole.topics import Topics
 
@@ -41,6 +42,13 @@ GROUPED = "grouped"
 GROUPED_SEEDS = 5
 """One of so many seeds is of this kind."""
 GROUPED_MS = 25_000
+ROLLED_BACK = "rolled back"
+"""The disk of one machine is put back to earlier states; records are published, and no disk is lost otherwise."""
+ROLLED_BACK_SEEDS = 5
+"""One of so many seeds is of this kind."""
+ROLLED_BACK_MS = 30_000
+COPIES = 100
+"""What the number of a copy of a machine is above that of the machine."""
 
 
 class World:
@@ -70,12 +78,18 @@ class World:
             self.kind = SLEEPY
         if kind is None and seed % GROUPED_SEEDS == GROUPED_SEEDS - 3:
             self.kind = GROUPED
+        if kind is None and seed % ROLLED_BACK_SEEDS == 0:
+            self.kind = ROLLED_BACK
+        self.rolls_back = self.kind == ROLLED_BACK
         self.churns = self.kind == CHURNING
         self.sleeps = self.kind == SLEEPY
         self.has_groups = self.kind == GROUPED
         self.fault_ms = random.choice([4_000, 8_000, 12_000]) if self.kind == MIXED else 12_000
         if self.has_groups:
             self.fault_ms = GROUPED_MS
+            self.loss, self.write_ms = min(self.loss, 0.02), min(self.write_ms, 2.0)
+        if self.rolls_back:
+            self.fault_ms = ROLLED_BACK_MS
             self.loss, self.write_ms = min(self.loss, 0.02), min(self.write_ms, 2.0)
         if self.churns or self.sleeps:
             self.loss, self.delay_ms, self.write_ms = 0.0, min(self.delay_ms, 3.0), min(self.write_ms, 2.0)
@@ -89,6 +103,7 @@ class World:
         self.topics = Topics(self)
         self.records = Records(self)
         self.groups = Groups(self) if self.has_groups else None
+        self.meetings = Meetings(self)
 
     # ------------------------------------------------------------------------------------------ who is where
 
@@ -128,6 +143,21 @@ class World:
             mean_us = self.delay_ms * 1000 * (RARE_DELAY if random.random() < 0.01 else 1)
             self.clock.after(20 + int(min(random.expovariate(1.0), 8.0) * mean_us), arrives)
 
+    def make_copy(self, machine: Machine) -> Machine:
+        """Return a machine elsewhere with a copy of another one's disk, to be started under the same name."""
+        copy = Machine(self, machine.number + COPIES, is_founder=machine.is_founder)
+        copy.first_id, copy.disk, copy.is_copy = machine.first_id, machine.disk.copy(), True
+        copy.boot = machine.boot
+        copy.unlock()
+        self.checks.journals.rolled_back(copy.number)
+        self.machines.append(copy)
+        return copy
+
+    def remove_copy(self, copy: Machine) -> None:
+        """End a copy for good."""
+        copy.stop("removed")
+        self.machines.remove(copy)
+
     # ------------------------------------------------------------------------------------------ the run
 
     def run(self) -> None:
@@ -139,8 +169,10 @@ class World:
         try:
             self.faults.start()
             self.topics.start()
-            if self.sleeps:
+            if self.sleeps or self.rolls_back:
                 self.records.start()
+            if self.rolls_back:
+                self.meetings.start()
             if self.groups is not None:
                 self.groups.start()
             self.clock.run_until(self.clock.now_us + self.fault_ms * 1000)
@@ -192,6 +224,6 @@ class World:
                     return f"{life.node.node_id} does not know {other.node.node_id}: {record}"
         return (
             self.topics.unsettled()
-            or (self.records.unsettled() if self.sleeps else "")
+            or (self.records.unsettled() if self.sleeps or self.rolls_back else "")
             or (self.groups.unsettled() if self.groups is not None else "")
         )

@@ -177,7 +177,9 @@ class Pushes:
             if now_ms < follower.next_heartbeat_ms:
                 continue
             beat = Sent(end, end, (), 0, now_ms)
-            sends.append(Send((follower.node_id,), self._message(beat, commit=commit, log_start=log_start)))
+            message = self._message(beat, commit=commit, log_start=log_start)
+            message.acknowledged_offset = follower.held_offset
+            sends.append(Send((follower.node_id,), message))
             self._told(follower, commit, log_start, now_ms)
             # One that gets lost would leave readers there waiting until the next publish.
             follower.answered = False

@@ -382,6 +382,8 @@ class Replica:
             self.deletion.heard(append)
             self.raise_log_start(append.log_start_offset, now_ms)
         state.note_commit(append.commit_offset)
+        if append.acknowledged_offset > state.tail.durable.offset and not state.doubt:
+            state.doubt = "damaged"  # the disk was rolled back: what it promised since may be lost, too
         held = state.tail.queued
         if append.base_offset > held.offset or (state.doubt and state.doubt_ends is None):
             self.catch_up.begin(now_ms)

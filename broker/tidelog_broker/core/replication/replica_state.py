@@ -21,7 +21,8 @@ from tidelog_proto import broker_pb2 as pb
 
 Doubt = Literal["", "short", "damaged"]
 """Why this copy of the open epoch may lack what it once acknowledged: its machine went down with flush other than
-ALWAYS (short), or damage was cut off it. It is over once the copy reaches the end of the owner's log (`fetched`)."""
+ALWAYS (short), or damage was cut off it, or its owner counts acknowledgements of what is not here (damaged). It is over
+once the copy reaches the end of the owner's log (`fetched`)."""
 
 Standing = Literal["sound", "halted", "halted for good"]
 """Whether this replica takes part; see `TURNS`."""

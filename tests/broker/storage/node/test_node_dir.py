@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -86,11 +87,11 @@ def change(path: Path, **fields: object) -> None:
 
 def test_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:
     open_node_dir(tmp_path).close()
-    for version, age in ((3, "newer"), (0, "older")):
+    for version, age in ((4, "newer"), (0, "older")):
         change(tmp_path, format_version=version)
         before = (tmp_path / "node.json").read_bytes()
         with pytest.raises(
-            NodeDirError, match=f"format version {version}, this build reads 1 to 2; use the {age} build"
+            NodeDirError, match=f"format version {version}, this build reads 1 to 3; use the {age} build"
         ):
             open_node_dir(tmp_path)
         assert (tmp_path / "node.json").read_bytes() == before
@@ -278,7 +279,7 @@ def test_a_directory_of_the_first_version_gets_an_id_and_is_as_admitted_as_it_wa
         second = open_node_dir(path)
         second.close()
         assert second.directory_id == first.directory_id
-        assert json.loads((path / "node.json").read_text())["format_version"] == 2
+        assert json.loads((path / "node.json").read_text())["format_version"] == 3
 
 
 def test_a_founder_is_bound_once_and_for_all(tmp_path: Path) -> None:
@@ -424,3 +425,28 @@ def test_a_first_start_that_is_killed_leaves_nothing_that_a_later_power_cut_take
             assert again.directory_id == first.directory_id
     else:
         raise AssertionError("it never opened")
+
+
+def test_directory_of_the_second_version_gets_a_journal_of_lives(tmp_path: Path) -> None:
+    open_node_dir(tmp_path).close()
+    (tmp_path / "meta" / "lives").unlink()
+    change(tmp_path, format_version=2)
+    with contextlib.closing(open_node_dir(tmp_path)) as directory:
+        assert directory.lives.exists()
+    assert json.loads((tmp_path / "node.json").read_text())["format_version"] == 3
+
+
+def test_refused_directory_is_refused_at_every_later_start(tmp_path: Path) -> None:
+    with contextlib.closing(open_node_dir(tmp_path)) as directory:
+        directory.mark_refused("it is an older copy")
+    for _ in range(2):
+        with pytest.raises(NodeDirError, match="it is an older copy"):
+            open_node_dir(tmp_path)
+
+
+def test_refusal_is_not_written_over_another_process_that_opened_the_directory(tmp_path: Path) -> None:
+    """As on a file system without locks, where two processes may have one directory open."""
+    with contextlib.closing(open_node_dir(tmp_path)) as directory:
+        change(tmp_path, boot_counter=7)
+        directory.mark_refused("it is an older copy")
+    open_node_dir(tmp_path).close()

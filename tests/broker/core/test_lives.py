@@ -1,0 +1,106 @@
+"""Which claims of lives another node's knowledge refutes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog_broker.core import lives
+from tidelog_broker.core.incarnation import make_incarnation
+from tidelog_broker.core.lives import Claim, KnownLives, Life, OwnLives
+
+DIRECTORY = ("a", bytes(16))
+
+
+def life(counter: int, nonce: int = 1, tick: int = 0) -> Life:
+    return Life(make_incarnation(counter, nonce), tick)
+
+
+def claim(counter: int, *past: Life, nonce: int = 1, forgotten_below: int = 0) -> Claim:
+    return Claim(make_incarnation(counter, nonce), dict(past), forgotten_below)
+
+
+def test_next_start_of_the_newest_directory_is_not_refuted() -> None:
+    assert not claim(3, life(1), life(2, tick=9)).is_older_than(life(2, tick=9))
+    assert not claim(3, life(1), life(2, tick=9)).is_older_than(life(2, tick=4))
+    assert not claim(3, life(1), life(2)).is_older_than(life(1))
+
+
+def test_running_life_is_not_refuted_by_its_own_ticks() -> None:
+    assert not claim(3).is_older_than(life(3, tick=100))
+
+
+def test_later_start_refutes() -> None:
+    assert claim(3, life(2)).is_older_than(life(4))
+
+
+def test_start_with_the_same_counter_and_another_nonce_refutes() -> None:
+    assert claim(3, life(2), nonce=1).is_older_than(life(3, nonce=2))
+
+
+def test_earlier_start_that_the_directory_does_not_contain_refutes() -> None:
+    """The copy was started once without meeting anybody, so its counter is higher than the original's."""
+    assert claim(4, life(2), life(3, nonce=7)).is_older_than(life(3, nonce=8))
+    assert claim(5, life(2)).is_older_than(life(3))
+
+
+def test_later_tick_of_an_earlier_life_refutes() -> None:
+    assert claim(3, life(2, tick=5)).is_older_than(life(2, tick=6))
+
+
+def test_lives_that_are_not_listed_any_more_do_not_refute() -> None:
+    assert not claim(9, life(7), life(8), forgotten_below=7).is_older_than(life(3, nonce=99))
+    assert claim(9, life(7), life(8), forgotten_below=7).is_older_than(life(7, nonce=99))
+
+
+def test_only_the_newest_own_lives_are_kept() -> None:
+    kept = [life(counter, tick=counter) for counter in range(1, lives.OWN_LIVES_MAX + 3)]
+    now = life(lives.OWN_LIVES_MAX + 3)
+    own = OwnLives.of(DIRECTORY, now.incarnation, kept)
+    assert len(own.past) == lives.OWN_LIVES_MAX
+    assert own.forgotten_below == 3
+    assert not own.claim.is_older_than(life(1, nonce=5))
+    again = OwnLives.of(DIRECTORY, now.incarnation, [Life(incarnation, tick) for incarnation, tick in own.past.items()])
+    assert again.forgotten_below == 3, "what was dropped stays out of the comparison at the next start"
+
+
+def test_highest_incarnation_counts_in_whatever_order_lives_are_reported() -> None:
+    first, second = KnownLives(), KnownLives()
+    forks = [life(3, nonce=1, tick=8), life(3, nonce=2, tick=1)]
+    for one in forks:
+        first.learn(DIRECTORY, one)
+    for one in reversed(forks):
+        second.learn(DIRECTORY, one)
+    assert first.get(DIRECTORY) == second.get(DIRECTORY) == forks[1]
+
+
+def test_number_of_known_directories_is_bounded() -> None:
+    known = KnownLives()
+    for number in range(lives.KNOWN_MAX + 5):
+        known.learn((f"n{number}", bytes(16)), life(1))
+    assert sum(1 for _ in known) == lives.KNOWN_MAX
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=12),
+    st.integers(0, 11),
+    st.integers(0, 11),
+)
+def test_copy_is_refuted_exactly_if_it_lacks_something_that_was_noted(
+    starts: list[tuple[int, bool]], copied_after: int, noted_after: int
+) -> None:
+    """Each start of a node raises ticks; a copy is made after one of them, and another node met one of them.
+
+    The copy is started next. It is to be refused if the other node met a later start than the copy contains, or a later
+    tick of the copy's last one, and not otherwise.
+    """
+    copied_after, noted_after = copied_after % len(starts), noted_after % len(starts)
+    history = [life(number + 1, nonce=number, tick=ticks) for number, (ticks, _) in enumerate(starts)]
+    whole = starts[copied_after][1]
+    contained = history[: copied_after + 1]
+    if not whole:
+        contained[-1] = contained[-1]._replace(tick=0)
+    copy = OwnLives.of(DIRECTORY, make_incarnation(copied_after + 2, 100), contained)
+    noted = history[noted_after]
+    lacks = noted_after > copied_after or (noted_after == copied_after and noted.tick > contained[-1].tick)
+    assert copy.claim.is_older_than(noted) == lacks

@@ -1,0 +1,102 @@
+"""Ways to get lives of nodes wrong: rollback of a disk is not found out, or the wrong node ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.simulation.mutants import Replacement
+
+from tidelog_broker.cluster.node_lives import NodeLives
+from tidelog_broker.core.incarnation import boot_counter
+from tidelog_broker.core.lives import Claim, Life, directory_of, known_life
+from tidelog_broker.node.membership import Membership
+from tidelog_broker.server.handlers import peers
+from tidelog_broker.storage.node.node_dir import NodeDir
+from tidelog_proto import broker_pb2 as pb
+
+
+def lives_not_compared() -> list[Replacement]:
+    """Whatever other nodes know, a directory is taken for the newest one."""
+    return [(Claim, "is_older_than", lambda self, known: False)]
+
+
+def nonce_not_compared() -> list[Replacement]:
+    """Only boot counters are compared: another start with the same number passes for this one."""
+
+    def is_older_than(self: Claim, known: Life) -> bool:
+        counters = {boot_counter(incarnation): tick for incarnation, tick in self.past.items()}
+        counter = boot_counter(known.incarnation)
+        return counter > boot_counter(self.incarnation) or known.tick > counters.get(counter, known.tick)
+
+    return [(Claim, "is_older_than", is_older_than)]
+
+
+def tick_not_compared() -> list[Replacement]:
+    """A copy of a running node passes, since its next start has a counter of its own."""
+
+    def is_older_than(self: Claim, known: Life) -> bool:
+        if known.incarnation in self.past or known.incarnation == self.incarnation:
+            return False
+        return boot_counter(known.incarnation) >= self.forgotten_below
+
+    return [(Claim, "is_older_than", is_older_than)]
+
+
+def tick_kept_by_the_node_alone() -> list[Replacement]:
+    """A node raises its tick and sends it to no other."""
+
+    async def send_news(self: NodeLives, neighbours: Any) -> None:
+        self._news.clear()
+
+    return [(NodeLives, "_send_news", send_news)]
+
+
+def takes_part_unregistered() -> list[Replacement]:
+    """A node takes part without waiting for others to note its start."""
+
+    async def register(self: Membership) -> None: ...
+
+    return [(Membership, "register", register)]
+
+
+def noted_in_memory() -> list[Replacement]:
+    """A node says that it has noted another one's start, and does not write that down."""
+
+    async def meet(self: NodeLives, peer_id: str, incarnation: int, said: pb.PeerLife) -> None:
+        for known in said.known:
+            if self._refutes(known):
+                raise self.refuted(peer_id, known, in_use=False)
+        self._known.learn((peer_id, said.directory_id), Life(incarnation, said.tick))
+
+    return [(NodeLives, "meet", meet), (NodeLives, "_send_news", send_without_keeping)]
+
+
+async def send_without_keeping(self: NodeLives, neighbours: Any) -> None:
+    news, self._news = self._news, {}
+    for node_id in sorted(neighbours.linked):
+        await self._send(neighbours, node_id, [known_life(of, life) for of, life in news.items()])
+
+
+def not_spread() -> list[Replacement]:
+    """A node tells of its own lives only, not of those of others."""
+
+    async def send(self: NodeLives, neighbours: Any, node_id: str, lives: Any) -> bool:
+        own = [one for one in lives if directory_of(one) == self.own.directory]
+        return await neighbours.ask_lives(node_id, pb.Lives(entries=own), timeout_s=2.0) is not None
+
+    return [(NodeLives, "_send", send)]
+
+
+def the_running_node_ends() -> list[Replacement]:
+    """A copy that is started beside the running node is taken for its next start."""
+
+    async def refusal(broker: Any, challenge: Any, said: pb.PeerLife) -> pb.PeerWelcome | None:
+        refutation = broker.lives.refutation(challenge.node_id, challenge.incarnation, said)
+        return None if refutation is None else pb.PeerWelcome(old_life=refutation)
+
+    return [(peers, "_old_life", refusal)]
+
+
+def refusal_in_memory() -> list[Replacement]:
+    """The refusal of an older copy lasts one start."""
+    return [(NodeDir, "mark_refused", lambda self, why: None)]
