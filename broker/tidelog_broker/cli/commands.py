@@ -8,6 +8,7 @@ import errno
 import gc
 import json
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ from tidelog_broker.cli.log_commands import EXIT_USAGE, log_app
 from tidelog_broker.node.admitting import IdentityError
 from tidelog_broker.node.join import open_founding
 from tidelog_broker.node.node import Node
-from tidelog_broker.storage.io.errors import NodeDirError
+from tidelog_broker.storage.io.errors import NodeDirError, OldCopyError
 from tidelog_proto.core_files import leave_no_core_files
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.settings import SettingsError, load_settings
@@ -97,6 +98,8 @@ def node(
         code = uvloop.run(_serve(settings, replaces=replace))
     except (SettingsError, BootstrapError) as error:
         _give_up(str(error), EXIT_USAGE)
+    except OldCopyError as error:
+        _give_up(str(error), os.EX_CONFIG)
     except (NodeDirError, IdentityError) as error:
         _give_up(str(error))
     except ProtocolError as error:

@@ -1,7 +1,7 @@
-"""`tidelog log inspect|verify|dump|repair`: data files looked at offline, without a node.
+"""`tidelog log inspect|verify|dump|repair|relabel`: data files looked at offline, without a node.
 
-All but `repair` change nothing and take no lock. On the files of a running node the end of the newest segment may look
-torn, because it is.
+All but `repair` and `relabel` change nothing and take no lock. On the files of a running node the end of the newest
+segment may look torn, because it is.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
+from tidelog_broker.base.bootstrap import BootstrapError, load_bootstrap
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.io.filesystem import RealFileSystem
+from tidelog_broker.storage.node.node_dir import relabel
 from tidelog_broker.storage.offline.dump import dump
 from tidelog_broker.storage.offline.repair import Repair, repair
 from tidelog_broker.storage.offline.verify import Finding, SegmentReport, verify
@@ -134,6 +136,32 @@ def repair_log(
         sys.stdout.write("no log is damaged\n")
     if left:
         raise typer.Exit(EXIT_DAMAGED)
+
+
+@log_app.command("relabel")
+def relabel_copy(
+    path: Annotated[
+        Path, typer.Argument(metavar="DATA", help="A copy of a node's data directory.", show_default=False)
+    ],
+    *,
+    bootstrap: Annotated[
+        Path, typer.Option(help="The bootstrap file of the other cluster; its id counts.", show_default=False)
+    ],
+) -> None:
+    """Give a copy of a node's data directory to another cluster, to start it apart from the node's own one.
+
+    Relabel the copies of so many nodes that the other cluster has quorums. Never relabel the directory that the node
+    itself uses: its cluster refuses it afterwards.
+    """
+    try:
+        founded = load_bootstrap(bootstrap)
+        node_id = relabel(path, founded.cluster_id_bytes, founded.records())
+    except (BootstrapError, NodeDirError) as error:
+        typer.echo(f"tidelog log relabel: {error}", err=True)
+        raise typer.Exit(EXIT_USAGE) from error
+    if node_id not in {node.node_id for node in founded.nodes}:
+        typer.echo(f"the bootstrap file {bootstrap} does not list the node {node_id!r}: give it --seeds", err=True)
+    typer.echo(f"{path} is the node {node_id!r} of the cluster {founded.cluster_id} now")
 
 
 def _repair_text(found: Repair) -> str:

@@ -30,8 +30,9 @@ from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.placement.registry import removal
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.internal_topics import meta_record
-from tidelog_broker.node.admitting import Admitting, Founding, IdentityError, own_record
+from tidelog_broker.node.admitting import Admitting, Founding, own_record
 from tidelog_broker.server.forwarding import ask_owner
+from tidelog_broker.storage.io.errors import OldCopyError
 from tidelog_broker.wire.links import Address, Links
 from tidelog_broker.wire.peers import Peers
 from tidelog_broker.wire.sockets import check_udp_port
@@ -132,14 +133,14 @@ class Membership:
         machine does not answer is waited for a little longer.
 
         Raises:
-            IdentityError: a node has proven that this directory is an older copy.
+            OldCopyError: a node has proven that this directory is an older copy.
         """
         broker, links = self._broker, self._links
         assert links is not None
         began_s = broker.loop.time()
         while True:
             if broker.life.stop_reason:
-                raise IdentityError(broker.life.stop_reason)
+                raise OldCopyError(broker.life.stop_reason)
             others = {record.node_id for record in broker.nodes.live()} - {broker.node_id}
             missing = others - broker.cluster.linked
             unheard = (others & broker.cluster.linked) - self._exchanged

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 
 import pytest
 from tests.broker.founded import Founded
 
-from tidelog_broker.node.admitting import IdentityError
+from tidelog_broker.base.bootstrap import load_bootstrap
 from tidelog_broker.node.node import Node
-from tidelog_broker.storage.io.errors import NodeDirError
+from tidelog_broker.storage.io.errors import NodeDirError, OldCopyError
+from tidelog_broker.storage.node.node_dir import open_node_dir, relabel
 from tidelog_cli.local_cluster import free_ports
 from tidelog_proto import broker_pb2 as pb
 
@@ -34,36 +36,17 @@ async def publish(founded: Founded, name: str, topic_id: bytes, count: int) -> i
     return count
 
 
-async def end_of(founded: Founded, name: str, topic_id: bytes) -> int:
+async def end_of(founded: Founded, topic_id: bytes) -> int:
     """Return where a topic's only partition ends, once its owner says so."""
-    async with asyncio.timeout(30):
+    asked = pb.ListOffsets(entries=[pb.ListOffsetsEntry(topic_id=topic_id, latest=True)])
+    peers = [await founded.peer(name) for name in founded.nodes]
+    async with asyncio.timeout(60):
         while True:
-            peer = await founded.peer(name)
-            asked = pb.ListOffsets(entries=[pb.ListOffsetsEntry(topic_id=topic_id, latest=True)])
-            result = (await peer.ask(list_offsets=asked)).envelope.list_offsets_reply.results[0]
-            if not result.HasField("error"):
-                return result.offset
+            for peer in peers:
+                result = (await peer.ask(list_offsets=asked)).envelope.list_offsets_reply.results[0]
+                if not result.HasField("error"):
+                    return result.offset
             await asyncio.sleep(0.1)
-
-
-async def ended(node: Node) -> str:
-    """Wait until a node ends by itself, and return why."""
-    async with asyncio.timeout(30):
-        await node.life.asked_to_stop()
-    return node.life.stop_reason
-
-
-async def refused(founded: Founded, name: str) -> str:
-    """Start a node that the cluster refuses, and return the reason."""
-    starting = asyncio.ensure_future(founded.start(name))
-    await asyncio.wait([starting], timeout=30)
-    error = starting.exception() if starting.done() else None
-    if error is not None:
-        return str(error)
-    if starting.done():
-        await founded.stop(name)
-    starting.cancel()
-    return ""
 
 
 async def test_stopped_copy_is_refused_by_a_node_that_met_the_later_start(founded: Founded) -> None:
@@ -86,7 +69,7 @@ async def test_stopped_copy_is_refused_by_a_node_that_met_the_later_start(founde
     assert OLDER in str(outcomes[0])
     assert isinstance(outcomes[1], Node)
     await founded.start("b")
-    assert await end_of(founded, "b", topic.topic_id) == count
+    assert await end_of(founded, topic.topic_id) == count
 
 
 async def test_refusal_of_an_older_copy_is_durable(founded: Founded) -> None:
@@ -98,11 +81,11 @@ async def test_refusal_of_an_older_copy_is_durable(founded: Founded) -> None:
     await founded.settled()
     await founded.stop("a")
     put_back(founded, "a", "copy")
-    with pytest.raises(IdentityError, match=OLDER):
+    with pytest.raises(OldCopyError, match=OLDER):
         await founded.start("a")
     await founded.stop("b")
     await founded.stop("c")
-    with pytest.raises(NodeDirError, match=OLDER):
+    with pytest.raises(OldCopyError, match=OLDER):
         await founded.start("a")
 
 
@@ -129,7 +112,7 @@ async def test_copy_of_a_running_node_is_refused(founded: Founded) -> None:
     outcomes = await asyncio.gather(founded.start("a"), founded.start("c"), return_exceptions=True)
     assert OLDER in str(outcomes[0])
     await founded.start("b")
-    assert await end_of(founded, "b", topic.topic_id) == count
+    assert await end_of(founded, topic.topic_id) == count
 
 
 async def test_copy_started_beside_the_running_node_ends_and_the_node_goes_on(founded: Founded) -> None:
@@ -139,7 +122,7 @@ async def test_copy_started_beside_the_running_node_ends_and_the_node_goes_on(fo
     running = founded.nodes["a"]
     port, gossip_port = free_ports(2)
     elsewhere = {"bootstrap": founded.path / "cluster.json", "port": port, "gossip_port": gossip_port}
-    with pytest.raises(IdentityError, match="runs now in another process"):
+    with pytest.raises(OldCopyError, match="runs now in another process"):
         await founded.start_as("a", "copy", elsewhere)
     await founded.settled()
     assert running.life.health.state == "running"
@@ -163,3 +146,47 @@ async def test_lives_are_refused_from_clients(founded: Founded) -> None:
     await founded.found()
     peer = await founded.peer("a")
     assert (await peer.ask(lives=pb.Lives())).envelope.error.code == pb.FORBIDDEN
+
+
+async def test_relabelled_copies_run_as_another_cluster_beside_their_own(founded: Founded) -> None:
+    """As an operator looks at a copy: the nodes' own cluster runs on, and neither hears of the other."""
+    await founded.found()
+    peer = await founded.peer("a")
+    topic = await peer.create("kept", replication_factor=3)
+    await founded.settled()
+    count = await publish(founded, "a", topic.topic_id, 20)
+    for name in "abc":
+        await founded.stop(name)
+    (founded.path / "apart").mkdir()
+    apart = Founded(founded.path / "apart")
+    other = load_bootstrap(apart.path / "cluster.json")
+    for name in "abc":
+        shutil.copytree(founded.path / name, apart.path / name)
+        assert relabel(apart.path / name, other.cluster_id_bytes, other.records()) == name
+    try:
+        await founded.found()
+        await apart.found()
+        assert await end_of(apart, topic.topic_id) == count
+        await publish(apart, "b", topic.topic_id, 5)
+        assert await end_of(founded, topic.topic_id) == count
+        assert {node.life.health.state for node in founded.nodes.values()} == {"running"}
+    finally:
+        await apart.close()
+
+
+async def test_copy_that_was_relabelled_may_have_been_refused_before(founded: Founded) -> None:
+    await founded.found()
+    await founded.settled()
+    await founded.stop("a")
+    copy(founded, "a", "copy")
+    await founded.start("a")
+    await founded.settled()
+    await founded.stop("a")
+    put_back(founded, "a", "copy")
+    with pytest.raises(OldCopyError, match=OLDER):
+        await founded.start("a")
+    with pytest.raises(NodeDirError, match="has the cluster id"):
+        relabel(founded.path / "a", founded.nodes["b"].broker.cluster_id, [])
+    relabel(founded.path / "a", bytes(16), [])
+    with contextlib.closing(open_node_dir(founded.path / "a", cluster_id=bytes(16))) as directory:
+        assert directory.node_id == "a"

@@ -21,7 +21,7 @@ from tidelog_broker.node.join import as_founded
 from tidelog_broker.node.node import Node
 from tidelog_broker.node.seeds import Seed
 from tidelog_broker.server.server import Server
-from tidelog_broker.storage.io.errors import DamagedError, NodeDirError
+from tidelog_broker.storage.io.errors import DamagedError, NodeDirError, OldCopyError
 from tidelog_proto.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class Life:
         error = task.exception()
         if self.disk.is_off:
             return
-        if isinstance(error, IdentityError):
+        if isinstance(error, IdentityError | OldCopyError):
             self.machine.refused(str(error))
         elif error is None:
             self.machine.gave_up(self.node)

@@ -24,6 +24,7 @@ from uuid import UUID
 from tests.broker.storage.sim_disk import PowerCutError
 from tests.simulation.process import Inline
 from tests.simulation.truth import ViolationError
+from tests.simulation.whole.checks import Checks
 from tests.simulation.whole.gossip import SimGossip
 from tests.simulation.whole.life import SimManagement, SimServer, SimTasks
 from tests.simulation.whole.loop import Ordered, WholeWorkers
@@ -193,13 +194,7 @@ def _watching(world: World) -> Sequence[tuple[Any, str, Any]]:
             world.groups.position_stands(record)
 
     def watched_apply(self: MetaLog, value: bytes) -> None:
-        meta = pb.MetaRecord.FromString(value)
-        record = meta.node if meta.HasField("node") else None
-        if record is not None:
-            checks.applied("node", record.node_id.encode(), record.revision, value)
-        else:
-            topic = pb.TopicRecord.FromString(value)
-            checks.applied("topic", topic.topic_id, topic.revision, value)
+        _note_applied(checks, value)
         apply_value(self, value)
 
     return [
@@ -211,6 +206,17 @@ def _watching(world: World) -> Sequence[tuple[Any, str, Any]]:
         (GroupRecords, "apply", watched_group),
         (GroupOffsets, "apply", watched_position),
     ]
+
+
+def _note_applied(checks: Checks, value: bytes) -> None:
+    """Let the checks see a record that a node applies."""
+    meta = pb.MetaRecord.FromString(value)
+    record = meta.node if meta.HasField("node") else None
+    if record is not None:
+        checks.applied("node", record.node_id.encode(), record.revision, value)
+    else:
+        topic = pb.TopicRecord.FromString(value)
+        checks.applied("topic", topic.topic_id, topic.revision, value)
 
 
 def run_seed(seed: int, *, trace: int = TRACE_SHOWN, kind: str | None = None) -> Result:

@@ -9,7 +9,8 @@
         ├── DivergedError        what is here is not what was decided
         └── NotHeldError         not in this node's copy; another replica has it
     NodeDirError                 the data directory cannot be used as it is: for the person who starts the node
-    └── NodeDirLockedError       another process has it open
+    ├── NodeDirLockedError       another process has it open
+    └── OldCopyError             the cluster has found it to be an older copy of itself
 
 These are protocol errors, so that the boundary of the node turns them into replies without a table
 of its own.
@@ -77,6 +78,10 @@ class NotHeldError(StorageError):
 
 class NodeDirError(Exception):
     """The data directory cannot be used as it is; the message says why and what to do."""
+
+
+class OldCopyError(NodeDirError):
+    """The data directory is an older copy of the node's: what the node has promised and stored since is not in it."""
 
 
 class NodeDirLockedError(NodeDirError):

@@ -34,7 +34,7 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -42,13 +42,21 @@ from typing import Any, Final
 
 from tidelog_broker.core.incarnation import BOOT_COUNTER_MAX, NONCE_BITS, make_incarnation
 from tidelog_broker.core.placement.registry import DIRECTORY_ID_BYTES, NODES_MAX
-from tidelog_broker.storage.io.errors import DamagedError, NodeDirError, NodeDirLockedError, StorageError
+from tidelog_broker.storage.io.errors import (
+    DamagedError,
+    NodeDirError,
+    NodeDirLockedError,
+    OldCopyError,
+    StorageError,
+)
 from tidelog_broker.storage.io.filesystem import File, FileSystem, RealFileSystem
 from tidelog_broker.storage.node.fences import FENCES
 from tidelog_broker.storage.node.lives import LIVES
 from tidelog_broker.storage.node.meta_journal import CHAINS
+from tidelog_broker.storage.node.meta_snapshot import load_meta_snapshot, save_meta_snapshot
 from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_broker.storage.segment.layout import NEW_SUFFIX
+from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import CLUSTER_ID_BYTES
 
 FORMAT_VERSION: Final = 3
@@ -63,6 +71,7 @@ _META: Final = "meta"
 _JOURNAL: Final = "journal"
 _FENCES: Final = "fences"
 _LIVES: Final = "lives"
+_STATE: Final = "state"
 _PARTITIONS: Final = "partitions"
 _OURS_WHILE_NEW: Final = {_NODE_JSON + NEW_SUFFIX, _LOCK, _META, _PARTITIONS, "lost+found"}
 """What may lie in a directory without a node.json: the beginnings of one, or of a file system."""
@@ -131,7 +140,7 @@ class NodeDir:
     @property
     def meta_state(self) -> Path:
         """The file of what is known of `__meta`, beside its log."""
-        return self.path / _META / "state"
+        return self.path / _META / _STATE
 
     @property
     def directory_id(self) -> bytes:
@@ -265,6 +274,57 @@ def open_node_dir(
         raise NodeDirError(f"the data directory {path} cannot be used: {error}") from error
 
 
+def relabel(path: Path, cluster_id: bytes, nodes: Collection[pb.NodeRecord]) -> str:
+    """Give a copy of a node's data directory another cluster id, and return the node's id.
+
+    A node that is started with it meets nodes of that cluster only, at the addresses that are given. The lives of the
+    node's cluster are dropped, and with them a refusal: they are about nodes that this copy has left.
+
+    Args:
+        path: the directory, which no process uses.
+        cluster_id: 16 bytes, another id than the directory has.
+        nodes: the nodes of that cluster, under their ids, with their addresses; other nodes keep theirs.
+
+    Raises:
+        NodeDirError: it is not a data directory, it is in use, it has that id already, or it cannot be written.
+    """
+    assert len(cluster_id) == CLUSTER_ID_BYTES
+    fs = RealFileSystem()
+    try:
+        if is_new_dir(path, fs=fs):
+            raise NodeDirError(f"{path} is not a Tidelog data directory: it has no {_NODE_JSON}")
+        with closing(_lock_dir(fs, path)):
+            old = _read_record(fs, path)
+            if old.cluster_id == cluster_id.hex():
+                raise NodeDirError(f"{path} has the cluster id {old.cluster_id} already: give another one")
+            lives = path / _META / _LIVES
+            if fs.exists(lives):
+                fs.unlink(lives)
+            _make_lives(fs, path)
+            _move_nodes(fs, path / _META / _STATE, nodes)
+            _write_record(
+                fs, path, replace(old, format_version=FORMAT_VERSION, cluster_id=cluster_id.hex(), refused="")
+            )
+            return old.node_id
+    except OSError as error:
+        raise NodeDirError(f"the data directory {path} cannot be used: {error}") from error
+
+
+def _move_nodes(fs: FileSystem, state: Path, nodes: Collection[pb.NodeRecord]) -> None:
+    """Give nodes other addresses in what a directory keeps of `__meta`."""
+    snapshot, moved = load_meta_snapshot(fs, state), {node.node_id: node for node in nodes}
+    if snapshot is None:
+        return
+    for number, value in enumerate(snapshot.records):
+        record = pb.MetaRecord.FromString(value)
+        if record.HasField("node") and record.node.node_id in moved:
+            to = moved[record.node.node_id]
+            record.node.host, record.node.port = to.host, to.port
+            record.node.gossip_host, record.node.gossip_port = to.gossip_host, to.gossip_port
+            snapshot.records[number] = record.SerializeToString()
+    save_meta_snapshot(fs, state, snapshot)
+
+
 def is_new_dir(path: Path, *, fs: FileSystem | None = None) -> bool:
     """Whether no node has been made in this directory, so that `open_node_dir` would make one."""
     return not (fs or RealFileSystem()).exists(path / _NODE_JSON)
@@ -357,7 +417,7 @@ def _begin(fs: FileSystem, path: Path, lock: File, asked: _Asked) -> NodeDir:
     else:
         asked.check(path, old)
         if old.refused:
-            raise NodeDirError(f"{path}: {old.refused}")
+            raise OldCopyError(f"{path}: {old.refused}")
         missing = [name for name in (_META, _PARTITIONS) if not fs.exists(path / name)]
         if missing:
             raise NodeDirError(f"{path} has lost its {missing[0]!r} directory: restore it; starting without would lie")
