@@ -303,3 +303,33 @@ async def test_what_was_sent_before_the_end_arrives(
     assert len(await ear.heard(20)) == 20
     links.update_peers({"b": ("127.0.0.1", node.port)})  # too late
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("link to")]
+
+
+async def test_node_at_an_address_proves_which_start_answers(stand: Stand, links: Links, closed_port: int) -> None:
+    node = await started(stand, Ear())
+    address = ("127.0.0.1", node.port)
+    assert await links.who_answers("b", address, timeout_s=20) == 9
+    assert await links.who_answers("c", address, timeout_s=20) == 0, "another node answers"
+    assert await links.who_answers("b", ("127.0.0.1", closed_port), timeout_s=20) == 0
+    assert node.broker.peers is not None
+    assert not node.broker.peers.connected, "asking is no connection of a node"
+
+
+async def test_absent_node_is_one_whose_port_is_closed(stand: Stand, links: Links, eye: Eye, closed_port: int) -> None:
+    node = await started(stand, Ear())
+    links.update_peers({"b": ("127.0.0.1", node.port), "c": ("127.0.0.1", closed_port)})
+    await eye.saw("established b")
+    await eye.saw("refused c")
+    assert links.is_absent("c")
+    assert not links.is_absent("b")
+    assert not links.is_absent("d")
+
+
+async def test_link_is_made_again_when_another_start_of_its_node_was_reported(
+    stand: Stand, links: Links, eye: Eye
+) -> None:
+    node = await started(stand, Ear())
+    links.update_peers({"b": ("127.0.0.1", node.port)})
+    await eye.saw("established b")
+    links.reconnect("b")
+    await eye.saw("established b", times=2)

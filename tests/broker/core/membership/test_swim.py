@@ -385,3 +385,40 @@ def test_whatever_happens_the_living_agree_in_the_end(chance: random.Random, see
     for node in nodes:
         assert not node.swim.halted
         assert all(other.state is MemberState.ALIVE for other in node.swim.members.values())
+
+
+def test_gossip_of_a_start_that_is_not_registered_is_dropped() -> None:
+    """The copy of a running node's directory was started: its start is later, and no node has registered it."""
+    registered = {"n1": incarnation(1)}
+    world = World(4)
+    receiver = Swim(
+        member(0),
+        cluster_id=CLUSTER,
+        chooser=random.Random(1),
+        now_ms=0,
+        is_noted=lambda node_id, number: registered.get(node_id, number) == number,
+    )
+    effects = {}
+    for boot in (1, 2):
+        sender = Swim(member(1, boot=boot), cluster_id=CLUSTER, chooser=random.Random(boot), now_ms=0)
+        sender.set_seeds([address(0)])
+        (outgoing, *_) = [each for now in (0, 200, 400) for each in sender.tick(now).outgoing]
+        effects[boot] = receiver.receive(outgoing.payload, address(1), world.now_ms)
+    assert effects[1].refusal is None
+    assert effects[2].refusal is Refusal.NOT_NOTED
+    assert receiver.members["n1"].incarnation == incarnation(1)
+
+
+def test_running_node_goes_on_when_an_unregistered_copy_of_it_gossips() -> None:
+    running = Swim(
+        member(0, boot=3),
+        cluster_id=CLUSTER,
+        chooser=random.Random(1),
+        now_ms=0,
+        is_noted=lambda _, number: number == incarnation(3),
+    )
+    copy = Swim(member(0, boot=4, at=9), cluster_id=CLUSTER, chooser=random.Random(2), now_ms=0)
+    copy.set_seeds([address(0)])
+    (outgoing, *_) = [each for now in (0, 200, 400) for each in copy.tick(now).outgoing]
+    assert running.receive(outgoing.payload, address(9), 0).refusal is Refusal.NOT_NOTED
+    assert not running.halted

@@ -431,3 +431,12 @@ def test_a_smaller_window_is_kept_to_at_once_and_a_larger_one_from_then_on() -> 
     for _ in range(20):
         owner.add(40)
     assert owner.pushes.recent_bytes == 840
+
+
+def test_heartbeat_says_what_its_receiver_has_acknowledged() -> None:
+    owner = Owner()
+    owner.add(10, records=5)
+    owner.pushes.acknowledged("b", 13, 0)
+    sends = owner.pushes.heartbeats(owner.end, commit=owner.commit, log_start=3, alive=ALL, now_ms=10_000)
+    said = [(send.to, send.message.acknowledged_offset) for send in sends if isinstance(send.message, pb.AppendBatch)]
+    assert said == [(("b",), 13), (("c",), 10)]

@@ -42,6 +42,7 @@ class Follower:
         epoch: int = 0,
         commit: int = 0,
         log_start: int = 0,
+        acknowledged: int = 0,
     ) -> bool:
         end = end_of(batches) if batches else base
         message = pb.AppendBatch(
@@ -54,6 +55,7 @@ class Follower:
             end_digest=end.digest,
             commit_offset=commit,
             log_start_offset=log_start,
+            acknowledged_offset=acknowledged,
         )
         return self.replica.receive(sender, message, batches, 0)
 
@@ -195,3 +197,20 @@ def test_readers_see_what_is_committed_and_durable_here() -> None:
     follower.append(BATCHES[1:2], end_of(BATCHES[:1]))
     follower.replica.wrote(0)
     assert follower.replica.state.high_watermark == 5
+
+
+def test_follower_that_lacks_what_it_acknowledged_votes_in_nothing_until_it_has_caught_up() -> None:
+    """Its disk was rolled back within a second: the owner alone knows."""
+    follower = Follower()
+    follower.append(BATCHES[:1], ZERO)
+    follower.replica.wrote(0)
+    follower.said()
+    follower.append([], end_of(BATCHES[:1]), acknowledged=2)
+    assert follower.replica.state.doubt == "", "it has what it acknowledged"
+    follower.said()
+    follower.append([], end_of(BATCHES[:1]), acknowledged=3)
+    assert follower.replica.state.doubt == "damaged"
+    assert [type(message) for message in follower.said()] == [pb.Backfill], "it asks the owner for what it lacks"
+    follower.seal()
+    [reply] = [message for message in follower.said() if isinstance(message, pb.SealReply)]
+    assert reply.status == pb.IN_LIMBO

@@ -1,0 +1,219 @@
+"""What one node keeps of the lives of nodes, over a real journal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tidelog_broker.base.offload import Offload
+from tidelog_broker.cluster import node_lives
+from tidelog_broker.cluster.node_lives import NodeLives
+from tidelog_broker.core.incarnation import make_incarnation
+from tidelog_broker.core.lives import Life, known_life
+from tidelog_broker.storage.io.filesystem import RealFileSystem
+from tidelog_broker.storage.io.workers import IoWorkers
+from tidelog_broker.storage.node.lives import LIVES
+from tidelog_broker.storage.node.typed_journal import TypedJournal
+from tidelog_broker.wire.lives import OldLifeError
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+OWN = ("a", b"a" * 16)
+OTHER = ("b", b"b" * 16)
+
+
+def at(counter: int, nonce: int = 1) -> int:
+    return make_incarnation(counter, nonce)
+
+
+class Node:
+    """A node's lives in a directory, start after start."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path / "lives"
+        self.refusals: list[str] = []
+        self.writes = 0
+        TypedJournal.make(RealFileSystem(), self.path, LIVES)
+
+    @contextlib.asynccontextmanager
+    async def life(self, incarnation: int) -> AsyncIterator[NodeLives]:
+        workers = IoWorkers(1)
+        journal = TypedJournal.open(RealFileSystem(), self.path, LIVES)
+        lives = NodeLives(
+            OWN,
+            incarnation,
+            journal,
+            offload=Offload(workers, asyncio.get_running_loop()),
+            writes=lambda: self.writes,
+            failed=lambda error: pytest.fail(str(error)),
+            refused=self.refusals.append,
+        )
+        await lives.begin()
+        try:
+            yield lives
+        finally:
+            await lives.close()
+            journal.close()
+            workers.close()
+
+
+class Others:
+    """The other nodes: what they are sent."""
+
+    def __init__(self, *answers: pb.KnownLife) -> None:
+        self.heard = asyncio.Event()
+        self.sent: list[list[pb.KnownLife]] = []
+        self._answers = answers
+
+    @property
+    def linked(self) -> frozenset[str]:
+        return frozenset({"b"})
+
+    async def ask_lives(self, node_id: str, lives: pb.Lives, *, timeout_s: float) -> pb.LivesReply | None:
+        del node_id, timeout_s
+        self.sent.append(list(lives.entries))
+        self.heard.set()
+        return pb.LivesReply(entries=self._answers)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_lives, "TICK_S", 0.01)
+
+
+def said(lives: NodeLives, peer: str = "b") -> pb.PeerLife:
+    return lives.offer(peer)
+
+
+def life_of_b(incarnation: int, *past: Life, tick: int = 0) -> pb.PeerLife:
+    listed = [pb.Life(incarnation=life.incarnation, tick=life.tick) for life in past]
+    return pb.PeerLife(directory_id=OTHER[1], past=listed, tick=tick)
+
+
+async def test_directory_contains_the_lives_that_it_has_had(node: Node) -> None:
+    for counter in (1, 2):
+        async with node.life(at(counter)):
+            pass
+    async with node.life(at(3)) as lives:
+        assert [life.incarnation for life in said(lives).past] == [at(1), at(2)]
+
+
+async def test_tick_is_durable_before_it_is_sent(node: Node) -> None:
+    others = Others()
+    async with node.life(at(1)) as lives:
+        running = asyncio.create_task(lives.run(others))
+        node.writes = 1
+        async with asyncio.timeout(20):
+            await others.heard.wait()
+        journal = TypedJournal.open(RealFileSystem(), node.path, LIVES)
+        kept = [entry.tick for entry in journal.load() if entry.own]
+        journal.close()
+        running.cancel()
+    assert others.sent[0] == [known_life(OWN, Life(at(1), 1))]
+    assert kept == [1]
+
+
+async def test_node_that_writes_nothing_raises_no_tick(node: Node) -> None:
+    others = Others()
+    async with node.life(at(1)) as lives:
+        running = asyncio.create_task(lives.run(others))
+        await asyncio.sleep(0.1)
+        running.cancel()
+        assert lives.own.now.tick == 0
+    assert others.sent == []
+
+
+async def test_noted_life_outlasts_a_restart(node: Node) -> None:
+    async with node.life(at(1)) as lives:
+        await lives.meet("b", at(5), life_of_b(at(5)))
+    async with node.life(at(2)) as lives:
+        assert lives.newest(OTHER) == Life(at(5), 0)
+        with pytest.raises(ProtocolError, match="an older copy"):
+            await lives.meet("b", at(4), life_of_b(at(4)))
+        await lives.meet("b", at(6), life_of_b(at(6), Life(at(5), 0)))
+
+
+async def test_life_that_was_learned_from_a_third_node_is_compared_and_kept(node: Node) -> None:
+    others = Others()
+    async with node.life(at(1)) as lives:
+        lives.learn("c", [known_life(OTHER, Life(at(5), 8))])
+        running = asyncio.create_task(lives.run(others))
+        async with asyncio.timeout(20):
+            await others.heard.wait()
+        running.cancel()
+    async with node.life(at(2)) as lives:
+        with pytest.raises(ProtocolError, match="an older copy"):
+            await lives.meet("b", at(6), life_of_b(at(6), Life(at(5), 7)))
+
+
+async def test_node_ends_when_another_one_knows_a_later_life_of_it(node: Node) -> None:
+    async with node.life(at(2)) as lives:
+        told = life_of_b(at(1))
+        told.known.append(known_life(OWN, Life(at(3), 0)))
+        with pytest.raises(OldLifeError, match="has noted start 3"):
+            await lives.meet("b", at(1), told)
+        lives.learn("c", [known_life(OWN, Life(at(4), 0))])
+    assert len(node.refusals) == 1, "it is said once"
+
+
+async def test_message_names_the_tick_that_a_copy_lacks(node: Node) -> None:
+    async with node.life(at(1)):
+        pass
+    async with node.life(at(2)) as lives:
+        lives.learn("c", [known_life(OWN, Life(at(1), 9))])
+    assert "tick 9; the directory has 0" in node.refusals[0]
+
+
+async def test_node_learns_the_later_lives_that_another_one_answers_with(node: Node) -> None:
+    async with node.life(at(1)) as lives:
+        lives.learn("c", [known_life(OTHER, Life(at(1), 0))])
+        assert await lives.exchange(Others(known_life(OTHER, Life(at(2), 0))), "c")
+        assert lives.newest(OTHER) == Life(at(2), 0)
+        reply = lives.learn("c", [known_life(OTHER, Life(at(1), 0))])
+        assert list(reply.entries) == [known_life(OTHER, Life(at(2), 0))]
+
+
+async def test_superseded_node_is_reported_once_for_each_start(node: Node) -> None:
+    reported: list[str] = []
+    async with node.life(at(1)) as lives:
+        lives.superseded = reported.append
+        lives.learn("c", [known_life(OTHER, Life(at(1), 0))])
+        lives.learn("c", [known_life(OTHER, Life(at(1), 5))])
+        assert reported == []
+        lives.learn("c", [known_life(OTHER, Life(at(2), 0))])
+    assert reported == ["b"]
+
+
+async def test_gossip_is_believed_of_noted_starts_and_of_unknown_nodes(node: Node) -> None:
+    async with node.life(at(1)) as lives:
+        await lives.meet("b", at(5), life_of_b(at(5)))
+        assert lives.is_noted("b", at(5))
+        assert not lives.is_noted("b", at(6))
+        assert not lives.is_noted("b", at(4))
+        assert lives.is_noted("z", at(1))
+        assert lives.is_noted("a", at(1))
+        assert not lives.is_noted("a", at(2))
+
+
+async def test_removed_node_is_forgotten(node: Node) -> None:
+    async with node.life(at(1)) as lives:
+        await lives.meet("b", at(5), life_of_b(at(5)))
+        lives.forget("b")
+        await lives.meet("b", at(1), life_of_b(at(1)))
+    async with node.life(at(2)) as lives:
+        assert lives.newest(OTHER) == Life(at(1), 0)
+
+
+async def test_build_that_keeps_no_lives_is_not_compared(node: Node) -> None:
+    async with node.life(at(1)) as lives:
+        await lives.meet("b", at(5), pb.PeerLife())
+        assert lives.newest(OTHER) is None
