@@ -18,7 +18,7 @@ from tidelog_broker.core.lives import (
     OWN_LIVES_MAX,
     Directory,
     KnownLives,
-    Life,
+    NodeLife,
     OwnLives,
     claim_of,
     directory_of,
@@ -41,7 +41,7 @@ EXCHANGE_TIMEOUT_S: Final = 2.0
 LIVES_WORKER: Final = 2
 
 
-class Neighbours(Protocol):
+class LinkedNodes(Protocol):
     """The nodes to which a link stands."""
 
     @property
@@ -85,8 +85,8 @@ class NodeLives:
         self._known = KnownLives((directory_of(entry), life_of(entry)) for entry in entries if not entry.own)
         self._durable = {of: life.incarnation for of, life in self._known}
         """The incarnation of each directory that is in the journal."""
-        self._news: dict[Directory, Life] = {}
-        """What was learned since the others were last sent anything."""
+        self._news: dict[Directory, NodeLife] = {}
+        """Lives that were learned since the last message to the other nodes."""
         self._writes = writes
         self._writes_seen = 0
         self._refused = refused
@@ -103,7 +103,7 @@ class NodeLives:
     async def begin(self) -> None:
         """Make the life that runs durable; before this node speaks to any other."""
         too_many = sorted(self._kept)[:-OWN_LIVES_MAX]
-        dropped = [self._own_entry(Life(incarnation, 0), dropped=True) for incarnation in too_many]
+        dropped = [self._own_entry(NodeLife(incarnation, 0), dropped=True) for incarnation in too_many]
         await self._append([self._own_entry(self.own.now), *dropped])
         self._begun.set()
 
@@ -111,20 +111,20 @@ class NodeLives:
         """Wait until the life that runs is durable."""
         await self._begun.wait()
 
-    async def run(self, neighbours: Neighbours) -> None:
+    async def run(self, neighbours: LinkedNodes) -> None:
         """Raise the tick while this node writes, and send what is new to the nodes that are linked."""
         while True:
             await asyncio.sleep(TICK_S)
             writes = self._writes()
             if writes != self._writes_seen:
                 self._writes_seen = writes
-                raised = Life(self.own.now.incarnation, self.own.now.tick + 1)
+                raised = NodeLife(self.own.now.incarnation, self.own.now.tick + 1)
                 await self._append([self._own_entry(raised)])
                 self.own.now = raised  # sent after it is durable: a crash must not leave the directory behind its word
                 self._news[self.own.directory] = raised
             await self._send_news(neighbours)
 
-    async def exchange(self, neighbours: Neighbours, node_id: str) -> bool:
+    async def exchange(self, neighbours: LinkedNodes, node_id: str) -> bool:
         """Send every known life to a node that was just linked, and take the later ones; False without an answer."""
         lives = [known_life(self.own.directory, self.own.now), *(known_life(of, life) for of, life in self._known)]
         return await self._send(neighbours, node_id, lives)
@@ -160,7 +160,7 @@ class NodeLives:
     async def meet(self, peer_id: str, incarnation: int, said: pb.PeerLife) -> None:
         """Compare lives with a node that has proven itself; return when its life is noted durably here.
 
-        A build that keeps no lives says nothing of them and is not compared.
+        A node of a build without lives sends no `PeerLife` and is not compared.
 
         Raises:
             OldLifeError: that node knows a later life of this node's directory.
@@ -176,9 +176,9 @@ class NodeLives:
                 pb.FORBIDDEN, f"the data directory of the node {peer_id!r} is an older copy; that node must not run"
             )
         directory = (peer_id, said.directory_id)
-        self._learn(directory, Life(incarnation, said.tick))
+        self._learn(directory, NodeLife(incarnation, said.tick))
         if self._durable.get(directory) != incarnation:
-            await self._append([known_life(directory, Life(incarnation, said.tick))])
+            await self._append([known_life(directory, NodeLife(incarnation, said.tick))])
             self._durable[directory] = incarnation
 
     def refuted(self, by: str, known: pb.KnownLife, *, in_use: bool) -> OldLifeError:
@@ -189,7 +189,7 @@ class NodeLives:
             self._refused(why)
         return OldLifeError(pb.FORBIDDEN, why)
 
-    def newest(self, directory: Directory) -> Life | None:
+    def newest(self, directory: Directory) -> NodeLife | None:
         """Return the newest life that is known of another directory."""
         return self._known.get(directory)
 
@@ -233,7 +233,7 @@ class NodeLives:
     def _refutes(self, known: pb.KnownLife) -> bool:
         return directory_of(known) == self.own.directory and self.own.claim.is_older_than(life_of(known))
 
-    def _learn(self, directory: Directory, life: Life) -> None:
+    def _learn(self, directory: Directory, life: NodeLife) -> None:
         before = self._known.get(directory)
         if not self._known.learn(directory, life):
             return
@@ -241,7 +241,7 @@ class NodeLives:
         if before is not None and before.incarnation != life.incarnation:
             self.superseded(directory[0])
 
-    async def _send_news(self, neighbours: Neighbours) -> None:
+    async def _send_news(self, neighbours: LinkedNodes) -> None:
         """Keep what was learned durably, with one sync, and send it on; the next round sends what is learned then."""
         news, self._news = self._news, {}
         if not news:
@@ -253,7 +253,7 @@ class NodeLives:
         lives = [known_life(of, life) for of, life in news.items()]
         await asyncio.gather(*(self._send(neighbours, node_id, lives) for node_id in sorted(neighbours.linked)))
 
-    async def _send(self, neighbours: Neighbours, node_id: str, lives: Sequence[pb.KnownLife]) -> bool:
+    async def _send(self, neighbours: LinkedNodes, node_id: str, lives: Sequence[pb.KnownLife]) -> bool:
         for first in range(0, len(lives), ENTRIES_MAX):
             message = pb.Lives(entries=lives[first : first + ENTRIES_MAX])
             reply = await neighbours.ask_lives(node_id, message, timeout_s=EXCHANGE_TIMEOUT_S)
@@ -267,7 +267,7 @@ class NodeLives:
         self._journal.submit(entries, written.set)
         await written.wait()
 
-    def _own_entry(self, life: Life, *, dropped: bool = False) -> pb.KnownLife:
+    def _own_entry(self, life: NodeLife, *, dropped: bool = False) -> pb.KnownLife:
         entry = known_life(self.own.directory, life)
         entry.own, entry.dropped = True, dropped
         return entry
@@ -276,7 +276,7 @@ class NodeLives:
         log.warning("the lives of nodes cannot be noted, so no node is linked: %s", error)
 
 
-def _why_old(own: OwnLives, by: str, known: Life, *, in_use: bool) -> str:
+def _why_old(own: OwnLives, by: str, known: NodeLife, *, in_use: bool) -> str:
     """Return why this directory is refused, for its operator."""
     node_id = own.directory[0]
     counter, own_counter = boot_counter(known.incarnation), boot_counter(own.now.incarnation)

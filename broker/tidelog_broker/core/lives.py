@@ -31,7 +31,7 @@ Directory = tuple[str, bytes]
 """A node id and the id of its data directory."""
 
 
-class Life(NamedTuple):
+class NodeLife(NamedTuple):
     """One start of a node, and how far it has come."""
 
     incarnation: int
@@ -52,7 +52,7 @@ class Claim:
     past: dict[int, int]
     forgotten_below: int = 0
 
-    def is_older_than(self, known: Life) -> bool:
+    def is_older_than(self, known: NodeLife) -> bool:
         """Return whether a life that another node has noted proves the claiming directory to be an older copy."""
         if known.incarnation == self.incarnation:
             return False
@@ -80,33 +80,33 @@ class OwnLives:
     """
 
     directory: Directory
-    now: Life
+    now: NodeLife
     past: dict[int, int] = field(default_factory=dict[int, int])
     forgotten_below: int = 0
 
     @classmethod
-    def of(cls, directory: Directory, incarnation: int, kept: Iterable[Life]) -> OwnLives:
+    def of(cls, directory: Directory, incarnation: int, kept: Iterable[NodeLife]) -> OwnLives:
         """Return the lives of a directory that starts its next one; `kept` are the earlier ones in its journal."""
         earlier = sorted(life for life in kept if life.incarnation != incarnation)
         newest = earlier[-OWN_LIVES_MAX:]
         forgotten_below = boot_counter(newest[0].incarnation) if len(newest) == OWN_LIVES_MAX else 0
-        return cls(directory, Life(incarnation, 0), dict(newest), forgotten_below)
+        return cls(directory, NodeLife(incarnation, 0), dict(newest), forgotten_below)
 
     @property
     def claim(self) -> Claim:
-        """What this node says of its lives."""
+        """The lives that this node shows to others."""
         return Claim(self.now.incarnation, self.past, self.forgotten_below)
 
 
 class KnownLives:
     """The newest life that this node knows of each other directory, and of its own as other nodes report it."""
 
-    def __init__(self, kept: Iterable[tuple[Directory, Life]] = ()) -> None:
-        self._newest: dict[Directory, Life] = {}
+    def __init__(self, kept: Iterable[tuple[Directory, NodeLife]] = ()) -> None:
+        self._newest: dict[Directory, NodeLife] = {}
         for directory, life in kept:
             self.learn(directory, life)
 
-    def get(self, directory: Directory) -> Life | None:
+    def get(self, directory: Directory) -> NodeLife | None:
         """Return the newest life of a directory, None for one that was never met."""
         return self._newest.get(directory)
 
@@ -118,10 +118,10 @@ class KnownLives:
         """Return the newest incarnation of each directory that a node has had."""
         return {life.incarnation for directory, life in self._newest.items() if directory[0] == node_id}
 
-    def __iter__(self) -> Iterator[tuple[Directory, Life]]:
+    def __iter__(self) -> Iterator[tuple[Directory, NodeLife]]:
         return iter(self._newest.items())
 
-    def learn(self, directory: Directory, life: Life) -> bool:
+    def learn(self, directory: Directory, life: NodeLife) -> bool:
         """Take a life that a node was found to have, or that another node reports; return whether it is news.
 
         Of two lives the one with the higher incarnation counts, at every node. So two starts that were noted at
@@ -140,13 +140,13 @@ class KnownLives:
         for directory in [one for one in self._newest if one[0] == node_id]:
             del self._newest[directory]
 
-    def refutation(self, directory: Directory, claim: Claim) -> Life | None:
+    def refutation(self, directory: Directory, claim: Claim) -> NodeLife | None:
         """Return the life that proves a claiming directory to be an older copy; None when nothing known does."""
         known = self._newest.get(directory)
         return known if known is not None and claim.is_older_than(known) else None
 
 
-def known_life(directory: Directory, life: Life) -> pb.KnownLife:
+def known_life(directory: Directory, life: NodeLife) -> pb.KnownLife:
     """Return a life as it is sent and kept."""
     node_id, directory_id = directory
     return pb.KnownLife(node_id=node_id, directory_id=directory_id, incarnation=life.incarnation, tick=life.tick)
@@ -157,6 +157,6 @@ def directory_of(known: pb.KnownLife) -> Directory:
     return known.node_id, known.directory_id
 
 
-def life_of(known: pb.KnownLife) -> Life:
+def life_of(known: pb.KnownLife) -> NodeLife:
     """Return the life that was sent or kept."""
-    return Life(known.incarnation, known.tick)
+    return NodeLife(known.incarnation, known.tick)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidelog_broker.base.offload import Offload
+from tidelog_broker.base.tallies import Tally
 from tidelog_broker.core.replication.effects import Append, EpochDecided, Sending
 from tidelog_broker.core.replication.ports import Surroundings
 from tidelog_broker.replication.inline_writes import InlineWrites
@@ -32,15 +33,6 @@ class Neighbours(Surroundings, Protocol):
         ...
 
 
-class WriteCount:
-    """How many writes of this node's logs and fences have become durable; it shows whether anything was written."""
-
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value = 0
-
-
 @dataclass(frozen=True, slots=True)
 class Tools:
     """What every driver of a node works with."""
@@ -60,7 +52,8 @@ class Tools:
     wall_us: Callable[[], int]
     """What records are stamped with; it may be wrong, and jump."""
     group_bytes: int
-    writes: WriteCount = field(default_factory=WriteCount)
+    writes: Tally = field(default_factory=Tally)
+    """How many writes of logs and journals have become durable."""
 
 
 class Listener(Protocol):

@@ -1,4 +1,4 @@
-"""What a handshake between nodes needs to know of their lives; why, see `core.lives`."""
+"""The interface by which handshakes between nodes compare their lives; see `core.lives`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class HandshakeLives(Protocol):
     """The lives of this node and those that it knows of others."""
 
     def offer(self, peer_id: str) -> pb.PeerLife:
-        """Return what this node says of its own lives, and the newest life that it knows of the other node."""
+        """Return the own lives to send to a node, and the newest life that is known of that node."""
         ...
 
     async def meet(self, peer_id: str, incarnation: int, said: pb.PeerLife) -> None:

@@ -1,4 +1,4 @@
-"""What one node keeps of the lives of nodes, over a real journal."""
+"""Lives of nodes as one node keeps them, over a real journal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog_broker.base.offload import Offload
 from tidelog_broker.cluster import node_lives
 from tidelog_broker.cluster.node_lives import NodeLives
 from tidelog_broker.core.incarnation import make_incarnation
-from tidelog_broker.core.lives import Life, known_life
+from tidelog_broker.core.lives import NodeLife, known_life
 from tidelog_broker.storage.io.filesystem import RealFileSystem
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.node.lives import LIVES
@@ -94,7 +94,7 @@ def said(lives: NodeLives, peer: str = "b") -> pb.PeerLife:
     return lives.offer(peer)
 
 
-def life_of_b(incarnation: int, *past: Life, tick: int = 0) -> pb.PeerLife:
+def life_of_b(incarnation: int, *past: NodeLife, tick: int = 0) -> pb.PeerLife:
     listed = [pb.Life(incarnation=life.incarnation, tick=life.tick) for life in past]
     return pb.PeerLife(directory_id=OTHER[1], past=listed, tick=tick)
 
@@ -118,7 +118,7 @@ async def test_tick_is_durable_before_it_is_sent(node: Node) -> None:
         kept = [entry.tick for entry in journal.load() if entry.own]
         journal.close()
         running.cancel()
-    assert others.sent[0] == [known_life(OWN, Life(at(1), 1))]
+    assert others.sent[0] == [known_life(OWN, NodeLife(at(1), 1))]
     assert kept == [1]
 
 
@@ -136,60 +136,60 @@ async def test_noted_life_outlasts_a_restart(node: Node) -> None:
     async with node.life(at(1)) as lives:
         await lives.meet("b", at(5), life_of_b(at(5)))
     async with node.life(at(2)) as lives:
-        assert lives.newest(OTHER) == Life(at(5), 0)
+        assert lives.newest(OTHER) == NodeLife(at(5), 0)
         with pytest.raises(ProtocolError, match="an older copy"):
             await lives.meet("b", at(4), life_of_b(at(4)))
-        await lives.meet("b", at(6), life_of_b(at(6), Life(at(5), 0)))
+        await lives.meet("b", at(6), life_of_b(at(6), NodeLife(at(5), 0)))
 
 
 async def test_life_that_was_learned_from_a_third_node_is_compared_and_kept(node: Node) -> None:
     others = Others()
     async with node.life(at(1)) as lives:
-        lives.learn("c", [known_life(OTHER, Life(at(5), 8))])
+        lives.learn("c", [known_life(OTHER, NodeLife(at(5), 8))])
         running = asyncio.create_task(lives.run(others))
         async with asyncio.timeout(20):
             await others.heard.wait()
         running.cancel()
     async with node.life(at(2)) as lives:
         with pytest.raises(ProtocolError, match="an older copy"):
-            await lives.meet("b", at(6), life_of_b(at(6), Life(at(5), 7)))
+            await lives.meet("b", at(6), life_of_b(at(6), NodeLife(at(5), 7)))
 
 
 async def test_node_ends_when_another_one_knows_a_later_life_of_it(node: Node) -> None:
     async with node.life(at(2)) as lives:
         told = life_of_b(at(1))
-        told.known.append(known_life(OWN, Life(at(3), 0)))
+        told.known.append(known_life(OWN, NodeLife(at(3), 0)))
         with pytest.raises(OldLifeError, match="has noted start 3"):
             await lives.meet("b", at(1), told)
-        lives.learn("c", [known_life(OWN, Life(at(4), 0))])
-    assert len(node.refusals) == 1, "it is said once"
+        lives.learn("c", [known_life(OWN, NodeLife(at(4), 0))])
+    assert len(node.refusals) == 1, "the node is ended once"
 
 
 async def test_message_names_the_tick_that_a_copy_lacks(node: Node) -> None:
     async with node.life(at(1)):
         pass
     async with node.life(at(2)) as lives:
-        lives.learn("c", [known_life(OWN, Life(at(1), 9))])
+        lives.learn("c", [known_life(OWN, NodeLife(at(1), 9))])
     assert "tick 9; the directory has 0" in node.refusals[0]
 
 
 async def test_node_learns_the_later_lives_that_another_one_answers_with(node: Node) -> None:
     async with node.life(at(1)) as lives:
-        lives.learn("c", [known_life(OTHER, Life(at(1), 0))])
-        assert await lives.exchange(Others(known_life(OTHER, Life(at(2), 0))), "c")
-        assert lives.newest(OTHER) == Life(at(2), 0)
-        reply = lives.learn("c", [known_life(OTHER, Life(at(1), 0))])
-        assert list(reply.entries) == [known_life(OTHER, Life(at(2), 0))]
+        lives.learn("c", [known_life(OTHER, NodeLife(at(1), 0))])
+        assert await lives.exchange(Others(known_life(OTHER, NodeLife(at(2), 0))), "c")
+        assert lives.newest(OTHER) == NodeLife(at(2), 0)
+        reply = lives.learn("c", [known_life(OTHER, NodeLife(at(1), 0))])
+        assert list(reply.entries) == [known_life(OTHER, NodeLife(at(2), 0))]
 
 
 async def test_superseded_node_is_reported_once_for_each_start(node: Node) -> None:
     reported: list[str] = []
     async with node.life(at(1)) as lives:
         lives.superseded = reported.append
-        lives.learn("c", [known_life(OTHER, Life(at(1), 0))])
-        lives.learn("c", [known_life(OTHER, Life(at(1), 5))])
+        lives.learn("c", [known_life(OTHER, NodeLife(at(1), 0))])
+        lives.learn("c", [known_life(OTHER, NodeLife(at(1), 5))])
         assert reported == []
-        lives.learn("c", [known_life(OTHER, Life(at(2), 0))])
+        lives.learn("c", [known_life(OTHER, NodeLife(at(2), 0))])
     assert reported == ["b"]
 
 
@@ -210,7 +210,7 @@ async def test_removed_node_is_forgotten(node: Node) -> None:
         lives.forget("b")
         await lives.meet("b", at(1), life_of_b(at(1)))
     async with node.life(at(2)) as lives:
-        assert lives.newest(OTHER) == Life(at(1), 0)
+        assert lives.newest(OTHER) == NodeLife(at(1), 0)
 
 
 async def test_build_that_keeps_no_lives_is_not_compared(node: Node) -> None:

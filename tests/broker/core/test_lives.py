@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 
 from tidelog_broker.core import lives
 from tidelog_broker.core.incarnation import make_incarnation
-from tidelog_broker.core.lives import Claim, KnownLives, Life, OwnLives
+from tidelog_broker.core.lives import Claim, KnownLives, NodeLife, OwnLives
 
 DIRECTORY = ("a", bytes(16))
 
 
-def life(counter: int, nonce: int = 1, tick: int = 0) -> Life:
-    return Life(make_incarnation(counter, nonce), tick)
+def life(counter: int, nonce: int = 1, tick: int = 0) -> NodeLife:
+    return NodeLife(make_incarnation(counter, nonce), tick)
 
 
-def claim(counter: int, *past: Life, nonce: int = 1, forgotten_below: int = 0) -> Claim:
+def claim(counter: int, *past: NodeLife, nonce: int = 1, forgotten_below: int = 0) -> Claim:
     return Claim(make_incarnation(counter, nonce), dict(past), forgotten_below)
 
 
@@ -60,7 +60,9 @@ def test_only_the_newest_own_lives_are_kept() -> None:
     assert len(own.past) == lives.OWN_LIVES_MAX
     assert own.forgotten_below == 3
     assert not own.claim.is_older_than(life(1, nonce=5))
-    again = OwnLives.of(DIRECTORY, now.incarnation, [Life(incarnation, tick) for incarnation, tick in own.past.items()])
+    again = OwnLives.of(
+        DIRECTORY, now.incarnation, [NodeLife(incarnation, tick) for incarnation, tick in own.past.items()]
+    )
     assert again.forgotten_below == 3, "what was dropped stays out of the comparison at the next start"
 
 

@@ -8,7 +8,7 @@ from tests.simulation.mutants import Replacement
 
 from tidelog_broker.cluster.node_lives import NodeLives
 from tidelog_broker.core.incarnation import boot_counter
-from tidelog_broker.core.lives import Claim, Life, directory_of, known_life
+from tidelog_broker.core.lives import Claim, NodeLife, directory_of, known_life
 from tidelog_broker.node.membership import Membership
 from tidelog_broker.server.handlers import peers
 from tidelog_broker.storage.node.node_dir import NodeDir
@@ -23,7 +23,7 @@ def lives_not_compared() -> list[Replacement]:
 def nonce_not_compared() -> list[Replacement]:
     """Only boot counters are compared: another start with the same number passes for this one."""
 
-    def is_older_than(self: Claim, known: Life) -> bool:
+    def is_older_than(self: Claim, known: NodeLife) -> bool:
         counters = {boot_counter(incarnation): tick for incarnation, tick in self.past.items()}
         counter = boot_counter(known.incarnation)
         return counter > boot_counter(self.incarnation) or known.tick > counters.get(counter, known.tick)
@@ -34,7 +34,7 @@ def nonce_not_compared() -> list[Replacement]:
 def tick_not_compared() -> list[Replacement]:
     """A copy of a running node passes, since its next start has a counter of its own."""
 
-    def is_older_than(self: Claim, known: Life) -> bool:
+    def is_older_than(self: Claim, known: NodeLife) -> bool:
         if known.incarnation in self.past or known.incarnation == self.incarnation:
             return False
         return boot_counter(known.incarnation) >= self.forgotten_below
@@ -66,7 +66,7 @@ def noted_in_memory() -> list[Replacement]:
         for known in said.known:
             if self._refutes(known):
                 raise self.refuted(peer_id, known, in_use=False)
-        self._known.learn((peer_id, said.directory_id), Life(incarnation, said.tick))
+        self._known.learn((peer_id, said.directory_id), NodeLife(incarnation, said.tick))
 
     return [(NodeLives, "meet", meet), (NodeLives, "_send_news", send_without_keeping)]
 

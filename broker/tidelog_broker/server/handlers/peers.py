@@ -11,7 +11,7 @@ from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.cluster.node_lives import ENTRIES_MAX
-from tidelog_broker.core.lives import Life, known_life
+from tidelog_broker.core.lives import NodeLife, known_life
 from tidelog_broker.core.peer_auth import Challenge, answer_hello, check_certificate
 from tidelog_broker.wire.connection import Request
 from tidelog_broker.wire.peers import Peers
@@ -101,7 +101,7 @@ async def _old_life(broker: Broker, challenge: Challenge, said: pb.PeerLife) -> 
         return pb.PeerWelcome(old_life=refutation)
     earlier = broker.lives.predecessor(node_id, incarnation, said)
     if earlier and await broker.cluster.who_answers(node_id, timeout_s=IN_USE_TIMEOUT_S) == earlier:
-        running = known_life((node_id, said.directory_id), Life(earlier, 0))
+        running = known_life((node_id, said.directory_id), NodeLife(earlier, 0))
         return pb.PeerWelcome(old_life=running, in_use=True)
     return None
 

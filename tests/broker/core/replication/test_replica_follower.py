@@ -68,6 +68,9 @@ class Follower:
     def acks(self) -> list[tuple[int, pb.ReplicaStatus]]:
         return [(ack.end_offset, ack.status) for ack in self.said() if isinstance(ack, pb.ReplicationAck)]
 
+    def doubt(self) -> str:
+        return self.replica.state.doubt
+
     def due_ms(self) -> int | None:
         return self.replica.deadline_ms
 
@@ -206,10 +209,10 @@ def test_follower_that_lacks_what_it_acknowledged_votes_in_nothing_until_it_has_
     follower.replica.wrote(0)
     follower.said()
     follower.append([], end_of(BATCHES[:1]), acknowledged=2)
-    assert follower.replica.state.doubt == "", "it has what it acknowledged"
+    assert follower.doubt() == "", "it has what it acknowledged"
     follower.said()
     follower.append([], end_of(BATCHES[:1]), acknowledged=3)
-    assert follower.replica.state.doubt == "damaged"
+    assert follower.doubt() == "damaged"
     assert [type(message) for message in follower.said()] == [pb.Backfill], "it asks the owner for what it lacks"
     follower.seal()
     [reply] = [message for message in follower.said() if isinstance(message, pb.SealReply)]
