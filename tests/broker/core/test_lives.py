@@ -39,7 +39,7 @@ def test_start_with_the_same_counter_and_another_nonce_refutes() -> None:
 
 
 def test_earlier_start_that_the_directory_does_not_contain_refutes() -> None:
-    """The copy was started once without meeting anybody, so its counter is higher than the original's."""
+    """The copy was started once without meeting another node, so its counter is higher than the original's."""
     assert claim(4, life(2), life(3, nonce=7)).is_older_than(life(3, nonce=8))
     assert claim(5, life(2)).is_older_than(life(3))
 

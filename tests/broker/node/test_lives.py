@@ -90,7 +90,7 @@ async def test_refusal_of_an_older_copy_is_durable(founded: Founded) -> None:
 
 
 async def test_copy_of_a_running_node_is_refused(founded: Founded) -> None:
-    """Its next start has a higher counter than any that the others know; the tick tells that it is older."""
+    """Its next start has a higher counter than any that the others know; its tick shows that it is older."""
     await founded.found()
     peer = await founded.peer("a")
     topic = await peer.create("kept", replication_factor=3)

@@ -172,7 +172,7 @@ class Machine:
         if self.is_rolled_back and OLDER in why:
             if self.world.clock.random.random() < 0.5:
                 self.replaced()
-            else:  # a supervisor starts it again, while nobody who knows better is there
+            else:  # a supervisor starts it again while the nodes that know better are away
                 self.stop("refused")
                 assert self._put_back is not None
                 self.world.faults.hide_who_knows(self, self._put_back)

@@ -1,4 +1,4 @@
-"""What each node must know of the lives of the others, by who was linked with whom for how long.
+"""The lives that each node must have heard of, by which nodes were linked for how long.
 
 This is kept beside the nodes and does not look at what they have noted: a node that was linked with another one for
 `HEARS_US` knows that one's life durably, the tick that it had at the beginning of that time, and what it knew of

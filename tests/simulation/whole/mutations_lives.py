@@ -78,7 +78,7 @@ async def send_without_keeping(self: NodeLives, neighbours: Any) -> None:
 
 
 def not_spread() -> list[Replacement]:
-    """A node tells of its own lives only, not of those of others."""
+    """A node sends its own lives only, not those of others."""
 
     async def send(self: NodeLives, neighbours: Any, node_id: str, lives: Any) -> bool:
         own = [one for one in lives if directory_of(one) == self.own.directory]

@@ -48,7 +48,7 @@ ROLLED_BACK_SEEDS = 5
 """One of so many seeds is of this kind."""
 ROLLED_BACK_MS = 30_000
 COPIES = 100
-"""What the number of a copy of a machine is above that of the machine."""
+"""Added to the number of a machine, the number of its copy."""
 
 
 class World:
