@@ -15,7 +15,7 @@ nothing that belongs to a single scan may be stored in either.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -32,6 +32,7 @@ from pyspark_tidelog.sink import TidelogStreamWriter, TidelogWriter, refuse_over
 from pyspark_tidelog.stream import TidelogStreamReader
 from pyspark_tidelog.task import RangePartition, RangeReader
 from pyspark_tidelog.write_options import WriteOptions, parse_write_options
+from pyspark_tidelog.zipped import reduced
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -83,6 +84,10 @@ class DefaultSource(DataSource):
             OptionError: as `writer`; `overwrite` is the output mode "complete".
         """
         return TidelogStreamWriter(self._write_options(schema, overwrite=overwrite))
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Travel to Spark's processes, also to those of a stream, which do not find the connector's zip."""
+        return reduced(type(self), self.options)
 
     def _write_options(self, schema: StructType, *, overwrite: bool) -> WriteOptions:
         refuse_overwriting(overwrite=overwrite)
