@@ -113,6 +113,17 @@ def test_a_write_after_a_filtered_count_stores_all_rows(
     assert len(written(frame, node, client)) == ROWS * PARTITIONS
 
 
+def test_a_frame_that_is_written_twice_is_stored_twice(
+    load: Callable[[], DataFrame], node: Node, client: Client, topic: str
+) -> None:
+    name = f"{topic}-twice"
+    client.create_topic(name, flush="never")
+    writing = load().select("value").write.format("tidelog").options(bootstrap=node.address, topic=name)
+    for _ in range(2):
+        writing.mode("append").save()
+    assert tidelog.read_arrow(name, bootstrap=node.address).read_all().num_rows == 2 * ROWS * PARTITIONS
+
+
 @pytest.mark.usefixtures("pushdown")
 def test_filtered_and_unfiltered_scans_of_one_query_have_their_own_rows(load: Callable[[], DataFrame]) -> None:
     frame = load()
