@@ -63,12 +63,15 @@ class Narrowed:
         return (self.key, self.tag, self.since_us, self.until_us) != (None, None, None, None)
 
     def options(self, plain: FetchOptions) -> FetchOptions:
-        """Return how a range is fetched: a node that leaves out records answers at once, however few it has found."""
+        """Return how a range is fetched: a node that leaves out records answers at once, however few it has found.
+
+        `wait_ms` stays: with it a reader who is held to a quota is waited for.
+        """
         options: FetchOptions = {**plain}
         if self.since_us is not None or self.until_us is not None:
-            options |= FetchOptions(since_us=self.since_us, until_us=self.until_us, min_bytes=0, wait_ms=0)
+            options |= FetchOptions(since_us=self.since_us, until_us=self.until_us, min_bytes=0)
         if self.key is not None or self.tag is not None:
-            options |= FetchOptions(key=self.key, tag=self.tag, min_bytes=0, wait_ms=0)
+            options |= FetchOptions(key=self.key, tag=self.tag, min_bytes=0)
         return options
 
 

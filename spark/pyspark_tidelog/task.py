@@ -27,7 +27,7 @@ from tidelog.errors import TidelogError, UnknownTopicError
 from tidelog.fetch_options import FetchOptions
 from tidelog.filters import RecordFilter
 from tidelog.model import Fetched
-from tidelog.ranges import WAIT_MS, OffsetRange, fetch_options
+from tidelog.ranges import OffsetRange, fetch_options
 from tidelog.sync import Client
 
 ZONE_VARIABLE: Final = "TIDELOG_ZONE"
@@ -107,7 +107,7 @@ class RangeReader:
         options = narrowed.options(fetch_options(wanted, fetched_schema(self._schema, only)))
         options["nearest"] = self._options.nearest
         options["topic_id"] = partition.topic_id  # each fetch: a topic may be made anew between two of them
-        patient = options | FetchOptions(min_bytes=1, wait_ms=WAIT_MS)
+        patient = options | FetchOptions(min_bytes=1)
 
         def fetched(offset: int, options: FetchOptions) -> Fetched:
             try:

@@ -127,20 +127,20 @@ def test_a_task_reads_nearby_where_it_is_told_to(fake: FakeClient, monkeypatch: 
 def test_a_key_and_a_tag_of_the_options_are_asked_of_the_node_with_their_columns(fake: FakeClient) -> None:
     assert offsets(reader(key="k", tag="red").read(RangePartition(WANTED, b""))) == [], "the records have no keys"
     assert (fake.options.get("key"), fake.options.get("tag")) == (b"k", "red")
-    assert (fake.options.get("columns"), fake.options.get("wait_ms")) == (["key", "tag"], 0)
+    assert (fake.options.get("columns"), fake.options.get("min_bytes")) == (["key", "tag"], 0)
 
 
 def test_filtered_records_that_a_node_does_not_have_yet_are_waited_for(
     fake: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node that has just taken over answers a fetch that does not wait with nothing."""
+    """A node that has just taken over answers a fetch that does not wait for records with nothing."""
     (log,) = fake.logs["t"]
     late = log.batches
     log.batches = []
     first = fake.fetch
 
     def fetch(topic: str, partition: int, offset: int, **options: Unpack[FetchOptions]) -> Fetched:
-        if options.get("wait_ms"):
+        if options.get("min_bytes"):
             log.batches = late
         elif not log.batches:
             return Fetched([], offset, 0, 0, 0)
