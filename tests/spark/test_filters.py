@@ -74,11 +74,13 @@ def test_ranges_are_cut() -> None:
     ("asked", "more"),
     [
         (Narrowed(), {"min_bytes": 1, "wait_ms": 5}),
-        (Narrowed(since_us=1), {"since_us": 1, "until_us": None, "min_bytes": 0, "wait_ms": 0}),
-        (Narrowed(key=b"k"), {"key": b"k", "tag": None, "min_bytes": 0, "wait_ms": 0}),
+        (Narrowed(since_us=1), {"since_us": 1, "until_us": None, "min_bytes": 0, "wait_ms": 5}),
+        (Narrowed(key=b"k"), {"key": b"k", "tag": None, "min_bytes": 0, "wait_ms": 5}),
     ],
 )
-def test_who_leaves_out_records_does_not_wait(asked: Narrowed, more: dict[str, Any]) -> None:
+def test_fetch_that_leaves_out_records_waits_for_a_quota_and_not_for_records(
+    asked: Narrowed, more: dict[str, Any]
+) -> None:
     plain = FetchOptions(max_bytes=9, min_bytes=1, wait_ms=5)
     assert asked.options(plain) == {"max_bytes": 9, **more}
     assert plain == {"max_bytes": 9, "min_bytes": 1, "wait_ms": 5}

@@ -54,6 +54,10 @@ def test_both_engines_answer_the_same(cli: Cli, topic: str, node: str) -> None:
         )
         assert len(asked(duckdb, statement)) == 3
         assert asked(spark, statement) == asked(duckdb, statement)
+        counted = "SELECT count(*) AS n FROM"
+        statement = f"{counted} {topic} t WHERE t.offset < 1 UNION ALL {counted} {topic} ORDER BY n"
+        assert asked(duckdb, statement)[-1] == [3]
+        assert asked(spark, statement) == asked(duckdb, statement), "the filter of one use is not the other one's"
         assert cli("topic", "create", "ids").code == 0
         assert cli("produce", "ids", stdin=b'{"id":%d}\n{"id":1}\n' % (2**53 + 1)).code == 0
         statement = "SELECT id FROM ids ORDER BY id"
