@@ -105,6 +105,26 @@ async def test_nothing_is_put_in_place_before_the_journal_has_the_decision(
     await alike(cluster)
 
 
+async def test_copy_makes_no_pass_while_its_log_is_being_cut(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies behind the cut is not committed: a pass that saw it would take the newest committed record of a key."""
+    slow = others(await cluster.owner())[0]
+    copy = cluster.partition(slow)
+    await publish(cluster, (b"a", b"1"), (b"a", b"2"))
+    await settled(lambda: copy.log.end_offset == 2, "the copy does not follow")
+    monkeypatch.setattr(ReplicaDriver, "cut_offset", property(lambda self: 2 if self is copy.driver else None))
+    await compact(cluster)
+    usual = [name for name in NODES if name != slow]
+    await settled(lambda: all(len(all_records(cluster.partition(name).log)) == 1 for name in usual), "it stays")
+    await settled(lambda: copy.compaction.is_behind, "the copy has not heard of the decision")
+    for _ in range(20):  # the copy looks again and again
+        assert len(all_records(copy.log)) == 2
+        await asyncio.sleep(0.02)
+    monkeypatch.undo()
+    await alike(cluster)
+
+
 async def test_behind_a_pass_memory_gives_nothing_that_the_log_has_not(cluster: ClusterStand) -> None:
     owner = cluster.partition(await cluster.owner())
     await publish(cluster, (b"a", b"1"))

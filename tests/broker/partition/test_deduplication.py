@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import pytest
 from tests.broker.founded import Founded
 from tests.broker.peer import Peer, batch
-from tests.broker.stand import Stand
+from tests.broker.stand import Stand, settled
 
+from tidelog_broker.core.content_window import ContentWindow
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition import content_history
 from tidelog_broker.partition.partition import Partition
@@ -205,6 +207,35 @@ async def test_settings_may_change_and_the_window_is_read_anew(node: Node, peer:
     assert node.broker.contents.in_flight_bytes == 0
     refused = await peer.refused(topic_alter=pb.TopicAlter(name="t", deduplicate_s=1, cleanup=pb.COMPACT))
     assert refused.code == pb.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("work", ["step", "fill"])
+async def test_window_being_read_for_older_settings_is_discarded(
+    node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    topic = await peer.create("t")
+    await one(peer, topic, batch(b"a", b"b", b"c"))
+    may_end, is_at_work = threading.Event(), threading.Event()
+    usual = getattr(content_history.ContentHistory, work)
+
+    def held(self: content_history.ContentHistory, *args: ContentWindow) -> None:
+        is_at_work.set()
+        assert may_end.wait(60)
+        usual(self, *args)
+
+    async def alter(records: int) -> None:
+        reply = await peer.ask(topic_alter=pb.TopicAlter(name="t", deduplicate_records=records))
+        assert reply.envelope.WhichOneof("kind") == "topic_reply", reply.envelope
+
+    await alter(1)
+    monkeypatch.setattr(content_history.ContentHistory, work, held)
+    number = peer.post_publish(topic.topic_id, batch(b"a"), timeout_ms=20_000)
+    await settled(is_at_work.is_set, "the window is not read")
+    await alter(3)
+    may_end.set()
+    (result,) = await peer.published(number)
+    assert result.duplicates == 1, "judged by a window of one record, though the topic asks for three"
+    assert of(node, topic).deduplication.window_records == 3
 
 
 async def test_time_bounds_the_window(node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:

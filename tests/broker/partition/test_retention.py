@@ -223,6 +223,24 @@ async def test_nothing_behind_a_cut_that_is_on_its_way_is_deleted(
     assert partition.retention._outdated(partition.log.end_offset, 0, partition.log.end_offset) > log_start + 1
 
 
+async def test_deletion_below_an_uncommitted_offset_deletes_nothing(cluster: ClusterStand) -> None:
+    """A log start may be heard before what makes it committed here, and the end of the epoch may still be below it."""
+    owner = await cluster.owner()
+    partition = cluster.partition(owner)
+    await publish(cluster, owner, 0)
+    for name in others(owner):
+        cluster.disks[name].hold("sync")
+    peer = await cluster.peer(owner)
+    for sequence in range(1, 7):
+        peer.post_publish(TOPIC_ID, batch(b"%020d" % sequence * 1500, producer_id=7, sequence=sequence))
+    await settled(lambda: partition.log.end_offset == 7, "the owner has not written them")
+    assert partition.log.epochs[-1].oldest_end_offset < 7, "there is no whole segment to delete"
+    committed = partition.state.high_watermark
+    for offset in (committed + 1, 6):
+        await partition.tools.io.call(partition.io_key, partition.retention._delete_below, offset)
+        assert (partition.state.high_watermark, partition.log.start_offset) == (committed, 0)
+
+
 async def test_a_note_that_comes_late_takes_nothing_back(cluster: ClusterStand) -> None:
     partition = await begun_late(cluster)
     fs, directory = partition.tools.disk.fs, partition.log.directory

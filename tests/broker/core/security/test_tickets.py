@@ -45,6 +45,13 @@ def test_a_ticket_is_of_no_use_to_another_and_in_no_other_cluster() -> None:
         assert "no node of this cluster" in why(others, ticket)
 
 
+@pytest.mark.parametrize("holder", ["gate", "gateway2", "Gateway", "ateway", "gateway ", ""])
+def test_ticket_is_refused_from_a_principal_with_a_similar_name(holder: str) -> None:
+    ticket = of_cluster(SECRET).signed(ANN, holder="gateway", now_us=NOW_US)
+    assert "somebody else" in why(of_cluster(SECRET), ticket, holder=holder)
+    assert of_cluster(SECRET).read(ticket, holder="gateway", now_us=NOW_US).caller == ANN
+
+
 def test_secrets_are_changed_without_a_stop() -> None:
     old, between, new = of_cluster(SECRET), of_cluster(NEWER, SECRET), of_cluster(NEWER)
     before, after = (tickets.signed(ANN, holder="gate", now_us=NOW_US) for tickets in (old, between))

@@ -42,6 +42,30 @@ def test_a_pass_leaves_what_a_model_leaves(seed: int) -> None:
     assert all_records(open_partition(sim.restart())) == expected(before, terms.horizon, terms)
 
 
+@pytest.mark.parametrize(("tombstones_below", "left"), [(1, [1]), (2, [])])
+def test_pass_keeps_a_tombstone_at_the_tombstone_horizon_and_drops_the_one_before_it(
+    tombstones_below: int, left: list[int]
+) -> None:
+    log = open_partition(new_disk())
+    log.start_epoch(0, 0)
+    append(log, [keyed_batch([(b"k", b"v"), (b"k", None)])])
+    log.sync()
+    log.start_epoch(1, log.end_offset)
+    compact(log, Terms(2, tombstones_below, 0))
+    assert [record.offset for record in all_records(log)] == left
+
+
+@pytest.mark.parametrize(("floor", "left"), [(1, [1, 2]), (2, [2])])
+def test_pass_keeps_a_record_at_the_floor_and_drops_the_one_before_it(floor: int, left: list[int]) -> None:
+    log = open_partition(new_disk())
+    log.start_epoch(0, 0)
+    append(log, [keyed_batch([(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])])
+    log.sync()
+    log.start_epoch(1, log.end_offset)
+    compact(log, Terms(3, 0, floor))
+    assert [record.offset for record in all_records(log)] == left
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_replica_that_missed_passes_ends_where_the_others_are(seed: int) -> None:
     """Bytes and digests, not only records: whatever passes a copy has been through, the newest decides."""
