@@ -93,6 +93,20 @@ def test_garbage_is_no_ticket(garbage: bytes) -> None:
     assert "no node of this cluster" in why(of_cluster(SECRET), garbage)
 
 
+def test_ticket_of_the_greatest_length_is_read() -> None:
+    tickets = of_cluster(SECRET)
+
+    def signed(role_chars: int) -> bytes:
+        caller = pb.Caller(principal="ann", roles=["x" * role_chars])
+        return tickets.signed(caller, holder="gate", now_us=NOW_US)
+
+    beside = len(signed(TICKET_BYTES_MAX // 2)) - TICKET_BYTES_MAX // 2
+    longest, longer = signed(TICKET_BYTES_MAX - beside), signed(TICKET_BYTES_MAX - beside + 1)
+    assert (len(longest), len(longer)) == (TICKET_BYTES_MAX, TICKET_BYTES_MAX + 1)
+    assert tickets.read(longest, holder="gate", now_us=NOW_US).caller.principal == "ann"
+    assert "no node of this cluster" in why(tickets, longer)
+
+
 def test_a_huge_ticket_is_not_looked_at() -> None:
     caller = pb.Caller(principal="ann", roles=["x" * TICKET_BYTES_MAX])
     tickets = of_cluster(SECRET)
