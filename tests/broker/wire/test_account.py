@@ -206,3 +206,13 @@ async def test_connection_past_the_quota_is_refused_and_the_last_within_it_is_no
     with pytest.raises(ProtocolError, match="may have 2") as refused:
         world.client()
     assert (refused.value.code, len(world.account.clients)) == (pb.QUOTA_EXCEEDED, 2)
+
+
+async def test_time_for_which_several_requests_wait_for_one_debt_counts_once() -> None:
+    world = World(requests=1)
+    assert [world.account.came_through(0) for _ in range(2)] == [0.0, 0.0]
+    assert [world.account.came_through(0) for _ in range(2)] == [1.0, 1.0]
+    assert world.account.throttled_s == 1.0
+    world.now_s = 0.5
+    assert world.account.came_through(0) == 0.5
+    assert world.account.throttled_s == 1.0
