@@ -15,7 +15,7 @@ def describe_partition(state: PartitionState) -> pb.PartitionInfo:
         epoch=active.epoch,
         placement=active.placement,
         log_start_offset=state.log_start,
-        high_watermark=state.high_watermark,
+        high_watermark=_end_offset(state),
         size_bytes=state.log.size_bytes,
         state=state.summary,
         copy_fault=_copy_fault(state),
@@ -24,6 +24,16 @@ def describe_partition(state: PartitionState) -> pb.PartitionInfo:
     if missing is not None:
         info.missing_epochs, info.missing_records = missing.epochs, missing.records
     return info
+
+
+def _end_offset(state: PartitionState) -> int:
+    """Return where the readable offsets end; of an only copy that nobody has used since the start, where they will.
+
+    Its next epoch begins behind all that its log has, and only then does its high watermark say so.
+    """
+    if state.is_alone and state.writer is None and state.cut_offset is None:
+        return max(state.high_watermark, state.log.end_offset)
+    return state.high_watermark
 
 
 def _copy_fault(state: PartitionState) -> str:
