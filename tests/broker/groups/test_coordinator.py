@@ -12,8 +12,12 @@ from tests.broker.group_member import GroupMember, share
 from tests.broker.metric import value_of
 from tests.broker.peer import Peer
 
+from tidelog_broker.core.groups.readers import GroupReader
+from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import OFFSETS_KEY
 from tidelog_broker.groups import coordinator as coordinator_module
+from tidelog_broker.groups.sessions import Who
+from tidelog_broker.node.node import Node
 from tidelog_broker.partition.access import Access
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -168,3 +172,60 @@ async def test_one_that_owns_the_log_no_longer_tells_nothing(three: Founded, mon
         assert (await peer.refused(committed=pb.Committed(group="g"))).code == pb.QUORUM_LOST
     assert (await ada.ask()).unchanged
     assert await commit_again(ada, topic_id, 0, 1) == 0
+
+
+@pytest.mark.parametrize("principal", ["gate", "gateway2", "Gateway", ""])
+async def test_member_of_one_caller_is_not_spoken_for_by_one_with_a_similar_name(node: Node, principal: str) -> None:
+    coordinator, permissions = node.broker.groups.of("g").coordinator, node.broker.security.registry.permissions
+    coordinator._sessions.reads_for(Who("g", "m"), GroupReader(Session(permissions, "gateway")))
+    coordinator.check_caller("g", "m", GroupReader(Session(permissions, "gateway", frozenset({"etl"}))))
+    with pytest.raises(ProtocolError) as refused:
+        coordinator.check_caller("g", "m", GroupReader(Session(permissions, principal)))
+    assert refused.value.code == pb.MEMBER_FENCED
+
+
+async def test_coordinator_of_an_epoch_that_is_over_writes_nothing_and_takes_no_commit(node: Node, peer: Peer) -> None:
+    made = await peer.create("t")
+    ada = GroupMember(peer, "t")
+    await ada.ask()
+    coordinator = node.broker.groups.of("g").coordinator
+    standing = node.broker.groups.of("g").records.get("g")
+    assert standing is not None
+    assert coordinator._epoch is not None
+    later = pb.GroupRecord(group="g", revision=standing.revision + 1, generation=standing.generation + 1)
+    coordinator._epoch -= 1
+    try:
+        for attempt in (
+            lambda: coordinator.check_commit("g", ada.membership.member_id, 1, (made.topic_id, 0)),
+            lambda: coordinator.check_commit("other", "", 0, (made.topic_id, 0)),
+        ):
+            with pytest.raises(ProtocolError) as refused:
+                attempt()
+            assert refused.value.code == pb.EPOCH_CHANGING
+        with pytest.raises(ProtocolError) as refused:
+            await coordinator._write(later)
+        assert refused.value.code == pb.EPOCH_CHANGING
+    finally:
+        coordinator._epoch += 1
+    assert node.broker.groups.of("g").records.get("g") == standing
+
+
+async def test_member_is_told_nothing_by_what_was_known_in_an_earlier_epoch(
+    node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await peer.create("t")
+    ada = GroupMember(peer, "t")
+    await ada.ask()
+    coordinator = node.broker.groups.of("g").coordinator
+    usual = coordinator.ready
+
+    async def begins_anew(*, confirmed: bool = False) -> None:
+        await usual(confirmed=confirmed)
+        if confirmed:
+            assert coordinator._epoch is not None
+            coordinator._begin(coordinator._epoch)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(coordinator, "ready", begins_anew)
+        assert await ada.refused() == pb.EPOCH_CHANGING
+    assert (await ada.ask()).unchanged
