@@ -15,6 +15,7 @@ from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.retention import PATIENCE
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.storage.partition.log_start import NAME, load_log_start, raise_log_start
+from tidelog_broker.storage.partition.snapshots import ProducerSnapshot
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import KIB
@@ -239,6 +240,25 @@ async def test_deletion_below_an_uncommitted_offset_deletes_nothing(cluster: Clu
     for offset in (committed + 1, 6):
         await partition.tools.io.call(partition.io_key, partition.retention._delete_below, offset)
         assert (partition.state.high_watermark, partition.log.start_offset) == (committed, 0)
+
+
+async def test_hold_that_comes_during_a_deletion_keeps_what_is_not_deleted_yet(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = await begun_late(cluster)
+    log_start, retention = partition.log.start_offset, partition.retention
+    usual = retention._producers_behind
+
+    def held_meanwhile(offset: int, committed: int) -> ProducerSnapshot | None:
+        snapshot = usual(offset, committed)
+        partition.state.topic.config.hold = True
+        return snapshot
+
+    monkeypatch.setattr(retention, "_producers_behind", held_meanwhile)
+    end = partition.state.high_watermark
+    assert partition.log.outdated(below=end, bytes_max=0, committed=end) > log_start, "nothing could be deleted"
+    await partition.tools.io.call(partition.io_key, retention._delete_below, end)
+    assert partition.log.start_offset == log_start
 
 
 async def test_a_note_that_comes_late_takes_nothing_back(cluster: ClusterStand) -> None:
