@@ -238,6 +238,33 @@ async def test_window_being_read_for_older_settings_is_discarded(
     assert of(node, topic).deduplication.window_records == 3
 
 
+async def test_window_that_is_filled_when_its_topic_is_deleted_gives_its_memory_back(
+    node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await peer.create("t")
+    await one(peer, topic, batch(b"a", b"b", b"c"))
+    may_end, is_at_work = threading.Event(), threading.Event()
+    usual = content_history.ContentHistory.fill
+
+    def held(self: content_history.ContentHistory, window: ContentWindow) -> None:
+        is_at_work.set()
+        assert may_end.wait(60)
+        usual(self, window)
+
+    reply = await peer.ask(topic_alter=pb.TopicAlter(name="t", deduplicate_records=10))
+    assert reply.envelope.WhichOneof("kind") == "topic_reply", reply.envelope
+    monkeypatch.setattr(content_history.ContentHistory, "fill", held)
+    number = peer.post_publish(topic.topic_id, batch(b"a"), timeout_ms=20_000)
+    await settled(is_at_work.is_set, "the window is not filled")
+    assert node.broker.contents.in_flight_bytes > 0
+    deleted = peer.post(topic_delete=pb.TopicDelete(name="t"))
+    await settled(lambda: node.broker.partitions.find((topic.topic_id, 0)) is None, "the topic stays")
+    may_end.set()
+    await peer.reply(deleted)
+    await peer.published(number)
+    await settled(lambda: node.broker.contents.in_flight_bytes == 0, "nobody can have this memory any more")
+
+
 async def test_time_bounds_the_window(node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = await peer.create(deduplicate_s=10)
     await one(peer, topic, batch(b"a"))

@@ -242,6 +242,24 @@ async def test_deletion_below_an_uncommitted_offset_deletes_nothing(cluster: Clu
         assert (partition.state.high_watermark, partition.log.start_offset) == (committed, 0)
 
 
+@pytest.mark.parametrize("why", ["hold", "damage"])
+async def test_deletion_that_was_begun_deletes_nothing_of_a_log_that_is_held_or_damaged_by_then(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    partition = await begun_late(cluster)
+    log_start, end = partition.log.start_offset, partition.state.high_watermark
+    assert partition.log.outdated(below=end, bytes_max=0, committed=end) > log_start, "nothing could be deleted"
+    looked: list[int] = []
+    monkeypatch.setattr(partition.retention, "_producers_behind", lambda offset, _: looked.append(offset))
+    with monkeypatch.context() as patched:
+        if why == "hold":
+            partition.state.topic.config.hold = True
+        else:
+            patched.setattr(type(partition.log), "limbo", property(lambda self: self is partition.log or None))
+        await partition.tools.io.call(partition.io_key, partition.retention._delete_below, end)
+    assert (looked, partition.log.start_offset) == ([], log_start)
+
+
 async def test_hold_that_comes_during_a_deletion_keeps_what_is_not_deleted_yet(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
