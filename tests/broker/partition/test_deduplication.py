@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from typing import Any
 
 import pytest
 from tests.broker.founded import Founded
@@ -13,6 +14,7 @@ from tests.broker.stand import Stand, settled
 from tidelog_broker.core.content_window import ContentWindow
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition import content_history
+from tidelog_broker.partition.deduplication import INLINE_RECORDS, Deduplication
 from tidelog_broker.partition.partition import Partition
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
@@ -236,6 +238,32 @@ async def test_window_being_read_for_older_settings_is_discarded(
     (result,) = await peer.published(number)
     assert result.duplicates == 1, "judged by a window of one record, though the topic asks for three"
     assert of(node, topic).deduplication.window_records == 3
+
+
+async def test_batch_screened_by_the_window_of_older_settings_is_screened_again(
+    node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await peer.create("t", deduplicate_records=1)
+    await one(peer, topic, batch(b"a", b"b", b"c"))
+    may_end, is_at_work = threading.Event(), threading.Event()
+    usual = Deduplication._screen
+
+    def held(self: Deduplication, *args: Any, **named: Any) -> Any:
+        screened = usual(self, *args, **named)
+        if not is_at_work.is_set():
+            is_at_work.set()
+            assert may_end.wait(60)
+        return screened
+
+    monkeypatch.setattr(Deduplication, "_screen", held)
+    long = [b"%d" % number for number in range(INLINE_RECORDS + 1)]
+    number = peer.post_publish(topic.topic_id, batch(b"a", *long), timeout_ms=20_000)
+    await settled(is_at_work.is_set, "the batch is not screened by another thread")
+    reply = await peer.ask(topic_alter=pb.TopicAlter(name="t", deduplicate_records=10_000))
+    assert reply.envelope.WhichOneof("kind") == "topic_reply", reply.envelope
+    may_end.set()
+    (result,) = await peer.published(number)
+    assert result.duplicates == 1, "the window of one record did not have it"
 
 
 async def test_window_that_is_filled_when_its_topic_is_deleted_gives_its_memory_back(

@@ -12,7 +12,7 @@ from tests.broker.peer import batch
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.partition.retention import PATIENCE
+from tidelog_broker.partition.retention import ENDS_MAX, PATIENCE
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.storage.partition.log_start import NAME, load_log_start, raise_log_start
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot
@@ -222,6 +222,48 @@ async def test_nothing_behind_a_cut_that_is_on_its_way_is_deleted(
     assert partition.retention._outdated(partition.log.end_offset, 0, partition.log.end_offset) <= log_start + 1
     monkeypatch.setattr(ReplicaDriver, "cut_offset", None)
     assert partition.retention._outdated(partition.log.end_offset, 0, partition.log.end_offset) > log_start + 1
+
+
+async def test_bound_deletes_nothing_while_older_history_is_being_fetched(cluster: ClusterStand) -> None:
+    """The size of the log does not count what is missing: what is there is newer than what the bound is about."""
+    owner = await cluster.owner()
+    partition = cluster.partition(owner)
+    partition.state.topic.config.hold = True
+    for sequence in range(20):
+        await publish(cluster, owner, sequence)
+    assert partition.retention._due() > 0
+    partition.replica.backfill.incomplete.add(0)
+    assert partition.retention._due() == 0
+    partition.replica.backfill.incomplete.clear()
+
+
+async def test_epoch_ends_for_a_replica_that_is_away_only_where_it_lacks_what_is_to_go(cluster: ClusterStand) -> None:
+    owner = await cluster.owner()
+    partition = cluster.partition(owner)
+    for sequence in range(6):
+        await publish(cluster, owner, sequence)
+    await settled(lambda: all(each.held_offset == 6 for each in partition.replica.followers), "a copy lags")
+    await cluster.stop(others(owner)[0])
+    assert not partition.retention._lacks_for_long(6)
+    assert partition.retention._lacks_for_long(7)
+
+
+async def test_full_disk_has_the_epoch_end_before_what_a_copy_lacks_goes(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = await cluster.owner()
+    partition = cluster.partition(owner)
+    fall_behind(cluster, owner, others(owner)[0], monkeypatch)
+    monkeypatch.setattr(partition.retention, "look", lambda: asyncio.sleep(0))
+    monkeypatch.setattr(partition.retention, "look_soon", lambda: None)
+    monkeypatch.setattr(partition.retention, "records_deleted", lambda: None)
+    for sequence in range(10):
+        await publish(cluster, owner, sequence)
+    await partition.deletion.agree(6)
+    partition.tools.disk.spares.end()
+    for tried, goes in ((1, False), (ENDS_MAX, False), (ENDS_MAX + 1, True)):
+        monkeypatch.setattr(partition.retention, "_end_epoch", lambda tried=tried: tried)
+        assert (partition.retention._removable() > 0) is goes
 
 
 async def test_deletion_below_an_uncommitted_offset_deletes_nothing(cluster: ClusterStand) -> None:
