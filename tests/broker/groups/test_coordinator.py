@@ -195,12 +195,9 @@ async def test_coordinator_of_an_epoch_that_is_over_writes_nothing_and_takes_no_
     later = pb.GroupRecord(group="g", revision=standing.revision + 1, generation=standing.generation + 1)
     coordinator._epoch -= 1
     try:
-        for attempt in (
-            lambda: coordinator.check_commit("g", ada.membership.member_id, 1, (made.topic_id, 0)),
-            lambda: coordinator.check_commit("other", "", 0, (made.topic_id, 0)),
-        ):
+        for group, member_id in (("g", ada.membership.member_id), ("other", "")):
             with pytest.raises(ProtocolError) as refused:
-                attempt()
+                coordinator.check_commit(group, member_id, 1, (made.topic_id, 0))
             assert refused.value.code == pb.EPOCH_CHANGING
         with pytest.raises(ProtocolError) as refused:
             await coordinator._write(later)

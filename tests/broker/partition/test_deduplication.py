@@ -322,6 +322,8 @@ async def test_batches_of_too_many_records_are_refused(peer: Peer) -> None:
     columns = columns_of([b""] * 65_537)
     (refused,) = await peer.publish(topic.topic_id, encode_batch(columns, now_us=1).to_bytes())
     assert refused.error.code == pb.BATCH_TOO_LARGE
+    most = encode_batch(columns_of([b""] * 65_536), now_us=1).to_bytes()
+    assert (await one(peer, topic, most)).duplicates == 65_535
 
 
 async def test_without_memory_nothing_is_taken(stand: Stand) -> None:
