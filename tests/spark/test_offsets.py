@@ -139,7 +139,7 @@ def test_records_that_are_gone_fail_the_read_or_shorten_it(
     assert says in warnings[0]
 
 
-def test_stream_that_starts_behind_the_end_is_told_or_begins_at_the_end() -> None:
+def test_stream_that_starts_beyond_the_end_fails_or_begins_at_the_end() -> None:
     text = '{"t":{"0":101,"1":0}}'
     with pytest.raises(DataLossError, match="t-0: offset 101 is behind its end"):
         resolve_starts(asked(startingOffsets=text), BOUNDS, {})

@@ -156,7 +156,7 @@ def test_topic_made_again_under_a_similar_id_is_another_topic(topic_id: str) -> 
         advance(start, there, losses(), most=None)
     end = advance(start, there, losses([]), most=None)
     assert end == StreamPosition({A0: 5}, {"a": topic_id})
-    assert ranges_between(start, end) == [], "offsets 3 to 4 of another topic are none of these"
+    assert ranges_between(start, end) == [], "offsets 3 to 4 belong to the topic that was deleted"
 
 
 def test_backlog_that_just_fits_is_read_whole() -> None:

@@ -27,9 +27,10 @@ def describe_partition(state: PartitionState) -> pb.PartitionInfo:
 
 
 def _end_offset(state: PartitionState) -> int:
-    """Return where the readable offsets end; of an only copy that nobody has used since the start, where they will.
+    """Return the end of the readable offsets.
 
-    Its next epoch begins behind all that its log has, and only then does its high watermark say so.
+    The high watermark of an only copy that was not used since the start is not known yet: its next epoch begins at the
+    end of its log.
     """
     if state.is_alone and state.writer is None and state.cut_offset is None:
         return max(state.high_watermark, state.log.end_offset)

@@ -207,7 +207,7 @@ async def test_coordinator_of_an_epoch_that_is_over_writes_nothing_and_takes_no_
     assert node.broker.groups.of("g").records.get("g") == standing
 
 
-async def test_member_is_told_nothing_by_what_was_known_in_an_earlier_epoch(
+async def test_heartbeat_is_refused_when_the_epoch_changes_before_its_answer(
     node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await peer.create("t")

@@ -69,12 +69,12 @@ def test_a_stall_before_the_first_look_is_a_gap_too() -> None:
 def test_shortest_gap_is_a_gap_and_anything_shorter_is_not() -> None:
     sessions = watched()
     sessions.heard(ADA, until=GAP_S)
-    assert sessions.expired(GAP_S) == [], "nobody has looked in between"
+    assert sessions.expired(GAP_S) == [], "no look came in between"
     sessions.heard(BOB, until=GAP_S + 0.5)
     assert sessions.expired(1.9 * GAP_S) == [BOB]
 
 
-def test_member_that_is_forgotten_reads_for_nobody() -> None:
+def test_forgotten_member_has_no_caller() -> None:
     sessions = watched()
     sessions.heard(ADA, until=1.0)
     sessions.reads_for(ADA, ANYBODY)

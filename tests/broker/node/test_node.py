@@ -350,4 +350,4 @@ async def test_looks_at_partitions_go_on_after_one_that_failed(
     monkeypatch.setattr(kind, "look", fails_first)
     await stand.start(retention_interval_ms=10)
     await (await stand.peer()).create(cleanup=pb.COMPACT)
-    await settled(lambda: looks > 3, "nobody looks again")
+    await settled(lambda: looks > 3, "there is no second look")

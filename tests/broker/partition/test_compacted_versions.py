@@ -111,7 +111,7 @@ async def test_nothing_is_put_in_place_before_the_journal_has_the_decision(
 async def test_copy_makes_no_pass_while_its_log_is_being_cut(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What lies behind the cut is not committed: a pass that saw it would take the newest committed record of a key."""
+    """Records beyond the cut are not committed: a pass over them would drop the newest committed record of a key."""
     slow = others(await cluster.owner())[0]
     copy = cluster.partition(slow)
     await publish(cluster, (b"a", b"1"), (b"a", b"2"))

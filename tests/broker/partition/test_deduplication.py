@@ -290,7 +290,7 @@ async def test_window_that_is_filled_when_its_topic_is_deleted_gives_its_memory_
     may_end.set()
     await peer.reply(deleted)
     await peer.published(number)
-    await settled(lambda: node.broker.contents.in_flight_bytes == 0, "nobody can have this memory any more")
+    await settled(lambda: node.broker.contents.in_flight_bytes == 0, "the memory of the window is not given back")
 
 
 async def test_time_bounds_the_window(node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ def _check_entry(broker: Broker, entry: pb.CommitEntry) -> None:
         return  # its topic was just made, and its log is being opened
     state = partition.state
     is_known = state.writer is not None or state.replica.state.halted is not None
-    # Of other partitions a successor may know more, and of this one nobody knows it before its epoch has begun.
+    # With several copies a successor may know of more, and the end of an only copy is unknown until its epoch begins.
     if state.is_alone and is_known and entry.next_offset > state.high_watermark:
         raise ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,

@@ -400,7 +400,7 @@ def test_of_two_processes_born_at_once_the_one_that_joins_later_has_the_instance
     assert has(group, BOB) == {0, 1, 2, 3}
 
 
-def test_member_that_joins_again_is_told_nothing_of_its_earlier_life(group: ConsumerGroup) -> None:
+def test_rejoined_member_gets_no_assignment_of_its_earlier_life(group: ConsumerGroup) -> None:
     join(group, ADA)
     group.remove(ADA)
     group.join(ADA, wish())
@@ -419,9 +419,7 @@ def test_commit_without_a_member_is_refused_until_the_last_members_leaving_is_du
     assert code(group, "", 0, (T, 0)) == 0
 
 
-def test_member_that_was_not_heard_of_since_a_takeover_gets_no_topic_that_it_had_not(
-    group: ConsumerGroup, topics: Topics
-) -> None:
+def test_member_not_heard_of_since_a_takeover_gets_no_new_topic(group: ConsumerGroup, topics: Topics) -> None:
     other = b"u" * 16
     group.join(ADA, wish(topics=(T, other)))
     write(group)

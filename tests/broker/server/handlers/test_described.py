@@ -147,7 +147,7 @@ async def test_another_node_names_a_bounded_number_of_partitions(founded: Founde
     assert ([one.node.node_id for one in reply.nodes], len(reply.topics)) == ([other], 0)
 
 
-async def ends_told(port: int) -> list[int]:
+async def told_ends(port: int) -> list[int]:
     async with Client(f"127.0.0.1:{port}") as client:
         return [one.high_watermark for one in (await client.topic("t")).partitions]
 
@@ -159,14 +159,14 @@ async def make_topic(port: int) -> None:
 
 
 @pytest.mark.parametrize("end", ["stop", "crash"])
-async def test_end_of_an_only_copy_is_told_before_anybody_has_used_it(stand: Stand, end: str) -> None:
+async def test_description_of_an_unused_only_copy_has_its_end(stand: Stand, end: str) -> None:
     await make_topic((await stand.start()).port)
     await getattr(stand, end)()
-    assert await ends_told((await stand.start()).port) == [0, 10]
+    assert await told_ends((await stand.start()).port) == [0, 10]
 
 
 @pytest.mark.parametrize("end", ["stop", "crash"])
-async def test_end_of_an_only_copy_in_a_cluster_is_told_before_anybody_has_used_it(tmp_path: Path, end: str) -> None:
+async def test_description_of_an_unused_only_copy_in_a_cluster_has_its_end(tmp_path: Path, end: str) -> None:
     cluster = Founded(tmp_path, ("a",))
     try:
         await cluster.found()
@@ -175,6 +175,6 @@ async def test_end_of_an_only_copy_in_a_cluster_is_told_before_anybody_has_used_
         await getattr(cluster, end)("a")
         await cluster.found()
         await cluster.settled()
-        assert await ends_told(cluster.ports["a"]) == [0, 10]
+        assert await told_ends(cluster.ports["a"]) == [0, 10]
     finally:
         await cluster.close()
