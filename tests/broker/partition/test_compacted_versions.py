@@ -136,7 +136,7 @@ async def outdated_copy(stand: ClusterStand, monkeypatch: pytest.MonkeyPatch) ->
     await compact(stand)
     await settled(lambda: copy.compaction.is_behind, "the copy has not heard of the decision")
     assert len(all_records(copy.log)) == 2
-    return copy, copy.compaction._versions
+    return copy, copy.compaction.versions
 
 
 async def test_copy_is_not_replaced_while_others_are_asked_what_producers_sent(

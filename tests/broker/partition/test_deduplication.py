@@ -14,7 +14,7 @@ from tests.broker.stand import Stand, settled
 from tidelog_broker.core.content_window import ContentWindow
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition import content_history
-from tidelog_broker.partition.deduplication import INLINE_RECORDS, Deduplication
+from tidelog_broker.partition.deduplication import INLINE_RECORDS
 from tidelog_broker.partition.partition import Partition
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
@@ -246,16 +246,16 @@ async def test_batch_screened_by_the_window_of_older_settings_is_screened_again(
     topic = await peer.create("t", deduplicate_records=1)
     await one(peer, topic, batch(b"a", b"b", b"c"))
     may_end, is_at_work = threading.Event(), threading.Event()
-    usual = Deduplication._screen
+    usual = ContentWindow.find
 
-    def held(self: Deduplication, *args: Any, **named: Any) -> Any:
-        screened = usual(self, *args, **named)
+    def held(self: ContentWindow, *args: Any, **named: Any) -> Any:
+        found = usual(self, *args, **named)
         if not is_at_work.is_set():
             is_at_work.set()
             assert may_end.wait(60)
-        return screened
+        return found
 
-    monkeypatch.setattr(Deduplication, "_screen", held)
+    monkeypatch.setattr(ContentWindow, "find", held)
     long = [b"%d" % number for number in range(INLINE_RECORDS + 1)]
     number = peer.post_publish(topic.topic_id, batch(b"a", *long), timeout_ms=20_000)
     await settled(is_at_work.is_set, "the batch is not screened by another thread")

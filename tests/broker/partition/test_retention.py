@@ -231,9 +231,9 @@ async def test_bound_deletes_nothing_while_older_history_is_being_fetched(cluste
     partition.state.topic.config.hold = True
     for sequence in range(20):
         await publish(cluster, owner, sequence)
-    assert partition.retention._due() > 0
+    assert partition.retention.due() > 0
     partition.replica.backfill.incomplete.add(0)
-    assert partition.retention._due() == 0
+    assert partition.retention.due() == 0
     partition.replica.backfill.incomplete.clear()
 
 
@@ -244,8 +244,8 @@ async def test_epoch_ends_for_a_replica_that_is_away_only_where_it_lacks_what_is
         await publish(cluster, owner, sequence)
     await settled(lambda: all(each.held_offset == 6 for each in partition.replica.followers), "a copy lags")
     await cluster.stop(others(owner)[0])
-    assert not partition.retention._lacks_for_long(6)
-    assert partition.retention._lacks_for_long(7)
+    assert not partition.retention.lacks_for_long(6)
+    assert partition.retention.lacks_for_long(7)
 
 
 async def test_full_disk_has_the_epoch_end_before_what_a_copy_lacks_goes(
@@ -262,8 +262,8 @@ async def test_full_disk_has_the_epoch_end_before_what_a_copy_lacks_goes(
     await partition.deletion.agree(6)
     partition.tools.disk.spares.end()
     for tried, goes in ((1, False), (ENDS_MAX, False), (ENDS_MAX + 1, True)):
-        monkeypatch.setattr(partition.retention, "_end_epoch", lambda tried=tried: tried)
-        assert (partition.retention._removable() > 0) is goes
+        monkeypatch.setattr(partition.retention, "end_epoch", lambda tried=tried: tried)
+        assert (partition.retention.removable() > 0) is goes
 
 
 async def test_deletion_below_an_uncommitted_offset_deletes_nothing(cluster: ClusterStand) -> None:
@@ -280,7 +280,7 @@ async def test_deletion_below_an_uncommitted_offset_deletes_nothing(cluster: Clu
     assert partition.log.epochs[-1].oldest_end_offset < 7, "there is no whole segment to delete"
     committed = partition.state.high_watermark
     for offset in (committed + 1, 6):
-        await partition.tools.io.call(partition.io_key, partition.retention._delete_below, offset)
+        await partition.tools.io.call(partition.io_key, partition.retention.delete_files_below, offset)
         assert (partition.state.high_watermark, partition.log.start_offset) == (committed, 0)
 
 
@@ -292,13 +292,13 @@ async def test_deletion_that_was_begun_deletes_nothing_of_a_log_that_is_held_or_
     log_start, end = partition.log.start_offset, partition.state.high_watermark
     assert partition.log.outdated(below=end, bytes_max=0, committed=end) > log_start, "nothing could be deleted"
     looked: list[int] = []
-    monkeypatch.setattr(partition.retention, "_producers_behind", lambda offset, _: looked.append(offset))
+    monkeypatch.setattr(partition.retention, "producers_before", lambda offset, _: looked.append(offset))
     with monkeypatch.context() as patched:
         if why == "hold":
             partition.state.topic.config.hold = True
         else:
             patched.setattr(type(partition.log), "limbo", property(lambda self: self is partition.log or None))
-        await partition.tools.io.call(partition.io_key, partition.retention._delete_below, end)
+        await partition.tools.io.call(partition.io_key, partition.retention.delete_files_below, end)
     assert (looked, partition.log.start_offset) == ([], log_start)
 
 
@@ -307,17 +307,17 @@ async def test_hold_that_comes_during_a_deletion_keeps_what_is_not_deleted_yet(
 ) -> None:
     partition = await begun_late(cluster)
     log_start, retention = partition.log.start_offset, partition.retention
-    usual = retention._producers_behind
+    usual = retention.producers_before
 
     def held_meanwhile(offset: int, committed: int) -> ProducerSnapshot | None:
         snapshot = usual(offset, committed)
         partition.state.topic.config.hold = True
         return snapshot
 
-    monkeypatch.setattr(retention, "_producers_behind", held_meanwhile)
+    monkeypatch.setattr(retention, "producers_before", held_meanwhile)
     end = partition.state.high_watermark
     assert partition.log.outdated(below=end, bytes_max=0, committed=end) > log_start, "nothing could be deleted"
-    await partition.tools.io.call(partition.io_key, retention._delete_below, end)
+    await partition.tools.io.call(partition.io_key, retention.delete_files_below, end)
     assert partition.log.start_offset == log_start
 
 

@@ -216,3 +216,6 @@ async def test_time_for_which_several_requests_wait_for_one_debt_counts_once() -
     world.now_s = 0.5
     assert world.account.came_through(0) == 0.5
     assert world.account.throttled_s == 1.0
+    world.account.came(world.client(), 0)
+    assert world.account.came_through(0) == 1.5
+    assert world.account.throttled_s == 2.0, "until 1 s it had been counted"

@@ -32,7 +32,8 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENVELOPE_BYTES_MAX, NOTE_BYTES_MAX, PAGE_BYTES
 from tidelog_proto.names import check_group_name
 
-_OWNER_S: Final = 2.0
+OWNER_S: Final = 2.0
+"""How long the epochs of only copies are waited for, all together."""
 _RESULT_BYTES: Final = 128
 """A position in an answer, without its note and the topic's name: at most so much."""
 _TELL_OF_TOPIC: Final = frozenset({pb.UNKNOWN_PARTITION, pb.OFFSET_OUT_OF_RANGE})
@@ -114,13 +115,13 @@ async def _commit(
 async def _known_ends(broker: Broker, entries: Sequence[pb.CommitEntry]) -> None:
     """Begin the epochs of partitions whose only copy is here: where such a log ends is not known before that.
 
-    A log that is damaged stays as it is; its end is that of what is good. Ends that are not known within `_OWNER_S`
+    A log that is damaged stays as it is; its end is that of what is good. Ends that are not known within `OWNER_S`
     refuse nothing, see `_check_entry`.
     """
     if broker.cluster.is_alone:
         await broker.partitions.awake((entry.topic_id, entry.partition) for entry in entries)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_OWNER_S):
+        async with asyncio.timeout(OWNER_S):
             for entry in entries:
                 partition = broker.partitions.find((entry.topic_id, entry.partition))
                 if partition is None:

@@ -101,7 +101,7 @@ async def test_commit_on_a_partition_whose_end_is_not_known_in_time_is_taken(
     await stand.start()
     topic_id = await topic_with(await stand.peer())
     await getattr(stand, end)()
-    monkeypatch.setattr(commit_module, "_OWNER_S", 0)
+    monkeypatch.setattr(commit_module, "OWNER_S", 0)
     await stand.start()
     assert (await commit(await stand.peer(), topic_id, 10)).next_offset == 10
 

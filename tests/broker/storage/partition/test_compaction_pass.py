@@ -107,7 +107,7 @@ def test_many_keys_are_looked_at_in_slices_and_stretches() -> None:
 def test_pass_with_a_table_that_outgrows_its_memory_leaves_what_a_model_leaves(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction_pass, "_MERGE_ROWS", 8)
+    monkeypatch.setattr(compaction_pass, "MERGE_ROWS", 8)
     monkeypatch.setattr(compaction_pass, "SLICES_MAX", 16)
     random = Random(seed)
     log = open_partition(new_disk())
@@ -120,12 +120,12 @@ def test_pass_with_a_table_that_outgrows_its_memory_leaves_what_a_model_leaves(
     )
     for made in one.run():
         log.compacted.put_in_place(made.epoch, 99, made.end)
-    assert one._slices > 1, "the keys fit the memory"
+    assert one.slices > 1, "the keys fit the memory"
     assert all_records(log) == expected(before, terms.horizon, terms)
 
 
 def test_pass_ends_although_one_key_alone_outgrows_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction_pass, "_MERGE_ROWS", 1)
+    monkeypatch.setattr(compaction_pass, "MERGE_ROWS", 1)
     monkeypatch.setattr(compaction_pass, "SLICES_MAX", 4)
     log = open_partition(new_disk())
     log.start_epoch(0, 0)
@@ -137,7 +137,7 @@ def test_pass_ends_although_one_key_alone_outgrows_its_memory(monkeypatch: pytes
     )
     (made,) = one.run()
     log.compacted.put_in_place(0, 99, made.end)
-    assert one._slices == 4
+    assert one.slices == 4
     assert [record.offset for record in all_records(log)] == [1, 2]
 
 
