@@ -142,7 +142,7 @@ class Coordinator:
         partition = self._partition()
         assert partition is not None, "its log is ready"
         if partition.state.epoch != self._epoch:
-            self._begin(partition.state.epoch)
+            self.begin(partition.state.epoch)
 
     @property
     def owns_log(self) -> bool:
@@ -335,7 +335,7 @@ class Coordinator:
         partition = self._partition()
         return partition is not None and partition.state.writer is not None and partition.state.epoch == self._epoch
 
-    def _begin(self, epoch: int) -> None:
+    def begin(self, epoch: int) -> None:
         """Coordinate from now on, with what the log says."""
         self._end()
         self._epoch = epoch

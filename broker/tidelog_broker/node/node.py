@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from typing import Final
 
 from tidelog_broker.base.config import NodeSettings
@@ -35,10 +36,13 @@ from tidelog_broker.server.audit_topic import AuditTopic
 from tidelog_broker.server.server import Server
 from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_broker.storage.io.workers import WorkersFullError
 from tidelog_broker.storage.node.node_dir import NodeDir
 from tidelog_broker.wire.management_port import Management
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+
+log = logging.getLogger(__name__)
 
 RETENTION_LOOKS_MAX: Final = 500
 """Partitions that retention looks at in an interval: all of many thousand would take a part of a core for ever."""
@@ -298,6 +302,8 @@ class Node:
                 except StorageFailedError as error:
                     self.life.storage_failed(partition.name, error)
                     return
+                except (ProtocolError, WorkersFullError) as error:
+                    log.warning("%s: not compacted, it is tried again: %s", partition.name, error)
             await asyncio.sleep(self.settings.retention_interval_ms / 1000)
 
     async def _clean(self) -> None:
@@ -310,6 +316,8 @@ class Node:
                 except StorageFailedError as error:
                     self.life.storage_failed(partition.name, error)
                     return
+                except (ProtocolError, WorkersFullError) as error:
+                    log.warning("%s: nothing old is deleted, it is tried again: %s", partition.name, error)
                 if number % RETENTION_LOOKS_MAX == 0:
                     await asyncio.sleep(interval_s)
             await asyncio.sleep(interval_s)

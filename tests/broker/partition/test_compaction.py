@@ -68,6 +68,96 @@ async def test_tombstones_go_with_a_later_pass_than_the_first_that_sees_them(clu
     await alike(cluster)
 
 
+@pytest.mark.parametrize(("after_us", "left"), [(59_999_999, [1]), (60_000_000, [])])
+async def test_tombstone_stays_for_its_time_after_the_first_pass_that_saw_it(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch, after_us: int, left: list[int]
+) -> None:
+    await configure(cluster, tombstone_retention_ms=60_000)
+    await publish(cluster, (b"a", b"1"), (b"a", None))
+    await compact(cluster)
+    await alike(cluster)
+    owner = await cluster.owner()
+    compaction = cluster.partition(owner).compaction
+    (decided_us,) = {one.decided_us for one in compaction.rounds()}
+    monkeypatch.setattr(cluster.nodes[owner].broker.clock, "now_us", lambda: decided_us + after_us)
+    await compact(cluster)
+    await alike(cluster)
+    assert [one.offset for one in all_records(cluster.partition(owner).log)] == left
+
+
+async def test_pass_that_changes_nothing_counts_for_tombstones(cluster: ClusterStand) -> None:
+    """Else it would be due again at once, and for ever."""
+    await configure(cluster, tombstone_retention_ms=1)
+    await publish(cluster, (b"a", b"1"))
+    assert (await compact(cluster)).below == 1
+    await asyncio.sleep(0.01)
+    await compact(cluster)
+    await alike(cluster)
+    assert not cluster.partition(await cluster.owner()).compaction.is_due()
+
+
+async def test_epoch_that_fits_no_batch_makes_no_pass_due(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = cluster.partition(await cluster.owner())
+    stuck = partition.state.epoch
+
+    class Narrow(Deriver):
+        def finish(self) -> list[bytearray]:
+            if self._epoch == stuck:
+                raise ProtocolError(pb.BATCH_TOO_LARGE, "too large")
+            return super().finish()
+
+    monkeypatch.setattr(compaction_pass, "Deriver", Narrow)
+    value = b"v" * 50_000
+    await publish(cluster, (b"a", value))
+    await publish(cluster, (b"b", value))
+    await compact(cluster)
+    await configure(cluster, dirty_percent=50)
+    assert partition.compaction.left == {stuck}
+    assert not partition.compaction.is_due(), "a pass would leave the epoch as it is, again and again"
+    monkeypatch.setattr(partition.compaction, "left", frozenset())
+    assert partition.compaction.is_due(), "the epoch is too small to matter"
+
+
+async def test_pass_over_more_epochs_than_fit_one_decision_compacts_all_of_them(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction_module, "COMPACTIONS_MAX", 1)
+    compaction = cluster.partition(await cluster.owner()).compaction
+    for number in range(4):
+        await publish(cluster, (b"a", b"%d" % number))
+        await compaction.end_epoch(())
+    await compact(cluster)
+    await alike(cluster)
+    assert [one.offset for one in all_records(cluster.partition("a").log)] == [3]
+
+
+async def test_partition_that_is_being_moved_is_not_compacted_by_itself(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = cluster.partition(await cluster.owner())
+    monkeypatch.setattr(type(partition.compaction), "look", lambda _: asyncio.sleep(0))
+    await configure(cluster, dirty_percent=0)
+    for _ in range(2):
+        await publish(cluster, (b"a", b"v" * 50_000))
+    assert partition.compaction.is_due()
+    monkeypatch.setattr(type(partition.state), "is_moving", property(lambda _: True))
+    assert not partition.compaction.is_due()
+
+
+async def test_epoch_is_compacted_when_its_last_record_is_as_old_as_the_lag(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await configure(cluster, compaction_lag_ms=1_000)
+    owner = await cluster.owner()
+    compaction = cluster.partition(owner).compaction
+    monkeypatch.setattr(cluster.nodes[owner].broker.clock, "now_us", lambda: 5_000_000)
+    assert compaction.horizon_of([(10, 3_000_000), (20, 4_000_000), (30, 4_000_001)]) == 20
+    await configure(cluster, compaction_lag_ms=0)
+    assert compaction.horizon_of([(10, 3_000_000), (20, 5_000_001)]) == 20
+
+
 async def test_a_node_that_was_away_comes_to_the_same_bytes(cluster: ClusterStand) -> None:
     await publish(cluster, *((b"k%d" % (number % 5), b"v" * 100) for number in range(200)))
     away = others(await cluster.owner())[0]

@@ -70,6 +70,12 @@ def test_what_a_field_is(values: tuple[bytes, ...], kind: FieldKind) -> None:
     assert fields(*values) == {"a": kind}
 
 
+def test_whole_number_past_64_bits_is_no_long() -> None:
+    assert fields(b'{"a":9223372036854775807}') == {"a": FieldKind.LONG}
+    assert fields(b'{"a":9223372036854775808}')["a"] is not FieldKind.LONG, "a cast to BIGINT would drop it"
+    assert fields(b'{"a":-9223372036854775809}')["a"] is not FieldKind.LONG
+
+
 def test_names_that_are_taken_stay_in_the_value() -> None:
     shape = shape_like([], [b'{"Key":1,"a":1,"A":2,"":3}'], None)
     assert (list(shape.fields), shape.hidden) == (["a"], ("Key", "A", ""))

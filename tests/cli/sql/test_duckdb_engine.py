@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +42,17 @@ def test_what_is_refused(engine: DuckDbEngine, statement: str, said: str) -> Non
 
     with pytest.raises(CommandFailed, match=said):
         engine.answer(statement, none_of, lambda rows: None)  # type: ignore[arg-type]
+
+
+def test_time_zone_is_utc_wherever_the_command_runs() -> None:
+    code = (
+        "from tidelog_cli.sql.duckdb_engine import DuckDbEngine; engine = DuckDbEngine(64); "
+        "answer = engine.answer(\"SELECT current_setting('TimeZone')\", lambda *_: [], lambda rows: None); "
+        "print(*next(answer.rows)); engine.close()"
+    )
+    zone = {**os.environ, "TZ": "America/New_York"}
+    ran = subprocess.run([sys.executable, "-c", code], env=zone, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "UTC"
 
 
 def test_memory_is_bounded_and_the_disk_takes_the_rest(engine: DuckDbEngine) -> None:
@@ -89,6 +102,7 @@ def test_which_tables_a_statement_names(engine: DuckDbEngine, tmp_path: Path) ->
     )
     assert names_of(engine, "WITH a AS (SELECT * FROM a), b AS (FROM c) SELECT * FROM a, b") == (["c"], ["a", "b"])
     assert names_of(engine, "WITH A AS (SELECT 1) SELECT * FROM a, b") == (["b"], ["a"])
+    assert names_of(engine, "WITH a AS (SELECT 1) SELECT * FROM A, b") == (["b"], ["A"])
     assert names_of(engine, "DESCRIBE a") == (["a"], [])
     assert names_of(engine, "SUMMARIZE a") == (["a"], [])
     (tmp_path / "more.csv").write_text("x\n1\n")

@@ -32,7 +32,8 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENVELOPE_BYTES_MAX, NOTE_BYTES_MAX, PAGE_BYTES
 from tidelog_proto.names import check_group_name
 
-_OWNER_S: Final = 2.0
+OWNER_S: Final = 2.0
+"""How long the epochs of only copies are waited for, all together."""
 _RESULT_BYTES: Final = 128
 """A position in an answer, without its note and the topic's name: at most so much."""
 _TELL_OF_TOPIC: Final = frozenset({pb.UNKNOWN_PARTITION, pb.OFFSET_OUT_OF_RANGE})
@@ -68,8 +69,7 @@ async def _commit(
     positions, coordinator = shard.positions, shard.coordinator
     _check_answer(positions, asked)
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in asked.entries)
-    if broker.cluster.is_alone:  # else nobody's end of the log counts here, see `_check_entry`
-        await _known_ends(broker, asked.entries)
+    await _known_ends(broker, asked.entries)
     now_us = broker.clock.now_us()
     reply = pb.CommitReply()
     records: list[pb.OffsetRecord] = []
@@ -113,17 +113,22 @@ async def _commit(
 
 
 async def _known_ends(broker: Broker, entries: Sequence[pb.CommitEntry]) -> None:
-    """Let logs be opened whose ends are to be known, and their epochs begun: what is committed is known by then.
+    """Begin the epochs of partitions whose only copy is here: where such a log ends is not known before that.
 
-    A log that is damaged stays as it is; its end is that of what is good.
+    A log that is damaged stays as it is; its end is that of what is good. Ends that are not known within `OWNER_S`
+    refuse nothing, see `_check_entry`.
     """
-    await broker.partitions.awake((entry.topic_id, entry.partition) for entry in entries)
-    for entry in entries:
-        partition = broker.partitions.find((entry.topic_id, entry.partition))
-        if partition is not None and entry.next_offset > partition.state.high_watermark:
-            with contextlib.suppress(ProtocolError, TimeoutError):
-                async with asyncio.timeout(_OWNER_S):
-                    await partition.access.ensure_active()
+    if broker.cluster.is_alone:
+        await broker.partitions.awake((entry.topic_id, entry.partition) for entry in entries)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(OWNER_S):
+            for entry in entries:
+                partition = broker.partitions.find((entry.topic_id, entry.partition))
+                if partition is None:
+                    continue
+                if partition.state.is_alone and entry.next_offset > partition.state.high_watermark:
+                    with contextlib.suppress(ProtocolError):
+                        await partition.access.ensure_active()
 
 
 def _check_answer(positions: GroupOffsets, asked: pb.Commit) -> None:
@@ -153,10 +158,12 @@ def _check_entry(broker: Broker, entry: pb.CommitEntry) -> None:
     if partition is None:
         return  # its topic was just made, and its log is being opened
     state = partition.state
-    if state.is_alone and entry.next_offset > state.high_watermark:  # else a successor may know of more
+    is_known = state.writer is not None or state.replica.state.halted is not None
+    # With several copies a successor may know of more, and the end of an only copy is unknown until its epoch begins.
+    if state.is_alone and is_known and entry.next_offset > state.high_watermark:
         raise ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
-            f"{partition.name}: {entry.next_offset} lies behind the end of the log",
+            f"{partition.name}: {entry.next_offset} lies beyond the end of the log, {state.high_watermark}",
             log_start_offset=state.log_start,
             high_watermark=state.high_watermark,
         )

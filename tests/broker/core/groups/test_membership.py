@@ -390,3 +390,54 @@ def test_partitions_travel_by_topic_and_in_order() -> None:
     travelling = partitions_of(keys)
     assert [(one.topic_id, list(one.partitions)) for one in travelling] == [(b"a", [2]), (b"b", [0, 1])]
     assert keys_of(travelling) == keys
+
+
+def test_of_two_processes_born_at_once_the_one_that_joins_later_has_the_instance(group: ConsumerGroup) -> None:
+    group.join(ADA, wish(instance_id="i", born_us=5))
+    write(group)
+    assert group.join(BOB, wish(instance_id="i", born_us=5)) == [ADA]
+    write(group)
+    assert has(group, BOB) == {0, 1, 2, 3}
+
+
+def test_rejoined_member_gets_no_assignment_of_its_earlier_life(group: ConsumerGroup) -> None:
+    join(group, ADA)
+    group.remove(ADA)
+    group.join(ADA, wish())
+    record = group.next_record()
+    assert record is not None
+    assert group.told(ADA) is None, "its joining is not durable"
+    group.written(record)
+    assert has(group, ADA) == {0, 1, 2, 3}
+
+
+def test_commit_without_a_member_is_refused_until_the_last_members_leaving_is_durable(group: ConsumerGroup) -> None:
+    join(group, ADA)
+    group.remove(ADA)
+    assert code(group, "", 0, (T, 0)) == pb.GROUP_NOT_EMPTY
+    write(group)
+    assert code(group, "", 0, (T, 0)) == 0
+
+
+def test_member_not_heard_of_since_a_takeover_gets_no_new_topic(group: ConsumerGroup, topics: Topics) -> None:
+    other = b"u" * 16
+    group.join(ADA, wish(topics=(T, other)))
+    write(group)
+    topics.all[other] = 2
+    successor = ConsumerGroup("g", topics, lambda _: None)
+    successor.restart(group.standing)
+    successor.join(BOB, wish())
+    write(successor)
+    assert {key[0] for key in keys_of(successor.standing.members[0].target)} == {T}
+
+
+def test_partitions_and_names_up_to_their_bounds_are_taken(
+    group: ConsumerGroup, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership, "PARTITIONS_MAX", topics.all[T])
+    monkeypatch.setattr(membership, "WISHES_BYTES_MAX", wish().ByteSize())
+    group.join(ADA, wish())
+    monkeypatch.setattr(membership, "PARTITIONS_MAX", topics.all[T] - 1)
+    monkeypatch.setattr(membership, "WISHES_BYTES_MAX", 2 * wish().ByteSize())
+    with pytest.raises(ProtocolError, match="4 partitions"):
+        group.join(BOB, wish())
