@@ -10,7 +10,8 @@ Disk space is made sure of before an offset is given out, so a full disk refuses
 fails after that is final: the outcome of the group is unknown, everything waiting is refused and the node stops.
 
 When an epoch ends, what waits for it waits for the decision: before its end it is stored, behind it it is nowhere, and
-that is definite. What has no offsets yet goes on if this node owns the next epoch, too.
+that is definite. Batches without offsets wait for the next epoch that this node owns. A batch that was computed from
+the state of the log is bound to the epoch in which the state was read, and refused in any other (ADR 0123).
 """
 
 from __future__ import annotations
@@ -43,14 +44,24 @@ OVERLOADED_RETRY_MS = 20
 
 
 class PendingPublish:
-    """A batch on its way through the pipeline. `header` is None until its verification has passed."""
+    """A batch on its way through the pipeline. `header` is None until its verification has passed.
 
-    __slots__ = ("acks", "data", "header", "refusal", "settle")
+    `epoch` is the only epoch in which the batch may be appended; None for a batch that depends on no state of the log.
+    """
+
+    __slots__ = ("acks", "data", "epoch", "header", "refusal", "settle")
 
     def __init__(
-        self, data: memoryview, header: BatchHeader | None, settle: Settle, *, acks: pb.Acks = pb.QUORUM
+        self,
+        data: memoryview,
+        header: BatchHeader | None,
+        settle: Settle,
+        *,
+        acks: pb.Acks = pb.QUORUM,
+        epoch: int | None = None,
     ) -> None:
         self.data = data
+        self.epoch = epoch
         self.header = header
         self.refusal: ProtocolError | None = None
         self.settle = settle
@@ -185,7 +196,7 @@ class Pipeline:
             self._busy = True
             self._screen.build(owner, self._screen_built)
             return
-        picked = self._drain()
+        picked = self._drain(owner)
         if not picked:
             if self._waiting_for_idle:
                 self._tell_idle()
@@ -205,14 +216,17 @@ class Pipeline:
             lambda rolled, error: self._made_space(owner, picked, error, rolled=bool(rolled)),
         )
 
-    def _drain(self) -> list[PendingPublish]:
-        """Take verified batches from the head, up to a group's size; settle refused ones."""
+    def _drain(self, owner: Owner) -> list[PendingPublish]:
+        """Take verified batches from the head, up to a group's size; settle refused ones, and those of other epochs."""
         picked: list[PendingPublish] = []
         size_bytes = 0
         while self._queue:
             head = self._queue[0]
             if head.refusal is not None:
                 self._take().settle(head.refusal, False)
+                continue
+            if head.epoch is not None and head.epoch != owner.epoch:
+                self._take().settle(self._state.outdated(head.epoch), False)
                 continue
             if head.header is None or (picked and size_bytes + len(head.data) > self._group_bytes):
                 break

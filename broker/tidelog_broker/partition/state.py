@@ -234,6 +234,15 @@ class PartitionState:
             epoch=active.epoch,
         )
 
+    def outdated(self, epoch: int) -> ProtocolError:
+        """Return the error for a batch that was computed from the state of an epoch that has ended."""
+        return ProtocolError(
+            pb.EPOCH_CHANGING,
+            f"{self.name}: the request was computed from the state of epoch {epoch}, which has ended; it is not "
+            "stored, send it again",
+            retry_after_ms=RETRY_AFTER_MS,
+        )
+
     def limbo_error(self) -> ProtocolError:
         """Return the error of a halted replica."""
         return ProtocolError(

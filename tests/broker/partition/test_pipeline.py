@@ -109,6 +109,34 @@ async def test_an_unverified_head_holds_the_queue_and_a_refused_one_leaves_it(pa
     assert partition.pipeline.queued_bytes == 0
 
 
+async def test_a_batch_that_is_bound_to_another_epoch_is_refused_alone(stand: Stand, partition: Partition) -> None:
+    epoch = partition.state.epoch
+    stand.disk.hold("sync")
+    outcomes = [submit(partition)[1]]
+    await stand.disk.held_up()
+    for bound in (epoch, None, epoch - 1, epoch + 1, epoch):
+        settle, data = Settled(), memoryview(bytearray(batch(b"x")))
+        partition.pipeline.submit(PendingPublish(data, unpack_header(data), settle, epoch=bound))
+        outcomes.append(settle)
+    stand.disk.heal()
+    await partition.pipeline.idle()
+    assert [outcome.offset for outcome in outcomes[:3] + outcomes[5:]] == [1, 2, 3, 4]
+    assert [outcome.code for outcome in outcomes[3:5]] == [pb.EPOCH_CHANGING] * 2
+
+
+async def test_a_bound_batch_is_refused_in_the_next_epoch_of_the_same_owner(stand: Stand, partition: Partition) -> None:
+    epoch = partition.state.epoch
+    stand.disk.hold("sync")
+    first, settle, data = submit(partition)[1], Settled(), memoryview(bytearray(batch(b"x")))
+    await stand.disk.held_up()
+    partition.pipeline.submit(PendingPublish(data, unpack_header(data), settle, epoch=epoch))
+    partition.driver.roll_over(partition.replica.ownership.plan_on())
+    stand.disk.heal()
+    await partition.pipeline.idle()
+    assert (first.offset, settle.code) == (1, pb.EPOCH_CHANGING)
+    assert partition.state.epoch == epoch + 1
+
+
 async def test_only_refused_batches_leave_the_pipeline_idle(partition: Partition) -> None:
     pending, outcome = submit(partition, verified=False)
     pending.refusal = ProtocolError(pb.CORRUPT_BATCH, "damaged")
