@@ -191,6 +191,7 @@ class Partition:
             else self.state.not_owner()
         )
         self.deduplication.forget()
+        self.retention.ages.forget_expired()
         self.pipeline.decided(news.end_offset, not_written, held_by_all=news.held_by_all)
         self.tools.route_news.changed(*self.driver.key)
         self.access.not_confirmed()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,12 +13,14 @@ from tests.broker.partition.compaction_stand import alike, compact, compacting, 
 from tests.broker.stand import settled
 from tests.broker.storage.partition.keyed import all_records
 
+from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.partition import compacted_versions as versions_module
 from tidelog_broker.partition import compaction as compaction_module
 from tidelog_broker.partition.access import Access
+from tidelog_broker.partition.compacted_versions import Passed
 from tidelog_broker.server.handlers import compaction as compaction_handler
 from tidelog_broker.storage.partition import compaction_pass
-from tidelog_broker.storage.partition.compaction_pass import CompactionPass, Made
+from tidelog_broker.storage.partition.compaction_pass import CompactionPass, Made, Terms
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import columns_of, encode_batch
 from tidelog_proto.derived import Deriver
@@ -66,6 +68,45 @@ async def test_tombstones_go_with_a_later_pass_than_the_first_that_sees_them(clu
         "the tombstone stays",
     )
     await alike(cluster)
+
+
+async def test_a_pass_is_dropped_when_another_node_has_owned_the_partition_meanwhile(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That node has compacted more and dropped a tombstone, without which the value of this pass would be back."""
+    await configure(cluster, tombstone_retention_ms=1)
+    await publish(cluster, (b"a", b"1"), (b"b", b"2"))
+    first = await cluster.owner()
+    second = others(first)[0]
+    versions, made, go_on = cluster.partition(first).compaction._versions, asyncio.Event(), asyncio.Event()
+    make = versions.make
+
+    async def held(epochs: Sequence[int], terms: Terms) -> Passed:
+        passed = await make(epochs, terms)
+        made.set()
+        await go_on.wait()
+        return passed
+
+    monkeypatch.setattr(versions, "make", held)
+    passing = asyncio.create_task(cluster.partition(first).compaction.run_now())
+    await made.wait()
+    cluster.partition(first).driver.roll_over(Plan(second, NODES, 2, pb.ALWAYS))
+    await settled(lambda: cluster.owners() == [second], "the partition was not handed over")
+    await publish(cluster, (b"a", None))
+    for value in (b"3", b"4"):
+        await publish(cluster, (b"b", value))
+        await compact(cluster)
+    await settled(lambda: b"a" not in latest(cluster, second), "the tombstone stays")
+    cluster.partition(second).driver.roll_over(Plan(first, NODES, 2, pb.ALWAYS))
+    await settled(lambda: cluster.owners() == [first], "the partition was not handed back")
+    go_on.set()
+    with pytest.raises(ProtocolError) as refused:
+        await passing
+    assert refused.value.code == pb.EPOCH_CHANGING
+    monkeypatch.undo()
+    await compact(cluster)
+    await alike(cluster)
+    assert all(latest(cluster, name) == {b"b": b"4"} for name in NODES)
 
 
 async def test_a_node_that_was_away_comes_to_the_same_bytes(cluster: ClusterStand) -> None:
