@@ -117,6 +117,23 @@ async def test_without_a_quorum_of_notes_nothing_is_told(
     assert cluster.partition(owner).state.log_start == 0
 
 
+@pytest.mark.parametrize("call", ["agree", "delete_below"])
+async def test_an_offset_of_an_epoch_that_ended_in_front_of_it_deletes_nothing(
+    cluster: ClusterStand, held: Held, call: str
+) -> None:
+    """Other records have these offsets now than those that were to be deleted."""
+    held.free.set()
+    partition = cluster.partition(await cluster.owner())
+    epoch = partition.state.epoch - 1
+    assert partition.replica.state.decision(epoch).end_offset < 5
+    with pytest.raises(ProtocolError) as refused:
+        await getattr(partition.deletion, call)(5, epoch=epoch)
+    assert refused.value.code == pb.OFFSET_OUT_OF_RANGE
+    assert partition.state.log_start == 0
+    await getattr(partition.deletion, call)(5, epoch=partition.state.epoch)
+    assert partition.state.log_start == 5
+
+
 # ------------------------------------------------------------------------------- how old records are
 
 
