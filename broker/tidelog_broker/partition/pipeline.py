@@ -10,7 +10,8 @@ Disk space is made sure of before an offset is given out, so a full disk refuses
 fails after that is final: the outcome of the group is unknown, everything waiting is refused and the node stops.
 
 When an epoch ends, what waits for it waits for the decision: before its end it is stored, behind it it is nowhere, and
-that is definite. Batches without offsets wait for the next epoch that this node owns. A batch that was computed from
+that is definite. Batches without offsets wait for the next epoch if this node owns it, too, and are refused if another
+node does: their sender has gone there, and permissions and settings were checked before. A batch that was computed from
 the state of the log is bound to the epoch in which the state was read, and refused in any other (ADR 0123).
 """
 
@@ -49,7 +50,7 @@ class PendingPublish:
     `epoch` is the only epoch in which the batch may be appended; None for a batch that depends on no state of the log.
     """
 
-    __slots__ = ("acks", "data", "epoch", "header", "refusal", "settle")
+    __slots__ = ("acks", "data", "epoch", "header", "refusal", "settle", "tenure")
 
     def __init__(
         self,
@@ -66,6 +67,12 @@ class PendingPublish:
         self.refusal: ProtocolError | None = None
         self.settle = settle
         self.acks = acks
+        self.tenure = 0
+        """How many epochs of other nodes the pipeline knew when the batch came."""
+
+    def may_enter(self, epoch: int) -> bool:
+        """Whether the batch may be appended in an epoch."""
+        return self.epoch is None or self.epoch == epoch
 
 
 class Pipeline:
@@ -103,6 +110,8 @@ class Pipeline:
         self._waiting_for_idle: list[asyncio.Future[None]] = []
         self._busy = False
         self._refusal: ProtocolError | None = None
+        self._tenure = 0
+        """How many epochs of other nodes have begun since the start."""
         self.group: Group | None = None
         """What is being written."""
         self.has_rolled = False
@@ -149,6 +158,7 @@ class Pipeline:
                 False,
             )
             return
+        pending.tenure = self._tenure
         self._queue.append(pending)
         self.queued_bytes += len(pending.data)
         if not self._busy:
@@ -225,8 +235,11 @@ class Pipeline:
             if head.refusal is not None:
                 self._take().settle(head.refusal, False)
                 continue
-            if head.epoch is not None and head.epoch != owner.epoch:
+            if not head.may_enter(owner.epoch):
                 self._take().settle(self._state.outdated(head.epoch), False)
+                continue
+            if head.epoch is None and head.tenure != self._tenure:
+                self._take().settle(self._state.interrupted(), False)
                 continue
             if head.header is None or (picked and size_bytes + len(head.data) > self._group_bytes):
                 break
@@ -383,8 +396,12 @@ class Pipeline:
             if self._waiting_for_idle:
                 self._tell_idle()
 
-    def decided(self, end_offset: int, refusal: ProtocolError, *, held_by_all: int) -> None:
-        """The epoch has ended at `end_offset`; `refusal` is for what is not stored. See `Waiting.decided`."""
+    def decided(self, end_offset: int, refusal: ProtocolError, *, held_by_all: int, handed_over: bool) -> None:
+        """The epoch has ended at `end_offset`; `refusal` is for what is not stored. See `Waiting.decided`.
+
+        `handed_over`: whether another node owns the next epoch.
+        """
+        self._tenure += handed_over
         self._uncommitted.clear()
         self._uncommitted_bytes = 0
         self.full_since_s = None  # of the next epoch nothing has been refused yet, should it be owned here

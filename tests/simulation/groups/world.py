@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tests.simulation.clock import Clock
-from tests.simulation.groups.log import Log, Positions
+from tests.simulation.groups.log import Log, Node, Positions
 from tests.simulation.truth import ViolationError
 
 from tidelog.group_membership import Membership, Place
@@ -71,10 +71,10 @@ class Waiting:
 class Coordinator:
     """What the shipped shell does, in as many lines as it takes without an event loop."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: World, number: int, node: Node | None = None) -> None:
         self.world = world
         self.number = number
-        self.node = world.log.takes_over()
+        self.node = world.log.takes_over(node)
         self.positions = Positions(self.node, partial(world.log.write, number))
         self.group = ConsumerGroup(GROUP, lambda _wish, _reader: dict(world.topics), lambda _: ANYBODY)
         self.sessions = Sessions()
@@ -465,6 +465,11 @@ class World:
                 raise ViolationError("G4", fault)
             self.clock.run_until(self.clock.now_us + 200_000)
 
+    def _fail_over(self, node: Node | None = None) -> None:
+        """Begin another epoch of the log, of a node or of any."""
+        self.log.owner += 1
+        self.coordinator = Coordinator(self, self.log.owner, node)
+
     def _unsettled(self) -> str:
         wanted = {(topic, number) for topic, count in self.topics.items() for number in range(count)}
         counts = [len(reader.reading) for reader in self.readers]
@@ -491,7 +496,19 @@ class World:
         random = self.clock.random
         reader = random.choice(self.readers)
         kind = random.choice(
-            ["kill", "leave", "pause", "pause", "failover", "failover", "stall", "grow", "delete", "snapshot"]
+            [
+                "kill",
+                "leave",
+                "pause",
+                "pause",
+                "failover",
+                "failover",
+                "hand back",
+                "stall",
+                "grow",
+                "delete",
+                "snapshot",
+            ]
         )
         if kind in {"kill", "leave"}:
             reader.end(says_so=kind == "leave")
@@ -500,8 +517,12 @@ class World:
             reader.paused = True
             self.clock.after(random.choice([300_000, 1_500_000, 4_000_000]), lambda: setattr(reader, "paused", False))
         elif kind == "failover":
-            self.log.owner += 1
-            self.coordinator = Coordinator(self, self.log.owner)
+            self._fail_over()
+        elif kind == "hand back":
+            first = self.log.node
+            self.log.hold()
+            self.clock.after(random.randrange(300_000), self._fail_over)
+            self.clock.after(random.randrange(300_000, 900_000), lambda: self._fail_over(first))
         elif kind == "stall":
             coordinator = self.coordinator
             coordinator.paused = True

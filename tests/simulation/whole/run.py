@@ -56,6 +56,10 @@ from tidelog_proto import broker_pb2 as pb
 JOURNAL_RESERVE_BYTES = 4096
 COMPACT_AFTER_BYTES = 400
 TRACE_SHOWN = 60
+SNAPSHOT_AFTER_BYTES = 3_000
+"""Where logs are handed over: so that other records wait behind a snapshot, and a snapshot behind them."""
+WRITE_TIMEOUT_S = 1.5
+"""There, too: so that some records have no outcome that anybody waits for."""
 SLEEPY_SHARE = 10_000
 """Nothing is opened by and by: only what is needed."""
 HASH_SEED = "PYTHONHASHSEED"
@@ -129,6 +133,8 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             (secrets, "randbits", random.getrandbits),
             (secrets, "token_bytes", random.randbytes),
             (secrets, "token_hex", lambda count: random.randbytes(count).hex()),
+            *([(state_log, "SNAPSHOT_AFTER_BYTES", SNAPSHOT_AFTER_BYTES)] if world.hands_over else []),
+            *([(state_log, "WRITE_TIMEOUT_S", WRITE_TIMEOUT_S)] if world.hands_over else []),
             *_watching(world),
         ):
             stack.enter_context(patch.object(target, name, value))
@@ -192,13 +198,13 @@ def _watching(world: World) -> Sequence[tuple[Any, str, Any]]:
 
     def watched_apply(self: MetaLog, value: bytes) -> None:
         meta = pb.MetaRecord.FromString(value)
-        record = meta.node if meta.HasField("node") else None
-        if record is not None:
-            checks.applied("node", record.node_id.encode(), record.revision, value)
+        if meta.HasField("node"):
+            checks.applied("node", meta.node.node_id.encode(), meta.node.revision, value)
         else:
             topic = pb.TopicRecord.FromString(value)
             checks.applied("topic", topic.topic_id, topic.revision, value)
         apply_value(self, value)
+        checks.named(self._topics.records())
 
     return [
         (node_dir, "_write_record", watched_record),

@@ -13,6 +13,7 @@ from tests.simulation.clock import Clock
 from tests.simulation.whole.checks import Checks
 from tests.simulation.whole.faults import Faults
 from tests.simulation.whole.groups import Groups
+from tests.simulation.whole.handover import Handover
 from tests.simulation.whole.machine import Machine
 from tests.simulation.whole.records import Records
 from tests.simulation.whole.topics import Topics
@@ -41,6 +42,10 @@ GROUPED = "grouped"
 GROUPED_SEEDS = 5
 """One of so many seeds is of this kind."""
 GROUPED_MS = 25_000
+HANDED_OVER = "handed over"
+"""As that, and `__meta` and `__offsets` go to another node and back while their owner has records to write."""
+HANDED_OVER_SEEDS = 10
+"""One of so many seeds is of this kind."""
 
 
 class World:
@@ -70,13 +75,18 @@ class World:
             self.kind = SLEEPY
         if kind is None and seed % GROUPED_SEEDS == GROUPED_SEEDS - 3:
             self.kind = GROUPED
+        if kind is None and seed % HANDED_OVER_SEEDS == HANDED_OVER_SEEDS - 4:
+            self.kind = HANDED_OVER
+        self.hands_over = self.kind == HANDED_OVER
         self.churns = self.kind == CHURNING
         self.sleeps = self.kind == SLEEPY
-        self.has_groups = self.kind == GROUPED
+        self.has_groups = self.kind in {GROUPED, HANDED_OVER}
         self.fault_ms = random.choice([4_000, 8_000, 12_000]) if self.kind == MIXED else 12_000
         if self.has_groups:
             self.fault_ms = GROUPED_MS
             self.loss, self.write_ms = min(self.loss, 0.02), min(self.write_ms, 2.0)
+        if self.hands_over:
+            self.loss, self.delay_ms = 0.0, min(self.delay_ms, 3.0)
         if self.churns or self.sleeps:
             self.loss, self.delay_ms, self.write_ms = 0.0, min(self.delay_ms, 3.0), min(self.write_ms, 2.0)
         self.cut: set[tuple[int, int]] = set()
@@ -89,6 +99,7 @@ class World:
         self.topics = Topics(self)
         self.records = Records(self)
         self.groups = Groups(self) if self.has_groups else None
+        self.handover = Handover(self) if self.hands_over else None
 
     # ------------------------------------------------------------------------------------------ who is where
 
@@ -143,6 +154,8 @@ class World:
                 self.records.start()
             if self.groups is not None:
                 self.groups.start()
+            if self.handover is not None:
+                self.handover.start()
             self.clock.run_until(self.clock.now_us + self.fault_ms * 1000)
             self._calm_down()
             self._settle()
