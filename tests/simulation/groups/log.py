@@ -92,7 +92,7 @@ class Log:
         return self._values[at - self.start :]
 
     def write(self, owner: int, values: list[Value], settle: Settle) -> None:
-        """Write all values, or none, in the epoch `owner`; `settle` gets the outcome, or that nobody knows it."""
+        """Write all values, or none, in the epoch `owner`; `settle` gets the outcome, TIMED_OUT if it is unknown."""
         clock, random = self.world.clock, self.world.clock.random
         node, pending = self._node, PendingPublish(memoryview(b""), None, lambda *_: None, epoch=owner)
         self._due_us = max(self._due_us, clock.now_us) + int(random.expovariate(1.0) * 3_000) + 100

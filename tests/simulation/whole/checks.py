@@ -1,4 +1,4 @@
-"""The invariants of the world of whole nodes: I23 and I24, see docs/verification.md.
+"""The invariants of the world of whole nodes: I23, I24 and I30, see docs/verification.md.
 
 A directory counts where its node holds it for admitted. What a quorum of `__meta` has decided is known by who has made
 it durable, and in which directory: one that a disk took with it is another one than that which has the name now.
@@ -168,7 +168,7 @@ class Checks:
     def named(self, records: Iterable[pb.TopicRecord]) -> None:
         """A node has applied a record, and knows these topics."""
         names = [record.name for record in records if not record.deleted]
-        self.require(len(names) == len(set(names)), "I23", f"two topics have one name: {sorted(names)}")
+        self.require(len(names) == len(set(names)), "I30", f"two topics have one name: {sorted(names)}")
 
     # ------------------------------------------------------------------------------------------ the end
 

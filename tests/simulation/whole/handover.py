@@ -1,9 +1,9 @@
 """Hands a log of the cluster's own state to another node and back, while its first owner has records to write.
 
-The owner of `__meta` or `__offsets` gets a slow disk, so that what it is asked to write waits behind what is being
-written; then it is cut off, another node takes over and is asked for as much, and ends its epoch by a plan that names
-the first owner. That one hears of both decisions at once, or of one after the other, and comes back with what it holds
-in its pipeline, computed from a state that is two epochs old.
+The owner of `__meta` or `__offsets` gets a slow disk, so that records are pending in its pipeline while a write is in
+progress. Then it is cut off, another node takes over, gets the same requests, and ends its epoch by a plan that names
+the first owner. The first owner learns both decisions at once, or one by one, and still holds the pending records,
+computed from a state that is two epochs old.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CUT_MS: Final = (200, 1_500)
 """So long the other node owns the log, beside what the takeover takes."""
 LOOK_US: Final = 20_000
 COPIES_MIN: Final = 3
-"""With fewer nobody takes over."""
+"""With fewer copies no other node can take over."""
 PATIENCE_MS: Final = 6_000
 """A step that has not come about by then is given up: everything is put right, and another round begins."""
 

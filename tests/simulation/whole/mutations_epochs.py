@@ -20,7 +20,7 @@ def epochs_not_compared() -> Replacements:
 
 
 def newest_epoch_compared() -> Replacements:
-    """A record is refused where another node owns the newest epoch that is known when one ends, and nowhere else."""
+    """A record is refused only where another node owns the newest epoch that is known when an epoch ends."""
     decided = Pipeline.decided
 
     def refuses(self: Pipeline, end_offset: int, refusal: ProtocolError, **rest: Any) -> None:
@@ -36,5 +36,5 @@ def newest_epoch_compared() -> Replacements:
 
 
 def prepared_counts_for_ever() -> Replacements:
-    """What a coordinator has prepared counts in later epochs, too, written or not."""
+    """Positions that a coordinator has prepared count in later epochs, too, written or not."""
     return [(GroupOffsets, "forget_pending", lambda self: None)]

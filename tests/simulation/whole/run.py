@@ -57,9 +57,9 @@ JOURNAL_RESERVE_BYTES = 4096
 COMPACT_AFTER_BYTES = 400
 TRACE_SHOWN = 60
 SNAPSHOT_AFTER_BYTES = 3_000
-"""Where logs are handed over: so that other records wait behind a snapshot, and a snapshot behind them."""
+"""Where logs are handed over: small, so that records are pending while a snapshot is written."""
 WRITE_TIMEOUT_S = 1.5
-"""There, too: so that some records have no outcome that anybody waits for."""
+"""Where logs are handed over: short, so that records are pending whose writer has given up."""
 SLEEPY_SHARE = 10_000
 """Nothing is opened by and by: only what is needed."""
 HASH_SEED = "PYTHONHASHSEED"

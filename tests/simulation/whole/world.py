@@ -43,7 +43,7 @@ GROUPED_SEEDS = 5
 """One of so many seeds is of this kind."""
 GROUPED_MS = 25_000
 HANDED_OVER = "handed over"
-"""As that, and `__meta` and `__offsets` go to another node and back while their owner has records to write."""
+"""As `GROUPED`, and `__meta` and `__offsets` go to another node and back while records are pending at their owner."""
 HANDED_OVER_SEEDS = 10
 """One of so many seeds is of this kind."""
 
