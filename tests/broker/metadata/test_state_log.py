@@ -324,8 +324,10 @@ async def test_a_position_that_may_have_been_written_is_not_written_over(
 async def test_a_change_waits_for_the_outcome_of_the_one_before_it(
     node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch, *, snapshotting: bool
 ) -> None:
+    if snapshotting:
+        monkeypatch.setattr(state_log_module, "SNAPSHOT_AFTER_BYTES", 1)
+        monkeypatch.setattr(node.broker.meta_log, "snapshot", lambda _: asyncio.Event().wait())
     await peer.create()
-    monkeypatch.setattr(node.broker.meta_log, "_snapshotting", snapshotting)
     held: list[PendingPublish] = []
     with monkeypatch.context() as patched:
         patched.setattr(node.broker.partitions.get(*META_KEY).pipeline, "submit", held.append)

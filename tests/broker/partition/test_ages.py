@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 from typing import Any
@@ -89,14 +90,14 @@ async def test_what_is_found_while_an_epoch_ends_does_not_count(stand: Stand, mo
     passing, partition = Passing(), await filled(stand, retention_ms=DAY_MS)
     ages = passing.ages(partition)
     passing.passed_s = DAY_S + 60
-    find = ages._ask
+    look, loop = partition.log.times.look, asyncio.get_running_loop()
 
-    async def ask(before_us: int | None) -> Ages | None:
-        found = await find(before_us)
-        await ended(partition)
+    def look_while_it_ends(before_us: int | None) -> Ages:
+        found = look(before_us)
+        asyncio.run_coroutine_threadsafe(ended(partition), loop).result(30)
         return found
 
-    monkeypatch.setattr(ages, "_ask", ask)
+    monkeypatch.setattr(partition.log.times, "look", look_while_it_ends)
     await ages.look()
     assert ages.expired_below == 0
     monkeypatch.undo()

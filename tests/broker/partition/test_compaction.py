@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -17,10 +17,9 @@ from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.partition import compacted_versions as versions_module
 from tidelog_broker.partition import compaction as compaction_module
 from tidelog_broker.partition.access import Access
-from tidelog_broker.partition.compacted_versions import Passed
 from tidelog_broker.server.handlers import compaction as compaction_handler
 from tidelog_broker.storage.partition import compaction_pass
-from tidelog_broker.storage.partition.compaction_pass import CompactionPass, Made, Terms
+from tidelog_broker.storage.partition.compaction_pass import CompactionPass, Made
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import columns_of, encode_batch
 from tidelog_proto.derived import Deriver
@@ -78,18 +77,17 @@ async def test_a_pass_is_dropped_when_another_node_has_owned_the_partition_meanw
     await publish(cluster, (b"a", b"1"), (b"b", b"2"))
     first = await cluster.owner()
     second = others(first)[0]
-    versions, made, go_on = cluster.partition(first).compaction._versions, asyncio.Event(), asyncio.Event()
-    make = versions.make
+    made, go_on, run = threading.Event(), threading.Event(), CompactionPass.run
 
-    async def held(epochs: Sequence[int], terms: Terms) -> Passed:
-        passed = await make(epochs, terms)
+    def held(one: CompactionPass) -> list[Made]:
+        passed, is_first = run(one), not made.is_set()
         made.set()
-        await go_on.wait()
+        assert not is_first or go_on.wait(60), "the test never let go"
         return passed
 
-    monkeypatch.setattr(versions, "make", held)
+    monkeypatch.setattr(CompactionPass, "run", held)
     passing = asyncio.create_task(cluster.partition(first).compaction.run_now())
-    await made.wait()
+    await settled(made.is_set, "no pass was made")
     cluster.partition(first).driver.roll_over(Plan(second, NODES, 2, pb.ALWAYS))
     await settled(lambda: cluster.owners() == [second], "the partition was not handed over")
     await publish(cluster, (b"a", None))

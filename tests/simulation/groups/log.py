@@ -4,9 +4,9 @@ A node keeps what it knows for all its life, also what it prepared as an owner a
 it becomes the owner, and as it writes. A snapshot says all that stands once more, while others write; then what lies
 before it is deleted.
 
-Pending writes wait at the node. While another node owns the log, the first one may hear of that late, and fails the
-write; or it hears of it when it is the owner again, with the write still pending. The shipped `PendingPublish` decides
-then whether the write may be appended.
+In some worlds pending writes wait at the node while another one owns the log: it may learn of that late, and fails the
+write; or it learns of it when it is the owner again, with the write still pending. The shipped `PendingPublish` decides
+then whether the write may be appended. In the others they fail at once.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ class Log:
         unknown = not self.world.calm and random.random() < 0.08
 
         def come() -> None:
-            if self._node is not node and random.random() < HEARS:
+            if owner != self.owner and not self.world.hands_back:
+                settle(ProtocolError(pb.TIMED_OUT, "another owner"))
+            elif self._node is not node and random.random() < HEARS:
                 settle(ProtocolError(pb.NOT_OWNER, "another owner"))
             elif self._node is not node:
                 clock.after(random.randrange(HEARS_AFTER_US), come)
