@@ -529,6 +529,17 @@ async def test_positions_of_an_epoch_that_is_over_do_not_count_in_the_next(
     assert await committed(peer, 20) == 20
 
 
+async def test_a_former_owner_does_not_answer_a_commit_from_an_old_state(handover: Handover) -> None:
+    peer = await handover.start_with_groups()
+    assert await committed(peer, 100) == 100
+    handover.cluster.suspect(handover.first)
+    other = await handover.cluster.peer(await handover.cluster.owner(but=handover.first))
+    assert await committed(other, 10, reset=True) == 10
+    error = await peer.refused(commit=commit_of(50))
+    assert (error.code, error.retriable) == (pb.QUORUM_LOST, True)
+    assert await committed(other, 20) == 20
+
+
 async def test_a_deleted_group_does_not_come_back_after_an_epoch_of_another_node(handover: Handover) -> None:
     peer = await handover.start_with_groups()
     for group in ("g", "h"):
