@@ -113,7 +113,7 @@ async def _commit(broker: Broker, shard: GroupShard, asked: pb.Commit, committer
         raise ProtocolError(pb.EPOCH_CHANGING, f"the coordinator of the group {asked.group!r} has changed; send again")
     for key, result in results:
         standing = positions.get(key)
-        if standing is None:
+        if standing is None or broker.topics.is_deleted(key.topic_id):  # its positions are about to be forgotten
             result.error.CopyFrom(ProtocolError(pb.UNKNOWN_TOPIC, "the topic was deleted meanwhile").to_message())
         else:
             _fill(result, standing)
