@@ -174,7 +174,7 @@ async def test_positions_never_committed_are_not_found(peer: Peer) -> None:
 async def test_a_commit_whose_topic_is_deleted_while_it_is_pending_is_refused(
     stand: Stand, node: Node, peer: Peer
 ) -> None:
-    """The record is durable and not applied; the position that stood before is not the answer."""
+    """The record is durable and not applied; the answer must not be the position before it."""
     topic_id = await topic_with(peer)
     await commit(peer, topic_id, 3)
     stand.disk.hold("sync", "__offsets")
