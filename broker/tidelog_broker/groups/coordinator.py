@@ -123,6 +123,8 @@ class Coordinator:
         self._departed = Departed()
         self._epoch: int | None = None
         """The epoch of that partition in which all this is known; None while this node coordinates nothing."""
+        self._prepared_in: int | None = None
+        """The epoch in which the pending positions were prepared."""
         self._topics_seen = 0
         self._rules_seen = 0
         self._rules_look_at: float | None = None
@@ -131,18 +133,20 @@ class Coordinator:
         self._deleting: set[str] = set()
         """Groups whose deletion is on its way: what comes behind it would be forgotten with what came before."""
 
-    async def ready(self, *, confirmed: bool = False) -> None:
+    async def ready(self, *, confirmed: bool = False) -> int:
         """Make sure that this node coordinates, beginning with what the log says if it has just come to.
+
+        Returns:
+            The epoch in which it does, see `StateLog.ready`.
 
         Raises:
             ProtocolError: as `StateLog.ready`.
         """
         await self._awake()
-        await self._offsets_log.ready(confirmed=confirmed)
-        partition = self._partition()
-        assert partition is not None, "its log is ready"
-        if partition.state.epoch != self._epoch:
-            self.begin(partition.state.epoch)
+        epoch = await self._offsets_log.ready(confirmed=confirmed)
+        if epoch != self._epoch:
+            self.begin(epoch)
+        return epoch
 
     @property
     def owns_log(self) -> bool:
@@ -153,7 +157,7 @@ class Coordinator:
     # ---------------------------------------------------------------------------------------------- members
 
     async def heartbeat(
-        self, asked: pb.GroupHeartbeat, reader: GroupReader, *, creator: str = ""
+        self, asked: pb.GroupHeartbeat, reader: GroupReader, *, creator: str = "", counted_in: int | None = None
     ) -> pb.GroupHeartbeatReply:
         """Hear a member, and tell it what to read: when that is other than it has seen, or after `wait_ms`.
 
@@ -161,12 +165,15 @@ class Coordinator:
             asked: what it says.
             reader: its caller.
             creator: the principal that makes the group, if it joins one that is not there; empty: nobody is known.
+            counted_in: the epoch in which the creator's groups were counted against a quota; None without a quota.
 
         Raises:
             ProtocolError: MEMBER_FENCED, also to who says the id of another's member; INVALID_REQUEST where there is
                 no room for a group, a member or its topics; as `ready`, or what the log says.
         """
-        await self.ready()
+        epoch = await self.ready()
+        if counted_in not in {None, epoch}:
+            raise _elsewhere()
         self.check_caller(asked.group, asked.member_id, reader)
         if asked.leave:
             return await self._leave(asked)
@@ -218,8 +225,7 @@ class Coordinator:
             ProtocolError: as `ConsumerGroup.check_commit`; EPOCH_CHANGING when this node coordinates no more, or while
                 the group is being deleted; INVALID_REQUEST where there is no room for another group.
         """
-        if not self._is_coordinating:
-            raise _elsewhere()
+        self._coordinating()
         self._check_stays(group)
         if group not in self._positions.names() and self._records.get(group) is None:
             self._check_room(group)
@@ -250,10 +256,11 @@ class Coordinator:
         """
         self.descriptions.check_known(name)
         self._check_stays(name)
+        epoch = self._coordinating()
         record = (self._groups.get(name) or self._coordinated(name)).group.delete()
         self._deleting.add(name)
         try:
-            await self._write(record)
+            await self._write(record, epoch)
         finally:
             self._deleting.discard(name)
             self._groups.pop(name, None)  # nobody has joined meanwhile
@@ -339,6 +346,9 @@ class Coordinator:
         """Coordinate from now on, with what the log says."""
         self._end()
         self._epoch = epoch
+        if epoch != self._prepared_in:  # records of an earlier epoch are either committed and applied, or refused
+            self._prepared_in = epoch
+            self._positions.forget_pending()
         self._topics_seen = self._topics.changes
         self._rules_seen = self._permissions.changes
         self._rules_look_at = None
@@ -360,7 +370,20 @@ class Coordinator:
         for coordinated in groups.values():
             coordinated.fail(_elsewhere())
 
+    def _coordinating(self) -> int:
+        """Return the epoch in which this node coordinates.
+
+        Raises:
+            ProtocolError: EPOCH_CHANGING: it does not, or not any more.
+        """
+        if self._epoch is None or not self._is_coordinating:
+            raise _elsewhere()
+        return self._epoch
+
     def _coordinated(self, name: str) -> Coordinated:
+        """Return a group as the log has it; its records are appended in the current epoch or not at all."""
+        epoch = self._epoch
+        assert epoch is not None, "`ready` has returned"
         group = ConsumerGroup(
             name, self._subscriptions.of, lambda member_id: self._sessions.reader(Who(name, member_id))
         )
@@ -368,20 +391,20 @@ class Coordinator:
         return Coordinated(
             group,
             tasks=self._tasks,
-            write=self._write,
+            write=lambda record: self._write(record, epoch),
             standing=lambda: self._records.get(name),
             restarted=self._restarted,
             settled=self._drop_if_empty,
         )
 
-    async def _write(self, record: pb.GroupRecord) -> None:
+    async def _write(self, record: pb.GroupRecord, epoch: int) -> None:
         """Make a record durable, as long as this node coordinates in the epoch in which it was decided."""
-        if not self._is_coordinating:
+        if self._coordinating() != epoch:
             raise _elsewhere()
         record.changed_us = self._clock.now_us()
         standing = self._records.get(record.group)
         before = 0 if standing is None else standing.generation
-        await self._offsets_log.write_group(record)
+        await self._offsets_log.write_group(record, epoch=epoch)
         self._metrics.group_generations.inc(max(record.generation - before, 0))
 
     def _restarted(self, group: ConsumerGroup, error: ProtocolError) -> None:

@@ -210,12 +210,17 @@ class Compaction:
         return is_dirty or min([self._tombstones_below(), *starts]) > self._tombstones_gone_below()
 
     async def _compact(self, horizon: int) -> None:
-        """Compact what ends at or below `horizon`, which is in the open epoch or before it, and have it decided."""
+        """Compact what ends at or below `horizon`, which is in the open epoch or before it, and have it decided.
+
+        All of it within epochs of this owner (ADR 0123): a pass that another one has had decided meanwhile may have
+        dropped tombstones of values that this one has kept.
+        """
         self._check_owner()
         known = self._state.replica.state
         if horizon > known.active.start_offset:
             await self.end_epoch(())
-        sealed = range(known.chain.genesis.epoch, known.active.epoch)
+        epoch = known.active.epoch
+        sealed = range(known.chain.genesis.epoch, epoch)
         ranges = [epoch for epoch in sealed if known.start_of(epoch) < known.decision(epoch).end_offset <= horizon]
         floor = max(known.log_start, known.deleted_below)
         ranges = [epoch for epoch in ranges if known.decision(epoch).end_offset > floor]
@@ -234,9 +239,12 @@ class Compaction:
         proposed = changed or made[-1:]  # that there was a pass counts for its tombstones even where it changed nothing
         for at in range(0, len(proposed), COMPACTIONS_MAX):
             self._check_owner()
+            if self._state.epoch != epoch:
+                raise self._interrupted(epoch)
             now_us = self._tools.clock.now_us()
             part = proposed[at : at + COMPACTIONS_MAX]
             await self.end_epoch([_compaction(one, terms, now_us).SerializeToString() for one in part])
+            epoch += 1
 
     async def _until_whole(self, terms: Terms, epochs: Sequence[int]) -> None:
         """Wait until all is here that a pass looks at: other replicas may have been faster than this node's disk.
@@ -262,7 +270,8 @@ class Compaction:
         """End the open epoch by plan, and become the owner of the next one.
 
         Raises:
-            ProtocolError: EPOCH_CHANGING when that does not come about in time; NOT_OWNER.
+            ProtocolError: EPOCH_CHANGING when that does not come about in time, or the epoch was ended by another
+                decision; NOT_OWNER.
         """
         epoch = self._state.epoch
         self._watch.step(self.awaited_copies)
@@ -280,6 +289,16 @@ class Compaction:
                 f"{self.awaited_copies()} did not answer; send again",
             ) from None
         self._check_owner()
+        decision = self._state.replica.state.decision(epoch)
+        if [one.SerializeToString() for one in decision.compactions] != list(compactions):
+            raise self._interrupted(epoch)
+
+    def _interrupted(self, epoch: int) -> ProtocolError:
+        return ProtocolError(
+            pb.EPOCH_CHANGING,
+            f"{self._state.name}: epoch {epoch} was ended by another decision while it was compacted; send again",
+            retry_after_ms=1000,
+        )
 
     def awaited_copies(self) -> str:
         """Return which copies have to answer, those that do not as far as the owner knows if there are such."""

@@ -100,16 +100,18 @@ class Retention:
         """Delete nothing more: the log is about to be closed, or removed."""
         self._is_closed = True
 
-    async def delete_before(self, offset: int) -> None:
-        """As the owner, delete whole committed segments below `offset`.
+    async def delete_before(self, offset: int, *, epoch: int) -> None:
+        """As the owner of an epoch, delete whole committed segments below `offset`.
 
         Raises:
-            ProtocolError: as `RecordDeletion.agree`.
+            ProtocolError: as `RecordDeletion.agree`; EPOCH_CHANGING: the epoch is over, see `StateLog.snapshot`.
             DiskFullError: no space to note where the log begins; what the note would have said is still there.
             StorageFailedError: the disk failed.
         """
+        if self._state.epoch != epoch:
+            raise self._state.outdated(epoch)
         below = self._outdated(offset, 0, self._state.high_watermark)
-        await self._deletion.agree(below)
+        await self._deletion.agree(below, epoch=epoch)
         below = self.removable()
         await self._delete(below)
         if self._state.replica.state.owner is not None:

@@ -12,7 +12,7 @@ from tests.broker.group_member import GroupMember, share
 from tests.broker.metric import value_of
 from tests.broker.peer import Peer, batch
 
-from tidelog_broker.core.groups.readers import GroupReader
+from tidelog_broker.core.groups.readers import ANYBODY, GroupReader
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import OFFSETS_KEY
 from tidelog_broker.groups import coordinator as coordinator_module
@@ -95,6 +95,19 @@ async def test_members_go_on_when_the_coordinator_is_killed(three: Founded) -> N
         lambda: sorted(value_of(node, "tidelog_group_members") for node in three.nodes.values()) == [0, 2],
         "one node, and no other, has both members",
     )
+
+
+async def test_a_group_is_not_made_in_another_epoch_than_its_creators_groups_were_counted_in(three: Founded) -> None:
+    coordinator = three.nodes[coordinator_of(three)].broker.groups.of("g").coordinator
+    epoch = await coordinator.ready()
+    wish = pb.GroupWish(topics=["t"])
+    asked = pb.GroupHeartbeat(group="g", member_id="ada0000000000000", join=wish)
+    with pytest.raises(ProtocolError) as refused:
+        await coordinator.heartbeat(asked, ANYBODY, creator="ann", counted_in=epoch - 1)
+    assert refused.value.code == pb.EPOCH_CHANGING
+    assert coordinator.is_new("g")
+    await coordinator.heartbeat(asked, ANYBODY, creator="ann", counted_in=epoch)
+    assert not coordinator.is_new("g")
 
 
 async def test_any_node_takes_what_members_say(three: Founded) -> None:

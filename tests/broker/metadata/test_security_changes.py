@@ -56,7 +56,7 @@ async def test_keys_and_rules_outlive_the_node(stand: Stand) -> None:
         ids = {record.security.id for record in node.broker.meta_log.standing() if isinstance(record, pb.MetaRecord)}
         assert KEY + kept in ids, "a snapshot has what stands"
         assert KEY + gone not in ids
-        await node.broker.meta_log.snapshot()
+        await node.broker.meta_log.snapshot(await node.broker.meta_log.ready())
 
 
 async def test_a_quota_is_replaced_removed_and_outlives_the_node(stand: Stand) -> None:
@@ -69,7 +69,7 @@ async def test_a_quota_is_replaced_removed_and_outlives_the_node(stand: Stand) -
         quotas = node.broker.security.registry.quotas
         assert quotas.of_principal("ann").topics == 2
         assert quotas.of_principal("ben").topics is None
-        await node.broker.meta_log.snapshot()
+        await node.broker.meta_log.snapshot(await node.broker.meta_log.ready())
     await changes(node).change(pb.SecurityChange(set_quota=pb.Quota(subject="*", topics=4)))
     assert node.broker.security.registry.quotas.of_principal("ben").topics == 4
 

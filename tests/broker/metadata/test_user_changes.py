@@ -73,7 +73,7 @@ async def test_users_outlive_the_node_and_what_is_told_of_them_verifies_nothing(
         assert kept.stored_key == b"n" * 32
         assert registry.user("ben") is None
         assert registry.scram_secret() == secret
-        await node.broker.meta_log.snapshot()
+        await node.broker.meta_log.snapshot(await node.broker.meta_log.ready())
 
 
 async def test_the_last_user_who_may_change_permissions_stays(node: Node) -> None:

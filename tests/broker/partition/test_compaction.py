@@ -13,6 +13,7 @@ from tests.broker.partition.compaction_stand import alike, compact, compacting, 
 from tests.broker.stand import settled
 from tests.broker.storage.partition.keyed import all_records
 
+from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.partition import compacted_versions as versions_module
 from tidelog_broker.partition import compaction as compaction_module
 from tidelog_broker.partition.access import Access
@@ -156,6 +157,44 @@ async def test_epoch_is_compacted_when_its_last_record_is_as_old_as_the_lag(
     assert compaction.horizon_of([(10, 3_000_000), (20, 4_000_000), (30, 4_000_001)]) == 20
     await configure(cluster, compaction_lag_ms=0)
     assert compaction.horizon_of([(10, 3_000_000), (20, 5_000_001)]) == 20
+
+
+async def test_a_pass_is_dropped_when_another_node_has_owned_the_partition_meanwhile(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That node has compacted more and dropped a tombstone, without which the value of this pass would be back."""
+    await configure(cluster, tombstone_retention_ms=1)
+    await publish(cluster, (b"a", b"1"), (b"b", b"2"))
+    first = await cluster.owner()
+    second = others(first)[0]
+    made, go_on, run = threading.Event(), threading.Event(), CompactionPass.run
+
+    def held(one: CompactionPass) -> list[Made]:
+        passed, is_first = run(one), not made.is_set()
+        made.set()
+        assert not is_first or go_on.wait(60), "the test never let go"
+        return passed
+
+    monkeypatch.setattr(CompactionPass, "run", held)
+    passing = asyncio.create_task(cluster.partition(first).compaction.run_now())
+    await settled(made.is_set, "no pass was made")
+    cluster.partition(first).driver.roll_over(Plan(second, NODES, 2, pb.ALWAYS))
+    await settled(lambda: cluster.owners() == [second], "the partition was not handed over")
+    await publish(cluster, (b"a", None))
+    for value in (b"3", b"4"):
+        await publish(cluster, (b"b", value))
+        await compact(cluster)
+    await settled(lambda: b"a" not in latest(cluster, second), "the tombstone stays")
+    cluster.partition(second).driver.roll_over(Plan(first, NODES, 2, pb.ALWAYS))
+    await settled(lambda: cluster.owners() == [first], "the partition was not handed back")
+    go_on.set()
+    with pytest.raises(ProtocolError) as refused:
+        await passing
+    assert refused.value.code == pb.EPOCH_CHANGING
+    monkeypatch.undo()
+    await compact(cluster)
+    await alike(cluster)
+    assert all(latest(cluster, name) == {b"b": b"4"} for name in NODES)
 
 
 async def test_a_node_that_was_away_comes_to_the_same_bytes(cluster: ClusterStand) -> None:

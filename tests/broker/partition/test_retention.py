@@ -259,7 +259,7 @@ async def test_full_disk_has_the_epoch_end_before_what_a_copy_lacks_goes(
     monkeypatch.setattr(partition.retention, "records_deleted", lambda: None)
     for sequence in range(10):
         await publish(cluster, owner, sequence)
-    await partition.deletion.agree(6)
+    await partition.deletion.agree(6, epoch=partition.state.epoch)
     partition.tools.disk.spares.end()
     for tried, goes in ((1, False), (ENDS_MAX, False), (ENDS_MAX + 1, True)):
         monkeypatch.setattr(partition.retention, "end_epoch", lambda tried=tried: tried)

@@ -15,6 +15,7 @@ from tidelog.group_membership import Change, Membership, Place
 from tidelog_broker.core.groups.membership import ConsumerGroup, Told
 from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey
 from tidelog_broker.groups.sessions import Sessions, Who
+from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_proto import broker_pb2 as pb
 
 Mutant = Callable[[], AbstractContextManager[object]]
@@ -196,6 +197,9 @@ MUTANTS: dict[str, Mutant] = {
     "positions of an earlier owner are not loaded": lambda: patch.object(GroupOffsets, "apply", _takes_only_its_own),
     "the position that was read last stands": lambda: patch.object(GroupOffsets, "apply", _takes_the_last),
     "the position that was read first stands": lambda: patch.object(GroupOffsets, "apply", _takes_the_first),
+    "records of an epoch that is over appended": lambda: patch.object(
+        PendingPublish, "may_enter", lambda self, epoch: True
+    ),
     "a member begins with what is not its own": lambda: patch.object(Membership, "begin", _begins_with_anything),
     "a session counts from the answer": lambda: patch.object(Membership, "answered", _counts_from_the_answer),
     "a member says that it gave up what it reads": lambda: patch.object(Membership, "answered", _gives_up_at_once),

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tests.simulation.clock import Clock
-from tests.simulation.groups.log import Log, Positions
+from tests.simulation.groups.log import Log, Node, Positions
 from tests.simulation.truth import ViolationError
 
 from tidelog.group_membership import Membership, Place
@@ -52,6 +52,8 @@ HEAVY = 1e6
 """Bytes per second of every second partition; of the others a thousandth."""
 BY_LOAD_SEEDS = 3
 """Of four seeds this one shares by load."""
+HAND_BACK_SEEDS = 1
+"""In this one of four seeds the log goes to another node and back, while writes are pending."""
 
 
 def load_of(place: Place) -> float:
@@ -71,10 +73,10 @@ class Waiting:
 class Coordinator:
     """What the shipped shell does, in as many lines as it takes without an event loop."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: World, number: int, node: Node | None = None) -> None:
         self.world = world
         self.number = number
-        self.node = world.log.takes_over()
+        self.node = world.log.takes_over(node)
         self.positions = Positions(self.node, partial(world.log.write, number))
         self.group = ConsumerGroup(GROUP, lambda _wish, _reader: dict(world.topics), lambda _: ANYBODY)
         self.sessions = Sessions()
@@ -372,6 +374,7 @@ class World:
         random = self.clock.random
         self.calm = False
         self.is_by_load = seed % 4 == BY_LOAD_SEEDS
+        self.hands_back = seed % 4 == HAND_BACK_SEEDS
         self.topics = {topic: random.choice([1, 3, 8]) for topic in TOPICS[: random.choice([1, 2])]}
         self.loss = random.choice([0.0, 0.05, 0.2])
         self.acknowledged: dict[Place, int] = {}
@@ -465,6 +468,11 @@ class World:
                 raise ViolationError("G4", fault)
             self.clock.run_until(self.clock.now_us + 200_000)
 
+    def _fail_over(self, node: Node | None = None) -> None:
+        """Begin another epoch of the log, of a node or of any."""
+        self.log.owner += 1
+        self.coordinator = Coordinator(self, self.log.owner, node)
+
     def _unsettled(self) -> str:
         wanted = {(topic, number) for topic, count in self.topics.items() for number in range(count)}
         counts = [len(reader.reading) for reader in self.readers]
@@ -490,9 +498,8 @@ class World:
             return
         random = self.clock.random
         reader = random.choice(self.readers)
-        kind = random.choice(
-            ["kill", "leave", "pause", "pause", "failover", "failover", "stall", "grow", "delete", "snapshot"]
-        )
+        kinds = ["kill", "leave", "pause", "pause", "failover", "failover", "stall", "grow", "delete", "snapshot"]
+        kind = random.choice(kinds if not self.hands_back else [*kinds, "hand back"])
         if kind in {"kill", "leave"}:
             reader.end(says_so=kind == "leave")
             self._later(lambda: reader.begin() if reader.membership is None else None)
@@ -500,8 +507,12 @@ class World:
             reader.paused = True
             self.clock.after(random.choice([300_000, 1_500_000, 4_000_000]), lambda: setattr(reader, "paused", False))
         elif kind == "failover":
-            self.log.owner += 1
-            self.coordinator = Coordinator(self, self.log.owner)
+            self._fail_over()
+        elif kind == "hand back":
+            first = self.log.node
+            self.log.hold()
+            self.clock.after(random.randrange(300_000), self._fail_over)
+            self.clock.after(random.randrange(300_000, 900_000), lambda: self._fail_over(first))
         elif kind == "stall":
             coordinator = self.coordinator
             coordinator.paused = True

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey, Place
@@ -42,6 +42,14 @@ PAGE_POSITIONS: Final = 2_000
 """So that a page takes the event loop no longer than a few milliseconds."""
 
 
+class _Committer(NamedTuple):
+    """The caller of a commit, the principal that creates the group by it or "", and the epoch of the state it read."""
+
+    session: Session | None
+    creator: str
+    epoch: int
+
+
 async def commit(broker: Broker, request: Request) -> None:
     """Handle COMMIT: all entries in one batch, then what holds for each.
 
@@ -55,17 +63,15 @@ async def commit(broker: Broker, request: Request) -> None:
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         shard = broker.groups.of(asked.group)
-        await shard.coordinator.ready()
+        epoch = await shard.coordinator.ready()
         shard.coordinator.check_caller(asked.group, asked.member_id, GroupReader(request.session))
         async with group_made(broker, shard, asked.group, request.session) as creator:
-            return await _commit(broker, shard, envelope.commit, creator, request.session)
+            return await _commit(broker, shard, envelope.commit, _Committer(request.session, creator, epoch))
 
     request.reply(await at_coordinator(broker, asked.group, request, local))
 
 
-async def _commit(
-    broker: Broker, shard: GroupShard, asked: pb.Commit, creator: str, session: Session | None
-) -> pb.Envelope:
+async def _commit(broker: Broker, shard: GroupShard, asked: pb.Commit, committer: _Committer) -> pb.Envelope:
     positions, coordinator = shard.positions, shard.coordinator
     _check_answer(positions, asked)
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in asked.entries)
@@ -92,7 +98,7 @@ async def _commit(
             )
         except ProtocolError as error:
             # Whoever may commit for the group may do so for a topic that he cannot see, and is told nothing of that.
-            if error.code in _TELL_OF_TOPIC and _hides(broker.topics, session, entry.topic_id):
+            if error.code in _TELL_OF_TOPIC and _hides(broker.topics, committer.session, entry.topic_id):
                 error = no_topic_with(entry.topic_id)
             result.error.CopyFrom(denial(error, current=current).to_message())
             continue
@@ -100,12 +106,14 @@ async def _commit(
             records.append(record)
         results.append((key, result))
     made = None
-    if creator and coordinator.is_new(asked.group):  # it outdates nothing: whatever else comes about holds
-        made = pb.GroupRecord(group=asked.group, creator=creator, changed_us=now_us)
-    await shard.log.write_offsets(records, made=made)
+    if committer.creator and coordinator.is_new(asked.group):  # it outdates nothing: whatever else comes about holds
+        made = pb.GroupRecord(group=asked.group, creator=committer.creator, changed_us=now_us)
+    await shard.log.write_offsets(records, made=made, epoch=committer.epoch)
+    if results and not records and await coordinator.ready(confirmed=True) != committer.epoch:
+        raise ProtocolError(pb.EPOCH_CHANGING, f"the coordinator of the group {asked.group!r} has changed; send again")
     for key, result in results:
         standing = positions.get(key)
-        if standing is None:
+        if standing is None or broker.topics.is_deleted(key.topic_id):  # its positions are about to be forgotten
             result.error.CopyFrom(ProtocolError(pb.UNKNOWN_TOPIC, "the topic was deleted meanwhile").to_message())
         else:
             _fill(result, standing)

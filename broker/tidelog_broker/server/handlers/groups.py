@@ -57,9 +57,10 @@ async def _heartbeat(broker: Broker, session: Session | None, envelope: pb.Envel
     reader = GroupReader(session)
     if session is None or asked.leave or not asked.HasField("join"):
         return pb.Envelope(group_heartbeat_reply=await shard.coordinator.heartbeat(asked, reader))
-    await shard.coordinator.ready()
+    epoch = await shard.coordinator.ready()
     async with group_made(broker, shard, asked.group, session) as creator:
-        return pb.Envelope(group_heartbeat_reply=await shard.coordinator.heartbeat(asked, reader, creator=creator))
+        told = await shard.coordinator.heartbeat(asked, reader, creator=creator, counted_in=epoch)
+        return pb.Envelope(group_heartbeat_reply=told)
 
 
 async def describe(broker: Broker, request: Request) -> None:

@@ -209,6 +209,25 @@ async def test_positions_never_committed_are_not_found(peer: Peer) -> None:
     assert await position(peer, topic_id, "nobody") is None
 
 
+async def test_a_commit_whose_topic_is_deleted_while_it_is_pending_is_refused(
+    stand: Stand, node: Node, peer: Peer
+) -> None:
+    """The record is durable and not applied; the answer must not be the position before it."""
+    topic_id = await topic_with(peer)
+    await commit(peer, topic_id, 3)
+    stand.disk.hold("sync", "__offsets")
+    number = peer.post(commit=commit_of(topic_id, 7))
+    await stand.disk.held_up()
+    deleted = pb.TopicRecord()
+    deleted.CopyFrom(node.broker.topics.named("t"))
+    deleted.revision += 1
+    deleted.deleted = True
+    assert node.broker.topics.apply(deleted)  # its positions are forgotten a moment later
+    stand.disk.heal()
+    (result,) = (await peer.reply(number)).envelope.commit_reply.results
+    assert (result.error.code, result.found) == (pb.UNKNOWN_TOPIC, False)
+
+
 async def test_a_deleted_topic_takes_its_positions_along(stand: Stand, node: Node, peer: Peer) -> None:
     gone, stays = await topic_with(peer), await topic_with(peer, name="u")
     await commit(peer, gone, 5)
