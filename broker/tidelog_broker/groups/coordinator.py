@@ -190,6 +190,8 @@ class Coordinator:
         await self.ready(confirmed=True)
         if self._groups.get(asked.group) is not coordinated:
             raise _elsewhere()
+        if coordinated.group.in_doubt:
+            await asyncio.shield(coordinated.settle())
         told = coordinated.group.told(asked.member_id)
         if told is None:
             raise fenced(asked.group)

@@ -37,6 +37,11 @@ def _grants_what_is_held(self: ConsumerGroup) -> None:
             self._changed = True
 
 
+def _has_no_doubt(self: ConsumerGroup, record: pb.GroupRecord | None, *, in_doubt: bool = False) -> None:
+    del in_doubt
+    _restart(self, record)
+
+
 def _waits_for_nobody(self: ConsumerGroup, members: Mapping[str, ConsumerMember], ended: str) -> set[str]:
     del self, members, ended
     return set()
@@ -52,8 +57,8 @@ def _frees_what_a_replaced_member_holds(
     return replaced
 
 
-def _forgets_who_is_replaced(self: ConsumerGroup, record: pb.GroupRecord | None) -> None:
-    _restart(self, record)
+def _forgets_who_is_replaced(self: ConsumerGroup, record: pb.GroupRecord | None, *, in_doubt: bool = False) -> None:
+    _restart(self, record, in_doubt=in_doubt)
     for member_id in [each for each, member in self._members.items() if member.replaced]:
         self.remove(member_id)
 
@@ -101,15 +106,17 @@ def _checks_no_generation(self: ConsumerGroup, member_id: str, generation: int, 
     _check_commit(self, member_id, 1 << 60, key)
 
 
-def _forgets_members(self: ConsumerGroup, record: pb.GroupRecord | None) -> None:
-    _restart(self, record)
+def _forgets_members(self: ConsumerGroup, record: pb.GroupRecord | None, *, in_doubt: bool = False) -> None:
+    _restart(self, record, in_doubt=in_doubt)
     self._members = {}
     self._needs_target = True
 
 
-def _goes_on_with_what_was_decided(self: ConsumerGroup, record: pb.GroupRecord | None) -> None:
+def _goes_on_with_what_was_decided(
+    self: ConsumerGroup, record: pb.GroupRecord | None, *, in_doubt: bool = False
+) -> None:
     if not self._members:
-        _restart(self, record)
+        _restart(self, record, in_doubt=in_doubt)
 
 
 def _is_silent_at_once(self: Sessions, now: float) -> list[Who]:
@@ -222,6 +229,7 @@ MUTANTS: dict[str, Mutant] = {
     "a session counts from the answer": lambda: patch.object(Membership, "answered", _counts_from_the_answer),
     "a member says that it gave up what it reads": lambda: patch.object(Membership, "answered", _gives_up_at_once),
     "an old answer is carried out": lambda: patch.object(Membership, "answered", _takes_old_answers),
+    "members are answered by a record that may not hold": lambda: patch.object(ConsumerGroup, "restart", _has_no_doubt),
     "a successor does not wait for the member that it replaces": lambda: patch.object(
         ConsumerGroup, "_may_read", _waits_for_nobody
     ),

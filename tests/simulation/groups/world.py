@@ -31,7 +31,7 @@ from tidelog_broker.core.groups.positions import OffsetKey
 from tidelog_broker.core.groups.readers import ANYBODY
 from tidelog_broker.groups.sessions import Sessions, Who
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.errors import ProtocolError
+from tidelog_proto.errors import NATURE, ProtocolError
 
 TOPICS = (b"a" * 16, b"b" * 16, b"c" * 16)
 GROUP = "g"
@@ -151,7 +151,7 @@ class Coordinator:
         def settled(error: ProtocolError | None) -> None:
             self.writing = False
             if error is not None:
-                self.group.restart(self.node.records.get(GROUP))
+                self.group.restart(self.node.records.get(GROUP), in_doubt=not NATURE[error.code].definite)
                 for member_id in self.group.member_ids:
                     if Who(GROUP, member_id) not in self.sessions:
                         self._hear(member_id)
@@ -164,7 +164,7 @@ class Coordinator:
 
     def look(self) -> None:
         """Answer whoever is to be told something, or has waited for long enough."""
-        if not self.stands:
+        if not self.stands or self.group.in_doubt:
             return
         for member_id, waiting in list(self.waiting.items()):
             told = self.group.told(member_id)

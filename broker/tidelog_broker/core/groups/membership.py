@@ -110,6 +110,9 @@ class ConsumerGroup:
         self._needs_target = False
         self._target_is_new = False
         self._changed = False
+        self.in_doubt = False
+        """Whether a record that was decided here may still come about, after which the one that stands would not hold.
+        Members are answered when a later one stands, so that no answer extends a session by a record that is gone."""
         self._standing = pb.GroupRecord(group=name)
         self._told: dict[str, Told] = {}
         self._load_watch = LoadWatch()
@@ -141,11 +144,16 @@ class ConsumerGroup:
         is_durable = member is not None and member.first_revision <= self._standing.revision
         return self._told.get(member_id) if is_durable else None
 
-    def restart(self, record: pb.GroupRecord | None) -> None:
+    def restart(self, record: pb.GroupRecord | None, *, in_doubt: bool = False) -> None:
         """Begin from a durable record: what was decided after it is forgotten.
 
         A record that was made here and has not come about by then may come about still: what is made from now on has a
         higher revision.
+
+        Args:
+            record: the newest that is durable; None: there is none.
+            in_doubt: whether it is not known if a later one comes about; the next record then says once more what
+                stands.
         """
         record = record if record is not None else pb.GroupRecord(group=self.name, creator=self.creator)
         self.creator = record.creator
@@ -165,6 +173,7 @@ class ConsumerGroup:
         self._told = {}
         self._stand(record)
         self.look_at_topics()
+        self._changed = self.in_doubt = in_doubt and self._revision > record.revision
 
     # -------------------------------------------------------------------------------------------- decisions
 
@@ -355,6 +364,7 @@ class ConsumerGroup:
 
     def written(self, record: pb.GroupRecord) -> list[str]:
         """Take note that a record is durable; return the members that are to be told something new by it."""
+        self.in_doubt = False
         return self._stand(record)
 
     def check_commit(self, member_id: str, generation: int, key: PartitionKey) -> None:
