@@ -86,7 +86,7 @@ class BatchReader:
         """
         sizes = self._payload_ends(records_max)
         count = max(1, bisect_right(sizes, bytes_max))
-        # Escapes and base64 expand a payload. What the last array came to keeps the work that is thrown away bounded.
+        # Escapes and base64 expand a payload. Expecting the ratio of the last array bounds the rows that are discarded.
         likely_bytes = json_bytes_max / self._json_ratio
         count = max(1, bisect_right(range(count), likely_bytes, key=lambda at: _json_estimate(sizes[at], at + 1)))
         rows = self._rows(count)

@@ -2,7 +2,7 @@
 
 A token is URL-safe base64 without padding of: version (1 byte), topic id (16), CRC-32 of the topic's name (4) and of
 the filter (4), the number of partitions, one position for each of them, and CRC-32 of all bytes before it (4). Integers
-are big-endian; counts and positions are LEB128. A position is the next offset plus one; zero stands for a partition
+are big-endian; counts and positions are LEB128. A position is the next offset plus one; zero means a partition
 without a position: it was added to the topic after the subscription began, and is read from its beginning.
 
 A token grants nothing: the client could name the same offsets itself. The checksum detects damage, not forgery.
@@ -31,7 +31,7 @@ TOKEN_CHARS_MAX: Final = -(-TOKEN_BYTES_MAX * 4 // 3)
 
 
 class Scope(NamedTuple):
-    """What a token belongs to: one topic, by name and id, and the records of it that match a filter."""
+    """The records that a token is about: those of one topic, by name and id, that match a filter."""
 
     topic: str
     topic_id: bytes

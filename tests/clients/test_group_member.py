@@ -263,7 +263,7 @@ async def test_a_static_member_that_is_heard_gives_its_successor_everything_with
         assert sorted(first.seen + second.seen) == values(2, 200)
 
 
-async def test_a_successor_of_a_static_member_that_was_closed_waits_for_nothing(shared_node: str, real: Client) -> None:
+async def test_a_successor_of_a_static_member_that_was_closed_does_not_wait(shared_node: str, real: Client) -> None:
     topic = await new_topic(real, partitions=2)
     wish = Group(topic, session_timeout_s=1800.0, instance_id="one")
     async with Client(shared_node) as other, reading(other.consumer(topic, group=wish)) as first:

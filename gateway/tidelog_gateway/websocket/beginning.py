@@ -17,7 +17,7 @@ PARTITIONS_SHOWN_MAX: Final = 20
 
 
 class Beginning(NamedTuple):
-    """What a subscription reads, and the first offset of each partition."""
+    """The scope of a subscription, and the first offset of each partition."""
 
     scope: Scope
     positions: dict[int, int]
@@ -51,7 +51,7 @@ async def beginning_of(gateway: Gateway, sub: Sub, key: bytes | None) -> Beginni
     if sub.resume_token is not None:
         positions.update(positions_in(sub.resume_token, scope))
     positions.update(sub.resume)
-    # A node that lags tells of fewer partitions and earlier ends. Whether something is really not there its owner says.
+    # A lagging node reports fewer partitions and earlier ends, so the owner decides whether an offset exists.
     doubtful = [number for number, offset in positions.items() if not _is_within(offset, partitions.get(number))]
     if doubtful:
         bounds = await gateway.client.list_offsets(sub.topic, "latest", doubtful)
@@ -101,8 +101,8 @@ def _check_start(number: int, offset: int, log: Offset) -> None:
     bounds = {"log_start_offset": log.log_start_offset, "high_watermark": log.high_watermark}
     if offset < log.log_start_offset:
         text = (
-            f"partition {number}: offset {offset} is gone, the log begins at {log.log_start_offset}; what lies between "
-            f'is lost to this subscription: go on behind it with "resume":{{"{number}":{log.log_start_offset}}}'
+            f"partition {number}: offset {offset} is gone, the log begins at {log.log_start_offset}; to accept that "
+            f'the records between are lost, continue after them with "resume":{{"{number}":{log.log_start_offset}}}'
         )
         raise Problem(410, "offset_out_of_range", text, extra={**bounds, "partition": number})
     if offset > log.high_watermark:

@@ -231,7 +231,7 @@ MUTANTS: dict[str, Mutant] = {
     "an old answer is carried out": lambda: patch.object(Membership, "answered", _takes_old_answers),
     "members are answered by a record that may not hold": lambda: patch.object(ConsumerGroup, "restart", _has_no_doubt),
     "a successor does not wait for the member that it replaces": lambda: patch.object(
-        ConsumerGroup, "_may_read", _waits_for_nobody
+        ConsumerGroup, "still_reading", _waits_for_nobody
     ),
     "what a replaced member holds is free": lambda: patch.object(
         ConsumerGroup, "join", _frees_what_a_replaced_member_holds

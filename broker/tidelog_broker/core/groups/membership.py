@@ -151,7 +151,7 @@ class ConsumerGroup:
         higher revision.
 
         Args:
-            record: the newest that is durable; None: there is none.
+            record: the newest that is durable; None for a new group.
             in_doubt: whether it is not known if a later one comes about; the next record then says once more what
                 stands.
         """
@@ -178,12 +178,12 @@ class ConsumerGroup:
     # -------------------------------------------------------------------------------------------- decisions
 
     def join(self, member_id: str, wish: pb.GroupWish, *, ended: str = "") -> list[str]:
-        """Take a member in, which has nothing yet, and return the members that are none any more because of it.
+        """Take a member in, which has nothing yet, and return the members that are removed because of it.
 
-        A member with an instance id takes over the target of earlier members of that instance. What they hold it gets
-        at once if they have stopped, or if it does not want to wait; else when they have given it up, or their
-        sessions are over. One that is a member already has asked twice, or its first question comes late: that changes
-        nothing. For another wish it joins under another id.
+        A member with an instance id takes over the target of earlier members of that instance. Partitions that they
+        hold are granted to it at once if they have stopped, or if it does not want to wait; else when they have given
+        them up, or their sessions are over. One that is a member already has asked twice, or its first question comes
+        late: that changes nothing. For another wish it joins under another id.
 
         Args:
             member_id: its id.
@@ -213,7 +213,7 @@ class ConsumerGroup:
                 pb.INVALID_REQUEST, f"the group {self.name!r} has {MEMBERS_MAX} members, and no group may have more"
             )
         self._check_size({**stay, member_id: wish})
-        reads_on = set[str]() if wish.takes_over_at_once else self._may_read(earlier, ended)
+        reads_on = set[str]() if wish.takes_over_at_once else self.still_reading(earlier, ended)
         if len(self._members) - len(self._current()) + len(reads_on) > REPLACED_MAX:
             raise ProtocolError(
                 pb.MEMBER_FENCED,
@@ -231,8 +231,8 @@ class ConsumerGroup:
         self._needs_target = True
         return sorted(earlier.keys() - reads_on)
 
-    def _may_read(self, members: Mapping[str, ConsumerMember], ended: str) -> set[str]:
-        """Return those of some members that may still hand out records of what they hold."""
+    def still_reading(self, members: Mapping[str, ConsumerMember], ended: str) -> set[str]:
+        """Return those of some members that may still hand out records; `ended`: see `join`."""
         return {each for each, member in members.items() if member.held and not member.stopped and each != ended}
 
     def stop(self, member_id: str) -> bool:
