@@ -82,6 +82,7 @@ class Consumer:
             router, options, admit, None if teller is None else ConsumerMeter(teller), dropped=dropped
         )
         self._cursor = self._assignment.cursor
+        self.topic_ids: Mapping[str, bytes] = self._assignment.topic_ids  # for the gateway; known once this has begun
         self._intake = Intake(router, options, self._assignment)
         self._dead_letters = DeadLetters(lambda: make_producer(options.dead_letter or ""))
         self._soon = CommitsSoon(self._store, f"group {options.group!r}", lambda: self._assignment.topic_ids)

@@ -140,7 +140,11 @@ class GatewaySettings(BaseModel):
     )
     ws_batch_records_max: int = Field(default=1000, ge=1, le=100_000, description="Records in one batch message.")
     ws_batch_bytes_max: int = Field(
-        default=1 * MIB, ge=KIB, le=64 * MIB, description="Payload bytes in one batch message (one record may pass)."
+        default=1_000_000,
+        ge=KIB,
+        le=64 * MIB,
+        description="Bytes of one batch message as it is sent; a record that alone is longer is sent alone. The "
+        "default suits clients that take messages of up to 1 MiB.",
     )
     ws_ping_interval_s: float = Field(default=20.0, gt=0, le=3600, description="How often a WebSocket is pinged.")
     ws_ping_timeout_s: float = Field(default=20.0, gt=0, le=3600, description="How long the answer to a ping may take.")

@@ -281,6 +281,73 @@ async def test_a_websocket_subscriber_commits_leaves_and_resumes(
     assert sorted(map(int, seen)) == list(range(200))
 
 
+async def resumed(socket: ClientConnection, topic: str, **more: Any) -> dict[str, Any]:
+    """Subscribe from the end unless told otherwise, and return the answer."""
+    await socket.send(json.dumps({"id": 1, "sub": {"sid": 1, "topic": topic, "credit": {"records": 1000}, **more}}))
+    answer: dict[str, Any] = await receive(socket)
+    return answer
+
+
+async def test_a_token_resumes_partitions_without_a_batch_and_added_partitions(
+    http: httpx.AsyncClient, topic: str, gateway_address: str
+) -> None:
+    async def publish(*partitions: int) -> None:
+        records = [{"value": f"{partition}", "partition": partition} for partition in partitions]
+        assert (await http.post(f"/v1/topics/{topic}/records", json={"records": records})).status_code == 200
+
+    await publish(0, 1)
+    async with opened(gateway_address) as socket:
+        assert "ok" in await resumed(socket, topic)
+        await publish(0)
+        batch = (await receive(socket))["batch"]
+        assert (batch["partition"], batch["next_offset"]) == (0, 2)
+    await publish(0, 1, 1)
+    assert (await http.patch(f"/v1/topics/{topic}", json={"partitions": 3})).status_code == 200
+    await publish(2, 2)
+    seen: list[tuple[int, int]] = []
+    async with opened(gateway_address) as socket:
+        answer = await resumed(socket, topic, resume_token=batch["resume_token"])
+        assert answer["ok"]["offsets"] == {"0": 2, "1": 1, "2": 0}
+        while len(seen) < 5:
+            more = (await receive(socket))["batch"]
+            seen += [(more["partition"], record["offset"]) for record in more["records"]]
+    assert sorted(seen) == [(0, 2), (1, 1), (1, 2), (2, 0), (2, 1)]
+
+
+async def test_offsets_that_would_skip_records_of_other_partitions_are_refused(
+    topic: str, gateway_address: str
+) -> None:
+    async with opened(gateway_address) as socket:
+        answer = await resumed(socket, topic, resume={"0": 0})
+        assert (answer["error"]["code"], answer["error"]["status"]) == ("incomplete_resume", 422)
+        assert "ok" in await resumed(socket, topic, resume={"0": 0, "1": 0})
+
+
+async def test_a_token_of_a_topic_that_was_recreated_is_refused(
+    http: httpx.AsyncClient, topic: str, gateway_address: str
+) -> None:
+    async with opened(gateway_address) as socket:
+        token = (await resumed(socket, topic))["ok"]["resume_token"]
+    assert (await http.delete(f"/v1/topics/{topic}")).status_code == 204
+    assert (await http.post("/v1/topics", json={"name": topic, "partitions": 2})).status_code == 201
+    async with opened(gateway_address) as socket:
+        answer = await resumed(socket, topic, resume_token=token)
+        assert (answer["error"]["code"], answer["error"]["status"]) == ("topic_recreated", 410)
+        assert "ok" in await resumed(socket, topic)
+
+
+async def test_a_group_that_begins_at_the_end_misses_nothing_between_subscriptions(
+    http: httpx.AsyncClient, topic: str, gateway_address: str
+) -> None:
+    group = f"ws-{topic}"
+    async with opened(gateway_address) as socket:
+        assert "ok" in await resumed(socket, topic, group=group)
+    await http.post(f"/v1/topics/{topic}/records", json={"records": [{"value": "missed", "partition": 1}]})
+    async with opened(gateway_address) as socket:
+        assert "ok" in await resumed(socket, topic, group=group)
+        assert [each["value"] for each in (await receive(socket))["batch"]["records"]] == ["missed"]
+
+
 async def test_a_live_subscriber_sees_what_a_websocket_publishes(topic: str, gateway_address: str) -> None:
     async with opened(gateway_address) as reader, opened(gateway_address) as writer:
         subscription = {"sid": 5, "topic": topic, "from": "latest", "credit": {"records": 1000, "bytes": 1 << 20}}

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.core.groups.membership import ConsumerGroup
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.errors import ProtocolError
+from tidelog_proto.errors import NATURE, ProtocolError
 
 
 class Coordinated:
@@ -101,7 +101,7 @@ class Coordinated:
                 await self._make_durable(record)
                 self._wake(self.group.written(record))
         except ProtocolError as error:
-            self.group.restart(self._standing())
+            self.group.restart(self._standing(), in_doubt=not NATURE[error.code].definite)
             self._restarted(self.group, error)
             self._writing = None
             if not writing.done():

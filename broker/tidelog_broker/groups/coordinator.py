@@ -175,7 +175,7 @@ class Coordinator:
         if counted_in not in {None, epoch}:
             raise _elsewhere()
         self.check_caller(asked.group, asked.member_id, reader)
-        if asked.leave:
+        if asked.leave or asked.stopped:
             return await self._leave(asked)
         who = Who(asked.group, asked.member_id)
         known = self._sessions.reader(who)
@@ -197,6 +197,8 @@ class Coordinator:
         await self.ready(confirmed=True)
         if self._groups.get(asked.group) is not coordinated:
             raise _elsewhere()
+        if coordinated.group.in_doubt:
+            await asyncio.shield(coordinated.settle())
         told = coordinated.group.told(asked.member_id)
         if told is None:
             raise fenced(asked.group)
@@ -283,7 +285,7 @@ class Coordinator:
         self._sessions.reads_for(who, reader)
         try:
             self._subscriptions.try_out(asked.join)
-            replaced = coordinated.group.join(asked.member_id, asked.join)
+            replaced = coordinated.group.join(asked.member_id, asked.join, ended=asked.ended_member_id)
         except ProtocolError:
             if coordinated.group.member(asked.member_id) is None:
                 self._sessions.forget([who])
@@ -315,10 +317,17 @@ class Coordinator:
             )
 
     async def _leave(self, asked: pb.GroupHeartbeat) -> pb.GroupHeartbeatReply:
+        """Take a member out, or, if its target is to wait for its successor, keep it for a session."""
         coordinated, who = self._groups.get(asked.group), Who(asked.group, asked.member_id)
-        self._sessions.forget([who])
-        self._departed.note(who)
-        if coordinated is not None and coordinated.group.remove(asked.member_id):
+        group = None if coordinated is None else coordinated.group
+        is_known = group is not None and (group.stop if asked.stopped else group.remove)(asked.member_id)
+        member = None if group is None else group.member(asked.member_id)
+        if member is None:
+            self._sessions.forget([who])
+            self._departed.note(who)
+        else:
+            self._hear(asked.group, asked.member_id, member.wish)
+        if coordinated is not None and is_known:
             coordinated.removed([asked.member_id])
             await asyncio.shield(coordinated.settle())
         return pb.GroupHeartbeatReply(unchanged=True)

@@ -20,8 +20,9 @@ def begins_without_members() -> Replacements:
     """A coordinator begins as if its groups had no members."""
     restart = ConsumerGroup.restart
 
-    def forgets(self: ConsumerGroup, record: pb.GroupRecord | None) -> None:
-        restart(self, None if record is None else pb.GroupRecord(group=record.group, revision=record.revision))
+    def forgets(self: ConsumerGroup, record: pb.GroupRecord | None, *, in_doubt: bool = False) -> None:
+        empty = None if record is None else pb.GroupRecord(group=record.group, revision=record.revision)
+        restart(self, empty, in_doubt=in_doubt)
 
     return [(ConsumerGroup, "restart", forgets)]
 
