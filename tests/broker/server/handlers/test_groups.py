@@ -81,12 +81,13 @@ async def test_no_member_is_answered_while_a_record_with_an_unknown_outcome_may_
     await ada.ask()
     write, gate = OffsetsLog.write_group, asyncio.Event()
 
-    async def times_out(_: OffsetsLog, record: pb.GroupRecord) -> None:
+    async def times_out(_: OffsetsLog, record: pb.GroupRecord, *, epoch: int) -> None:
+        del epoch
         raise ProtocolError(pb.TIMED_OUT, f"revision {record.revision} may come about")
 
-    async def waits(self: OffsetsLog, record: pb.GroupRecord) -> None:
+    async def waits(self: OffsetsLog, record: pb.GroupRecord, *, epoch: int) -> None:
         await gate.wait()
-        await write(self, record)
+        await write(self, record, epoch=epoch)
 
     monkeypatch.setattr(OffsetsLog, "write_group", times_out)
     assert await bob.refused() == pb.TIMED_OUT
