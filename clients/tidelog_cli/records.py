@@ -81,7 +81,7 @@ def _value_of(document: dict[str, Any], text: str) -> bytes | None:
 
 
 def _bytes_of(shown: Any, encoding: Any) -> bytes | None:
-    if encoding not in ("utf8", "base64"):  # noqa: PLR6201 - it may be a list, which has no hash
+    if encoding not in ("utf8", "base64"):
         raise ValueError(f"{encoding!r} is no encoding; there are utf8, base64 and, for values, json")
     if shown is None:
         return None

@@ -125,7 +125,7 @@ def members(text: str) -> Iterator[tuple[str, str]]:
     """
     at = _after_space(text, _after_space(text, 0) + 1)
     while text[at] != "}":
-        name, at = scanstring(text, at + 1, True)  # noqa: FBT003 - the C function takes no names
+        name, at = scanstring(text, at + 1, True)
         start = _after_space(text, _after_space(text, at) + 1)
         _, end = _SCAN(text, start)
         yield name, text[start:end]

@@ -16,7 +16,15 @@ from tidelog_cli.consume import parse_start
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, note
 from tidelog_cli.session import place_of
-from tidelog_cli.sql.answers import TABLE_ROWS, Answer, as_table, print_csv, print_json_lines, print_table_of
+from tidelog_cli.sql.answers import (
+    TABLE_ROWS,
+    Answer,
+    StatementFailed,
+    as_table,
+    print_csv,
+    print_json_lines,
+    print_table_of,
+)
 from tidelog_cli.sql.columns import ValueKind
 from tidelog_cli.sql.tables import Provide
 from tidelog_cli.sql.topics import Topics
@@ -114,16 +122,31 @@ def sql(
         only_new = follow and asked.is_by_record(statement)
         names: Sequence[str] = []
         while True:
-            with _progress() as progress:
-                task = progress.add_task("reading", total=None)
-                answer = asked.answer(statement, topics.provide, partial(progress.advance, task))
-                (more if only_new and list(answer.names) == names else shown)(answer)
+            try:
+                with _progress() as progress:
+                    task = progress.add_task("reading", total=None)
+                    answer = asked.answer(statement, topics.provide, partial(progress.advance, task))
+                    (more if only_new and list(answer.names) == names else shown)(answer)
+            except CommandFailed:
+                if not topics.empty:
+                    raise
+                empty = ", ".join(sorted(topics.empty))
+                if not follow:
+                    note(f"{empty}: no records yet to find columns by")
+                    raise
+                note(f"{empty}: no records yet to find columns by; waiting for some")
+                topics.wait_for_more()
+                continue
             names = list(answer.names)
             if not follow:
                 return
             if not topics.used:
                 raise CommandFailed(NOTHING_TO_FOLLOW, EXIT_USAGE)
             topics.wait_for_more(only_new=only_new)
+    except StatementFailed as failed:
+        if failed.excerpt:
+            note(failed.excerpt)
+        raise
     finally:
         asked.close()
 
