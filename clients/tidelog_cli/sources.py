@@ -352,19 +352,20 @@ def _python_of(scalar: Any) -> Any:
         return _python_of(scalar.value)
     if isinstance(scalar, pa.StructScalar):
         return {name: _python_of(part) for name, part in scalar.items()}
+    parts: Any = getattr(scalar, "values", ())
     if isinstance(scalar, pa.MapScalar):
-        return [[_python_of(pair[0]), _python_of(pair[1])] for pair in scalar.values]
-    if isinstance(scalar, pa.ListScalar):
-        return [_python_of(part) for part in scalar.values]
+        return [[_python_of(pair["key"]), _python_of(pair["value"])] for pair in parts]
+    if isinstance(scalar, (pa.ListScalar, pa.LargeListScalar, pa.FixedSizeListScalar)):
+        return [_python_of(part) for part in parts]
     if pa.types.is_timestamp(scalar.type):
         whole, rest_ns = scalar.value // 1000, scalar.value % 1000
-        moment = pa.scalar(whole, pa.timestamp("us", scalar.type.tz)).as_py().isoformat()
+        moment: Any = pa.scalar(whole, pa.timestamp("us", scalar.type.tz)).as_py()
     elif pa.types.is_time(scalar.type):
         whole, rest_ns = scalar.value // 1000, scalar.value % 1000
-        moment = pa.scalar(whole, pa.time64("us")).as_py().isoformat()
+        moment = pa.scalar(whole, pa.time64("us")).as_py()
     else:
         raise CommandFailed(f"a value of type {scalar.type} has no JSON form; add a `value` column of bytes")
-    return _with_nanoseconds(moment, rest_ns)
+    return _with_nanoseconds(moment.isoformat(), rest_ns)
 
 
 def _with_nanoseconds(moment: str, rest_ns: int) -> str:

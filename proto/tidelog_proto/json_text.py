@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from json.decoder import scanstring
 from typing import Any, Final, NoReturn, cast
 
 import numpy as np
@@ -49,6 +48,8 @@ def _no_constant(name: str) -> NoReturn:
 _DECODER: Final = json.JSONDecoder(parse_float=number_text, parse_int=number_text, parse_constant=_no_constant)
 _CHECKER: Final = json.JSONDecoder(parse_constant=_no_constant)
 _SCAN: Final[Any] = cast("Any", _CHECKER).scan_once
+_SCAN_STRING: Final[Any] = cast("Any", json.decoder).scanstring
+"""The stubs lack both."""
 _BLANKS: Final = " \t\n\r"
 _SPACE: Final = re.compile(f"[{_BLANKS}]*")
 _STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
@@ -125,7 +126,7 @@ def members(text: str) -> Iterator[tuple[str, str]]:
     """
     at = _after_space(text, _after_space(text, 0) + 1)
     while text[at] != "}":
-        name, at = scanstring(text, at + 1, True)
+        name, at = _SCAN_STRING(text, at + 1, True)
         start = _after_space(text, _after_space(text, at) + 1)
         _, end = _SCAN(text, start)
         yield name, text[start:end]

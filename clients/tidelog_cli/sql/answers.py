@@ -30,7 +30,7 @@ CELL_CHARS: Final = 200
 """What a table shows of a text."""
 
 
-class StatementFailed(CommandFailed):
+class StatementError(CommandFailed):
     """What an engine says is wrong with a statement.
 
     Attributes:

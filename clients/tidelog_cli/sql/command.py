@@ -19,7 +19,7 @@ from tidelog_cli.session import place_of
 from tidelog_cli.sql.answers import (
     TABLE_ROWS,
     Answer,
-    StatementFailed,
+    StatementError,
     as_table,
     print_csv,
     print_json_lines,
@@ -143,7 +143,7 @@ def sql(
             if not topics.used:
                 raise CommandFailed(NOTHING_TO_FOLLOW, EXIT_USAGE)
             topics.wait_for_more(only_new=only_new)
-    except StatementFailed as failed:
+    except StatementError as failed:
         if failed.excerpt:
             note(failed.excerpt)
         raise

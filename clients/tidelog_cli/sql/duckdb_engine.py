@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
-from tidelog_cli.sql.answers import Answer, StatementFailed
+from tidelog_cli.sql.answers import Answer, StatementError
 from tidelog_cli.sql.by_record import is_by_record
 from tidelog_cli.sql.columns import (
     BEFORE_NUMBER,
@@ -156,7 +156,7 @@ class DuckDbEngine:
     def _connect(self) -> None:
         self._connection = self._duckdb.connect(config=self._config)
         self._connection.execute("SET TimeZone = 'UTC'")
-        self._connection.create_function(_STRICT, strict_json, ["VARCHAR"], "VARCHAR", null_handling="special")
+        self._connection.create_function(_STRICT, strict_json, ["VARCHAR"], "VARCHAR")
 
     def _disconnect(self) -> None:
         for dataset in self._datasets:
@@ -224,11 +224,11 @@ def named_in(parsed: object) -> Named:
     return Named(sorted(tables - shadowed), sorted(shadowed))
 
 
-def explained(message: str, statement: str) -> StatementFailed:
+def explained(message: str, statement: str) -> StatementError:
     """Return DuckDB's message as one line, and the place that it points at."""
     found = _PLACE.search(message)
     if found is None:
-        return StatementFailed(message)
+        return StatementError(message)
     line, excerpt, before = int(found[2]), found[3], len(found[4]) - len(found[1])
     column = before + 1
     reserved = _reserved_at(excerpt, before)
@@ -237,7 +237,7 @@ def explained(message: str, statement: str) -> StatementFailed:
     if excerpt.startswith("...") and line <= len(lines):  # a long line is cut at both ends
         column += lines[line - 1].find(excerpt.strip(".")) - 3
     place = f"line {line}, column {column}"
-    return StatementFailed(f"{place}: {message[: found.start()]}{hint}", f"{excerpt}\n{' ' * before}^")
+    return StatementError(f"{place}: {message[: found.start()]}{hint}", f"{excerpt}\n{' ' * before}^")
 
 
 def _reserved_at(excerpt: str, at: int) -> str | None:
@@ -248,12 +248,12 @@ def _reserved_at(excerpt: str, at: int) -> str | None:
     return next((word.lower() for word in words if word.lower() in _RESERVED), None)
 
 
-def strict_json(text: str | None) -> str | None:
-    """Return JSON with strings for numbers; None for what is not JSON, whatever DuckDB takes it for."""
+def strict_json(text: str) -> str:
+    """Return JSON with strings for numbers; nothing for what is not JSON, whatever DuckDB takes it for."""
     try:
-        return None if text is None else NUMBERS.replaced(json_text(text))
+        return NUMBERS.replaced(json_text(text))
     except ValueError:
-        return None
+        return ""
 
 
 def view_of(topic: str, shape: Shape) -> str:
@@ -290,9 +290,9 @@ def _parsable(value: str) -> str:
     safe = f"""regexp_replace({value} || '{NUMBERS.appended}', '{pattern}', '\\1"{NUMBERS.mark}\\2"', 'gs')"""
     return f"""CASE
         WHEN NOT json_valid({value}) THEN NULL
-        WHEN {large} THEN {_STRICT}({value})
+        WHEN {large} THEN nullif({_STRICT}({value}), '')
         WHEN NOT regexp_matches({value}, '{_LENIENT}|{_LOSSY}') THEN {value}
-        WHEN regexp_matches({value}, '{_LENIENT}') THEN {_STRICT}({value})
+        WHEN regexp_matches({value}, '{_LENIENT}') THEN nullif({_STRICT}({value}), '')
         ELSE left({safe}, -{len(NUMBERS.end)}) END"""
 
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
-from tidelog_cli.sql.answers import Answer, StatementFailed
+from tidelog_cli.sql.answers import Answer, StatementError
 from tidelog_cli.sql.columns import JSON_NUMBER, Dialect, FieldKind, SafeNumbers, Shape, ValueKind, select_list
 from tidelog_cli.sql.tables import Provide, TopicTable, refuse_twins
 from tidelog_proto.limits import JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX
@@ -256,8 +256,8 @@ def _explained() -> Iterator[None]:
         if isinstance(error, ParseException) and place is not None:
             line, column = int(place[1]), int(place[2]) + 1
             said = " ".join(message[: place.start()].split())
-            place = f"line {line}, column {column}"
-            raise StatementFailed(f"{place}: {said}", "\n".join(excerpt.splitlines()[1:])) from error
+            shown = "\n".join(excerpt.splitlines()[1:])
+            raise StatementError(f"line {line}, column {column}: {said}", shown) from error
         raise CommandFailed(message.splitlines()[0]) from error
 
 

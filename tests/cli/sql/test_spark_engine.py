@@ -83,7 +83,7 @@ def test_both_engines_answer_the_same(cli: Cli, topic: str, node: str) -> None:
         mixed = Topics(node, "earliest", {None: ValueKind.JSON}, 1000)
 
         def of_mixed(engine: SparkEngine | DuckDbEngine) -> list[list[Any]]:
-            statement = "SELECT n, d, h, v, day, seen, local FROM mixed ORDER BY partition, n, value"
+            statement = "SELECT n, d, h, v, day, seen, local FROM mixed ORDER BY n NULLS FIRST, value"
             return [list(map(plain, row)) for row in engine.answer(statement, mixed.provide, lambda rows: None).rows]
 
         by_spark, by_duckdb = of_mixed(spark), of_mixed(duckdb)
