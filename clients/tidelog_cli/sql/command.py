@@ -119,36 +119,57 @@ def sql(
         return
     asked = _engine(engine, memory_mb, bootstrap)
     try:
-        only_new = follow and asked.is_by_record(statement)
-        names: Sequence[str] = []
-        while True:
-            try:
-                with _progress() as progress:
-                    task = progress.add_task("reading", total=None)
-                    answer = asked.answer(statement, topics.provide, partial(progress.advance, task))
-                    (more if only_new and list(answer.names) == names else shown)(answer)
-            except CommandFailed:
-                if not topics.empty:
-                    raise
-                empty = ", ".join(sorted(topics.empty))
-                if not follow:
-                    note(f"{empty}: no records yet to find columns by")
-                    raise
-                note(f"{empty}: no records yet to find columns by; waiting for some")
-                topics.wait_for_more()
-                continue
-            names = list(answer.names)
-            if not follow:
-                return
-            if not topics.used:
-                raise CommandFailed(NOTHING_TO_FOLLOW, EXIT_USAGE)
-            topics.wait_for_more(only_new=only_new)
+        if follow:
+            _follow(asked, statement, topics, shown, more)
+        else:
+            _answer(asked, statement, topics, shown)
     except StatementError as failed:
         if failed.excerpt:
             note(failed.excerpt)
         raise
     finally:
         asked.close()
+
+
+def _answer(asked: Engine, statement: str, topics: Topics, shown: Callable[[Answer], None]) -> list[str]:
+    """Answer once, and return the names of the columns."""
+    try:
+        with _progress() as progress:
+            task = progress.add_task("reading", total=None)
+            answer = asked.answer(statement, topics.provide, partial(progress.advance, task))
+            shown(answer)
+    except CommandFailed:
+        if topics.empty:
+            note(f"{', '.join(sorted(topics.empty))}: no records yet to find columns by")
+        raise
+    return list(answer.names)
+
+
+def _follow(
+    asked: Engine,
+    statement: str,
+    topics: Topics,
+    shown: Callable[[Answer], None],
+    more: Callable[[Answer], None],
+) -> None:
+    """Answer anew whenever a topic has more records, for ever; `more` shows rows that follow those of an answer."""
+    only_new = asked.is_by_record(statement)
+    names: list[str] = []
+
+    def show(answer: Answer) -> None:
+        (more if only_new and list(answer.names) == names else shown)(answer)
+
+    while True:
+        try:
+            names = _answer(asked, statement, topics, show)
+        except CommandFailed:
+            if not topics.empty:  # a field that no record has yet is no column
+                raise
+            topics.wait_for_more()
+            continue
+        if not topics.used:
+            raise CommandFailed(NOTHING_TO_FOLLOW, EXIT_USAGE)
+        topics.wait_for_more(only_new=only_new)
 
 
 def _engine(choice: EngineChoice, memory_mb: int, bootstrap: str) -> Engine:
