@@ -73,7 +73,7 @@ def _read(line: bytes, where: str) -> dict[str, Any]:
 
 
 def _value_of(document: dict[str, Any], text: str) -> bytes | None:
-    """Return the value; one that is JSON as it stands in the line, null is a tombstone in every encoding."""
+    """Return the value's bytes: of JSON the text between its separators. Null is a tombstone in every encoding."""
     encoding = document.get("value_encoding", "utf8")
     if encoding != "json" or document["value"] is None:
         return _bytes_of(document["value"], "utf8" if encoding == "json" else encoding)

@@ -273,7 +273,7 @@ def _field(document: dict[str, Any], name: str, number: int) -> Any:
 
 
 def _key_of(key: Any, name: str, line: bytes) -> bytes | None:
-    """Return text as its bytes, and anything else but null as it stands in the line."""
+    """Return a key's bytes: of text its content, of other JSON the exact text in the line."""
     if key is None or isinstance(key, str):
         return None if key is None else key.encode()
     return [value for member, value in members(line.decode()) if member == name][-1].encode()

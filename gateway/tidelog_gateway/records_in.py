@@ -146,8 +146,8 @@ def records_of(
     Args:
         records: as they were validated.
         raw_records: finds the bytes of their values.
-        now_us: stands in for the timestamps of records without one when others of the request have one.
-        path: where the list stands in the message, for errors.
+        now_us: the timestamp of records without one when others of the request have one.
+        path: of the list in the message, for errors.
 
     Raises:
         Problem: 422 when a value, key or header does not fit its encoding.
@@ -285,7 +285,7 @@ def _raw_records(
 
 
 def _has_no_number(value: object) -> bool:
-    """Whether a number in a value is none; infinite is also what is too large for the validator (`1e999`)."""
+    """Whether a value contains NaN or infinity; the validator reads `1e999` as infinity, too."""
     if isinstance(value, float):
         return not math.isfinite(value)
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

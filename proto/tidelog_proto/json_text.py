@@ -1,4 +1,4 @@
-"""What counts as JSON, and the exact text of its parts: one definition for producing, serving, sampling and SQL.
+"""The definition of JSON, and the exact text of its parts, for producing, serving, sampling and SQL.
 
 JSON is RFC 8259 in UTF-8, without what its parsers disagree about. The following are not JSON: NaN and infinities, a
 byte order mark, an escaped surrogate without its pair, more than `JSON_DEPTH_MAX` levels of objects and arrays, and a
@@ -144,7 +144,7 @@ def member_text(text: str, name: str) -> str:
     """
     quoted = f'"{name}"'
     if text.count(quoted) == 1 and "\\u" not in text:
-        # What stands once, and cannot be written otherwise, is the member's own name: no other place has to be passed.
+        # A single occurrence, where no name is escaped, is the member's own name.
         start = _after_space(text, _after_space(text, text.index(quoted) + len(quoted)) + 1)
         return text[start : _SCAN(text, start)[1]]
     return [value for member, value in members(text) if member == name][-1]

@@ -60,7 +60,7 @@ def test_any_json_comes_back_as_it_was(text: str) -> None:
 
 
 @given(values.filter(lambda text: text != "null"))
-def test_a_line_of_somebody_else_is_kept_as_it_says(text: str) -> None:
+def test_a_line_with_an_escaped_name_keeps_its_value(text: str) -> None:
     columns = records_of([f'{{"value_encoding":"json", "val\\u0075e" : {text}\t}}'.encode()], 1)
     assert columns is not None
     assert columns.column("value").to_pylist() == [text.encode()]

@@ -105,7 +105,7 @@ def test_what_is_json_is_the_one_definition(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("key", ["1.10", "-0", "12345678901234567.89", "[1.0, 2]", "true"])
-def test_a_key_that_is_no_text_is_what_stands_there(key: str) -> None:
+def test_a_key_that_is_not_text_keeps_its_exact_json(key: str) -> None:
     content = f'{{"k":0,"k": {key} }}'.encode()
     assert rows(read_stream(io.BytesIO(content), Format.NDJSON, Fields(key="k"))) == [
         {"value": content, "key": key.encode()}

@@ -31,7 +31,7 @@ CELL_CHARS: Final = 200
 
 
 class StatementError(CommandFailed):
-    """What an engine says is wrong with a statement.
+    """An engine's error about a statement.
 
     Attributes:
         excerpt: the statement's line with a mark below the place; empty where the place is not known.
@@ -105,7 +105,7 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: moments in ISO 8601, bytes as text, or as base64 where they are none.
+    """Return a value as JSON has it: moments in ISO 8601, bytes as text, or as base64 where they are not UTF-8.
 
     Decimals stay decimals, whose digits `json_of` writes.
     """

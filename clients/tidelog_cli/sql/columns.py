@@ -6,7 +6,7 @@ What values are is found by looking at some records (`--values` says it instead)
     text    all are UTF-8
     bytes   anything else
 
-What is JSON is `tidelog_proto.json_text`'s to say, here and in both engines. A field gets a type that holds what was
+`tidelog_proto.json_text` defines JSON, here and for both engines. A field gets a type that holds what was
 seen exactly, see `FieldKind`; what has parts of its own, or is of several kinds, is the text of its JSON. A value of
 another kind is null there; the column `value` has all of it. A number that the type would round is an error.
 
@@ -58,7 +58,7 @@ class FieldKind(StrEnum):
     HUGE = "huge"
     """Whole numbers of up to 38 digits."""
     NUMBER = "number"
-    """Numbers that doubles hold: the shortest text of the double is what was written, but for zeros at the ends."""
+    """Numbers that doubles hold: the shortest text of the double has the same significant digits."""
     DECIMAL = "decimal"
     """Numbers of up to 38 digits that doubles would round."""
     DIGITS = "digits"
@@ -113,7 +113,7 @@ class Shape:
 
 @dataclass(slots=True)
 class _Seen:
-    """What was seen of one field.
+    """The values of one field that were seen.
 
     Attributes:
         kinds: FieldKind.NUMBER for every number, FieldKind.TEXT for text without one of the forms of ISO 8601.
@@ -176,7 +176,7 @@ class _Seen:
 
 
 def is_double(number: str) -> bool:
-    """Whether a double holds a number: it is what is printed of the double, but for zeros at the ends."""
+    """Whether a double holds a number: the shortest text of the double has the same significant digits."""
     if len(number) <= SHORT_CHARS and not {*"eE"} & {*number}:
         return True
     double = float(number)

@@ -152,7 +152,7 @@ def _follow(
     shown: Callable[[Answer], None],
     more: Callable[[Answer], None],
 ) -> None:
-    """Answer anew whenever a topic has more records, for ever; `more` shows rows that follow those of an answer."""
+    """Answer again whenever a topic has more records, for ever; `more` shows rows that follow those of an answer."""
     only_new = asked.is_by_record(statement)
     names: list[str] = []
 

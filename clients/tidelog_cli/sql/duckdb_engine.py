@@ -45,9 +45,9 @@ _NANOSECONDS: Final = "_NS"
 _STRICT: Final = "tidelog_strict_json"
 _PLACE: Final = re.compile(r"\n+(LINE (\d+): )(.*)\n( *)\^", re.DOTALL)
 _LENIENT: Final = r",\s*[\]}]|[:\[,]\s*-?(?i:nan|inf)"
-"""What DuckDB takes for JSON though it is not, or what stands in a string."""
+"""DuckDB's extensions of JSON: trailing commas, NaN and infinities; strings may match as well."""
 _LOSSY: Final = r"[:\[,]\s*-?(?:[0-9.]+[eE]|[0-9]*[.](?:[0-9]+0(?:[^0-9]|$)|[0-9]{8}|0000)|[0-9]{8,}[.]|0[^.0-9])"
-"""A number whose text DuckDB may change, as it makes a double of it, or what looks like one in a string."""
+"""Numbers whose text DuckDB may change, as it makes doubles of them; strings may match as well."""
 
 
 def _quoted(name: str) -> str:
@@ -278,7 +278,7 @@ def view_of(topic: str, shape: Shape) -> str:
 def _parsable(value: str) -> str:
     """Return what is parsed: null for what is not JSON, and strings for numbers where DuckDB may change one.
 
-    What it is lenient with, or what may be beyond a limit, is looked at in Python: few records, if any.
+    Python checks text that may be an extension of DuckDB's or exceed a limit: few records, if any.
     """
     brackets = f"length({value}) - length(translate({value}, '[{{', ''))"
     digits = f"regexp_matches({value}, '[-+.0-9eE]{{{JSON_NUMBER_CHARS_MAX}}}')"

@@ -112,7 +112,7 @@ def test_the_scale_of_a_decimal_is_the_longest_that_was_seen() -> None:
     assert shape.scales == {"a": 3}
 
 
-def test_what_is_cast_is_told() -> None:
+def test_fields_that_are_cast_are_announced() -> None:
     shape = shape_like([], [b'{"day":"2024-02-29","at":"2024-02-29T10:00Z","n":1e999,"x":1}'], None)
     cast, digits = shape.told()
     assert "'day' (date), 'at' (moment)" in cast

@@ -98,7 +98,7 @@ def test_a_number_that_is_not_whole_is_never_rounded(cli: Cli, topic: str, whole
 
 
 @pytest.mark.parametrize("numbers", [("18446744073709551617", "18446744073709551616"), ("9007199254740993", "0.5")])
-def test_ids_of_any_size_are_told_apart(cli: Cli, topic: str, numbers: tuple[str, str]) -> None:
+def test_ids_of_any_size_are_distinct(cli: Cli, topic: str, numbers: tuple[str, str]) -> None:
     assert cli("produce", topic, stdin="".join(f'{{"id":{number}}}\n' for number in numbers).encode()).code == 0
     ended = cli("sql", f'SELECT id, count(*) AS n FROM "{topic}" GROUP BY id ORDER BY id DESC', "--csv")
     assert [Decimal(line.split(",")[0]) for line in ended.out.splitlines()[1:]] == sorted(map(Decimal, numbers))[::-1]
@@ -113,7 +113,7 @@ def test_decimals_are_printed_with_all_digits(cli: Cli, topic: str) -> None:
     assert " 12345678901234567.89 " in cli("sql", statement).out
 
 
-def test_dates_and_times_are_recognised_and_told(cli: Cli, topic: str) -> None:
+def test_dates_and_times_are_recognised_and_announced(cli: Cli, topic: str) -> None:
     line = b'{"day":"2024-02-29","seen":"2024-02-29T10:00:00.5+02:00","note":"2024"}\n'
     assert cli("produce", topic, stdin=line).code == 0
     ended = cli(
