@@ -330,7 +330,7 @@ def _converted(topic: str, shape: Shape, name: str, text: str, dialect: Dialect)
     if kind is FieldKind.NUMBER:
         short = f"length({text}) <= {SHORT_CHARS} AND {dialect.matches(text, '-?[0-9]+([.][0-9]+)?')}"
         same = f"{dialect.digits(text)} = {dialect.digits(f'CAST({cast} AS {dialect.types[FieldKind.TEXT]})')}"
-        return f"CASE WHEN {short} THEN {cast} WHEN NOT {is_number} THEN NULL WHEN {same} THEN {cast} ELSE {raised} END"
+        return f"CASE WHEN {short} THEN {cast} WHEN {is_number} THEN CASE WHEN {same} THEN {cast} ELSE {raised} END END"
     fraction = f"([.][0-9]{{0,{scale}}}0*)?" if kind is FieldKind.DECIMAL else "([.]0+)?"
     whole = cast if kind is FieldKind.DECIMAL else f"try_cast({dialect.whole(text)} AS {made_of})"
     fits = dialect.matches(text, f"-?[0-9]{{1,{DECIMAL_DIGITS}}}{fraction}")

@@ -177,6 +177,14 @@ def test_what_is_json_is_the_one_definition(engine: DuckDbEngine) -> None:
     assert column_of(engine, table, "n") == [None] * len([*odd, *bare]) + [1] * len(good)
 
 
+@pytest.mark.parametrize("seen", ["1", "18446744073709551616", "1.5", "12345678901234567.89", "1e999", "true", '"x"'])
+def test_null_and_what_is_missing_are_null(engine: DuckDbEngine, seen: str) -> None:
+    table = table_of([f'{{"n":{seen}}}'.encode(), b'{"n":null}', b"{}", b"no"], [f'{{"n":{seen}}}'.encode()])
+    first, *others = column_of(engine, table, "n")
+    assert first is not None
+    assert others == [None, None, None]
+
+
 def test_another_kind_is_null_and_the_value_has_it(engine: DuckDbEngine) -> None:
     seen = [b'{"n":1,"f":1.5,"t":true,"d":"2024-02-29"}']
     table = table_of([b'{"n":"x","f":"nan","t":1,"d":"soon"}', b'{"n":true,"f":{},"t":"x","d":20240229}'], seen)
