@@ -188,20 +188,26 @@ def _with_fields(rows: DataFrame, shape: Shape, at: Mapping[str, str]) -> DataFr
     """Add the texts of fields, null where a value is not JSON.
 
     The value is parsed as the first part of an array whose last part is known: Spark stops where a value ends, and does
-    not look at what follows it.
+    not look at what follows it. Numbers are replaced in one pass from the beginning: otherwise the search in text
+    that is not JSON would begin again at each character.
     """
     from pyspark.sql import functions as sql  # noqa: PLC0415
     from pyspark.sql.types import ArrayType, StringType, StructField, StructType  # noqa: PLC0415
 
     mark, last = NUMBERS.mark, f"{NUMBERS.mark}last"
     made = sql.concat("value", sql.lit(NUMBERS.appended))
-    made = sql.regexp_replace(made, sql.lit(f"({_BEFORE_NUMBER})({JSON_NUMBER})"), sql.lit(f'$1"{mark}$2"'))
+    made = sql.regexp_replace(made, sql.lit(rf"\G({_BEFORE_NUMBER})({JSON_NUMBER})"), sql.lit(f'$1"{mark}$2"'))
     rows = rows.withColumn("made", made)
     rows = rows.withColumn("safe", sql.substring("made", sql.lit(1), sql.length("made") - len(NUMBERS.end)))
     fields = StructType([StructField(name, StringType()) for name in (*shape.fields, last)])
     array = sql.concat(sql.lit("["), "safe", sql.lit(f',{{"{last}":""}}]'))
     rows = rows.withColumn("j", sql.from_json(array, ArrayType(fields), _STRICT))
-    is_json = (sql.size("j") == 2) & sql.col("j")[1][last].isNotNull() & ~_is_beyond(sql.col("value"), sql.col("safe"))
+    is_json = (
+        sql.col("made").endswith(NUMBERS.end)
+        & (sql.size("j") == 2)
+        & sql.col("j")[1][last].isNotNull()
+        & ~_is_beyond(sql.col("value"), sql.col("safe"))
+    )
     rows = rows.withColumn("is_json", is_json)
     texts = [
         sql.when(
