@@ -14,12 +14,14 @@ from typing import Any
 import httpx
 import pytest
 from tests.gateway.conftest import process
+from tests.json_texts import EXAMPLES
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Data, Subprotocol
 
 from tidelog import Client
 from tidelog.errors import OffsetOutOfRangeError
+from tidelog_cli.records import records_of
 
 pytestmark = pytest.mark.e2e
 
@@ -120,6 +122,32 @@ async def commands_said(node: str, *commands: list[str]) -> list[str]:
         assert process.returncode == 0
         said.append(out.decode())
     return said
+
+
+async def test_json_values_come_back_as_they_were_sent(
+    http: httpx.AsyncClient, gateway_address: str, node_address: str, topic: str
+) -> None:
+    records = ",".join(f'{{"partition":0,"value_encoding":"json","value": {text} }}' for text in EXAMPLES)
+    path = f"/v1/topics/{topic}"
+    headers = {"content-type": "application/json"}
+    stored = await http.post(f"{path}/records", content=f'{{"records":[{records}]}}', headers=headers)
+    assert stored.status_code == 200
+    async with opened(gateway_address) as socket:
+        await socket.send(f'{{"id":1,"pub":{{"topic":"{topic}","records":[{records}]}}}}')
+        assert "ok" in await receive(socket)
+        sub = {"sid": 1, "topic": topic, "from": "earliest", "credit": {"records": 2 * len(EXAMPLES)}}
+        await socket.send(json.dumps({"id": 2, "sub": sub}))
+        assert "ok" in await receive(socket)
+        sent: list[str] = []
+        while len(sent) < 2 * len(EXAMPLES):
+            sent += [record["value"] for record in (await receive(socket))["batch"]["records"]]
+    assert sent == [*EXAMPLES, *EXAMPLES]
+    fetched = (await http.get(f"{path}/partitions/0/records")).json()["records"]
+    assert [record["value"] for record in fetched] == sent
+    (lines,) = await commands_said(node_address, ["consume", topic, "--json"])
+    again = records_of(lines.encode().splitlines(), 1)
+    assert again is not None
+    assert again.column("value").to_pylist() == [text.encode() for text in sent]
 
 
 async def test_every_kind_of_record_comes_back_as_it_went(http: httpx.AsyncClient, topic: str) -> None:

@@ -17,11 +17,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import msgspec
 import orjson
 from pydantic import ValidationError
 
 from tidelog_gateway.problems import Problem, invalid, pointer, validation_errors
-from tidelog_gateway.records_in import Records, records_of
+from tidelog_gateway.records_in import RawRecord, Records, records_of
 from tidelog_gateway.resume_tokens import ResumeTokens
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.messages import INTEGER_MAX, AskCommitted, ClientMessage, Commit, Pub, Sub
@@ -152,6 +153,17 @@ class Subscription:
     since_token_bytes: int = 0
 
 
+class _RawPub(msgspec.Struct, gc=False):
+    records: list[RawRecord]
+
+
+class _RawMessage(msgspec.Struct, gc=False):
+    pub: _RawPub
+
+
+_RAW_MESSAGES: Final = msgspec.json.Decoder(_RawMessage)
+
+
 class WsProtocol:
     """One connection's conversation."""
 
@@ -167,7 +179,7 @@ class WsProtocol:
             faults = validation_errors(error.errors(include_url=False, include_input=False, include_context=False))
             return Reply(error_message(_id_in(text), invalid(faults)))
         try:
-            return self._act(message, now_us)
+            return self._act(message, text, now_us)
         except Problem as problem:
             return Reply(error_message(message.id, problem))
 
@@ -175,7 +187,7 @@ class WsProtocol:
         """Take a binary message, which this subprotocol does not have."""
         return Close(CLOSE_UNSUPPORTED_DATA, f"{SUBPROTOCOL} is text")
 
-    def _act(self, message: ClientMessage, now_us: int) -> Action:
+    def _act(self, message: ClientMessage, text: str, now_us: int) -> Action:
         if message.credit is not None:
             credit = message.credit
             self._add_credit(self._known(credit.sid), credit.records, credit.bytes)
@@ -192,7 +204,7 @@ class WsProtocol:
         if message.committed is not None:
             return TellCommitted(message.id, message.committed)
         if message.pub is not None:
-            return self._publish(message.id, message.pub, now_us)
+            return self._publish(message.id, message.pub, text, now_us)
         assert message.unsub is not None, "the message model demands exactly one request"
         sid = self._known(message.unsub.sid).sid
         self.ended(sid)
@@ -235,11 +247,14 @@ class WsProtocol:
             request_id, subscription.sid, subscription.topic, subscription.group, commit.offsets, commit.note
         )
 
-    def _publish(self, request_id: int, pub: Pub, now_us: int) -> Action:
+    def _publish(self, request_id: int, pub: Pub, text: str, now_us: int) -> Action:
         limit = self._settings.records_per_request_max
         if len(pub.records) > limit:
             raise invalid([{"pointer": "/pub/records", "detail": f"at most {limit} records in one message"}])
-        return Publish(request_id, pub.topic, records_of(pub.records, now_us=now_us, path=("pub", "records")))
+        records = records_of(
+            pub.records, lambda: _RAW_MESSAGES.decode(text).pub.records, now_us=now_us, path=("pub", "records")
+        )
+        return Publish(request_id, pub.topic, records)
 
     def opened(self, sid: int, positions: Mapping[int, int], tokens: ResumeTokens | None = None) -> None:
         """Say where the partitions of an opening subscription begin; `tokens` makes its resume tokens, if any."""

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.json_texts import NOT_JSON, values
 
 from tidelog_gateway.resume_tokens import ResumeTokens, Scope, positions_in
 from tidelog_gateway.settings import GatewaySettings
@@ -44,6 +45,21 @@ def error_of(action: Any) -> dict[str, Any]:
     assert isinstance(action, Reply), action
     error: dict[str, Any] = action.message["error"]
     return error
+
+
+@given(st.lists(values.filter(lambda text: text != "null"), min_size=1, max_size=3))
+def test_json_is_kept_as_it_was_sent(texts: list[str]) -> None:
+    records = ",".join(f'{{"value": {text} ,"value_encoding":"json"}}' for text in texts)
+    action = protocol().receive(f'{{"pub":{{"topic":"t","records":[{records}]}},"id":1}}', now_us=0)
+    assert isinstance(action, Publish)
+    assert action.records.values == [text.encode() for text in texts]
+
+
+@pytest.mark.parametrize("content", [each for each in NOT_JSON if b"\xff" not in each and b"\xed" not in each])
+def test_what_is_json_is_the_one_definition(content: bytes) -> None:
+    record = f'{{"value_encoding":"json","value":{content.decode()}}}'
+    action = protocol().receive(f'{{"id":1,"pub":{{"topic":"t","records":[{record}]}}}}', now_us=0)
+    assert error_of(action)["status"] == 422
 
 
 def test_auth_is_answered() -> None:
