@@ -79,7 +79,10 @@ def _read_all(names: list[str], file_format: Format | None, fields: Fields) -> I
         if name == "-":
             # Unbuffered, so that a line is published when it is there.
             with FileIO(sys.stdin.fileno(), closefd=False) as stdin:
-                yield from read_stream(stdin, _checked(file_format or Format.LINES, fields), fields)
+                try:
+                    yield from read_stream(stdin, _checked(file_format or Format.LINES, fields), fields)
+                except OSError as error:
+                    raise CommandFailed(f"standard input cannot be read: {error.strerror}") from error
         else:
             path = Path(name)
             yield from read_file(path, _checked(file_format or format_of(path), fields), fields)

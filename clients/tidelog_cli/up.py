@@ -35,6 +35,7 @@ from tidelog_cli.local_security import LocalSecurity, secure, secured
 from tidelog_cli.local_stack import LocalStack, running_stack
 from tidelog_cli.output import LOCAL_BOOTSTRAP, JsonOption, bytes_text
 from tidelog_proto.names import INTERNAL_PREFIX
+from tidelog_proto.standard_streams import queued_streams
 
 STATUS_PERIOD_S: Final = 2.0
 
@@ -46,6 +47,7 @@ def register(app: typer.Typer) -> None:
     app.command("up")(up)
 
 
+@queued_streams()
 def up(
     *,
     nodes: Annotated[int | None, typer.Option(min=1, max=9, help="How many; one, or as many as there are.")] = None,

@@ -17,6 +17,7 @@ from tidelog_proto.core_files import leave_no_core_files
 from tidelog_proto.loopback import is_loopback
 from tidelog_proto.secret_modes import complaint_about_file
 from tidelog_proto.settings import SettingsError, load_settings
+from tidelog_proto.standard_streams import queued_streams
 
 BOOTSTRAP: Final = "TIDELOG_BOOTSTRAP"
 _SECRET_FILES: Final = {
@@ -31,6 +32,7 @@ def register(app: typer.Typer) -> None:
     app.command("gateway")(gateway)
 
 
+@queued_streams()
 def gateway(
     told: typer.Context,
     *,

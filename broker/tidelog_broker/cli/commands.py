@@ -28,6 +28,7 @@ from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_proto.core_files import leave_no_core_files
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.settings import SettingsError, load_settings
+from tidelog_proto.standard_streams import queued_streams
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(log_app, name="log")
 
 
+@queued_streams()
 def node(
     *,
     data: Annotated[Path | None, typer.Option(help="The data directory; made if it is not there.")] = None,

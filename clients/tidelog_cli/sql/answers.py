@@ -22,6 +22,7 @@ from rich.text import Text
 
 from tidelog_cli.output import ABSENT, PIPE_COLUMNS
 from tidelog_proto.printable import printable
+from tidelog_proto.standard_streams import is_unicode
 
 TABLE_ROWS: Final = 1000
 """Rows that a table shows unless told: it is held in memory."""
@@ -62,7 +63,7 @@ def print_json_lines(answer: Answer, limit: int | None) -> None:
     names = distinct(answer.names)
     for row in itertools.islice(answer.rows, limit):
         document = dict(zip(names, map(plain, row), strict=True))
-        sys.stdout.write(json.dumps(document, ensure_ascii=False, allow_nan=False) + "\n")
+        sys.stdout.write(json.dumps(document, ensure_ascii=not is_unicode(sys.stdout), allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
@@ -73,7 +74,10 @@ def print_csv(answer: Answer, limit: int | None, *, is_more: bool = False) -> No
     names = [] if is_more else [tuple(answer.names)]
     for row in itertools.chain(names, itertools.islice(answer.rows, limit)):
         writer.writerow([_csv_cell(plain(value)) for value in row])
-        sys.stdout.write(text.getvalue())
+        if is_unicode(sys.stdout):
+            sys.stdout.write(text.getvalue())
+        else:  # a file of values has them as they are, or it would be another file
+            sys.stdout.buffer.write(text.getvalue().encode())
         text.seek(0)
         text.truncate()
     sys.stdout.flush()
