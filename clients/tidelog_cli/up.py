@@ -34,6 +34,7 @@ from tidelog_cli.local_cluster import LocalNode, is_of_one_node, nodes_in, prepa
 from tidelog_cli.local_security import LocalSecurity, secure, secured
 from tidelog_cli.local_stack import LocalStack, running_stack
 from tidelog_cli.output import LOCAL_BOOTSTRAP, JsonOption, bytes_text
+from tidelog_proto.descriptors import raise_descriptor_limit
 from tidelog_proto.names import INTERNAL_PREFIX
 from tidelog_proto.standard_streams import queued_streams
 
@@ -72,6 +73,7 @@ def up(
     in the directory, and so do certificates and keys: what was secure stays so. With --json, the addresses are printed
     as one JSON object as soon as all are ready.
     """
+    raise_descriptor_limit()  # which the processes started here inherit
     present = nodes_in(data)
     count = nodes or present or 1
     ports = chosen(kept_ports(data), native=port, management=management_port, http=http_port)

@@ -18,6 +18,7 @@ import uvloop
 
 from tidelog_broker.base.bootstrap import BootstrapError
 from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.base.descriptors import fitted
 from tidelog_broker.base.exposure import check_exposure
 from tidelog_broker.base.log_lines import LineFormatter
 from tidelog_broker.cli.log_commands import EXIT_USAGE, log_app
@@ -95,6 +96,7 @@ def node(
         settings = load_settings(NodeSettings, "node", config, overrides)
     except SettingsError as error:
         _give_up(str(error), EXIT_USAGE)
+    settings = fitted(settings)
     try:
         code = uvloop.run(_serve(settings, replaces=replace))
     except (SettingsError, BootstrapError) as error:

@@ -241,8 +241,9 @@ class Pipeline:
             self._busy = False
             self.go_on()
         elif error is not None:
-            self.full_since_s = self.full_since_s or time.monotonic()
-            self._turn_down(picked, ProtocolError(pb.DISK_FULL, str(error), retry_after_ms=DISK_FULL_RETRY_MS))
+            if error.code == pb.DISK_FULL:
+                self.full_since_s = self.full_since_s or time.monotonic()
+            self._turn_down(picked, ProtocolError(error.code, error.message, retry_after_ms=DISK_FULL_RETRY_MS))
         else:
             self.full_since_s = None
             self._append(owner, picked)
