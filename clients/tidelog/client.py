@@ -110,9 +110,10 @@ class Client:
     ) -> None:
         identity = identity_of(client_id, request_timeout_s, idle_poll_us, showing(api_key, credentials), tls)
         self._teller = None if metrics is None else Teller(metrics)
+        given = parse_addresses(bootstrap)
         self._router = router or Router(
-            parse_addresses(bootstrap),
-            ConnectionPool(identity, self._teller),
+            given,
+            ConnectionPool(identity, self._teller, given=given),
             request_timeout_s=request_timeout_s,
             quorum_timeout_s=quorum_timeout_s,
             zone=zone,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeVar
@@ -19,7 +19,7 @@ from typing import Final, Protocol, TypeVar
 from tidelog.backoff import Backoff
 from tidelog.connection import Address, Connection, connect
 from tidelog.credentials import NOTHING_SHOWN
-from tidelog.errors import ClosedError, InvalidRequestError, TidelogError
+from tidelog.errors import ClosedError, InvalidRequestError, NodeUnreachableError, TidelogError
 from tidelog.home import software
 from tidelog.showing import Showing
 from tidelog.tls import Tls, Trust, tls_of
@@ -83,9 +83,14 @@ class ConnectionPool:
     Args:
         identity: of the client.
         teller: told of what becomes of connections; None: nobody is.
+        given: the addresses that the user gave. Nodes at others are of the same cluster as those, or refused.
     """
 
-    def __init__(self, identity: Identity, teller: ConnectionTeller | None = None) -> None:
+    def __init__(
+        self, identity: Identity, teller: ConnectionTeller | None = None, *, given: Iterable[Address] = ()
+    ) -> None:
+        self._given = frozenset(given)
+        self._cluster_id = b""
         self._identity = identity
         self._teller = teller
         self._connections: dict[Address, Connection] = {}
@@ -162,6 +167,7 @@ class ConnectionPool:
                 showing=identity.showing,
                 tls=identity.tls(),
             )
+            self._check_cluster(connection)
         except TidelogError:
             self._doubtful.add(address)
             self._retry_at[address] = loop.time() + backoff.next_wait_s()
@@ -175,6 +181,25 @@ class ConnectionPool:
         self._connections[address] = connection
         connection.lost.add_done_callback(lambda _: self._doubtful.add(address))
         return connection
+
+    def _check_cluster(self, connection: Connection) -> None:
+        """Note which cluster it is that the user means; close a connection to another one.
+
+        Raises:
+            NodeUnreachableError: the address was told by nodes, and a node of another cluster answers there.
+        """
+        greeting, (host, port) = connection.greeting, connection.address
+        if connection.address in self._given:
+            self._cluster_id = greeting.cluster_id
+        elif self._cluster_id and greeting.cluster_id != self._cluster_id:
+            error = NodeUnreachableError(
+                f"{host}:{port} is not the node that was meant: node {greeting.node_id!r} of another cluster "
+                f"({greeting.cluster_id.hex()}) answers there, and this client uses the cluster "
+                f"{self._cluster_id.hex()}, which told that address; set advertise_host and advertise_port of its "
+                "nodes to what clients reach them by"
+            )
+            connection.close(error)
+            raise error
 
     def _attempt_done(self, address: Address, attempt: asyncio.Task[Connection]) -> None:
         self._attempts.pop(address, None)
