@@ -77,6 +77,7 @@ class Client:
         client_id: a name for the nodes' logs.
         request_timeout_s: how long a request may take, retries included.
         quorum_timeout_s: the same for one that nodes refuse because too few of them are there; None: as long.
+        unreachable_timeout_s: the same, and of records, while there is no connection to any node; None: as long.
         idle_poll_us: while small requests are answered as quickly as this, their answers are waited for awake, for so
             many µs at most; 0: asleep.
         zone: where this program runs, as nodes are told their `zone`: consumers read at a replica there, if one keeps
@@ -100,6 +101,7 @@ class Client:
         client_id: str = "tidelog-python",
         request_timeout_s: float = REQUEST_TIMEOUT_S_DEFAULT,
         quorum_timeout_s: float | None = None,
+        unreachable_timeout_s: float | None = None,
         idle_poll_us: int = POLL_US_DEFAULT,
         zone: str = "",
         metrics: ClientMetrics | None = None,
@@ -113,7 +115,7 @@ class Client:
         given = parse_addresses(bootstrap)
         self._router = router or Router(
             given,
-            ConnectionPool(identity, self._teller, given=given),
+            ConnectionPool(identity, self._teller, given=given, unreachable_timeout_s=unreachable_timeout_s),
             request_timeout_s=request_timeout_s,
             quorum_timeout_s=quorum_timeout_s,
             zone=zone,

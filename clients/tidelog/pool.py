@@ -84,11 +84,18 @@ class ConnectionPool:
         identity: of the client.
         teller: told of what becomes of connections; None: nobody is.
         given: the addresses that the user gave. Nodes at others are of the same cluster as those, or refused.
+        unreachable_timeout_s: how long a connection is waited for; its attempt goes on. None: as long as the attempt.
     """
 
     def __init__(
-        self, identity: Identity, teller: ConnectionTeller | None = None, *, given: Iterable[Address] = ()
+        self,
+        identity: Identity,
+        teller: ConnectionTeller | None = None,
+        *,
+        given: Iterable[Address] = (),
+        unreachable_timeout_s: float | None = None,
     ) -> None:
+        self._unreachable_timeout_s = unreachable_timeout_s
         self._given = frozenset(given)
         self._cluster_id = b""
         self._identity = identity
@@ -125,7 +132,20 @@ class ConnectionPool:
             raise ClosedError("the client is closed")
         if (connection := self.now(address)) is not None:
             return connection
-        return await join(self._attempt(address))
+        attempt, timeout_s = self._attempt(address), self._unreachable_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await join(attempt)
+        except TimeoutError as error:
+            raise NodeUnreachableError(
+                f"no connection to {address[0]}:{address[1]} within {timeout_s:g} s; is the node running?"
+            ) from error
+
+    def gives_up(self, error: TidelogError, waited_s: float) -> bool:
+        """Whether what has met `error` for so long is given up: there is no connection to any node."""
+        timeout_s = self._unreachable_timeout_s
+        is_out_of_reach = isinstance(error, NodeUnreachableError) and not self.open_connections()
+        return timeout_s is not None and waited_s >= timeout_s and is_out_of_reach
 
     def try_later(self, address: Address) -> None:
         """Make the connection to `address` in the background, if there is none; the next one who wants it has it."""

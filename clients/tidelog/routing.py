@@ -232,6 +232,8 @@ class Router:
                     raise
                 if isinstance(error, QuorumLostError) and loop.time() - began >= self.quorum_timeout_s:
                     raise
+                if self.pool.gives_up(error, loop.time() + wait_s - began):
+                    raise
                 if not is_told and loop.time() - began >= TELL_AFTER_S:
                     is_told = True
                     left_s = math.ceil(deadline - loop.time())

@@ -267,7 +267,7 @@ class Sender:
 
     async def _seek(self, lane: Lane) -> None:
         """Find the lane's owner and a connection to it; give up what expires meanwhile."""
-        backoff = Backoff(longest_s=RETRY_S_MAX)
+        backoff, began = Backoff(longest_s=RETRY_S_MAX), self._loop.time()
         try:
             while not lane.idle:
                 try:
@@ -283,8 +283,12 @@ class Sender:
                         return
                     lane.in_the_way = error
                     lane.expire(self._loop.time())
+                    wait_s = backoff.next_wait_s(error.retry_after_ms)
+                    if self._router.pool.gives_up(error, self._loop.time() + wait_s - began):
+                        lane.fail_all(error)
+                        began = self._loop.time()
                     self._tell_trouble(lane, error)
-                    await self._router.news(self._topic, backoff.next_wait_s(error.retry_after_ms))
+                    await self._router.news(self._topic, wait_s)
                 else:
                     return
         finally:

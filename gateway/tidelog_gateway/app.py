@@ -61,6 +61,9 @@ CLIENT_ID: Final = "tidelog-gateway"
 QUORUM_TIMEOUT_S: Final = 3.0
 """How long a request waits for a quorum that is not there before it is answered 503: longer than a takeover takes."""
 
+UNREACHABLE_TIMEOUT_S: Final = 1.0
+"""How long a request waits while no node can be connected to at all before it is answered 503."""
+
 CLOSE_S: Final = 1.0
 """How long the end of the process waits at least for records of requests that nobody waits for any more."""
 
@@ -87,6 +90,7 @@ async def open_client(settings: GatewaySettings, context: Context | None = None)
         "client_id": CLIENT_ID,
         "request_timeout_s": settings.request_timeout_s,
         "quorum_timeout_s": QUORUM_TIMEOUT_S,
+        "unreachable_timeout_s": UNREACHABLE_TIMEOUT_S,
     }
     async with Client(settings.bootstrap, **(options if context is None else context.with_options(options))) as client:
         yield client

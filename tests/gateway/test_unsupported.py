@@ -29,8 +29,8 @@ async def test_a_publish_with_an_idempotency_key_is_refused_and_stores_nothing(
 async def test_an_unknown_query_parameter_is_refused(
     api: httpx.AsyncClient, topic: str, method: str, path: str
 ) -> None:
-    body = {"json": {"records": [{"value": "x"}]}} if method == "POST" else {}
-    refused = await api.request(method, f"{topic}{path}", params={"max_record": "1"}, **body)
+    body = {"records": [{"value": "x"}]} if method == "POST" else None
+    refused = await api.request(method, f"{topic}{path}", params={"max_record": "1"}, json=body)
     assert refused.status_code == 422
     assert refused.json()["errors"][0]["parameter"] == "max_record"
     assert "is unknown; there are" in refused.json()["errors"][0]["detail"]
