@@ -28,6 +28,7 @@ from tidelog.client_options import ClientOptions
 from tidelog.errors import TidelogError
 from tidelog_cli.children import Child
 from tidelog_cli.cluster import nodes_table
+from tidelog_cli.extras import require_extras
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.kept_ports import chosen, keep, kept_ports
 from tidelog_cli.local_cluster import LocalNode, is_of_one_node, nodes_in, prepare
@@ -73,6 +74,7 @@ def up(
     in the directory, and so do certificates and keys: what was secure stays so. With --json, the addresses are printed
     as one JSON object as soon as all are ready.
     """
+    require_extras("up", "broker", "gateway")
     raise_descriptor_limit()  # which the processes started here inherit
     present = nodes_in(data)
     count = nodes or present or 1
