@@ -10,6 +10,7 @@ import json
 import logging
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -20,7 +21,7 @@ from tidelog_broker.base.bootstrap import BootstrapError
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.descriptors import fitted
 from tidelog_broker.base.exposure import check_exposure
-from tidelog_broker.base.log_lines import LineFormatter
+from tidelog_broker.base.log_lines import LineFormatter, RepeatFilter
 from tidelog_broker.cli.log_commands import EXIT_USAGE, log_app
 from tidelog_broker.node.admitting import IdentityError
 from tidelog_broker.node.join import open_founding
@@ -75,6 +76,7 @@ def node(
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(RepeatFilter(time.monotonic))
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
     if not __debug__:
         _give_up("python -O removes the assertions that guard the data; start without it", EXIT_USAGE)
