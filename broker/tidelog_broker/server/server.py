@@ -322,7 +322,8 @@ class Server:
 
 def _unknown_kind(kind: str, request: Request) -> str:
     """Return what is said of a request that this node does not know: its number, and the versions of both sides."""
-    numbers = [str(field.field_number) for field in UnknownFieldSet(request.envelope)]
+    unknown = UnknownFieldSet(request.envelope)
+    numbers = [str(unknown[at].field_number) for at in range(len(unknown))]
     field = pb.Envelope.DESCRIPTOR.fields_by_name.get(kind)
     named = f"{field.number} ({kind})" if field is not None else ", ".join(numbers[:_NUMBERS_MAX]) or "that is not set"
     client = request.connection.software or "one that has not greeted"
