@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
+from weakref import WeakSet
 
 from tidelog import (
     admin,
@@ -128,7 +129,7 @@ class Client:
         self.security = Security(self._router, self._check_usable)
         """Its API keys, and who may do what."""
         self._producers: list[Producer] = []
-        self._consumers: list[Consumer] = []
+        self._consumers: WeakSet[Consumer] = WeakSet()
 
     @classmethod
     def from_context(cls, name: str | None = None, **options: Unpack[ClientOptions]) -> Self:
@@ -192,7 +193,7 @@ class Client:
         self._closed = True
         for producer in self._producers:
             await producer.abort()
-        for consumer in self._consumers:
+        for consumer in list(self._consumers):
             await consumer.abort()
         await self._router.close()
 
@@ -586,7 +587,7 @@ class Client:
             client_id=self._client_id,
             teller=self._teller,
         )
-        self._consumers = [each for each in self._consumers if not each.closed] + [consumer]
+        self._consumers.add(consumer)
         return consumer
 
     # ------------------------------------------------------------------------------------------- internals
