@@ -128,7 +128,7 @@ class Client:
         """The consumer groups of the cluster."""
         self.security = Security(self._router, self._check_usable)
         """Its API keys, and who may do what."""
-        self._producers: list[Producer] = []
+        self._producers: WeakSet[Producer] = WeakSet()
         self._consumers: WeakSet[Consumer] = WeakSet()
 
     @classmethod
@@ -191,7 +191,7 @@ class Client:
             return
         self._check_usable()
         self._closed = True
-        for producer in self._producers:
+        for producer in list(self._producers):
             await producer.abort()
         for consumer in list(self._consumers):
             await consumer.abort()
@@ -506,7 +506,7 @@ class Client:
             name=name,
         )
         producer = Producer(self._router, topic, options, self._check_usable, teller=self._teller)
-        self._producers = [each for each in self._producers if not each.closed] + [producer]
+        self._producers.add(producer)
         return producer
 
     def consumer(

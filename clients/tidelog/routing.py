@@ -81,6 +81,8 @@ class Router:
         self.stand_ins = StandIns(self.metadata, pool, self.probe)
         self.nearby = Nearby(self.metadata, pool, zone)
         self._zone = zone
+        self.unreported: set[object] = set()
+        """Producers with failures that nobody has asked for: kept until the client is closed, which raises one."""
         self.naming = Naming(caller)
         self._bootstrap = bootstrap
         self._refresher = Refresher(self._ask_metadata)

