@@ -465,7 +465,7 @@ class Broker:
 
     @property
     def advertised_port(self) -> int:
-        """The port that others are told to use."""
+        """The port that metadata names."""
         return self.settings.advertise_port or self.port
 
     def info(self) -> pb.NodeInfo:

@@ -85,7 +85,7 @@ class Consumer:
         self._cursor = self._assignment.cursor
         self._intake = Intake(router, options, self._assignment)
         self._dead_letters = DeadLetters(lambda: make_producer(options.dead_letter or ""))
-        # What follows must not refer to this object: it is ended when this is dropped without `close`.
+        # These parts must not refer to this object: they are ended when it is dropped without `close`.
         self._positions, self._waiting = PositionStore(router, options, self._cursor), Waits()
         self._soon = CommitsSoon(self._positions.store, f"group {options.group!r}", lambda: assignment.topic_ids)
         self._member: GroupMember | None = None

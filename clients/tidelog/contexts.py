@@ -172,7 +172,7 @@ def find_context(name: str | None = None) -> Context | None:
     except InvalidRequestError:
         if name:
             raise
-        return None  # nobody could have kept one
+        return None  # without a home directory there is no file of contexts
     contexts = read_contexts(path)
     name = name or contexts.current
     if not name:

@@ -1,4 +1,4 @@
-"""What cannot be pickled says so, and what to do instead."""
+"""Refuse to pickle clients, with an error that names the alternative."""
 
 from __future__ import annotations
 

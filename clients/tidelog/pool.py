@@ -142,7 +142,7 @@ class ConnectionPool:
             ) from error
 
     def gives_up(self, error: TidelogError, waited_s: float) -> bool:
-        """Whether what has met `error` for so long is given up: there is no connection to any node."""
+        """Whether to give up after `error` and a wait of `waited_s`: there is no connection to any node."""
         timeout_s = self._unreachable_timeout_s
         is_out_of_reach = isinstance(error, NodeUnreachableError) and not self.open_connections()
         return timeout_s is not None and waited_s >= timeout_s and is_out_of_reach
@@ -206,7 +206,7 @@ class ConnectionPool:
         """Note which cluster it is that the user means; close a connection to another one.
 
         Raises:
-            NodeUnreachableError: the address was told by nodes, and a node of another cluster answers there.
+            NodeUnreachableError: the address comes from metadata, and a node of another cluster answers there.
         """
         greeting, (host, port) = connection.greeting, connection.address
         if connection.address in self._given:

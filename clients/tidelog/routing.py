@@ -82,7 +82,7 @@ class Router:
         self.nearby = Nearby(self.metadata, pool, zone)
         self._zone = zone
         self.unreported: set[object] = set()
-        """Producers with failures that nobody has asked for: kept until the client is closed, which raises one."""
+        """Producers with unreported failures: kept until the client is closed, which raises one."""
         self.naming = Naming(caller)
         self._bootstrap = bootstrap
         self._refresher = Refresher(self._ask_metadata)

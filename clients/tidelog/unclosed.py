@@ -70,7 +70,7 @@ class PositionStore:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerParts:
-    """What a consumer that has begun consists of."""
+    """The parts of a consumer."""
 
     soon: CommitsSoon
     member: GroupMember | None
@@ -91,7 +91,7 @@ class ConsumerParts:
 
 
 def end_when_dropped(consumer: object, parts: ConsumerParts, topics: str) -> weakref.finalize[Any, Any]:
-    """End the parts of a consumer, and warn, once nobody refers to it; `detach` what is returned when it is closed."""
+    """End the parts of a consumer, and warn, when it is collected; `detach` the returned finalizer on close."""
     finalizer = weakref.finalize(consumer, _dropped, asyncio.get_running_loop(), parts, topics)
     finalizer.atexit = False
     return finalizer
@@ -114,5 +114,5 @@ def _end_soon(loop: asyncio.AbstractEventLoop, parts: ConsumerParts) -> None:
 
 
 async def _end(parts: ConsumerParts) -> None:
-    with contextlib.suppress(TidelogError):  # there is nobody to tell; a member's session ends by its time
+    with contextlib.suppress(TidelogError):  # the caller is gone; the session of a member times out
         await parts.end(commits_hand=False)

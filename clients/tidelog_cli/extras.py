@@ -1,4 +1,4 @@
-"""What the package's extras bring: commands name the one that is missing before they start anything."""
+"""Modules of the package's extras, so that a command names a missing extra before it starts anything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODULES: Final = {
 
 
 def missing_from(*extras: str) -> str:
-    """Return what is missing of these extras and how it is installed; "" where all is there. Imports nothing."""
+    """Return the missing modules of these extras and how to install them, without an import; "" if none is missing."""
     lacking = [extra for extra in extras if not all(map(_is_installed, MODULES[extra]))]
     if not lacking:
         return ""

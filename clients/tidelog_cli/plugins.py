@@ -23,7 +23,7 @@ GROUP: Final = "tidelog.commands"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one of our own entries adds: the extras that it needs and its commands with their one-line help."""
+    """An entry point of this package: the extras that it needs and its commands with their one-line help."""
 
     extras: tuple[str, ...]
     commands: tuple[tuple[str, str], ...]

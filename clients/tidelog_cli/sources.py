@@ -92,7 +92,7 @@ _LINES_SUFFIXES: Final = frozenset({"", ".txt", ".text", ".log", ".lines"})
 
 
 def format_of(path: Path) -> Format:
-    """Return the format that a file's extension names; lines if there is none, or it is that of text.
+    """Return the format that a file's extension names; lines for text files and files without an extension.
 
     Raises:
         CommandFailed: the extension is of a kind that is not read: its lines are not its records.

@@ -1,4 +1,4 @@
-"""What a lost standard output means for the exit code: whether it was the result, or only confirmed what was done."""
+"""Exit codes when standard output is lost: whether it was the result, or a confirmation of completed work."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PRINTS: Final = frozenset(
 def check_standard_output() -> None:
     """Have failed writes to standard output raise `OutputLostError`, and those to standard error do nothing.
 
-    No other file raises the former; and a command goes on, with the same exit code, where nobody sees its notes.
+    No other file raises the former; and a command keeps its exit code where its notes cannot be written.
     """
     sys.stdout, sys.stderr = _over(sys.stdout, _Checked), _over(sys.stderr, _Unfailing)
 

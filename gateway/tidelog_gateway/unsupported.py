@@ -1,4 +1,4 @@
-"""What a request asks for and the gateway does not do: refused, so that nobody relies on what is ignored.
+"""Refuse headers and query parameters that the gateway does not implement, instead of ignoring them.
 
 Health, metrics and the documentation take any request: load balancers and browsers add what they like.
 """
@@ -49,7 +49,7 @@ def refuse_unknown(given: QueryParams, known: set[str]) -> None:
         Problem: 422; names them.
     """
     counts = Counter(name for name, _ in given.multi_items())
-    there = f"there are {', '.join(sorted(known))}" if known else "there are none here"
+    there = f"there are {', '.join(sorted(known))}" if known else "this route takes no query parameters"
     errors = [
         {"parameter": name, "detail": f"is unknown; {there}" if name not in known else "is given more than once"}
         for name, count in counts.items()

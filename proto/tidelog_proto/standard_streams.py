@@ -29,7 +29,7 @@ _open: list[QueuedWriter] = []
 class OutputLostError(OSError):
     """Standard output takes nothing: it is closed, full, or its reader has gone.
 
-    It has no `errno`: the command-line library takes EPIPE as the end of the command, before it is said what was done.
+    It has no `errno`: the command-line library ends a command on EPIPE, before its outcome is reported.
 
     Attributes:
         reader_gone: whether the other end of a pipe was closed.

@@ -77,7 +77,7 @@ def find_java(environment: Mapping[str, str]) -> Java:
         environment: where `JAVA_HOME` and `PATH` are looked up.
 
     Raises:
-        JavaError: there is none that this Spark runs on.
+        JavaError: this Spark runs on none of them.
     """
     seen: list[str] = []
     newest = java_version_max(pyspark.__version__)

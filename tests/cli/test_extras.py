@@ -77,7 +77,7 @@ def test_the_spark_connector_names_its_extra(tmp_path: Path, blocked: str) -> No
     assert "pip install 'tidelog[spark]'" in ended.stderr.splitlines()[-1]
 
 
-def test_the_table_has_what_the_package_says_of_its_extras() -> None:
+def test_the_table_matches_the_extras_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
     def modules(requirements: list[str]) -> set[str]:

@@ -43,7 +43,7 @@ async def test_consumers_that_are_dropped_end_and_warn(running: LocalNode) -> No
             await drop_consumers(client, topic, None)
         assert len(warned) == CONSUMERS
         async with asyncio.timeout(60):
-            while consuming_tasks():  # noqa: ASYNC110 - tasks tell nobody
+            while consuming_tasks():  # noqa: ASYNC110 - tasks have no event for it
                 await asyncio.sleep(0.05)
 
 
@@ -58,7 +58,7 @@ async def test_a_member_that_is_dropped_leaves_its_group(running: LocalNode) -> 
         with pytest.warns(ResourceWarning):
             members.clear()
         async with asyncio.timeout(60):
-            while (await client.groups.describe("dropped")).members:  # noqa: ASYNC110 - it tells nobody
+            while (await client.groups.describe("dropped")).members:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.05)
 
 
@@ -119,7 +119,7 @@ async def test_a_record_of_a_producer_that_was_dropped_is_stored_all_the_same(ru
     assert values == {b"%d" % number for number in range(PRODUCERS)}
 
 
-async def test_a_failure_that_nobody_asked_for_is_raised_though_its_producer_was_dropped(running: LocalNode) -> None:
+async def test_an_unreported_failure_of_a_dropped_producer_is_raised_by_close(running: LocalNode) -> None:
     topic = running.topic()
     client = running.async_client(request_timeout_s=2.0)
     producer = client.producer(topic, delivery_timeout_s=2.0)
@@ -127,7 +127,7 @@ async def test_a_failure_that_nobody_asked_for_is_raised_though_its_producer_was
     running.delete_topic(topic)
     pending = await producer.enqueue(b"lost")
     async with asyncio.timeout(60):
-        while not pending.done():  # noqa: ASYNC110 - who awaits it has asked for its failure
+        while not pending.done():  # noqa: ASYNC110 - awaiting it would report the failure
             await asyncio.sleep(0.05)
     del producer, pending
     gc.collect()

@@ -103,7 +103,7 @@ async def node(data: Path, *options: object) -> AsyncIterator[RunningNode]:
         await process.wait()
 
 
-async def test_clients_are_told_the_mapped_port(tmp_path: Path) -> None:
+async def test_metadata_names_the_mapped_port(tmp_path: Path) -> None:
     port, mapped = free_ports(2)
     options = ("--port", port, "--advertise-port", mapped)
     async with (
@@ -119,7 +119,7 @@ async def test_clients_are_told_the_mapped_port(tmp_path: Path) -> None:
 
 
 async def test_the_cluster_that_answers_at_a_wrong_address_is_named(tmp_path: Path) -> None:
-    """Both nodes advertise what leads to the other one, as where their ports were mapped and nobody said so."""
+    """The first node advertises the port of the second one, as with a mapped port that is not configured."""
     port, other = free_ports(2)
     async with (
         node(tmp_path / "one", "--port", port, "--advertise-port", other),

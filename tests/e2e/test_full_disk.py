@@ -60,7 +60,7 @@ async def ready(management_port: int, wanted: tuple[int, str]) -> None:
                 return error.code, json.loads(error.read())["status"]
 
     async with asyncio.timeout(60):
-        while await asyncio.to_thread(said) != wanted:  # noqa: ASYNC110 - it tells nobody
+        while await asyncio.to_thread(said) != wanted:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.1)
 
 

@@ -86,7 +86,7 @@ def node_command(data: Path, native: int, management: int) -> list[object]:
     return ["node", "--data", data, "--port", native, "--management-port", management]
 
 
-def test_a_node_whose_log_nobody_reads_serves_and_stops(tmp_path: Path) -> None:
+def test_a_node_with_a_stuck_log_serves_and_stops(tmp_path: Path) -> None:
     native, management = free_ports(2)
     with (
         stuck_pipe() as stream,
@@ -101,7 +101,7 @@ def test_a_node_whose_log_nobody_reads_serves_and_stops(tmp_path: Path) -> None:
         assert stop(process) == 0
 
 
-def test_a_gateway_whose_streams_nobody_reads_serves_and_stops(node: str) -> None:
+def test_a_gateway_with_stuck_streams_serves_and_stops(node: str) -> None:
     (port,) = free_ports(1)
     command = ["gateway", "--bootstrap", node, "--http-port", port]
     with stuck_pipe() as stream, running(command, stream) as process:
@@ -109,7 +109,7 @@ def test_a_gateway_whose_streams_nobody_reads_serves_and_stops(node: str) -> Non
         assert stop(process) == 0
 
 
-def test_up_whose_streams_nobody_reads_serves_and_stops(tmp_path: Path) -> None:
+def test_up_with_stuck_streams_serves_and_stops(tmp_path: Path) -> None:
     native, management, http_port = free_ports(3)
     ports = ["--port", native, "--management-port", management, "--http-port", http_port]
     with stuck_pipe() as stream, running(["up", "--data", tmp_path, *ports], stream) as process:
@@ -166,7 +166,7 @@ def test_a_node_and_a_gateway_start_and_stop_without_standard_descriptors(tmp_pa
 
 @pytest.mark.parametrize(("name", "redirection"), [("closed", ">&-"), ("full", ">/dev/full")])
 @pytest.mark.parametrize("json_option", [[], ["--json"]])
-def test_what_is_done_is_not_called_refused(
+def test_completed_work_is_not_reported_as_refused(
     node: str, tmp_path: Path, name: str, redirection: str, json_option: list[str]
 ) -> None:
     topic = f"{name}{len(json_option)}"
@@ -199,7 +199,7 @@ def test_a_failed_command_is_not_called_done(node: str) -> None:
     assert "is done" not in ended.stderr
 
 
-def test_a_secret_that_could_not_be_shown_is_told(node: str) -> None:
+def test_a_secret_that_could_not_be_shown_is_an_error_with_a_remedy(node: str) -> None:
     for options in ([], ["--json"]):
         ended = shell(">/dev/full", ["key", "create", "ada", "--bootstrap", node, *options])
         assert ended.returncode == 1

@@ -115,7 +115,7 @@ async def test_an_address_that_swallows_packets_is_passed_over(
             assert connected.getpeername()[0] == "127.0.0.1"
 
 
-async def test_whoever_stops_waiting_leaves_no_socket_behind(
+async def test_a_cancelled_connect_closes_its_sockets(
     monkeypatch: pytest.MonkeyPatch, swallowing: tuple[str, int]
 ) -> None:
     put(monkeypatch, names := NameServer([(socket.AF_INET, socket.SOCK_STREAM, 6, "", swallowing)]))

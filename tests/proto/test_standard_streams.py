@@ -45,7 +45,7 @@ def test_writes_arrive_in_order(pipe: tuple[int, int]) -> None:
     assert writer.dropped == 0
 
 
-def test_a_pipe_that_nobody_reads_drops_and_counts(pipe: tuple[int, int]) -> None:
+def test_writes_to_a_full_pipe_are_dropped_and_counted(pipe: tuple[int, int]) -> None:
     reading, writing = pipe
     before = dropped_writes()
     writer = QueuedWriter(writing, bytes_max=8 * PIPE_BYTES)
@@ -64,7 +64,7 @@ def test_a_pipe_that_nobody_reads_drops_and_counts(pipe: tuple[int, int]) -> Non
     assert dropped_writes() - before == dropped
 
 
-def test_the_end_waits_for_a_pipe_that_nobody_reads_no_longer_than_told(pipe: tuple[int, int]) -> None:
+def test_close_waits_for_a_full_pipe_until_its_timeout(pipe: tuple[int, int]) -> None:
     _, writing = pipe
     writer = QueuedWriter(writing)
     for _ in range(10):
@@ -143,7 +143,7 @@ with queued_streams():
         os.close(reading)
 
 
-def test_lines_written_before_the_end_are_there_behind_it() -> None:
+def test_queued_lines_are_written_before_the_process_ends() -> None:
     program = """
 import sys
 from tidelog_proto.standard_streams import queued_streams

@@ -41,7 +41,7 @@ class NodeSettings(BaseModel):
         None,
         ge=1,
         le=65535,
-        description="The port that clients and nodes are told to use; the one listened on unless given: set it where "
+        description="The port that metadata names to clients and nodes; the one listened on unless given: set it where "
         "that one is mapped to another.",
     )
     advertise_gossip_port: int | None = Field(

@@ -1,4 +1,4 @@
-"""Lines of the node's log: one each, whatever names stand in them, and few where one cause has many."""
+"""Format log records as single lines, and suppress repeated warnings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RepeatFilter(logging.Filter):
         """By logger and line of code, so there are few."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is logged; the first one of a period tells how many were not."""
+        """Return whether to log a record; the first one of a period carries the number that were suppressed."""
         if record.levelno != logging.WARNING:
             return True
         period = self._periods.setdefault((record.name, record.lineno), _Period())

@@ -58,7 +58,9 @@ def node(
     secret_file: Annotated[Path | None, typer.Option(help="Holds the secret of the cluster's nodes.")] = None,
     gossip_port: Annotated[int | None, typer.Option(help="UDP; the number of the native port unless given.")] = None,
     advertise_host: Annotated[str | None, typer.Option(help="The address that others are told to use.")] = None,
-    advertise_port: Annotated[int | None, typer.Option(help="The port that others are told to use.")] = None,
+    advertise_port: Annotated[
+        int | None, typer.Option(help="The native port that others connect to, if mapped.")
+    ] = None,
     advertise_gossip_port: Annotated[int | None, typer.Option(help="The same for gossip (UDP).")] = None,
     zone: Annotated[str | None, typer.Option(help="Where the machine stands; copies spread over zones.")] = None,
     role: Annotated[list[str] | None, typer.Option(help="ingestion or persistence, if it shall not do both.")] = None,

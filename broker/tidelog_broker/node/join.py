@@ -96,7 +96,7 @@ def as_founded(settings: NodeSettings, bootstrap: Bootstrap, node_id: str) -> No
     }
     if settings.advertise_host is None and "host" in settings.model_fields_set:
         founded["advertise_host"] = founder.host
-    # Who listens on another port than the file says has it mapped; 0 is any free port, and is told as it is.
+    # A founder that listens on another port than the file names is behind a mapped port; 0 picks any free port.
     if settings.port and "port" in settings.model_fields_set:
         founded["advertise_port"] = founder.port
     if settings.gossip_port and "gossip_port" in settings.model_fields_set:

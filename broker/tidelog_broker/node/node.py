@@ -49,7 +49,7 @@ RETENTION_LOOKS_MAX: Final = 500
 DISK_FREE_BYTES_MIN: Final = MIB
 """With less than this a node is not ready: hardly any append finds space."""
 DISK_FULL_S: Final = 30.0
-"""For so long a node is not ready after a publish was refused for want of space."""
+"""How long a node is not ready after it refused a publish for lack of space."""
 
 RULES_AGAIN_S: Final = 0.1
 _HEARTBEAT_S: Final = 0.5

@@ -321,7 +321,7 @@ class Server:
 
 
 def _unknown_kind(kind: str, request: Request) -> str:
-    """Return what is said of a request that this node does not know: its number, and the versions of both sides."""
+    """Return the message of an unknown request kind: its number, and the versions of both sides."""
     unknown = UnknownFieldSet(request.envelope)
     numbers = [str(unknown[at].field_number) for at in range(len(unknown))]
     field = pb.Envelope.DESCRIPTOR.fields_by_name.get(kind)

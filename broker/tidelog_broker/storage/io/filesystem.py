@@ -314,7 +314,7 @@ class _SpareDescriptor:
             try:
                 yield
             finally:
-                with suppress(OSError):  # somebody else was faster: the next one looks again
+                with suppress(OSError):  # another open took it; the next call tries again
                     self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
 

@@ -184,7 +184,7 @@ class OpenSegments:
         return is_free
 
     def close_unused(self) -> None:
-        """Close the segments that nobody leases, as descriptors have run out."""
+        """Close all segments without a lease, to free descriptors."""
         with self._lock:
             unused = [path for path, segment in self._open.items() if segment.leases == 0]
             closing = [segment for path in unused if (segment := self._remove(path)) is not None]

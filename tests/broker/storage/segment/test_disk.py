@@ -118,7 +118,7 @@ def test_two_threads_that_open_at_once_share_one() -> None:
     assert opener.sim.open_files == 1
 
 
-def test_without_a_descriptor_those_that_nobody_reads_are_closed_and_it_is_tried_again() -> None:
+def test_without_a_descriptor_unleased_segments_are_closed_and_the_open_is_retried() -> None:
     opener, segments = Opener(), OpenSegments(8)
     for name in ("/a", "/b"):
         with segments.lease(Path(name), partial(opener.open, Path(name))):
