@@ -33,7 +33,7 @@ async def test_an_unknown_query_parameter_is_refused(
     refused = await api.request(method, f"{topic}{path}", params={"max_record": "1"}, json=body)
     assert refused.status_code == 422
     assert refused.json()["errors"][0]["parameter"] == "max_record"
-    assert "is unknown; there are" in refused.json()["errors"][0]["detail"]
+    assert "is unknown; " in refused.json()["errors"][0]["detail"]
     assert (await api.get(topic)).status_code == 200, "nothing was done"
 
 
