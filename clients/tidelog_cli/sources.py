@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import note
 from tidelog_cli.records import records_of
 from tidelog_cli.times import timestamp_us_of
@@ -92,9 +92,27 @@ _FORMAT_OF_SUFFIX: Final = {
 }
 
 
+_LINES_SUFFIXES: Final = frozenset({"", ".txt", ".text", ".log", ".lines"})
+
+
 def format_of(path: Path) -> Format:
-    """Return the format that a file's extension names; lines if it names none."""
-    return _FORMAT_OF_SUFFIX.get(path.suffix.lower(), Format.LINES)
+    """Return the format that a file's extension names; lines for text files and files without an extension.
+
+    Raises:
+        CommandFailed: the extension is of a kind that is not read: its lines are not its records.
+    """
+    suffix = path.suffix.lower()
+    if suffix in _LINES_SUFFIXES or (suffix[1:].isdecimal() and Path(path.stem).suffix.lower() in _LINES_SUFFIXES):
+        return Format.LINES
+    found = _FORMAT_OF_SUFFIX.get(suffix)
+    if found is None:
+        known = ", ".join(sorted((_LINES_SUFFIXES - {""}) | _FORMAT_OF_SUFFIX.keys()))
+        raise CommandFailed(
+            f"{path}: files of kind {path.suffix} are not read (known: {known}); convert it to one of them, or give "
+            "--format lines to publish each of its lines as it is, or another --format",
+            EXIT_USAGE,
+        )
+    return found
 
 
 def read_file(path: Path, file_format: Format, fields: Fields = NO_FIELDS) -> Iterator[pa.RecordBatch]:

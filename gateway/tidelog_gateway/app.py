@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
 from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -39,6 +39,7 @@ from tidelog_gateway.problems import TITLES, Problem, from_error, invalid, valid
 from tidelog_gateway.producers import Kept, Producers
 from tidelog_gateway.request_ids import REQUEST_ID_HEADER, RequestIdMiddleware, request_id_of
 from tidelog_gateway.settings import GatewaySettings
+from tidelog_gateway.unsupported import refuse_unsupported
 from tidelog_gateway.websocket import route as websocket_route
 from tidelog_proto.errors import ProtocolError
 
@@ -54,9 +55,14 @@ ROUTERS: Final = (
     service.router,
     docs_page.router,
 )
+ANY_REQUEST: Final = (service.router, docs_page.router)
+"""Those that take any header and query parameter; see `unsupported`."""
 CLIENT_ID: Final = "tidelog-gateway"
 QUORUM_TIMEOUT_S: Final = 3.0
 """How long a request waits for a quorum that is not there before it is answered 503: longer than a takeover takes."""
+
+UNREACHABLE_TIMEOUT_S: Final = 1.0
+"""How long a request waits while no node can be connected to at all before it is answered 503."""
 
 CLOSE_S: Final = 1.0
 """How long the end of the process waits at least for records of requests that nobody waits for any more."""
@@ -84,6 +90,7 @@ async def open_client(settings: GatewaySettings, context: Context | None = None)
         "client_id": CLIENT_ID,
         "request_timeout_s": settings.request_timeout_s,
         "quorum_timeout_s": QUORUM_TIMEOUT_S,
+        "unreachable_timeout_s": UNREACHABLE_TIMEOUT_S,
     }
     async with Client(settings.bootstrap, **(options if context is None else context.with_options(options))) as client:
         yield client
@@ -149,7 +156,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
         responses=PROBLEM_ANSWER,
     )
     for router in ROUTERS:
-        app.include_router(router)
+        app.include_router(router, dependencies=[] if router in ANY_REQUEST else [Depends(refuse_unsupported)])
     app.include_router(websocket_route.router)
     _install_errors(app)
     install_schema(app, settings)

@@ -57,6 +57,7 @@ TITLES: Final[dict[int, str]] = {
     403: "This is not allowed",
     404: "There is no such thing",
     405: "The method is not allowed here",
+    406: "The media type asked for is not offered",
     408: "The request took too long to arrive",
     409: "This conflicts with what is there",
     410: "The offset is gone",

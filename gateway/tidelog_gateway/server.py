@@ -147,6 +147,7 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
         ws_per_message_deflate=False,  # costs more time than it saves bytes next to the log, and memory for each client
         ws_ping_interval=settings.ws_ping_interval_s,
         ws_ping_timeout=settings.ws_ping_timeout_s,
+        timeout_keep_alive=settings.keep_alive_timeout_s,
         timeout_graceful_shutdown=settings.stop_timeout_s,
         access_log=False,
         server_header=False,

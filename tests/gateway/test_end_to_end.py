@@ -521,6 +521,34 @@ async def stored_values(http: httpx.AsyncClient, topic: str, count: int) -> list
     return found
 
 
+def test_a_request_is_answered_long_before_its_time_is_over_when_no_node_can_be_reached(tmp_path: Path) -> None:
+    """The time of a request is ten minutes here, more than the test has."""
+    ports = ("--port", "0", "--management-port", "0")
+    with process("node", "--data", str(tmp_path / "data"), *ports) as (node, ready):
+        address, variables = f"127.0.0.1:{ready['port']}", {"TIDELOG_GATEWAY_REQUEST_TIMEOUT_S": "600"}
+        with (
+            process("gateway", "--bootstrap", address, "--http-port", "0", **variables) as (_, gateway),
+            httpx.Client(base_url=f"http://127.0.0.1:{gateway['http_port']}", timeout=60) as http,
+        ):
+            assert http.post("/v1/topics", json={"name": "t"}).status_code == 201
+            body = {"records": [{"value": "x"}]}
+            assert http.post("/v1/topics/t/records", json=body).status_code == 200
+            node.kill()
+            node.wait()
+            for method, path, sent in (
+                ("POST", "/v1/topics/t/records", body),
+                ("POST", "/v1/topics/t/records", body),
+                ("GET", "/v1/topics/t/partitions/0/records", None),
+                ("GET", "/v1/topics", None),
+                ("POST", "/v1/topics", {"name": "u"}),
+                ("GET", "/v1/groups", None),
+                ("GET", "/v1/groups/g/offsets", None),
+            ):
+                answer = http.request(method, path, json=sent)
+                assert (answer.status_code, answer.json()["code"]) == (503, "node_unreachable"), path
+                assert answer.headers["retry-after"]
+
+
 async def test_pipelined_publishes_of_one_key_are_stored_in_their_order(
     http: httpx.AsyncClient, topic: str, gateway_address: str
 ) -> None:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import time
 from typing import Final
 
 from tidelog_broker.base.config import NodeSettings
@@ -41,11 +43,17 @@ from tidelog_broker.storage.node.node_dir import NodeDir
 from tidelog_broker.wire.management_port import Management
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import MIB
 
 log = logging.getLogger(__name__)
 
 RETENTION_LOOKS_MAX: Final = 500
 """Partitions that retention looks at in an interval: all of many thousand would take a part of a core for ever."""
+
+DISK_FREE_BYTES_MIN: Final = MIB
+"""With less than this a node is not ready: hardly any append finds space."""
+DISK_FULL_S: Final = 30.0
+"""How long a node is not ready after it refused a publish for lack of space."""
 
 RULES_AGAIN_S: Final = 0.1
 _HEARTBEAT_S: Final = 0.5
@@ -276,6 +284,7 @@ class Node:
         while True:
             health.beat()
             health.no_quorum = self._without_quorum()
+            health.disk_full = self._disk_is_full()
             broker.metrics.in_flight_bytes.set(broker.bounds.budget.in_flight_bytes)
             broker.metrics.outgoing_bytes.set(broker.bounds.outgoing.total_bytes)
             broker.metrics.clock_held.set(broker.clock.is_held)
@@ -284,6 +293,14 @@ class Node:
             broker.metrics.index_bytes.set(broker.disk.hash_memory.size_bytes)
             share_out(broker.replication.pushing(), self.settings.push_windows_bytes)
             await asyncio.sleep(_HEARTBEAT_S)
+
+    def _disk_is_full(self) -> bool:
+        """Whether the disk has no space to speak of, or a publish was refused for that a moment ago (a quota, say)."""
+        disk = os.statvfs(self.dir.path)
+        if disk.f_bavail * disk.f_frsize < DISK_FREE_BYTES_MIN:
+            return True
+        lately_s = time.monotonic() - DISK_FULL_S
+        return any(partition.pipeline.full_at_s >= lately_s for partition in self.broker.partitions.all())
 
     def _without_quorum(self) -> list[str]:
         cluster = self.broker.cluster

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -118,6 +119,8 @@ class Pipeline:
         """Whether a segment has begun since somebody unset this."""
         self.queued_bytes = 0
         self.full_since_s: float | None = None
+        self.full_at_s = -math.inf
+        """When a publish was last refused for want of space, on the monotonic clock."""
         """Since when there has been no space for what was to be appended, on the monotonic clock."""
 
     def screen_by(self, screen: Deduplication | None) -> None:
@@ -268,8 +271,10 @@ class Pipeline:
             self._busy = False
             self.go_on()
         elif error is not None:
-            self.full_since_s = self.full_since_s or time.monotonic()
-            self._turn_down(picked, ProtocolError(pb.DISK_FULL, str(error), retry_after_ms=DISK_FULL_RETRY_MS))
+            if error.code == pb.DISK_FULL:
+                self.full_at_s = time.monotonic()
+                self.full_since_s = self.full_since_s or self.full_at_s
+            self._turn_down(picked, ProtocolError(error.code, error.message, retry_after_ms=DISK_FULL_RETRY_MS))
         else:
             self.full_since_s = None
             self._append(owner, picked)

@@ -16,7 +16,9 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
-from tidelog_broker.broker import Broker
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from tidelog_broker.broker import SOFTWARE, Broker
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
 from tidelog_broker.server.access import AccessChecks, why_over
 from tidelog_broker.server.handlers import (
@@ -44,6 +46,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.addresses import counted_address
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import encode_frame
+from tidelog_proto.limits import PROTOCOL_VERSION
 from tidelog_proto.seldom import SeldomLog
 from tidelog_proto.strangers import Strangers
 from tidelog_proto.tls_entrance import TlsEntrance
@@ -98,6 +101,9 @@ NODES_ONLY: Final = ONE_WAY_KINDS | {"node_announce", "lives"}
 
 _GREETINGS: Final = frozenset({"hello", "peer_hello", "peer_proof"})
 _WHILE_STARTING: Final = _GREETINGS | {"node_announce", "lives"}
+
+_NUMBERS_MAX: Final = 8
+"""Unknown fields of an envelope that an error names."""
 
 _UNANSWERED: Final = frozenset({"credit"})
 """What clients send that has no answer."""
@@ -291,7 +297,7 @@ class Server:
         if handler is None:
             if kind in ONE_WAY_KINDS:
                 raise ProtocolError(pb.INVALID_REQUEST, f"{kind} has no answer: its correlation id is 0")
-            raise ProtocolError(pb.UNKNOWN_KIND, f"this node does not take envelopes of kind {kind}")
+            raise ProtocolError(pb.UNKNOWN_KIND, _unknown_kind(kind, request))
         if not request.connection.greeted and kind not in _GREETINGS:
             raise ProtocolError(pb.HELLO_REQUIRED, "a connection begins with HELLO: send it first")
         if self.broker.life.starting and kind not in _WHILE_STARTING:
@@ -313,3 +319,16 @@ class Server:
         log.error("a handler failed: %r", error, exc_info=error)
         if not request.answered:
             request.fail(ProtocolError(pb.INTERNAL, "the node has a bug; its log says more"))
+
+
+def _unknown_kind(kind: str, request: Request) -> str:
+    """Return the message of an unknown request kind: its number, and the versions of both sides."""
+    unknown = UnknownFieldSet(request.envelope)
+    numbers = [str(unknown[at].field_number) for at in range(len(unknown))]
+    field = pb.Envelope.DESCRIPTOR.fields_by_name.get(kind)
+    named = f"{field.number} ({kind})" if field is not None else ", ".join(numbers[:_NUMBERS_MAX]) or "that is not set"
+    client = request.connection.software or "one that has not greeted"
+    return (
+        f"this node takes no request of kind {named}: the node is {SOFTWARE}, protocol {PROTOCOL_VERSION}, the client "
+        f"{client}; use a client of the node's version, or a newer node"
+    )

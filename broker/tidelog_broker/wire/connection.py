@@ -143,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         self.greeted = False
         self.greeting = False
         """Whether who the client is is being looked at."""
-        self.client_id = ""
+        self.client_id = self.software = ""
         self.login: Login | None = None
         """Set while a client is to prove that it knows a password."""
         self.session: Session | None = None
@@ -430,11 +430,11 @@ class Connection(asyncio.BufferedProtocol):
             self._has_room.clear()
             await self._has_room.wait()
 
-    def greet(self, client_id: str, *, frame_bytes_max: int) -> None:
+    def greet(self, client_id: str, software: str, *, frame_bytes_max: int) -> None:
         """HELLO has been said: lift the small limit."""
         self.greeted = True
         self.server.greeted(self)
-        self.client_id = printable(client_id)
+        self.client_id, self.software = printable(client_id), printable(software)
         self._receiver.frame_bytes_max = frame_bytes_max
         if self._hello_timer is not None:
             self._hello_timer.cancel()
@@ -455,7 +455,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self.inbox is None
         self.inbox = inbox
         self.backlog.become_node()
-        self.greet(f"node {inbox.node_id}", frame_bytes_max=frame_bytes_max)
+        self.greet(f"node {inbox.node_id}", "a node", frame_bytes_max=frame_bytes_max)
         if self._transport is not None:
             connected = self._transport.get_extra_info("socket")
             tune(connected)

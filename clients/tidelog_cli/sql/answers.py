@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from rich.text import Text
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.output import ABSENT, PIPE_COLUMNS
 from tidelog_proto.printable import printable
+from tidelog_proto.standard_streams import is_unicode
 
 TABLE_ROWS: Final = 1000
 """Rows that a table shows unless told: it is held in memory."""
@@ -75,7 +77,8 @@ def print_json_lines(answer: Answer, limit: int | None) -> None:
     names = distinct(answer.names)
     for row in itertools.islice(answer.rows, limit):
         document = dict(zip(names, map(plain, row), strict=True))
-        sys.stdout.write(json_of(document) + "\n")
+        line = json_of(document)
+        sys.stdout.write((line if is_unicode(sys.stdout) else ascii_json(line)) + "\n")
     sys.stdout.flush()
 
 
@@ -86,7 +89,10 @@ def print_csv(answer: Answer, limit: int | None, *, is_more: bool = False) -> No
     names = [] if is_more else [tuple(answer.names)]
     for row in itertools.chain(names, itertools.islice(answer.rows, limit)):
         writer.writerow([_csv_cell(plain(value)) for value in row])
-        sys.stdout.write(text.getvalue())
+        if is_unicode(sys.stdout):
+            sys.stdout.write(text.getvalue())
+        else:  # a file of values has them as they are, or it would be another file
+            sys.stdout.buffer.write(text.getvalue().encode())
         text.seek(0)
         text.truncate()
     sys.stdout.flush()
@@ -132,6 +138,11 @@ def json_of(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except TypeError:  # there is a decimal in it
         return _json_of_decimals(value)
+
+
+def ascii_json(text: str) -> str:
+    """Return a JSON text with every character outside ASCII escaped; such characters are inside strings only."""
+    return re.sub(r"[^\x00-\x7f]+", lambda found: json.dumps(found.group())[1:-1], text)
 
 
 def _json_of_decimals(value: Any) -> str:

@@ -47,7 +47,13 @@ from typing import Final
 
 from crc32c import crc32c
 
-from tidelog_broker.storage.io.errors import DamagedError, DiskFullError, StorageFailedError, is_disk_full
+from tidelog_broker.storage.io.errors import (
+    DamagedError,
+    DiskFullError,
+    StorageFailedError,
+    is_shortage,
+    space_or_failure,
+)
 from tidelog_broker.storage.io.filesystem import File, FileSystem
 from tidelog_broker.storage.segment.layout import NEW_SUFFIX, LayoutError, padded
 from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, MIB
@@ -113,7 +119,7 @@ class Journal:
         try:
             _write_file(fs, path, magic, [])[0].close()
         except OSError as error:
-            raise _as_storage_error(f"{path} cannot be made", error) from error
+            raise space_or_failure(f"{path} cannot be made", error) from error
 
     @classmethod
     def open(cls, fs: FileSystem, path: Path, magic: bytes) -> tuple[Journal, list[bytes]]:
@@ -140,7 +146,7 @@ class Journal:
                 file.close()
                 raise
         except OSError as error:
-            raise _as_storage_error(f"{path} cannot be opened", error) from error
+            raise space_or_failure(f"{path} cannot be opened", error) from error
         return journal, payloads
 
     @property
@@ -200,8 +206,8 @@ class Journal:
         try:
             file, nonce, end_position = _write_file(self._fs, self.path, self._magic, list(live))
         except OSError as error:
-            if is_disk_full(error):
-                raise DiskFullError(f"no space to compact {self.path}: {error}") from error
+            if is_shortage(error):
+                raise space_or_failure(f"no space to compact {self.path}", error) from error
             raise self._fail("compaction", error) from error
         except StorageFailedError as error:
             self._failure = error.message
@@ -229,10 +235,10 @@ class Journal:
             self._file.allocate(self._allocated_bytes, needed + RESERVE_BYTES - self._allocated_bytes)
             self._allocated_bytes = needed + RESERVE_BYTES
         except OSError as error:
-            if not is_disk_full(error):
+            if not is_shortage(error):
                 raise self._fail("taking space", error) from error
             if needed > self._allocated_bytes:
-                raise DiskFullError(f"no space for {length_bytes} bytes in {self.path}: {error}") from error
+                raise space_or_failure(f"no space for {length_bytes} bytes in {self.path}", error) from error
 
     def _check(self) -> None:
         if self._failure:
@@ -241,10 +247,6 @@ class Journal:
     def _fail(self, what: str, error: OSError) -> StorageFailedError:
         self._failure = f"{what} failed: {error}"
         return StorageFailedError(f"{self.path}: {self._failure}; check the disk and restart")
-
-
-def _as_storage_error(what: str, error: OSError) -> DiskFullError | StorageFailedError:
-    return DiskFullError(f"{what}: {error}") if is_disk_full(error) else StorageFailedError(f"{what}: {error}")
 
 
 def _pack_header(magic: bytes, nonce: int) -> bytes:
