@@ -98,7 +98,8 @@ def output_lost(words: Sequence[str], error: OutputLostError) -> int:
     """
     name = next((name for name in (" ".join(words[:2]), *words[:1]) if name in CONFIRMS), None)
     if name is None:
-        note(f"tidelog: standard output could not be written: {error.strerror}")
+        if not error.reader_gone:  # a reader that has enough, such as `head`, is not a failure to report
+            note(f"tidelog: standard output could not be written: {error.strerror}")
         return EXIT_FAILED
     note(
         f"tidelog: {name} is done, do not repeat it; only its confirmation could not be written to standard output: "
