@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
+from tidelog_broker.core.request_costs import COSTS
 from tidelog_broker.server.access import AccessChecks, why_over
 from tidelog_broker.server.handlers import (
     cluster,
@@ -39,6 +40,7 @@ from tidelog_broker.server.handlers import (
 from tidelog_broker.server.on_behalf import charge
 from tidelog_broker.server.session_end import told
 from tidelog_broker.wire.connection import Connection, Request
+from tidelog_broker.wire.request_work import begin_work
 from tidelog_broker.wire.rounds import Rounds
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.addresses import counted_address
@@ -220,6 +222,7 @@ class Server:
         self.connections.discard(connection)
         self._strangers.left(connection)
         self.broker.accounts.leave(connection)
+        self.broker.bounds.turns.gone(connection)
         if connection.greeted and connection.peer_id is None:
             self.broker.bounds.open_clients -= 1
         self._count()
@@ -256,6 +259,7 @@ class Server:
                 self.access.check(kind, request)
             if envelope.on_behalf and envelope.correlation_id:
                 charge(self.broker, request)
+            begin_work(request, COSTS[kind].of(envelope))
             work = handler(self.broker, request)
         except ProtocolError as error:
             if kind in _UNANSWERED and request.connection.greeted:

@@ -26,6 +26,7 @@ from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.server.access import check_entries
 from tidelog_broker.server.coordination import at_coordinator
 from tidelog_broker.server.group_quota import group_made
+from tidelog_broker.server.pieces import Pieces, in_pieces
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -57,28 +58,40 @@ async def commit(broker: Broker, request: Request) -> None:
         await shard.coordinator.ready()
         shard.coordinator.check_caller(asked.group, asked.member_id, GroupReader(request.session))
         async with group_made(broker, shard, asked.group, request.session) as creator:
-            return await _commit(broker, shard, envelope.commit, creator, request.session)
+            return await _commit(broker, shard, envelope.commit, creator, request)
 
     request.reply(await at_coordinator(broker, asked.group, request, local))
 
 
-async def _commit(
-    broker: Broker, shard: GroupShard, asked: pb.Commit, creator: str, session: Session | None
-) -> pb.Envelope:
-    positions, coordinator = shard.positions, shard.coordinator
+async def _commit(broker: Broker, shard: GroupShard, asked: pb.Commit, creator: str, request: Request) -> pb.Envelope:
+    positions, coordinator, session = shard.positions, shard.coordinator, request.session
     _check_answer(positions, asked)
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in asked.entries)
     if broker.cluster.is_alone:  # else nobody's end of the log counts here, see `_check_entry`
-        await _known_ends(broker, asked.entries)
+        await _known_ends(broker, request, asked.entries)
     now_us = broker.clock.now_us()
     reply = pb.CommitReply()
     records: list[pb.OffsetRecord] = []
     results: list[tuple[OffsetKey, pb.CommittedResult]] = []
-    for entry in asked.entries:
+    checked: list[tuple[pb.CommitEntry, pb.CommittedResult]] = []
+
+    def refuse(entry: pb.CommitEntry, result: pb.CommittedResult, error: ProtocolError) -> None:
+        # Whoever may commit for the group may do so for a topic that he cannot see, and is told nothing of that.
+        if error.code in _TELL_OF_TOPIC and _hides(broker.topics, session, entry.topic_id):
+            error = no_topic_with(entry.topic_id)
+        result.error.CopyFrom(denial(error, current=current).to_message())
+
+    async for entry in in_pieces(broker, request, asked.entries):
         result = reply.results.add(topic_id=entry.topic_id, partition=entry.partition)
-        place = (entry.topic_id, entry.partition)
         try:
             _check_entry(broker, entry)
+        except ProtocolError as error:
+            refuse(entry, result, error)
+        else:
+            checked.append((entry, result))
+    for entry, result in checked:  # in one go, and written with nothing in between: see `check_commit`
+        place = (entry.topic_id, entry.partition)
+        try:
             coordinator.check_commit(asked.group, asked.member_id, asked.generation, place)
             key = OffsetKey(asked.group, *place)
             record = positions.prepare(
@@ -91,10 +104,7 @@ async def _commit(
                 record_epoch=entry.record_epoch if entry.HasField("record_epoch") else None,
             )
         except ProtocolError as error:
-            # Whoever may commit for the group may do so for a topic that he cannot see, and is told nothing of that.
-            if error.code in _TELL_OF_TOPIC and _hides(broker.topics, session, entry.topic_id):
-                error = no_topic_with(entry.topic_id)
-            result.error.CopyFrom(denial(error, current=current).to_message())
+            refuse(entry, result, error)
             continue
         if record is not None:
             records.append(record)
@@ -112,13 +122,13 @@ async def _commit(
     return pb.Envelope(commit_reply=reply)
 
 
-async def _known_ends(broker: Broker, entries: Sequence[pb.CommitEntry]) -> None:
+async def _known_ends(broker: Broker, request: Request, entries: Sequence[pb.CommitEntry]) -> None:
     """Let logs be opened whose ends are to be known, and their epochs begun: what is committed is known by then.
 
     A log that is damaged stays as it is; its end is that of what is good.
     """
     await broker.partitions.awake((entry.topic_id, entry.partition) for entry in entries)
-    for entry in entries:
+    async for entry in in_pieces(broker, request, entries):
         partition = broker.partitions.find((entry.topic_id, entry.partition))
         if partition is not None and entry.next_offset > partition.state.high_watermark:
             with contextlib.suppress(ProtocolError, TimeoutError):
@@ -174,12 +184,13 @@ async def committed(broker: Broker, request: Request) -> None:
         check_entries(len(asked.entries))
     request.reply(
         await at_coordinator(
-            broker, asked.group, request, lambda envelope: _committed(broker, envelope.committed, request.session)
+            broker, asked.group, request, lambda envelope: _committed(broker, envelope.committed, request)
         )
     )
 
 
-async def _committed(broker: Broker, asked: pb.Committed, session: Session | None) -> pb.Envelope:
+async def _committed(broker: Broker, asked: pb.Committed, request: Request) -> pb.Envelope:
+    session = request.session
     if asked.topic_id:
         await broker.meta_freshness.refresh_for([(asked.topic_id, 0)])
         broker.topics.with_id(asked.topic_id)  # positions of a topic that is gone are none, not "never committed"
@@ -187,23 +198,28 @@ async def _committed(broker: Broker, asked: pb.Committed, session: Session | Non
     await shard.coordinator.ready(confirmed=True)
     after = (asked.after.topic_id, asked.after.partition) if asked.HasField("after") else None
     if asked.entries:
-        reply = _of_entries(partial(_hides, broker.topics, session), shard.positions, asked, after)
+        pieces = Pieces(broker, request, len(asked.entries))
+        reply = await _of_entries(partial(_hides, broker.topics, session), shard.positions, asked, after, pieces)
     else:
         reply = _of_group(partial(_name_for, broker.topics, session), shard.positions, asked, after)
     return pb.Envelope(committed_reply=reply)
 
 
-def _of_entries(
-    hides: Callable[[bytes], bool], positions: GroupOffsets, asked: pb.Committed, after: Place | None
+async def _of_entries(
+    hides: Callable[[bytes], bool], positions: GroupOffsets, asked: pb.Committed, after: Place | None, pieces: Pieces
 ) -> pb.CommittedReply:
     """Return a page of the positions that are asked for, in the order of the question.
 
     One on a topic that is hidden from who asks is none, as where nothing is committed.
+
+    Raises:
+        ProtocolError: as `check_wanted`.
     """
     reply = pb.CommittedReply()
     size_bytes = 0
     hidden = {topic_id for topic_id in {entry.topic_id for entry in asked.entries} if hides(topic_id)}
     for entry in _behind(asked.entries, after):
+        await pieces.step()
         if size_bytes >= PAGE_BYTES:
             last = reply.results[-1]
             reply.last.CopyFrom(pb.CommittedEntry(topic_id=last.topic_id, partition=last.partition))

@@ -10,6 +10,7 @@ from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.groups.readers import GroupReader
+from tidelog_broker.core.request_costs import HELD_MAX
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.groups.descriptions import Descriptions
@@ -33,8 +34,6 @@ from tidelog_proto.names import check_group_name
 PAGE_GROUPS: Final = 1_000
 PAGE_EFFORT: Final = 50_000
 """So that a page takes the event loop no longer than some tens of milliseconds; see `Descriptions.effort`."""
-HELD_MAX: Final = 100_000
-"""Partitions that one report names."""
 
 _MEMBER_ID: Final = re.compile(r"[A-Za-z0-9]{16,64}")
 
@@ -98,7 +97,7 @@ async def list_some(broker: Broker, request: Request) -> None:
         async def local(_: pb.Envelope) -> pb.Envelope:
             coordinator = broker.groups.at(key[1]).coordinator
             await coordinator.ready(confirmed=True)
-            async with broker.bounds.turns.turn(request.connection):
+            async with broker.bounds.turns.turn(request.connection, request.payer):
                 return pb.Envelope(group_list_reply=_page(coordinator.descriptions, asked.after, request.session))
 
         if asked.HasField("partition") or request.connection.peer_id is not None:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tidelog_broker.wire.turns import Turns
+from tidelog_proto.turns import Turns
 
 
 class FakeReader:

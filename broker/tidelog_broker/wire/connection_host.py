@@ -1,0 +1,44 @@
+"""What a connection needs of the server that it belongs to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.wire.arriving import Arriving
+from tidelog_broker.wire.budget import Budget
+from tidelog_broker.wire.outgoing import Outgoing
+from tidelog_broker.wire.rounds import Rounds
+from tidelog_proto.idle_poll import IdlePoll
+
+if TYPE_CHECKING:
+    from tidelog_broker.wire.connection import Connection, Request
+
+
+class ConnectionHost(Protocol):
+    """Who a connection belongs to: the server."""
+
+    settings: NodeSettings
+    metrics: NodeMetrics
+    budget: Budget
+    arriving: Arriving
+    outgoing: Outgoing
+    rounds: Rounds
+
+    @property
+    def idle_poll(self) -> IdlePoll:
+        """Told of what comes, on all connections together."""
+        ...
+
+    def opened(self, connection: Connection) -> None:
+        """A connection was accepted."""
+
+    def greeted(self, connection: Connection) -> None:
+        """A connection has said who it is."""
+
+    def closed(self, connection: Connection) -> None:
+        """A connection is gone."""
+
+    def dispatch(self, request: Request) -> None:
+        """Start work on a request."""

@@ -1,0 +1,51 @@
+"""Charging what a request costs the event loop to its caller, from before its work begins until it is answered.
+
+While the requests of a caller that are being worked on cost a second together (`account.WORK_US_MAX`), nothing more is
+read from its connections; of a caller of a gateway, whose connection is not only its own, more is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog_broker.core.request_costs import PIECE_US
+from tidelog_broker.wire.rounds import WORK_BYTES_PER_US
+from tidelog_broker.wire.shares import busy
+
+if TYPE_CHECKING:
+    from tidelog_broker.wire.connection import Request
+
+
+def begin_work(request: Request, work_us: int) -> None:
+    """Charge a request whose work is about to begin.
+
+    Raises:
+        ProtocolError: OVERLOADED, too much of a gateway's caller is being worked on; nothing was charged.
+    """
+    connection, caller = request.connection, request.account
+    if caller is not None:
+        if caller.is_working:
+            raise busy(caller)
+        request.work_of = caller
+        caller.work_us += work_us
+    else:
+        connection.work_us += work_us
+        if connection.account is not None:
+            connection.account.began_work(connection, work_us)
+    request.work_us = work_us
+    connection.took(WORK_BYTES_PER_US * min(work_us, PIECE_US))
+
+
+def end_work(request: Request) -> None:
+    """Charge a request no more; nothing happens for one that was not charged."""
+    work_us, request.work_us = request.work_us, 0
+    if not work_us:
+        return
+    caller, request.work_of = request.work_of, None
+    if caller is not None:
+        caller.ended_work(work_us)
+        return
+    connection = request.connection
+    connection.work_us -= work_us
+    if connection.account is not None:
+        connection.account.ended_work(work_us)
