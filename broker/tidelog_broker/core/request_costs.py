@@ -74,12 +74,29 @@ class Cost(NamedTuple):
 HELD_MAX: Final = 100_000
 """Partitions, and loads of partitions, that one heartbeat of a group's member names."""
 
+LOOK_UP_TIME: Final = 4
+LOOK_UP_KEY: Final = 8
 _ENTRIES: Final = ENTRIES_PER_REQUEST_MAX
 
 
 def _heartbeat(envelope: pb.Envelope) -> int:
     asked = envelope.group_heartbeat
     return sum(len(topic.partitions) for topic in asked.held) + len(asked.loads) + len(asked.join.topics)
+
+
+def _look_ups(envelope: pb.Envelope) -> int:
+    return sum(map(look_up_weight, envelope.list_offsets.entries))
+
+
+def look_up_weight(entry: pb.ListOffsetsEntry) -> int:
+    """Return as how many entries one of LIST_OFFSETS counts: a look-up by time or key reads the log."""
+    match entry.WhichOneof("at"):
+        case "timestamp_us":
+            return LOOK_UP_TIME
+        case "latest_of_key":
+            return LOOK_UP_KEY
+        case _:
+            return 1
 
 
 COSTS: Final[dict[str, Cost]] = {
@@ -104,9 +121,7 @@ COSTS: Final[dict[str, Cost]] = {
         200, 250, _ENTRIES, lambda envelope: len(envelope.producer_begin.entries), "partition", Pace.PIECES
     ),
     "fetch": Cost(100, 25, _ENTRIES, lambda envelope: len(envelope.fetch.entries), "partition", Pace.PIECES),
-    "list_offsets": Cost(
-        100, 350, _ENTRIES, lambda envelope: len(envelope.list_offsets.entries), "partition", Pace.PIECES
-    ),
+    "list_offsets": Cost(100, 30, LOOK_UP_KEY * _ENTRIES, _look_ups, "partition", Pace.PIECES),
     "compact": Cost(200, 200, _ENTRIES, lambda envelope: len(envelope.compact.entries), "partition", Pace.PIECES),
     "delete_records": Cost(
         200, 200, _ENTRIES, lambda envelope: len(envelope.delete_records.entries), "partition", Pace.PIECES

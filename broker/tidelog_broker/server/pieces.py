@@ -24,7 +24,7 @@ class Pieces:
     Args:
         broker: of this node.
         request: what is worked on.
-        count: its entries.
+        count: its entries, by weight.
     """
 
     def __init__(self, broker: Broker, request: Request, count: int) -> None:
@@ -35,19 +35,19 @@ class Pieces:
         self._entries = max(count, 1) if kind not in COSTS else COSTS[kind].piece_entries
         self._is_one = count <= self._entries
 
-    async def step(self) -> None:
-        """Wait for a turn if the next entry begins a piece.
+    async def step(self, weight: int = 1) -> None:
+        """Wait for a turn if the next entry, which counts as so many, begins a piece.
 
         Raises:
             ProtocolError: as `check_wanted`.
         """
         if self._is_one:
             return
-        if self._left == 0:
+        if self._left <= 0:
             await self._broker.bounds.turns.piece(self._request.connection, self._request.payer, PIECE_US / 1e6)
             check_wanted(self._broker, self._request)
             self._left = self._entries
-        self._left -= 1
+        self._left -= weight
 
 
 async def in_pieces(broker: Broker, request: Request, entries: Sequence[T]) -> AsyncIterator[T]:

@@ -201,7 +201,8 @@ async def _committed(broker: Broker, asked: pb.Committed, request: Request) -> p
         pieces = Pieces(broker, request, len(asked.entries))
         reply = await _of_entries(partial(_hides, broker.topics, session), shard.positions, asked, after, pieces)
     else:
-        reply = _of_group(partial(_name_for, broker.topics, session), shard.positions, asked, after)
+        async with broker.bounds.turns.turn(request.connection, request.payer):
+            reply = _of_group(partial(_name_for, broker.topics, session), shard.positions, asked, after)
     return pb.Envelope(committed_reply=reply)
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog_broker.broker import Broker
+from tidelog_broker.core.request_costs import look_up_weight
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.partition.filtered_reader import wanted_of
 from tidelog_broker.partition.partition import Partition
@@ -243,7 +244,10 @@ async def list_offsets(broker: Broker, request: Request) -> None:
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in entries)
     await broker.partitions.awake((entry.topic_id, entry.partition) for entry in entries)
     reply = pb.ListOffsetsReply()
-    async for entry in in_pieces(broker, request, entries):
+    weights = [look_up_weight(entry) for entry in entries]
+    pieces = Pieces(broker, request, sum(weights))
+    for weight, entry in zip(weights, entries, strict=True):
+        await pieces.step(weight)
         result = reply.results.add()
         try:
             await _locate(broker, request, entry, result)

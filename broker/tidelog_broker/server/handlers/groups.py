@@ -74,7 +74,8 @@ async def describe(broker: Broker, request: Request) -> None:
         coordinator = broker.groups.of(group).coordinator
         await coordinator.ready(confirmed=True)
         may_see = None if request.session is None else request.session.may_see
-        return pb.Envelope(group_describe_reply=coordinator.descriptions.describe(group, may_see))
+        async with broker.bounds.turns.turn(request.connection, request.payer):
+            return pb.Envelope(group_describe_reply=coordinator.descriptions.describe(group, may_see))
 
     request.reply(await at_coordinator(broker, group, request, local))
 

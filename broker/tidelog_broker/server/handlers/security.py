@@ -76,14 +76,15 @@ async def list_some(broker: Broker, request: Request) -> None:
         prefix = _PREFIXES.get(asked.what)
         if prefix is None:
             raise ProtocolError(pb.INVALID_REQUEST, "keys, users, rules or quotas are listed")
-        records, more = broker.security.registry.page(prefix, asked.after)
-        reply = pb.SecurityListReply(
-            keys=[without_secrets(record.api_key) for record in records if record.HasField("api_key")],
-            rules=[record.rule for record in records if record.HasField("rule")],
-            users=[without_verifier(record.user) for record in records if record.HasField("user")],
-            quotas=[record.quota for record in records if record.HasField("quota")],
-            last=records[-1].id if more else "",
-        )
+        async with broker.bounds.turns.turn(request.connection, request.payer):
+            records, more = broker.security.registry.page(prefix, asked.after)
+            reply = pb.SecurityListReply(
+                keys=[without_secrets(record.api_key) for record in records if record.HasField("api_key")],
+                rules=[record.rule for record in records if record.HasField("rule")],
+                users=[without_verifier(record.user) for record in records if record.HasField("user")],
+                quotas=[record.quota for record in records if record.HasField("quota")],
+                last=records[-1].id if more else "",
+            )
         return pb.Envelope(security_list_reply=reply)
 
     request.reply(await at_owner(broker, META_KEY, request, local))
