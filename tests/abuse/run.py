@@ -12,81 +12,27 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import json
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import uvloop
+from tests.abuse import gateway_run
+from tests.abuse.measured import Measured, p99, settled, tell, watched
 from tests.abuse.node_requests import LARGEST
-from tests.abuse.probe import Probe
 from tests.abuse.stand import Stand, node
 
 from tidelog import Client
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import FrameDecoder, encode_frame
-from tidelog_proto.limits import MIB, PROTOCOL_VERSION
+from tidelog_proto.limits import PROTOCOL_VERSION
 
-STALL_MAX_S: Final = 0.050
-RATIO_MAX: Final = 3.0
-FLOOR_S: Final = 0.030
-"""A quiet p99 below this counts as this: what a busy machine does to a process that wants to run."""
 PER_S: Final = 50
-ALONE_TIMEOUT_S: Final = 60.0
+ALONE_TIMEOUT_S: Final = 120.0
 IN_FLIGHT: Final = 4
-
-
-@dataclass(slots=True)
-class Peak:
-    """How much memory a process has gained at most."""
-
-    grown_bytes: int = 0
-
-
-@dataclass(slots=True)
-class Measured:
-    """What a kind of request has cost.
-
-    Attributes:
-        kind: as in `LARGEST`.
-        alone_s, cpu_s, stall_s: one request on a quiet node: until it is answered, processor time of the event loop's
-            thread, the longest turn of it.
-        memory_bytes: what that request has added to the process's anonymous memory.
-        quiet_s, flooded_s: p99 of the polite principal, before the flood and in it.
-        flood_stall_s: the longest turn of the event loop in the flood.
-        answered: requests of the flood that were answered.
-    """
-
-    kind: str
-    alone_s: float = 0.0
-    cpu_s: float = 0.0
-    stall_s: float = 0.0
-    wall_s: float = 0.0
-    memory_bytes: int = 0
-    quiet_s: float = 0.0
-    flooded_s: float = 0.0
-    flood_stall_s: float = 0.0
-    flood_bytes: int = 0
-    answered: int = 0
-    failed: int = 0
-    errors: str = ""
-
-    def faults(self) -> list[str]:
-        """Return which bounds it has broken."""
-        found: list[str] = []
-        if self.stall_s > STALL_MAX_S:
-            found.append(f"one request stops the event loop for {self.stall_s * 1e3:.0f} ms")
-        allowed_s = RATIO_MAX * max(self.quiet_s, FLOOR_S)
-        if self.flooded_s > allowed_s:
-            found.append(f"p99 beside it {self.flooded_s * 1e3:.0f} ms, quiet {self.quiet_s * 1e3:.0f} ms")
-        if self.failed:
-            found.append(f"{self.failed} polite requests failed")
-        return found
 
 
 class Sender:
@@ -151,35 +97,6 @@ async def alone(stand: Stand, kind: str, frames: Iterator[bytes], found: Measure
         sender.writer.close()
 
 
-@contextlib.asynccontextmanager
-async def watched(probe: Probe) -> AsyncIterator[Peak]:
-    """Note by how much the process's memory has grown at most meanwhile."""
-    before_bytes, peak = probe.read().memory_bytes, Peak()
-
-    async def watch() -> None:
-        while True:
-            await asyncio.sleep(0.02)
-            peak.grown_bytes = max(peak.grown_bytes, probe.read().memory_bytes - before_bytes)
-
-    task = asyncio.create_task(watch())
-    try:
-        yield peak
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def settled(probe: Probe) -> None:
-    """Wait until the process does nothing, and begin to measure."""
-    async with asyncio.timeout(ALONE_TIMEOUT_S):
-        while True:
-            before = probe.read()
-            await asyncio.sleep(0.25)
-            if probe.read().cpu_s - before.cpu_s < 0.05:
-                probe.reset()
-                return
-
-
 async def polite(stand: Stand, seconds: float, found: Measured) -> float:
     """Publish records when they are due; return the p99 of how long after that each was acknowledged, in seconds."""
     times_s: list[float] = []
@@ -202,7 +119,7 @@ async def polite(stand: Stand, seconds: float, found: Measured) -> float:
                 due_s = began_s + number / PER_S
                 await asyncio.sleep(due_s - loop.time())
                 group.create_task(send(due_s))
-    return sorted(times_s)[len(times_s) * 99 // 100]
+    return p99(times_s)
 
 
 async def flooded(stand: Stand, frames: Iterator[bytes], found: Measured, *, seconds: float, connections: int) -> None:
@@ -228,7 +145,7 @@ async def _run(arguments: argparse.Namespace) -> int:
     faults = 0
     with tempfile.TemporaryDirectory(prefix="tidelog-abuse-") as directory:
         async with node(Path(directory)) as stand:
-            for kind, largest in LARGEST.items():
+            for kind, largest in LARGEST.items() if arguments.side != "gateway" else ():
                 if arguments.only and not any(text in kind for text in arguments.only):
                     continue
                 found = Measured(kind)
@@ -241,28 +158,20 @@ async def _run(arguments: argparse.Namespace) -> int:
                 except TimeoutError:
                     found.failed += 1
                 faults += bool(found.faults())
-                _tell(found, as_json=arguments.json)
+                tell(found, as_json=arguments.json)
+            if arguments.side != "node":
+                bounds = {"seconds": arguments.seconds, "connections": arguments.connections}
+                faults += await gateway_run.judged(
+                    Path(directory), stand, arguments.only or [], as_json=arguments.json, **bounds
+                )
     return 1 if faults else 0
-
-
-def _tell(found: Measured, *, as_json: bool) -> None:
-    if as_json:
-        line = json.dumps(asdict(found) | {"faults": found.faults()})
-    else:
-        line = (
-            f"{found.kind:48}{found.alone_s * 1e3:7.0f}{found.cpu_s * 1e3:7.0f}{found.stall_s * 1e3:7.1f}"
-            f"{found.wall_s * 1e3:7.1f}{found.memory_bytes / MIB:6.0f}  |{found.quiet_s * 1e3:6.1f}"
-            f"{found.flooded_s * 1e3:8.1f}{found.flood_stall_s * 1e3:7.1f}{found.flood_bytes / MIB:6.0f}"
-            f"{found.answered:8}  {found.errors}  {'; '.join(found.faults())}"
-        )
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 def main() -> int:
     """Read the arguments, measure and judge; return the exit code."""
     parser = argparse.ArgumentParser(description="Judge what the largest requests cost others.")
     parser.add_argument("--only", action="append", help="kinds whose names contain this")
+    parser.add_argument("--side", choices=("node", "gateway", "both"), default="both")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each flood; 0: none")
     parser.add_argument("--connections", type=int, default=4)
     parser.add_argument("--json", action="store_true")
