@@ -18,11 +18,13 @@ from tidelog_gateway.problems import Problem, invalid, pointer
 from tidelog_gateway.records_in import Records, parse_body
 from tidelog_proto.limits import KIB
 
-VALUES_MAX: Final = 100_000
+VALUES_MAX: Final = 64_000
 """JSON values that are parsed in one go: those of one record, of one WebSocket message, of the body of any other
-request. Some 20 ms of the event loop; a document with more is sent as a string (`value_encoding` utf8)."""
+request. Some 15 ms of the event loop; a document with more is sent as a string (`value_encoding` utf8)."""
 SMALL_BYTES: Final = 16 * KIB
 """A body up to this size is parsed at once: it has no more than some 8,000 values."""
+MEMBERS_MAX: Final = 100
+"""Members of one object that is validated. None has as many, and each that does not belong there is a fault."""
 PIECE_BYTES: Final = 256 * KIB
 PIECE_VALUES: Final = 5_000
 PIECE_RECORDS: Final = 500
@@ -84,11 +86,23 @@ class _Elements(NamedTuple):
     values: Any
 
 
+def _check_each(counts: Any, most: int, detail: str) -> None:
+    """Refuse a list of which an element has too many of something, whose running sums are given.
+
+    Raises:
+        Problem: 422.
+    """
+    each = np.diff(counts, prepend=0)
+    if each.max() > most:
+        raise invalid([{"pointer": pointer(["records", int(each.argmax())]), "detail": detail}])
+
+
 async def _elements(body: bytes, start: int, records_max: int, pace: Pace) -> _Elements:
     """Find the elements of the list that begins at `start`, and check what can be checked without parsing them."""
     ends: list[Any] = []
     values: list[Any] = []
-    count = seen = 0
+    members: list[Any] = []
+    count = seen = member_count = 0
     for found in marks(body, start):
         await pace()
         closing = np.flatnonzero(found.depths < 0)
@@ -98,6 +112,9 @@ async def _elements(body: bytes, start: int, records_max: int, pace: Pace) -> _E
         ends.append(found.places[divides])
         values.append(seen + divides)
         seen += stop
+        sums = member_count + np.cumsum((kinds == COMMA) & (depths == 1))
+        members.append(sums[divides])
+        member_count = int(sums[-1]) if len(sums) else member_count
         count += len(divides)
         if count > records_max:
             # Where the list goes on it is not told how long it is: whoever finds that out has read all of it.
@@ -109,11 +126,9 @@ async def _elements(body: bytes, start: int, records_max: int, pace: Pace) -> _E
     else:
         raise invalid([{"pointer": "", "detail": "the body is not JSON: its list of records does not end"}])
     elements = _Elements(np.concatenate(ends), np.concatenate(values))
-    longest = np.diff(elements.values, prepend=0)
-    if longest.max() > VALUES_MAX:
-        where = pointer(["records", int(longest.argmax())])
-        detail = f"at most {VALUES_MAX} JSON values in one record; send a larger document as a string"
-        raise invalid([{"pointer": where, "detail": detail}])
+    many = f"at most {VALUES_MAX} JSON values in one record; send a larger document as a string"
+    _check_each(elements.values, VALUES_MAX, many)
+    _check_each(np.concatenate(members), MEMBERS_MAX, f"a record has at most {MEMBERS_MAX} members")
     return elements
 
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any
 
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidelog_gateway.bodies import SMALL_BYTES, check_values
+from tidelog_gateway.bodies import MEMBERS_MAX, SMALL_BYTES, check_values
 from tidelog_gateway.context import gateway_of, require_json
 from tidelog_gateway.pace import pace_of
 from tidelog_gateway.problems import invalid
-
-MEMBERS_MAX: Final = 100
-"""Members of one object. No body has as many, and each that does not belong there is a fault that is listed."""
 
 
 class JsonRoute(APIRoute):

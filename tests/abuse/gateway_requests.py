@@ -49,7 +49,7 @@ HTTP: Final[dict[str, Http]] = {
     "POST records: 10,000 JSON values": _post(
         _records({"value": {"a": list(range(20))}, "value_encoding": "json"}, 9_999)
     ),
-    "POST records: a value of 99,000 numbers": _post(_records({"value": [0] * 99_000, "value_encoding": "json"}, 1)),
+    "POST records: a value of 63,000 numbers": _post(_records({"value": [0] * 63_000, "value_encoding": "json"}, 1)),
     "POST records: a value of 4,000,000 numbers": _post(
         b'{"records":[{"value_encoding":"json","value":[' + b"0," * 4_000_000 + b"0]}]}"
     ),
@@ -72,7 +72,7 @@ HTTP: Final[dict[str, Http]] = {
         json.dumps({"to": "earliest", "topic": "wide", "partitions": list(range(16_384))}).encode(),
         "POST /v1/groups/abuse/offsets:reset",
     ),
-    "POST rules: 99,000 operations": _post(
+    "POST rules: 40,000 operations": _post(
         json.dumps({"principal": "p", "operations": ["consume"] * 40_000, "resource": "topic"}).encode(),
         "POST /v1/rules",
     ),

@@ -154,6 +154,7 @@ class Server:
             timeout_s=self.settings.hello_timeout_ms / 1000,
             refusal=encode_frame(pb.Envelope(error=wanted.to_message())),
             failed=self._not_encrypted,
+            turns=self.broker.bounds.turns,
         )
 
     def _protocol(self) -> asyncio.BaseProtocol:
