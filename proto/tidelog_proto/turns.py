@@ -21,6 +21,8 @@ SLICE_S: Final = 0.002
 """So much work is done in one go; a single page or piece may take longer."""
 REST_S_MAX: Final = 0.05
 """After a piece that took long because the whole machine was busy."""
+_SLOWER: Final = 3
+"""So many times as long as is known may a piece take, on a slower machine or a busy one."""
 
 
 class Reader(Protocol):
@@ -89,7 +91,7 @@ class Turns:
         Args:
             reader: the connection that asks.
             caller: by whom turns are shared; the connection unless given.
-            cost_s: what the piece takes at least, in seconds, for work that goes on elsewhere.
+            cost_s: what the piece is known to take, in seconds; 0: not known.
         """
         await self._take(reader, caller)
         asyncio.get_running_loop().call_soon(self._measure, time.perf_counter(), cost_s)
@@ -137,7 +139,9 @@ class Turns:
             raise
 
     def _measure(self, began_s: float, cost_s: float) -> None:
-        self._done(max(cost_s, time.perf_counter() - began_s))
+        """Count a piece; what others have done since counts, too, so no more than is likely where that is known."""
+        took_s = time.perf_counter() - began_s
+        self._done(min(max(cost_s, took_s), _SLOWER * cost_s) if cost_s else took_s)
 
     def _done(self, took_s: float) -> None:
         self._working = False

@@ -78,6 +78,7 @@ HTTP: Final[dict[str, Http]] = {
     ),
     "GET records: 10,000 records": _get("/v1/topics/flood/partitions/0/records?max_records=10000"),
     "GET records: by a key that is not there": _get("/v1/topics/flood/partitions/0/records?key=none&max_records=10000"),
+    "GET key: one that is not there": _get("/v1/topics/flood/keys/none"),
     "GET topic: 4,096 partitions": _get("/v1/topics/wide"),
     "GET topics: 1,000": _get("/v1/topics?limit=1000"),
     "GET offsets: 4,096 partitions": _get("/v1/topics/wide/offsets"),

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
-from tidelog_broker.core.request_costs import COSTS
+from tidelog_broker.core.request_costs import COSTS, Pace
 from tidelog_broker.server.access import AccessChecks, why_over
 from tidelog_broker.server.handlers import (
     cluster,
@@ -260,7 +260,8 @@ class Server:
                 self.access.check(kind, request)
             if envelope.on_behalf and envelope.correlation_id:
                 charge(self.broker, request)
-            begin_work(request, COSTS[kind].of(envelope))
+            cost = COSTS[kind]
+            begin_work(request, cost.of(envelope), is_divided=cost.pace in {Pace.PIECES, Pace.PAGES})
             work = handler(self.broker, request)
         except ProtocolError as error:
             if kind in _UNANSWERED and request.connection.greeted:

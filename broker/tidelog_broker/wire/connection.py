@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, cast
 
 from tidelog_broker.core.peer_auth import Challenge
@@ -135,7 +136,8 @@ class Connection(asyncio.BufferedProtocol):
         """Whether its account has it wait."""
         self._own_turn = Turn()
         """While it has no account; see `rounds`."""
-        self._awaits_turn = False
+        self._awaits_turn = self._has_begun = False
+        """Whether it waits for its caller's turn; whether a frame has begun with what is being taken."""
         self._received: Iterator[Frame] | None = None
         """What was received and is taken when it goes on."""
         self._session_timer: asyncio.TimerHandle | None = None
@@ -212,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
 
         Those behind are taken when it goes on: then there are 0 bytes more.
         """
-        frames, self._received = self._received, None
+        frames, self._received, self._has_begun = self._received, None, False
         if frames is None:
             if self._receiver.goes_on(nbytes):
                 return
@@ -226,6 +228,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         try:
             for frame in frames:
+                is_long = self.inbox is None and self._receiver.envelope_bytes > SMALL_ENVELOPE_BYTES
+                if is_long and not self._has_begun and self._turn.is_over:
+                    # It is here, but its work is long: of all connections that have one, the next turn takes one.
+                    self._await_turn(chain((frame,), frames))
+                    return
                 self._take(frame)
                 if self._transport is None:
                     return
@@ -513,6 +520,7 @@ class Connection(asyncio.BufferedProtocol):
 
         In the turn it counts either way, without the attachment that is declined: that counts while it is read past.
         """
+        self._has_begun = True
         is_admitted = self._let_in(envelope, attachment_bytes)
         weight = REQUEST_BYTES + ENVELOPE_WEIGHT * self._receiver.envelope_bytes
         self.took(weight + attachment_bytes if is_admitted else weight)
@@ -567,7 +575,8 @@ class Connection(asyncio.BufferedProtocol):
             self._requests < self._requests_max and self._in_flight_bytes < self._in_flight_bytes_max
         )
         may_go_on = has_room and not self._held and not self._awaits_turn
-        wanted = self._keeps_up and (may_go_on or self._coming.size_bytes is not None)
+        is_coming = self._coming.size_bytes is not None and self._received is None
+        wanted = self._keeps_up and (may_go_on or is_coming)
         if wanted != self._reading:
             self._reading = wanted
             if wanted:

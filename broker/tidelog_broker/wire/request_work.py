@@ -16,8 +16,13 @@ if TYPE_CHECKING:
     from tidelog_broker.wire.connection import Request
 
 
-def begin_work(request: Request, work_us: int) -> None:
+def begin_work(request: Request, work_us: int, *, is_divided: bool) -> None:
     """Charge a request whose work is about to begin.
+
+    Args:
+        request: the request.
+        work_us: what it costs the event loop.
+        is_divided: whether it takes turns of its own, so that only a piece of it counts in the turn of reading.
 
     Raises:
         ProtocolError: OVERLOADED, too much of a gateway's caller is being worked on; nothing was charged.
@@ -33,7 +38,7 @@ def begin_work(request: Request, work_us: int) -> None:
         if connection.account is not None:
             connection.account.began_work(connection, work_us)
     request.work_us = work_us
-    connection.took(WORK_BYTES_PER_US * min(work_us, PIECE_US))
+    connection.took(WORK_BYTES_PER_US * (min(work_us, PIECE_US) if is_divided else work_us))
 
 
 def end_work(request: Request) -> None:
