@@ -51,7 +51,7 @@ def watch(path: str) -> None:
             loop.call_soon(watch.ticker.tick)  # type: ignore[attr-defined]
         return run(loop, future)
 
-    uvloop.Loop.run_until_complete = run_measured  # type: ignore[method-assign]
+    uvloop.Loop.run_until_complete = run_measured  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
 import tempfile
 import time
@@ -20,10 +21,10 @@ from pathlib import Path
 from typing import Final
 
 import uvloop
-from tests.abuse import gateway_run
+from tests.abuse import gateway_run, handshakes
 from tests.abuse.measured import Measured, p99, settled, tell, watched
 from tests.abuse.node_requests import LARGEST
-from tests.abuse.stand import Stand, node
+from tests.abuse.stand import STOP_TIMEOUT_S, Stand, node
 
 from tidelog import Client
 from tidelog_proto import broker_pb2 as pb
@@ -33,6 +34,9 @@ from tidelog_proto.limits import PROTOCOL_VERSION
 PER_S: Final = 50
 ALONE_TIMEOUT_S: Final = 120.0
 IN_FLIGHT: Final = 4
+STOP: Final = "SIGTERM in the middle of 16 requests by time"
+STOP_MORE_S: Final = 5.0
+"""For the end of the process itself, on a busy machine."""
 
 
 class Sender:
@@ -141,12 +145,34 @@ async def flooded(stand: Stand, frames: Iterator[bytes], found: Measured, *, sec
     found.errors = ",".join(sorted({name for sender in senders for name in sender.errors}))
 
 
+async def _stopped(stand: Stand, *, as_json: bool) -> int:
+    """Stop the node while it works on the longest requests there are; return 1 if that takes longer than it may."""
+    found = Measured(STOP)
+    frames = LARGEST["list_offsets: 4,096 by time"](stand)
+    floods = [asyncio.create_task((await Sender.connect(stand, "flood")).flood(frames)) for _ in range(4)]
+    await asyncio.sleep(1.0)
+    began_s = time.monotonic()
+    stand.child.process.terminate()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(10 * STOP_TIMEOUT_S):
+            await stand.child.process.wait()
+    found.alone_s = time.monotonic() - began_s
+    found.failed = int(found.alone_s > STOP_TIMEOUT_S + STOP_MORE_S or stand.child.process.returncode != 0)
+    await asyncio.gather(*floods, return_exceptions=True)
+    tell(found, as_json=as_json)
+    return bool(found.failed)
+
+
+def _wants(arguments: argparse.Namespace, name: str) -> bool:
+    return not arguments.only or any(text in name for text in arguments.only)
+
+
 async def _run(arguments: argparse.Namespace) -> int:
     faults = 0
     with tempfile.TemporaryDirectory(prefix="tidelog-abuse-") as directory:
         async with node(Path(directory)) as stand:
             for kind, largest in LARGEST.items() if arguments.side != "gateway" else ():
-                if arguments.only and not any(text in kind for text in arguments.only):
+                if not _wants(arguments, kind):
                     continue
                 found = Measured(kind)
                 frames = largest(stand)
@@ -159,11 +185,16 @@ async def _run(arguments: argparse.Namespace) -> int:
                     found.failed += 1
                 faults += bool(found.faults())
                 tell(found, as_json=arguments.json)
+            if arguments.side != "gateway" and arguments.seconds and _wants(arguments, handshakes.NAME):
+                bounds = {"seconds": arguments.seconds, "connections": arguments.connections}
+                faults += await handshakes.judged(Path(directory), as_json=arguments.json, **bounds)
             if arguments.side != "node":
                 bounds = {"seconds": arguments.seconds, "connections": arguments.connections}
                 faults += await gateway_run.judged(
                     Path(directory), stand, arguments.only or [], as_json=arguments.json, **bounds
                 )
+            if _wants(arguments, STOP):
+                faults += await _stopped(stand, as_json=arguments.json)
     return 1 if faults else 0
 
 

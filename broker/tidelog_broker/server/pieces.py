@@ -31,6 +31,8 @@ class Pieces:
         self._broker = broker
         self._request = request
         self._left = 0
+        self._ended: ProtocolError | None = None
+        """Why the request is not wanted any more, once that is known."""
         kind = request.envelope.WhichOneof("kind") or ""
         self._entries = max(count, 1) if kind not in COSTS else COSTS[kind].piece_entries
         self._is_one = count <= self._entries
@@ -43,11 +45,21 @@ class Pieces:
         """
         if self._is_one:
             return
+        if self._ended is not None:
+            raise self._ended
         if self._left <= 0:
+            self._check()
             await self._broker.bounds.turns.piece(self._request.connection, self._request.payer, PIECE_US / 1e6)
-            check_wanted(self._broker, self._request)
+            self._check()
             self._left = self._entries
         self._left -= weight
+
+    def _check(self) -> None:
+        try:
+            check_wanted(self._broker, self._request)
+        except ProtocolError as error:
+            self._ended = error
+            raise
 
 
 async def in_pieces(broker: Broker, request: Request, entries: Sequence[T]) -> AsyncIterator[T]:
