@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tidelog_broker.core.request_costs import COSTS, PIECE_US
 from tidelog_broker.wire.account import WORK_US_MAX
-from tidelog_gateway.bodies import SMALL_BYTES, VALUES_MAX
+from tidelog_gateway.bodies import AT_ONCE_BYTES, VALUES_MAX
 from tidelog_gateway.route_costs import HTTP_COSTS, MESSAGE_COSTS, RouteCost
 from tidelog_proto.limits import KIB
 
@@ -32,7 +32,7 @@ What is promised, and what `make abuse` judges with the largest request of every
 - The work of a request ends when its connection is gone and when the node stops. What was begun of a change is
   finished.
 - A gateway checks the caller's permission, the number of records and of JSON values before it makes objects of a body
-  of more than {SMALL_BYTES // KIB} KiB. A larger JSON document than {VALUES_MAX:,} values is sent as a string.
+  of more than {AT_ONCE_BYTES // KIB} KiB. A larger JSON document than {VALUES_MAX:,} values is sent as a string.
 - Steps of TLS handshakes are done in turns by address.
 
 The figures are processor time on the machine of [Performance](performance.md), rounded up.

@@ -6,14 +6,12 @@ from fastapi.routing import APIRoute
 from starlette.routing import Route
 from tests.costs_table import PAGE, render
 
-from tidelog_broker.core.request_costs import COSTS, Pace
+from tidelog_broker.core.request_costs import COSTS
 from tidelog_broker.server.server import HANDLERS
 from tidelog_gateway.app import ROUTERS, create_app
 from tidelog_gateway.route_costs import HTTP_COSTS, MESSAGE_COSTS
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.messages import REQUESTS
-
-AT_ONCE_US_MAX = 20_000
 
 
 def routes() -> set[str]:
@@ -37,11 +35,6 @@ def test_every_route_has_a_cost() -> None:
 
 def test_every_kind_of_message_has_a_cost() -> None:
     assert set(MESSAGE_COSTS) == set(REQUESTS)
-
-
-def test_what_is_done_at_once_is_short() -> None:
-    long = {kind for kind, cost in COSTS.items() if cost.pace is Pace.AT_ONCE and cost.largest_us > AT_ONCE_US_MAX}
-    assert not long
 
 
 def test_the_page_shows_the_tables() -> None:

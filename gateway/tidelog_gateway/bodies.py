@@ -21,7 +21,7 @@ from tidelog_proto.limits import KIB
 VALUES_MAX: Final = 64_000
 """JSON values that are parsed in one go: those of one record, of one WebSocket message, of the body of any other
 request. Some 15 ms of the event loop; a document with more is sent as a string (`value_encoding` utf8)."""
-SMALL_BYTES: Final = 16 * KIB
+AT_ONCE_BYTES: Final = 16 * KIB
 """A body up to this size is parsed at once: it has no more than some 8,000 values."""
 MEMBERS_MAX: Final = 100
 """Members of one object that is validated. None has as many, and each that does not belong there is a fault."""
@@ -48,7 +48,7 @@ async def records_in(body: bytes, *, records_max: int, now_us: int, pace: Pace) 
     Raises:
         Problem: 422 with a pointer for what is wrong with the first records that have a fault; as `pace`.
     """
-    if len(body) <= SMALL_BYTES:
+    if len(body) <= AT_ONCE_BYTES:
         return parse_body(body, records_max=records_max, now_us=now_us)
     begin = _BEGIN.match(body)
     if begin is None:

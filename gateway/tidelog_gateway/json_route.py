@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidelog_gateway.bodies import MEMBERS_MAX, SMALL_BYTES, check_values
+from tidelog_gateway.bodies import AT_ONCE_BYTES, MEMBERS_MAX, check_values
 from tidelog_gateway.context import gateway_of, require_json
 from tidelog_gateway.pace import pace_of
 from tidelog_gateway.problems import invalid
@@ -38,7 +38,7 @@ class JsonRoute(APIRoute):
                 raise invalid([{"pointer": "", "detail": "the body is not UTF-8"}]) from error
             if b"\0" in body:  # ASCII in UTF-16 is UTF-8 as well, but no JSON
                 raise invalid([{"pointer": "", "detail": "the body is not JSON in UTF-8"}])
-            if len(body) > SMALL_BYTES:
+            if len(body) > AT_ONCE_BYTES:
                 await check_values(body, pace_of(gateway_of(request), request))
             _check_members(body)
             return await handle(request)

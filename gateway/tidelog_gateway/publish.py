@@ -23,7 +23,7 @@ from tidelog.errors import TidelogError, UnknownTopicError
 from tidelog.model import Receipt
 from tidelog.producer import Producer
 from tidelog.receipts import PendingReceipt, PendingReceipts
-from tidelog_gateway.bodies import SMALL_BYTES, records_in
+from tidelog_gateway.bodies import AT_ONCE_BYTES, records_in
 from tidelog_gateway.context import (
     Gateway,
     GatewayDep,
@@ -118,7 +118,7 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
         if key is not None or tag is not None or partition is not None:
             detail = "key, tag and partition stand in each record of a JSON body, not in the query"
             raise invalid([{"parameter": "key", "detail": detail}])
-        if len(body) > SMALL_BYTES:
+        if len(body) > AT_ONCE_BYTES:
             await _check_may_publish(gateway, topic)
         records_max = gateway.settings.records_per_request_max
         records = await records_in(body, records_max=records_max, now_us=now_us(), pace=pace_of(gateway, request))

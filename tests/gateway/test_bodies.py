@@ -49,7 +49,7 @@ async def test_a_large_body_gives_what_one_parse_gives() -> None:
     records[900] = {"value": {"a": [1, 2, {"b": "]"}]}, "value_encoding": "json", "headers": [["h", "v"]]}
     records[1_500] = {"value": None, "tag": "t", "partition": 3}
     body = body_of(records)
-    assert len(body) > bodies.SMALL_BYTES
+    assert len(body) > bodies.AT_ONCE_BYTES
     assert await read(body) == parse_body(body, records_max=10_000, now_us=NOW_US)
 
 
@@ -60,7 +60,8 @@ async def test_records_beyond_the_limit_are_refused_before_one_is_parsed(monkeyp
 
 
 async def test_the_first_fault_ends_a_body_and_is_told_alone() -> None:
-    errors = await refused(body_of([{}] * 9_000))
+    empty: dict[str, Any] = {}
+    errors = await refused(body_of([empty] * 9_000))
     assert [error["pointer"] for error in errors] == ["/records/0/value"]
 
 

@@ -24,6 +24,8 @@ from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX, ENTRIES_PER_REQUEST_MA
 
 PIECE_US: Final = 2_000
 """About so much of a request is done in one piece."""
+AT_ONCE_US_MAX: Final = 20_000
+"""What is not divided costs no more than this."""
 
 
 class Pace(Enum):
@@ -151,11 +153,6 @@ COSTS: Final[dict[str, Cost]] = {
 }
 """Envelope kind -> its line."""
 
-
-def cost_us(kind: str, envelope: pb.Envelope) -> int:
-    """Return what a request costs the event loop, in microseconds.
-
-    Raises:
-        KeyError: the kind has no line.
-    """
-    return COSTS[kind].of(envelope)
+assert all(cost.largest_us <= AT_ONCE_US_MAX for cost in COSTS.values() if cost.pace is Pace.AT_ONCE), (
+    "what is done at once must be short"
+)

@@ -45,15 +45,12 @@ class Client(Waiter, Protocol):
     """Where its bytes in flight are counted; None before HELLO, and when it is gone."""
     meter: Account | None
     """The same, of what is bounded by time; None where nothing is."""
+    work_us: int
+    """What its requests that are not answered cost the event loop, in microseconds."""
 
     @property
     def in_flight_bytes(self) -> int:
         """Bytes of its requests that came and are not answered."""
-        ...
-
-    @property
-    def work_us(self) -> int:
-        """What those cost the event loop, in microseconds."""
         ...
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.metrics import NodeMetrics
@@ -12,8 +12,9 @@ from tidelog_broker.wire.outgoing import Outgoing
 from tidelog_broker.wire.rounds import Rounds
 from tidelog_proto.idle_poll import IdlePoll
 
-if TYPE_CHECKING:
-    from tidelog_broker.wire.connection import Connection, Request
+Connection = Any
+Request = Any
+"""Those of `wire.connection`, which imports this module."""
 
 
 class ConnectionHost(Protocol):

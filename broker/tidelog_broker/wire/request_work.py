@@ -6,17 +6,37 @@ read from its connections; of a caller of a gateway, whose connection is not onl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tidelog_broker.core.request_costs import PIECE_US
+from tidelog_broker.wire.account import Account, Client
 from tidelog_broker.wire.rounds import WORK_BYTES_PER_US
 from tidelog_broker.wire.shares import busy
 
-if TYPE_CHECKING:
-    from tidelog_broker.wire.connection import Request
+
+class Sender(Client, Protocol):
+    """A connection, as it is seen from here."""
+
+    def took(self, size_bytes: int) -> None:
+        """Count bytes, or work as bytes, in its caller's turn of reading."""
 
 
-def begin_work(request: Request, work_us: int, *, is_divided: bool) -> None:
+class Working(Protocol):
+    """A request, as it is seen from here."""
+
+    account: Account | None
+    """That of the caller for whom a gateway asks."""
+    work_of: Account | None
+    """Where its work is counted, if that is not the connection's account."""
+    work_us: int
+
+    @property
+    def connection(self) -> Sender:
+        """Where it came from."""
+        ...
+
+
+def begin_work(request: Working, work_us: int, *, is_divided: bool) -> None:
     """Charge a request whose work is about to begin.
 
     Args:
@@ -41,7 +61,7 @@ def begin_work(request: Request, work_us: int, *, is_divided: bool) -> None:
     connection.took(WORK_BYTES_PER_US * (min(work_us, PIECE_US) if is_divided else work_us))
 
 
-def end_work(request: Request) -> None:
+def end_work(request: Working) -> None:
     """Charge a request no more; nothing happens for one that was not charged."""
     work_us, request.work_us = request.work_us, 0
     if not work_us:

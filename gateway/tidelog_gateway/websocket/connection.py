@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tidelog.errors import TidelogError
-from tidelog_gateway.bodies import SMALL_BYTES, check_values
+from tidelog_gateway.bodies import AT_ONCE_BYTES, check_values
 from tidelog_gateway.callers import told
 from tidelog_gateway.context import Gateway, now_us
 from tidelog_gateway.known_caller import KnownCaller
@@ -130,7 +130,7 @@ class Connection:
             await self._act(group, text)
 
     async def _act(self, group: asyncio.TaskGroup, text: str) -> None:
-        if len(text) > SMALL_BYTES:
+        if len(text) > AT_ONCE_BYTES:
             try:
                 await check_values(text.encode(), self._pace)
             except Problem as refusal:
