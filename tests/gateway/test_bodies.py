@@ -73,7 +73,7 @@ async def test_a_fault_in_a_later_piece_has_its_place_in_the_body() -> None:
 
 async def test_a_record_of_many_values_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "parse_body", None)
-    records = [{"value": "x"}, {"value": [0] * (VALUES_MAX + 1), "value_encoding": "json"}]
+    records: list[dict[str, Any]] = [{"value": "x"}, {"value": [0] * (VALUES_MAX + 1), "value_encoding": "json"}]
     (error,) = await refused(body_of(records))
     assert error["pointer"] == "/records/1"
 

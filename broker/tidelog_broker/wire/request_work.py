@@ -14,7 +14,7 @@ from tidelog_broker.wire.rounds import WORK_BYTES_PER_US
 from tidelog_broker.wire.shares import busy
 
 
-class Sender(Client, Protocol):
+class WorkingConnection(Client, Protocol):
     """A connection, as it is seen from here."""
 
     def took(self, size_bytes: int) -> None:
@@ -31,7 +31,7 @@ class Working(Protocol):
     work_us: int
 
     @property
-    def connection(self) -> Sender:
+    def connection(self) -> WorkingConnection:
         """Where it came from."""
         ...
 
