@@ -16,21 +16,21 @@ PAGE = Path(__file__).parents[1] / "docs" / "costs.md"
 INTRODUCTION = f"""\
 # What requests cost
 
-A node and a gateway are one event loop each. What a request costs that loop is known from its envelope or its body
-before its work starts, it is charged to the caller, and a request of many entries is worked through in pieces of about
+A node and a gateway are one event loop each. The cost of a request is computed from its envelope or its body
+before its work starts and charged to the caller, and a request of many entries is worked through in pieces of about
 {PIECE_US // 1000} ms. Between two pieces everything else has its turn, and callers take turns with each other
 ([ADR 0127](adr/0127-every-request-kind-has-a-cost-that-is-known-before-its-work-starts.md),
 [ADR 0128](adr/0128-large-json-bodies-are-bounded-by-structure-and-parsed-in-pieces.md)).
 
-What is promised, and what `make abuse` judges with the largest request of every kind and route:
+The promises, which `make abuse` judges with the largest request of every kind and route:
 
 - One request keeps an event loop for at most 50 ms in one go.
 - Beside a principal that sends such requests over four connections, p99 of another one is at most three times what it
   is on a quiet node, or 90 ms where a quiet one is faster than 30 ms.
 - While the requests of one caller that are being worked on cost {WORK_US_MAX / 1e6:.0f} s of the loop together, nothing
   more is read from its connections. More of a gateway's caller is refused with OVERLOADED.
-- The work of a request ends when its connection is gone and when the node stops. What was begun of a change is
-  finished.
+- The work of a request ends when its connection is gone and when the node stops. A change that has
+  begun is finished.
 - A gateway checks the caller's permission, the number of records and of JSON values before it makes objects of a body
   of more than {AT_ONCE_BYTES // KIB} KiB. A larger JSON document than {VALUES_MAX:,} values is sent as a string.
 - Steps of TLS handshakes are done in turns by address.

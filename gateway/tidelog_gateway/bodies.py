@@ -30,7 +30,7 @@ PIECE_VALUES: Final = 5_000
 PIECE_RECORDS: Final = 500
 
 Pace = Callable[[], Awaitable[None]]
-"""Waits for the turn of the next piece; raises Problem when nobody waits for the answer any more."""
+"""Waits for the turn of the next piece; raises Problem when the answer cannot be delivered any more."""
 
 _BEGIN: Final = re.compile(rb'\s*\{\s*"records"\s*:\s*\[')
 _END: Final = re.compile(rb"\s*\}\s*\Z")
@@ -117,11 +117,11 @@ async def _elements(body: bytes, start: int, records_max: int, pace: Pace) -> _E
         member_count = int(sums[-1]) if len(sums) else member_count
         count += len(divides)
         if count > records_max:
-            # Where the list goes on it is not told how long it is: whoever finds that out has read all of it.
+            # Counting the rest would mean reading all of it.
             raise invalid([{"pointer": "/records", "detail": f"at most {records_max} records, here are more"}])
         if len(closing):
             if _END.match(body, int(found.places[stop - 1]) + 1) is None:
-                raise invalid([{"pointer": "", "detail": "something stands behind the list of records"}])
+                raise invalid([{"pointer": "", "detail": "unexpected text after the list of records"}])
             break
     else:
         raise invalid([{"pointer": "", "detail": "the body is not JSON: its list of records does not end"}])

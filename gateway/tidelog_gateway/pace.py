@@ -1,4 +1,4 @@
-"""The pace of long work in a gateway: pieces that take turns by caller, as long as somebody waits for the answer."""
+"""The pace of long work in a gateway: pieces that take turns by caller, as long as the client is connected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pace_of(gateway: Gateway, request: Request) -> Callable[[], Awaitable[None]]
 
 
 def turns_of(gateway: Gateway, connection: HTTPConnection) -> Callable[[], Awaitable[None]]:
-    """Return what waits for the next turn of a caller: a principal, or an address where nobody has a name.
+    """Return what waits for the next turn of a caller: a principal, or an address where callers are not authenticated.
 
     It raises Problem: 503, the gateway stops.
     """

@@ -135,7 +135,7 @@ async def _check_may_publish(gateway: Gateway, topic: str) -> None:
     """Refuse a caller that may not write to a topic, before its body is parsed.
 
     Raises:
-        TidelogError: the caller may not, or nobody who knows can be asked.
+        TidelogError: the caller may not, or no node answers.
     """
     check_topic_name(topic)
     if gateway.caller is not None:

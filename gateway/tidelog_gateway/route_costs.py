@@ -1,6 +1,6 @@
-"""What the largest request of each route costs the event loop of a gateway, and what bounds it.
+"""Event-loop time of the largest request of each route of a gateway, and its bound.
 
-A route without a line here fails `tests/test_costs.py`. What a node does for a request is in that node's table
+A route without a line here fails `tests/test_costs.py`. The work of nodes is in their own table
 (`tidelog_broker.core.request_costs`).
 """
 

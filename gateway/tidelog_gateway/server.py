@@ -49,7 +49,7 @@ class GatewayServer(uvicorn.Server):
         self._app = app
         self._http_port = http_port
         self.when_started: Callable[[], None] = lambda: None
-        """Called when all is there, just before the ready line."""
+        """Called at the end of the start, just before the ready line."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then print the one line that starters wait for."""

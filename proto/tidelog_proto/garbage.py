@@ -10,11 +10,11 @@ GC_THRESHOLD: Final = 50_000
 
 
 def calm_garbage_collection() -> None:
-    """Have the collector look at what is made from now on, and seldom: call it when a start is complete.
+    """Have the collector look seldom, and only at objects made from now on: call it when a start is complete.
 
-    What a start has made (modules, models, schemas) stays until the end. A full pass over it took a gateway 80 ms, in
-    the middle of whichever request brought it on, and a
-    tenth of a busy node's time went into passes over young objects.
+    Objects made during the start (modules, models, schemas) live until the end. A full pass over them took a gateway
+    80 ms, in the middle of whichever request triggered it, and passes over young objects took a tenth of a busy node's
+    time.
     """
     gc.collect()
     gc.freeze()

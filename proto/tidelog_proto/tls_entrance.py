@@ -4,8 +4,8 @@ A connection that has not shown that it can encrypt is nobody's yet: the server 
 Who comes when too many handshakes are under way is let in, and one gives way as `strangers` says: who opens thousands
 of connections and says nothing keeps out nobody who calls from elsewhere, however long that one's handshake takes.
 
-A step of a handshake costs some 1 ms of the processor, which anybody may ask for with a few bytes. So steps are done in
-turns, address by address: whoever asks for a thousand delays a caller from elsewhere by one.
+A step of a handshake costs some 1 ms of the processor, and a client asks for it with a few bytes. So steps are done in
+turns, address by address: an address with a thousand handshakes delays another address by one.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Turns:
         """By caller, the one whose turn is next first."""
         self._working = False
         self._used_s = 0.0
-        """What the turns since the last rest have taken."""
+        """Time taken by the turns since the last rest."""
         self._rested_at = 0.0
         self._resting = False
         self._stopped = False
@@ -97,7 +97,7 @@ class Turns:
         asyncio.get_running_loop().call_soon(self._measure, time.perf_counter(), cost_s)
 
     def gone(self, reader: object) -> None:
-        """Let the work of a connection that is gone go on at once, to find out that nobody wants it."""
+        """Resume the work of a closed connection at once, so that it finds the connection closed and ends."""
         for caller, waiting in list(self._waiting.items()):
             if any(each.reader is reader for each in waiting):
                 self._release(caller, [each for each in waiting if each.reader is reader])
@@ -109,7 +109,7 @@ class Turns:
             self._release(caller, list(waiting))
 
     def _release(self, caller: object, released: list[_Waiting]) -> None:
-        """Give out turns that count for nothing: see `_measure`, which is called once for each."""
+        """Give out turns without marking the queue as busy."""
         left = deque(each for each in self._waiting[caller] if each not in released)
         if left:
             self._waiting[caller] = left

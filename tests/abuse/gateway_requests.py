@@ -54,7 +54,7 @@ HTTP: Final[dict[str, Http]] = {
         b'{"records":[{"value_encoding":"json","value":[' + b"0," * 4_000_000 + b"0]}]}"
     ),
     "POST records: 8 MiB of text": _post(_records({"value": "x" * (BODY_BYTES - 100)}, 1)),
-    "POST records: 90,000 members that are none": _post(_records({f"m{number}": 0 for number in range(90_000)}, 1)),
+    "POST records: 90,000 unknown members": _post(_records({f"m{number}": 0 for number in range(90_000)}, 1)),
     "POST records: 8 MiB that are no JSON": _post(b'{"records":[' + b"[" * (BODY_BYTES - 100)),
     "POST records: a raw body of 8 MiB": lambda stand: request(
         stand, "POST /v1/topics/flood/records", b"x" * BODY_BYTES
@@ -77,8 +77,8 @@ HTTP: Final[dict[str, Http]] = {
         "POST /v1/rules",
     ),
     "GET records: 10,000 records": _get("/v1/topics/flood/partitions/0/records?max_records=10000"),
-    "GET records: by a key that is not there": _get("/v1/topics/flood/partitions/0/records?key=none&max_records=10000"),
-    "GET key: one that is not there": _get("/v1/topics/flood/keys/none"),
+    "GET records: by a missing key": _get("/v1/topics/flood/partitions/0/records?key=none&max_records=10000"),
+    "GET key: a missing one": _get("/v1/topics/flood/keys/none"),
     "GET topic: 4,096 partitions": _get("/v1/topics/wide"),
     "GET topics: 1,000": _get("/v1/topics?limit=1000"),
     "GET offsets: 4,096 partitions": _get("/v1/topics/wide/offsets"),
@@ -93,4 +93,4 @@ HTTP: Final[dict[str, Http]] = {
     "GET openapi.json": _get("/openapi.json"),
     "GET readyz": _get("/readyz"),
 }
-"""What is measured, by a name that begins with the route."""
+"""The requests to measure, by a name that begins with the route."""

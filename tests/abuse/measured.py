@@ -1,4 +1,4 @@
-"""What is measured of one kind of request, and which bounds it is to keep."""
+"""Measurements of one kind of request, and their bounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidelog_proto.limits import MIB
 STALL_MAX_S: Final = 0.050
 """The longest that one request may keep the event loop in one go."""
 RATIO_MAX: Final = 3.0
-"""What others' p99 may be, as a multiple of a quiet one."""
+"""The largest p99 of others, as a multiple of a quiet one."""
 FLOOR_S: Final = 0.030
 """A quiet p99 below this counts as this: what a busy machine does to a process that wants to run."""
 SETTLE_TIMEOUT_S: Final = 60.0
@@ -37,7 +37,7 @@ class Peak:
 
 @dataclass(slots=True)
 class Measured:
-    """What a kind of request has cost.
+    """The measurements of one kind of request.
 
     Attributes:
         kind: as in `LARGEST`.

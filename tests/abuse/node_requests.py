@@ -219,7 +219,7 @@ LARGEST: Final[dict[str, Largest]] = {
     "identify": lambda _: _same(identify=pb.Identify(only_revision=True)),
     "unknown fields: 350,000": _unknown_fields,
 }
-"""What is measured, by a name that begins with the kind's."""
+"""The requests to measure, by a name that begins with the kind's."""
 
 assert RECORDS > 0
 assert PAGE_BYTES > 0

@@ -1,4 +1,4 @@
-"""What a measured process (`probed`) says of its event loop, and what the kernel says of its memory."""
+"""Event-loop stalls of a measured process (`probed`), and its memory as the kernel counts it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Probe:
         path.write_bytes(bytes(SIZE_BYTES))
         self.path = path
         self.pid = 0
-        """Of the process; whoever starts it sets this."""
+        """Process id; set after the start."""
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), SIZE_BYTES)
 

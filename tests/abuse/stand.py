@@ -24,7 +24,7 @@ WIDE: Final = 4_096
 """Partitions of the topic that requests of many entries name."""
 RECORDS: Final = 200_000
 STOP_TIMEOUT_S: Final = 10.0
-"""What a node and a gateway allow themselves by default for a stop."""
+"""The default `stop_timeout` of a node and a gateway."""
 
 PRINCIPALS: Final = ("quiet", "flood")
 

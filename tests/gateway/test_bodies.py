@@ -59,7 +59,7 @@ async def test_records_beyond_the_limit_are_refused_before_one_is_parsed(monkeyp
     assert error["pointer"] == "/records"
 
 
-async def test_the_first_fault_ends_a_body_and_is_told_alone() -> None:
+async def test_only_the_first_fault_is_reported() -> None:
     empty: dict[str, Any] = {}
     errors = await refused(body_of([empty] * 9_000))
     assert [error["pointer"] for error in errors] == ["/records/0/value"]
@@ -102,7 +102,7 @@ async def test_a_large_body_takes_a_turn_for_each_piece() -> None:
     assert turns.taken >= 5_000 / bodies.PIECE_RECORDS
 
 
-async def test_who_waits_no_longer_ends_the_reading() -> None:
+async def test_reading_ends_when_the_client_is_gone() -> None:
     class GoneError(Exception):
         pass
 

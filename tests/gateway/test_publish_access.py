@@ -1,4 +1,4 @@
-"""Who may not publish is refused before a large body is looked at, and the refusal is written down."""
+"""A caller without `produce` is refused before a large body is read, and the refusal is audited."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_a_caller_without_the_permission_is_refused_before_its_body_is_par
     assert any('"reader"' in line and "access_test" in line for line in caplog.messages), "it is audited"
 
 
-async def test_a_caller_with_the_permission_is_told_of_the_limit(tmp_path: Path) -> None:
+async def test_a_caller_with_the_permission_gets_the_error_of_the_limit(tmp_path: Path) -> None:
     async with secured(tmp_path) as gate:
         await gate.admin.create_topic("t")
         key = await gate.key_of("writer", (("produce",), "topic", "t"))

@@ -1,4 +1,4 @@
-"""Handshakes take turns by address, so that a flood of them delays nobody from elsewhere by more than one."""
+"""Handshakes take turns by address, so that a flood of them delays another address by one."""
 
 from __future__ import annotations
 

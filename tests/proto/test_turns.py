@@ -170,7 +170,7 @@ async def test_what_is_known_of_a_piece_counts_where_it_goes_on_elsewhere(turns:
     assert others >= 30
 
 
-async def test_who_is_gone_waits_for_no_turn(turns: Turns) -> None:
+async def test_a_closed_connection_waits_for_no_turn(turns: Turns) -> None:
     gone, other = object(), object()
     async with turns.turn(FakeReader()):
         waiting = asyncio.create_task(turns.piece(gone, "caller"))
@@ -184,7 +184,7 @@ async def test_who_is_gone_waits_for_no_turn(turns: Turns) -> None:
     await asyncio.wait_for(behind, 5)
 
 
-async def test_nobody_waits_in_a_process_that_stops(turns: Turns) -> None:
+async def test_stop_releases_all_waiting_work(turns: Turns) -> None:
     async with turns.turn(FakeReader()):
         waiting = [asyncio.create_task(turns.piece(object(), number % 3)) for number in range(9)]
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What a request of each kind costs the event loop in processor time, known from its envelope before its work starts.
+"""Event-loop time of a request of each kind, computed from its envelope before its work starts.
 
 One line a kind; a kind without a line is not dispatched (`tests/broker/server/test_request_costs.py`). The figures
 are those of `python -m tests.abuse.run` on the machine of docs/performance.md, rounded up: they order requests by what
@@ -9,7 +9,7 @@ The pace says how a handler bounds what it does to the loop in one go:
 
 - `AT_ONCE`: in one piece, since the largest request takes less than 10 ms, or is bounded in bytes by turns of reading.
 - `PIECES`: the entries are worked through in pieces, and others have their turn in between (`tidelog_proto.turns`).
-- `PAGES`: an answer is one page, made in a turn; whoever wants more asks again.
+- `PAGES`: an answer is one page, made in a turn; the client asks again for the next.
 - `QUEUED`: what is to be written waits in a bounded queue, and the loop does a bounded part of it at a time.
 """
 
@@ -25,7 +25,7 @@ from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX, ENTRIES_PER_REQUEST_MA
 PIECE_US: Final = 2_000
 """About so much of a request is done in one piece."""
 AT_ONCE_US_MAX: Final = 20_000
-"""What is not divided costs no more than this."""
+"""The largest cost of undivided work."""
 
 
 class Pace(Enum):
@@ -44,7 +44,7 @@ class Cost(NamedTuple):
         request_us: of any request, in microseconds of the event loop's thread.
         entry_us: of each entry in addition.
         entries_max: of one request; a request with more is refused, before any of them is looked at.
-        entries: tells how many entries an envelope has.
+        entries: counts the entries of an envelope.
         what: what an entry is, for people; empty: a request has none.
         pace: how the work is divided.
     """
@@ -64,7 +64,7 @@ class Cost(NamedTuple):
 
     @property
     def largest_us(self) -> int:
-        """What the largest request costs."""
+        """The cost of the largest request."""
         return self.request_us + int(self.entry_us * self.entries_max)
 
     @property

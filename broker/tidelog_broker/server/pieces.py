@@ -1,7 +1,7 @@
 """Working through the entries of a request in pieces, in between which everything else has its turn.
 
-A request of few entries is one piece and waits for nothing. A larger one waits for its caller's turn before each piece,
-and ends as soon as nobody wants it any more: its connection is gone, or the node stops.
+A request of few entries is one piece and does not wait. A larger one waits for its caller's turn before each piece,
+and ends as soon as its result is not needed: its connection is gone, or the node stops.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ async def in_pieces(broker: Broker, request: Request, entries: Sequence[T]) -> A
 
 
 def check_wanted(broker: Broker, request: Request) -> None:
-    """Refuse to go on with a request that nobody waits for.
+    """Refuse to continue a request whose answer cannot be delivered.
 
     Raises:
-        ProtocolError: SHUTTING_DOWN: the node stops, or its connection is gone, so that nobody hears of this.
+        ProtocolError: SHUTTING_DOWN: the node stops, or its connection is closed, and the error is not delivered.
     """
     if broker.life.stopping:
         raise ProtocolError(pb.SHUTTING_DOWN, "the node stopped before this was done; send to another or again later")

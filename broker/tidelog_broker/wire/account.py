@@ -46,7 +46,7 @@ class Client(Waiter, Protocol):
     meter: Account | None
     """The same, of what is bounded by time; None where nothing is."""
     work_us: int
-    """What its requests that are not answered cost the event loop, in microseconds."""
+    """Event-loop time of its unanswered requests, in microseconds."""
 
     @property
     def in_flight_bytes(self) -> int:
@@ -96,7 +96,7 @@ class Account:
         """Of requests that came and are not answered; its connections count it."""
         self.in_flight_bytes_max = in_flight_bytes
         self.work_us = 0
-        """What those requests cost the event loop."""
+        """Event-loop time of those requests, in microseconds."""
         self.holds = False
         """Whether any of its connections waits to be read from."""
         self.throttled_s = 0.0

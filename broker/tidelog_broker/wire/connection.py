@@ -68,7 +68,7 @@ class Request:
         self.size_bytes = size_bytes
         """Its share of the budgets."""
         self.work_us = 0
-        """What it costs the event loop, while that is counted; see `request_work`."""
+        """Its event-loop time in microseconds, while that is counted; see `request_work`."""
         self.work_of: Account | None = None
         self.envelope = frame.envelope
         self.attachment = frame.attachment
@@ -163,7 +163,7 @@ class Connection(asyncio.BufferedProtocol):
         self._in_flight_bytes = 0
         self._in_flight_bytes_max = server.settings.connection_in_flight_bytes
         self.work_us = 0
-        """What its requests that are not answered cost the event loop."""
+        """Event-loop time of its unanswered requests, in microseconds."""
         self._requests = 0
         self._requests_max = server.settings.requests_in_flight
         self._coming = Coming(server.budget, server.arriving, self._arrived_bytes, self._sends_too_slowly)

@@ -1,4 +1,4 @@
-"""What a connection needs of the server that it belongs to."""
+"""The interface of the server that a connection belongs to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Request = Any
 
 
 class ConnectionHost(Protocol):
-    """Who a connection belongs to: the server."""
+    """The server that a connection belongs to."""
 
     settings: NodeSettings
     metrics: NodeMetrics

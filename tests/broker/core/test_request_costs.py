@@ -1,4 +1,4 @@
-"""What a request costs is known from its envelope, however many entries it claims to have."""
+"""The cost of a request is computed from its envelope, up to the largest number of entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of many entries are worked through in pieces, charged to their caller, and end when nobody wants them."""
+"""Requests of many entries are worked through in pieces, charged to their caller, and dropped with their connection."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_work_ends_when_its_connection_is_gone(stand: Stand, node: Node, l
         one.post(list_offsets=look_ups(topic_id, timestamp_us=LATER_US))
     await settled(lambda: bool(looked), "nothing was looked up")
     one.writer.transport.abort()
-    await settled(lambda: node.broker.bounds.open_connections == 0, "the connection is there still")
+    await settled(lambda: node.broker.bounds.open_connections == 0, "the connection is still open")
     await node.server.worked_off()
     assert len(looked) < ENTRIES
 
@@ -136,7 +136,7 @@ async def test_no_more_is_read_while_much_is_being_worked_on(
     assert connection.requests_in_flight < len(numbers)
     assert connection.work_us > 1_000
     one.writer.transport.abort()
-    await settled(lambda: not node.server.connections, "the connection is there still")
+    await settled(lambda: not node.server.connections, "the connection is still open")
     await node.server.worked_off()
     assert connection.work_us == 0
 
