@@ -26,7 +26,7 @@ from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.server.access import check_entries
 from tidelog_broker.server.coordination import at_coordinator
 from tidelog_broker.server.group_quota import group_made
-from tidelog_broker.server.pieces import Pieces, in_pieces
+from tidelog_broker.server.pieces import Pieces, check_wanted, in_pieces
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -38,6 +38,8 @@ _RESULT_BYTES: Final = 128
 """A position in an answer, without its note and the topic's name: at most so much."""
 _TELL_OF_TOPIC: Final = frozenset({pb.UNKNOWN_PARTITION, pb.OFFSET_OUT_OF_RANGE})
 """Errors that say what a topic is called, and more of it."""
+LARGE_COMMIT: Final = 256
+"""Positions of a commit that is prepared, and answered, in a turn: commits that were written together end together."""
 PAGE_POSITIONS: Final = 2_000
 """So that a page takes the event loop no longer than a few milliseconds."""
 
@@ -89,6 +91,10 @@ async def _commit(broker: Broker, shard: GroupShard, asked: pb.Commit, creator: 
             refuse(entry, result, error)
         else:
             checked.append((entry, result))
+    is_large = len(asked.entries) > LARGE_COMMIT
+    if is_large:
+        await broker.bounds.turns.piece(request.connection, request.payer)
+        check_wanted(broker, request)
     for entry, result in checked:  # in one go, and written with nothing in between: see `check_commit`
         place = (entry.topic_id, entry.partition)
         try:
@@ -113,6 +119,8 @@ async def _commit(broker: Broker, shard: GroupShard, asked: pb.Commit, creator: 
     if creator and coordinator.is_new(asked.group):  # it outdates nothing: whatever else comes about holds
         made = pb.GroupRecord(group=asked.group, creator=creator, changed_us=now_us)
     await shard.log.write_offsets(records, made=made)
+    if is_large:
+        await broker.bounds.turns.piece(request.connection, request.payer)
     for key, result in results:
         standing = positions.get(key)
         if standing is None:
