@@ -314,6 +314,7 @@ class Broker:
             metrics=self.metrics,
             node_id=self.node_id,
             life=self.life,
+            turns=self.bounds.turns,
         )
 
     def _make_controller(self) -> Controller:

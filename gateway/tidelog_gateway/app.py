@@ -42,6 +42,7 @@ from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.unsupported import refuse_unsupported
 from tidelog_gateway.websocket import route as websocket_route
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.turns import Turns
 
 ROUTERS: Final = (
     topics.router,
@@ -119,7 +120,7 @@ def callers_of(own: Gateway, kept: Kept) -> Callers:
 
 def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -> FastAPI:
     """Return the ASGI application; its lifespan opens and closes the client. `opener` is for tests."""
-    budget = Budget(settings.in_flight_bytes_max)
+    budget, turns = Budget(settings.in_flight_bytes_max), Turns()
     counted_bytes = settings.out_bytes_max - settings.out_bytes_max // UNCOUNTED_SHARE
     outgoing = Outgoing(counted_bytes, settings.connection_out_bytes_max)
     metrics = Metrics(budget, outgoing)
@@ -129,7 +130,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
         async with opener(settings) as client:
             kept = Kept(settings.producers_max)
             producers = Producers(client, kept=kept, delivery_timeout_s=settings.request_timeout_s)
-            gateway = app.state.gateway = Gateway(settings, client, producers, metrics, budget, outgoing)
+            gateway = app.state.gateway = Gateway(settings, client, producers, metrics, budget, outgoing, turns=turns)
 
             async def may_impersonate() -> bool:
                 return (await client.security.test("impersonate", "cluster")).allowed
@@ -170,6 +171,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
     app.add_middleware(MetricsMiddleware, metrics=metrics)
     app.state.outgoing = outgoing
     app.state.incoming = budget
+    app.state.turns = turns
     return app
 
 

@@ -27,7 +27,7 @@ import pyarrow as pa
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from tidelog_gateway.problems import invalid, pointer, validation_errors
+from tidelog_gateway.problems import body_faults, invalid, pointer
 from tidelog_proto.batch import columns_of
 from tidelog_proto.json_text import check_limits
 from tidelog_proto.limits import (
@@ -41,7 +41,7 @@ from tidelog_proto.limits import (
 HEADERS_PER_RECORD_MAX: Final = 256
 
 _STRICT: Final = ConfigDict(extra="forbid", strict=True)
-HeaderItem = Annotated[list[str | None], Field(min_length=2, max_length=3)]
+HeaderItem = Annotated[list[str | None], Field(min_length=2, max_length=3, fail_fast=True)]
 PartitionNumber = Annotated[int, Field(ge=0, lt=PARTITIONS_MAX)]
 
 
@@ -53,7 +53,7 @@ class JsonRecord(TypedDict):
     key: NotRequired[str | None]
     value_encoding: NotRequired[Literal["utf8", "base64", "json"]]
     key_encoding: NotRequired[Literal["utf8", "base64"]]
-    headers: NotRequired[Annotated[list[HeaderItem], Field(max_length=HEADERS_PER_RECORD_MAX)]]
+    headers: NotRequired[Annotated[list[HeaderItem], Field(max_length=HEADERS_PER_RECORD_MAX, fail_fast=True)]]
     tag: NotRequired[Annotated[str, Field(max_length=TAG_BYTES_MAX)] | None]
     partition: NotRequired[PartitionNumber | None]
     timestamp_ms: NotRequired[Annotated[int, Field(ge=0, le=TIMESTAMP_MS_MAX)] | None]
@@ -63,7 +63,7 @@ class JsonRecord(TypedDict):
 class JsonBody(TypedDict):
     """A body of records."""
 
-    records: Annotated[list[JsonRecord], Field(min_length=1)]
+    records: Annotated[list[JsonRecord], Field(min_length=1, fail_fast=True)]
 
 
 class RawRecord(msgspec.Struct, gc=False):
@@ -128,7 +128,7 @@ def parse_body(body: bytes, *, records_max: int, now_us: int) -> Records:
     try:
         records = body_adapter().validate_json(body)["records"]
     except ValidationError as error:
-        raise invalid(validation_errors(error.errors(include_url=False, include_input=False))) from error
+        raise invalid(body_faults(error)) from error
     if len(records) > records_max:
         raise invalid([{"pointer": "/records", "detail": f"at most {records_max} records, here are {len(records)}"}])
     return records_of(records, lambda: _RAW_BODIES.decode(body).records, now_us=now_us)

@@ -2401,18 +2401,20 @@ class QuotaUsage(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., caller: _Optional[str] = ..., connections: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., waiting: _Optional[int] = ..., throttled_ms: _Optional[int] = ..., produce_debt_ms: _Optional[int] = ..., consume_debt_ms: _Optional[int] = ...) -> None: ...
 
 class AccessTest(_message.Message):
-    __slots__ = ("principal", "roles", "operation", "resource", "name")
+    __slots__ = ("principal", "roles", "operation", "resource", "name", "enforce")
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     ROLES_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    ENFORCE_FIELD_NUMBER: _ClassVar[int]
     principal: str
     roles: _containers.RepeatedScalarFieldContainer[str]
     operation: Operation
     resource: Resource
     name: str
-    def __init__(self, principal: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., operation: _Optional[_Union[Operation, str]] = ..., resource: _Optional[_Union[Resource, str]] = ..., name: _Optional[str] = ...) -> None: ...
+    enforce: bool
+    def __init__(self, principal: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., operation: _Optional[_Union[Operation, str]] = ..., resource: _Optional[_Union[Resource, str]] = ..., name: _Optional[str] = ..., enforce: _Optional[bool] = ...) -> None: ...
 
 class AccessTestReply(_message.Message):
     __slots__ = ("allowed", "because")

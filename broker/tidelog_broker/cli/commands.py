@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import gc
 import json
 import logging
 import os
@@ -30,13 +29,11 @@ from tidelog_broker.node.node import Node
 from tidelog_broker.storage.io.errors import NodeDirError, OldCopyError
 from tidelog_proto.core_files import leave_no_core_files
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.garbage import calm_garbage_collection
 from tidelog_proto.settings import SettingsError, load_settings
 from tidelog_proto.standard_streams import queued_streams
 
 log = logging.getLogger(__name__)
-
-GC_THRESHOLD = 50_000
-"""Objects made and not dropped before the collector looks at the young ones; CPython's default is 700."""
 
 
 def register(app: typer.Typer) -> None:
@@ -147,7 +144,7 @@ async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
             ),
             flush=True,
         )
-        _calm_garbage_collection()
+        calm_garbage_collection()
         await node.run_until_stopped()
         return _ended(node)
 
@@ -186,16 +183,6 @@ def _warn_of_loopback(settings: NodeSettings) -> None:
             "advertise_host (TIDELOG_NODE_ADVERTISE_HOST) to what other machines know this one by",
             settings.host,
         )
-
-
-def _calm_garbage_collection() -> None:
-    """Let the collector look at what lives briefly, not at everything that a start has made.
-
-    Batches make no reference cycles; with the default threshold a tenth of a busy node's time went into looking.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD)
 
 
 def _give_up(message: str, code: int = 1) -> NoReturn:

@@ -35,6 +35,7 @@ from tidelog_broker.partition.partition import Partition
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, ProtocolError
 from tidelog_proto.limits import GROUP_SESSION_MS_DEFAULT
+from tidelog_proto.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ class Coordinator:
         clock: what stamps go by.
         metrics: the node's.
         is_stopping: whether the node stops, so that nobody is to wait here.
+        turns: of the node, for the records of groups, whose making takes the event loop long.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Coordinator:
         clock: SteadyClock,
         metrics: NodeMetrics,
         is_stopping: Callable[[], bool],
+        turns: Turns,
     ) -> None:
         self.descriptions = descriptions
         self._clock = clock
@@ -115,6 +118,7 @@ class Coordinator:
         self._permissions = permissions
         self._bounds = bounds
         self._is_stopping = is_stopping
+        self._turns = turns
         self._subscriptions = subscriptions
         self._holdings = holdings
         self._counted = (0, 0)
@@ -404,6 +408,7 @@ class Coordinator:
             standing=lambda: self._records.get(name),
             restarted=self._restarted,
             settled=self._drop_if_empty,
+            pace=lambda: self._turns.piece(self, (self, name)),
         )
 
     async def _write(self, record: pb.GroupRecord, epoch: int) -> None:

@@ -259,6 +259,7 @@ class Node:
         """Let what is in flight come to its end; what is late is refused."""
         broker = self.broker
         broker.accounts.release()
+        broker.bounds.turns.stop()
         for partition in partitions:
             partition.changes.wake()
         broker.route_news.wake()

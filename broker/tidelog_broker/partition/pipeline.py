@@ -23,6 +23,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from tidelog_broker.core.replication.epoch_writer import Group, Owner
 from tidelog_broker.core.replication.ports import Batch
@@ -43,6 +44,9 @@ log = logging.getLogger(__name__)
 
 DISK_FULL_RETRY_MS = 1000
 OVERLOADED_RETRY_MS = 20
+GROUP_BATCHES_MAX: Final = 256
+"""Batches of one group. The next group waits for the next turn of the event loop then: each batch costs the loop some
+20 us until it is answered, however small it is, and small ones come by the thousand in one request."""
 
 
 class PendingPublish:
@@ -98,6 +102,7 @@ class Pipeline:
         self._state = state
         self._driver = driver
         self._log = state.log
+        self._loop = tools.loop
         self._workers = tools.io
         self._io_key = io_key
         self._disk_failed = failed
@@ -110,6 +115,8 @@ class Pipeline:
         self._uncommitted_bytes = 0
         self._waiting_for_idle: list[asyncio.Future[None]] = []
         self._busy = False
+        self._rests = False
+        """Whether a group of many batches was taken in this turn of the event loop."""
         self._refusal: ProtocolError | None = None
         self._tenure = 0
         """How many epochs of other nodes have begun since the start."""
@@ -189,7 +196,7 @@ class Pipeline:
 
     def go_on(self) -> None:
         """Start the next group if the partition may be written and the head of the queue is verified."""
-        if self._busy:
+        if self._busy or (self._rests and self._queue):
             return
         if not self._queue:
             if self._waiting_for_idle:
@@ -246,10 +253,18 @@ class Pipeline:
                 continue
             if head.header is None or (picked and size_bytes + len(head.data) > self._group_bytes):
                 break
+            if len(picked) == GROUP_BATCHES_MAX:
+                self._rests = True
+                self._loop.call_soon(self._rested)
+                break
             picked.append(self._queue.popleft())
             size_bytes += len(head.data)
         self.queued_bytes -= size_bytes
         return picked
+
+    def _rested(self) -> None:
+        self._rests = False
+        self.go_on()
 
     def _take(self) -> PendingPublish:
         pending = self._queue.popleft()

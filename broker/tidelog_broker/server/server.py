@@ -20,6 +20,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from tidelog_broker.broker import SOFTWARE, Broker
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
+from tidelog_broker.core.request_costs import COSTS, Pace
 from tidelog_broker.server.access import AccessChecks, why_over
 from tidelog_broker.server.handlers import (
     cluster,
@@ -41,6 +42,7 @@ from tidelog_broker.server.handlers import (
 from tidelog_broker.server.on_behalf import charge
 from tidelog_broker.server.session_end import told
 from tidelog_broker.wire.connection import Connection, Request
+from tidelog_broker.wire.request_work import begin_work
 from tidelog_broker.wire.rounds import Rounds
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.addresses import counted_address
@@ -159,6 +161,7 @@ class Server:
             timeout_s=self.settings.hello_timeout_ms / 1000,
             refusal=encode_frame(pb.Envelope(error=wanted.to_message())),
             failed=self._not_encrypted,
+            turns=self.broker.bounds.turns,
         )
 
     def _protocol(self) -> asyncio.BaseProtocol:
@@ -227,6 +230,7 @@ class Server:
         self.connections.discard(connection)
         self._strangers.left(connection)
         self.broker.accounts.leave(connection)
+        self.broker.bounds.turns.gone(connection)
         if connection.greeted and connection.peer_id is None:
             self.broker.bounds.open_clients -= 1
         self._count()
@@ -263,6 +267,8 @@ class Server:
                 self.access.check(kind, request)
             if envelope.on_behalf and envelope.correlation_id:
                 charge(self.broker, request)
+            cost = COSTS[kind]
+            begin_work(request, cost.of(envelope), is_divided=cost.pace in {Pace.PIECES, Pace.PAGES})
             work = handler(self.broker, request)
         except ProtocolError as error:
             if kind in _UNANSWERED and request.connection.greeted:

@@ -118,9 +118,13 @@ class AskCommitted(_Message):
 
     group: GroupName
     topic: TopicName
-    partitions: Annotated[
-        list[Annotated[int, Field(ge=0, lt=PARTITIONS_MAX)]] | None, Field(min_length=1, max_length=PARTITIONS_MAX)
-    ] = None
+    partitions: (
+        Annotated[
+            list[Annotated[int, Field(ge=0, lt=PARTITIONS_MAX)]],
+            Field(min_length=1, max_length=PARTITIONS_MAX, fail_fast=True),
+        ]
+        | None
+    ) = None
     from_partition: Annotated[int, Field(ge=0, lt=PARTITIONS_MAX)] = 0
 
 
@@ -128,7 +132,7 @@ class Pub(_Message):
     """Publish records; the same shape as in the body of an HTTP publish."""
 
     topic: TopicName
-    records: Annotated[list[JsonRecord], Field(min_length=1)]
+    records: Annotated[list[JsonRecord], Field(min_length=1, fail_fast=True)]
 
 
 class Unsub(_Message):

@@ -13,6 +13,7 @@ larger than all credit could never be sent otherwise; nothing more leaves until 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -21,7 +22,7 @@ import msgspec
 import orjson
 from pydantic import ValidationError
 
-from tidelog_gateway.problems import Problem, invalid, pointer, validation_errors
+from tidelog_gateway.problems import Problem, body_faults, invalid, pointer
 from tidelog_gateway.records_in import RawRecord, Records, records_of
 from tidelog_gateway.resume_tokens import ResumeTokens
 from tidelog_gateway.settings import GatewaySettings
@@ -176,8 +177,7 @@ class WsProtocol:
         try:
             message = ClientMessage.model_validate_json(text)
         except ValidationError as error:
-            faults = validation_errors(error.errors(include_url=False, include_input=False, include_context=False))
-            return Reply(error_message(_id_in(text), invalid(faults)))
+            return Reply(error_message(_id_in(text), invalid(body_faults(error))))
         try:
             return self._act(message, text, now_us)
         except Problem as problem:
@@ -424,6 +424,15 @@ def revoked_message(sid: int, partitions: list[int], *, lost: bool) -> dict[str,
 def end_message(sid: int, problem: Problem) -> dict[str, Any]:
     """Return the news that the log ended a subscription."""
     return {"end": {"sid": sid, "error": problem.brief()}}
+
+
+def id_at_the_begin(text: str) -> int | None:
+    """Return the id of a message that is too large to be parsed, if it begins with it."""
+    found = _ID.match(text)
+    return None if found is None else int(found[1])
+
+
+_ID: Final = re.compile(r'\s*\{\s*"id"\s*:\s*(\d{1,15})\s*[,}]', re.ASCII)
 
 
 def _id_in(text: str) -> int | None:

@@ -35,6 +35,7 @@ class Stage:
             standing=lambda: self.standing,
             restarted=lambda group, error: self.restarted.append(error.code),
             settled=self.settle,
+            pace=lambda: asyncio.sleep(0),
         )
 
     def settle(self, group: ConsumerGroup) -> None:

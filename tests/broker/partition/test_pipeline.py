@@ -14,7 +14,7 @@ from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.partition.pipeline import PendingPublish
+from tidelog_broker.partition.pipeline import GROUP_BATCHES_MAX, PendingPublish
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -327,3 +327,17 @@ async def test_what_waits_goes_on_behind_a_segment_whose_beginning_deletes_recor
             await partition.pipeline.idle()
         assert all(isinstance(outcome, StoredBatch) for ((outcome, _),) in outcomes)
     assert partition.replica.state.deleted_below > 0
+
+
+async def test_thousands_of_small_batches_are_written_a_bounded_group_at_a_time(
+    stand: Stand, partition: Partition
+) -> None:
+    stand.disk.hold("sync")
+    outcomes = [submit(partition)[1]]
+    await stand.disk.held_up()
+    before = syncs(stand)
+    outcomes += [submit(partition)[1] for _ in range(3 * GROUP_BATCHES_MAX)]
+    stand.disk.heal()
+    await partition.pipeline.idle()
+    assert [outcome.offset for outcome in outcomes] == list(range(1, 2 + 3 * GROUP_BATCHES_MAX))
+    assert syncs(stand) == before + 3

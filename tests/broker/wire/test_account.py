@@ -21,6 +21,7 @@ class FakeClient:
         self.account: Account | None = None
         self.meter: Account | None = None
         self.in_flight_bytes = 0
+        self.work_us = 0
         self.is_open = True
         self.told: list[str] = []
 

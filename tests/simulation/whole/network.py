@@ -49,6 +49,7 @@ class Incoming:
         self.session: Session | None = None
         self.account: Account | None = None
         self.meter: Account | None = None
+        self.work_us = 0
         self.challenge: Challenge | None = None
         self.inbox: Inbox | None = None
         self.client_id = ""
@@ -64,6 +65,12 @@ class Incoming:
     @property
     def peer_id(self) -> str | None:
         return None if self.inbox is None else self.inbox.node_id
+
+    def took(self, size_bytes: int) -> None:
+        pass
+
+    def end_if_gone(self) -> None:
+        pass
 
     def certified(self, kind: str) -> list[str]:
         del kind

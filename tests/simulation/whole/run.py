@@ -51,8 +51,8 @@ from tidelog_broker.storage.node import journal, node_dir, typed_journal
 from tidelog_broker.storage.node.fences import FENCES
 from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.typed_journal import JournalKind, TypedJournal
-from tidelog_broker.wire import turns
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto import turns
 
 JOURNAL_RESERVE_BYTES = 4096
 COMPACT_AFTER_BYTES = 400
