@@ -22,6 +22,7 @@ from tidelog_broker.core.lives import (
     OwnLives,
     claim_of,
     directory_of,
+    fault_of,
     known_life,
     life_of,
 )
@@ -164,13 +165,15 @@ class NodeLives:
 
         Raises:
             OldLifeError: that node knows a later life of this node's directory.
-            ProtocolError: FORBIDDEN, its directory is an older copy.
+            ProtocolError: FORBIDDEN, its directory is an older copy; INVALID_REQUEST, it sent something else than a life.
         """
         for known in said.known:
             if self._refutes(known):
                 raise self.refuted(peer_id, known, in_use=False)
         if not said.directory_id:
             return
+        if fault := fault_of(known_life((peer_id, said.directory_id), NodeLife(incarnation, said.tick))):
+            raise ProtocolError(pb.INVALID_REQUEST, f"the node {peer_id!r} sent no life of a node: {fault}")
         if self.refutation(peer_id, incarnation, said) is not None:
             raise ProtocolError(
                 pb.FORBIDDEN, f"the data directory of the node {peer_id!r} is an older copy; that node must not run"
@@ -210,7 +213,7 @@ class NodeLives:
                 self.refuted(sender, entry, in_use=False)
                 continue
             directory = directory_of(entry)
-            if directory == self.own.directory or not entry.incarnation:
+            if directory == self.own.directory or fault_of(entry):
                 continue
             self._learn(directory, life_of(entry))
             known = self._known.get(directory)
@@ -231,7 +234,9 @@ class NodeLives:
     # --- inside ----------------------------------------------------------------------------------------
 
     def _refutes(self, known: pb.KnownLife) -> bool:
-        return directory_of(known) == self.own.directory and self.own.claim.is_older_than(life_of(known))
+        if directory_of(known) != self.own.directory or fault_of(known):
+            return False
+        return self.own.claim.is_older_than(life_of(known))
 
     def _learn(self, directory: Directory, life: NodeLife) -> None:
         before = self._known.get(directory)

@@ -217,3 +217,35 @@ async def test_build_that_keeps_no_lives_is_not_compared(node: Node) -> None:
     async with node.life(at(1)) as lives:
         await lives.meet("b", at(5), pb.PeerLife())
         assert lives.newest(OTHER) is None
+
+
+@pytest.mark.parametrize(
+    ("directory_id", "incarnation"), [(b"short", at(1)), (b"b" * 17, at(1)), (b"b" * 16, 0)]
+)
+async def test_malformed_life_is_refused_and_not_noted(node: Node, directory_id: bytes, incarnation: int) -> None:
+    """The journal takes no such entry: a node that tried to write it would end."""
+    async with node.life(at(1)) as lives:
+        with pytest.raises(ProtocolError, match="sent no life of a node") as caught:
+            await lives.meet("b", incarnation, pb.PeerLife(directory_id=directory_id))
+        assert caught.value.code == pb.INVALID_REQUEST
+        assert lives.newest(("b", directory_id)) is None
+
+
+async def test_malformed_reports_of_lives_are_ignored(node: Node) -> None:
+    malformed = [
+        pb.KnownLife(node_id="b", directory_id=b"short", incarnation=at(1)),
+        pb.KnownLife(node_id="b" * 129, directory_id=b"b" * 16, incarnation=at(1)),
+        pb.KnownLife(directory_id=b"b" * 16, incarnation=at(1)),
+        pb.KnownLife(node_id="b", directory_id=b"b" * 16),
+        known_life(OWN, NodeLife(0, 0)),
+    ]
+    others = Others()
+    async with node.life(at(1)) as lives:
+        lives.learn("c", [*malformed, known_life(OTHER, NodeLife(at(5), 0))])
+        running = asyncio.create_task(lives.run(others))
+        async with asyncio.timeout(20):
+            await others.heard.wait()
+        running.cancel()
+        assert others.sent == [[known_life(OTHER, NodeLife(at(5), 0))]]
+        await lives.meet("b", at(5), pb.PeerLife(directory_id=OTHER[1], known=[known_life(OWN, NodeLife(0, 9))]))
+    assert node.refusals == []
