@@ -231,8 +231,20 @@ class Cluster:
         answers = await asyncio.gather(*map(ask, sorted(self.linked)))
         return [answer for answer in answers if answer is not None]
 
-    async def who_answers(self, node_id: str, *, timeout_s: float) -> int:
-        """Return the incarnation of the node that answers at a node's address; 0 when none does in time."""
+    async def is_running(self, node_id: str, incarnation: int, *, timeout_s: float) -> bool | None:
+        """Return whether a start of a node runs now, as the node proves at its address; None when that is in doubt.
+
+        It is in doubt when its address does not answer in time and gossip still has that start as alive: this node may
+        be cut off from it, or it may be slow.
+        """
+        answering = await self._who_answers(node_id, timeout_s=timeout_s)
+        if answering is not None:
+            return answering == incarnation
+        member = self._members.get(node_id)
+        return None if member is not None and member.is_live and member.incarnation == incarnation else False
+
+    async def _who_answers(self, node_id: str, *, timeout_s: float) -> int | None:
+        """Return the incarnation of the node that answers at a node's address; see `Links.who_answers`."""
         address = self.address(node_id)
         if self._links is None or address is None:
             return 0

@@ -190,3 +190,25 @@ async def test_copy_that_was_relabelled_may_have_been_refused_before(founded: Fo
     relabel(founded.path / "a", bytes(16), [])
     with contextlib.closing(open_node_dir(founded.path / "a", cluster_id=bytes(16))) as directory:
         assert directory.node_id == "a"
+
+
+async def test_running_node_that_does_not_answer_in_time_outlives_a_copy_of_it(
+    founded: Founded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as gossip has the node as alive: its machine may be slow, or cut off from the node that calls it."""
+    monkeypatch.setattr("tidelog_broker.cluster.node_lives.TICK_S", 3600)  # the copy is as new as the node
+    await founded.found()
+    await founded.settled()
+    copy(founded, "a", "copy")
+    running, directory = founded.nodes["a"], founded._dirs["a"]
+    monkeypatch.setattr("tidelog_broker.server.handlers.peers.IN_USE_TIMEOUT_S", 0)
+    port, gossip_port = free_ports(2)
+    elsewhere = {"bootstrap": founded.path / "cluster.json", "port": port, "gossip_port": gossip_port}
+    try:
+        await founded.start_as("a", "copy", elsewhere)
+        assert not founded.nodes["a"].broker.cluster.linked
+        await founded.stop("a")
+    finally:
+        founded.nodes["a"], founded._dirs["a"] = running, directory
+    assert not running.life.stop_reason
+    await founded.settled()
