@@ -82,6 +82,9 @@ async def proof(broker: Broker, request: Request) -> None:
             connection.close()
             return
         await broker.lives.meet(challenge.node_id, challenge.incarnation, said)
+        if not connection.is_open:  # its end was noticed already: nothing would ever remove it from the peers
+            request.drop()
+            return
         peers.welcome(connection, challenge, secret)
     except ProtocolError as error:
         _refuse(request, challenge.node_id, error)
