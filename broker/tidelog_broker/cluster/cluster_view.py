@@ -251,12 +251,15 @@ class Cluster:
         return await self._links.who_answers(node_id, address, timeout_s=timeout_s)
 
     async def ask_lives(self, node_id: str, lives: pb.Lives, *, timeout_s: float) -> pb.LivesReply | None:
-        """Send lives to a node; return the later ones that it knows, None without an answer in time."""
+        """Send lives to a node; return the later ones that it knows, None without an answer in time.
+
+        A node of a build without lives knows none.
+        """
         try:
             answer = await self.request(node_id, pb.Envelope(lives=lives), timeout_s=timeout_s)
         except ProtocolError as error:
             log.debug("%s does not take the lives of nodes: %s", node_id, error.message)
-            return None
+            return pb.LivesReply() if error.code == pb.UNKNOWN_KIND else None
         return answer.envelope.lives_reply
 
     async def leave(self, *, timeout_s: float) -> None:

@@ -88,6 +88,8 @@ class NodeLives:
         """The incarnation of each directory that is in the journal."""
         self._news: dict[Directory, NodeLife] = {}
         """Lives that were learned since the last message to the other nodes."""
+        self._behind: set[str] = set()
+        """Linked nodes that did not answer a message: they are sent every known life."""
         self._writes = writes
         self._writes_seen = 0
         self._refused = refused
@@ -128,6 +130,7 @@ class NodeLives:
     async def exchange(self, neighbours: LinkedNodes, node_id: str) -> bool:
         """Send every known life to a node that was just linked, and take the later ones; False without an answer."""
         lives = [known_life(self.own.directory, self.own.now), *(known_life(of, life) for of, life in self._known)]
+        self._behind.discard(node_id)
         return await self._send(neighbours, node_id, lives)
 
     async def close(self) -> None:
@@ -247,24 +250,32 @@ class NodeLives:
             self.superseded(directory[0])
 
     async def _send_news(self, neighbours: LinkedNodes) -> None:
-        """Keep what was learned durably, with one sync, and send it on; the next round sends what is learned then."""
+        """Keep what was learned durably, with one sync, and send it on; the next round sends what is learned then.
+
+        A linked node that has not answered an earlier message is sent everything: its link may stand for long.
+        """
         news, self._news = self._news, {}
-        if not news:
-            return
         others = {of: life for of, life in news.items() if of != self.own.directory}
         if others:
             await self._append([known_life(of, life) for of, life in others.items()])
             self._durable |= {of: life.incarnation for of, life in others.items()}
         lives = [known_life(of, life) for of, life in news.items()]
-        await asyncio.gather(*(self._send(neighbours, node_id, lives) for node_id in sorted(neighbours.linked)))
+        linked = neighbours.linked
+        self._behind &= linked
+        behind = sorted(self._behind)
+        await asyncio.gather(
+            *(self.exchange(neighbours, node_id) for node_id in behind),
+            *(self._send(neighbours, node_id, lives) for node_id in sorted(linked.difference(behind))),
+        )
 
     async def _send(self, neighbours: LinkedNodes, node_id: str, lives: Sequence[pb.KnownLife]) -> bool:
         for first in range(0, len(lives), ENTRIES_MAX):
             message = pb.Lives(entries=lives[first : first + ENTRIES_MAX])
             reply = await neighbours.ask_lives(node_id, message, timeout_s=EXCHANGE_TIMEOUT_S)
             if reply is None:
+                self._behind.add(node_id)
                 return False
-            self.learn(node_id, reply.entries)
+            self.learn(node_id, reply.entries[:ENTRIES_MAX])
         return True
 
     async def _append(self, entries: Sequence[pb.KnownLife]) -> None:

@@ -64,7 +64,9 @@ class Node:
 class Others:
     """The other nodes: what they are sent."""
 
-    def __init__(self, *answers: pb.KnownLife) -> None:
+    def __init__(self, *answers: pb.KnownLife, late: int = 0) -> None:
+        self.late = late
+        """How many messages are not answered in time."""
         self.heard = asyncio.Event()
         self.sent: list[list[pb.KnownLife]] = []
         self._answers = answers
@@ -75,6 +77,9 @@ class Others:
 
     async def ask_lives(self, node_id: str, lives: pb.Lives, *, timeout_s: float) -> pb.LivesReply | None:
         del node_id, timeout_s
+        if self.late:
+            self.late -= 1
+            return None
         self.sent.append(list(lives.entries))
         self.heard.set()
         return pb.LivesReply(entries=self._answers)
@@ -249,3 +254,16 @@ async def test_malformed_reports_of_lives_are_ignored(node: Node) -> None:
         assert others.sent == [[known_life(OTHER, NodeLife(at(5), 0))]]
         await lives.meet("b", at(5), pb.PeerLife(directory_id=OTHER[1], known=[known_life(OWN, NodeLife(0, 9))]))
     assert node.refusals == []
+
+
+async def test_node_that_did_not_answer_in_time_is_sent_every_known_life_again(node: Node) -> None:
+    """What it missed may be of a node that is away by now, whose tick nobody sends again."""
+    others = Others(late=2)
+    async with node.life(at(1)) as lives:
+        assert not await lives.exchange(others, "b")
+        lives.learn("c", [known_life(OTHER, NodeLife(at(5), 8))])
+        running = asyncio.create_task(lives.run(others))
+        async with asyncio.timeout(20):
+            await others.heard.wait()
+        running.cancel()
+    assert known_life(OTHER, NodeLife(at(5), 8)) in others.sent[0]
