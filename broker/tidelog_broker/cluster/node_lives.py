@@ -224,15 +224,9 @@ class NodeLives:
                 reply.entries.append(known_life(directory, known))
         return reply
 
-    def forget(self, node_id: str) -> None:
-        """Drop what is known of a node that was removed from the cluster."""
-        gone = [of for of, _ in self._known if of[0] == node_id]
-        if gone:
-            self._known.forget(node_id)
-            for directory in gone:
-                self._durable.pop(directory, None)
-            dropped = [pb.KnownLife(node_id=of[0], directory_id=of[1], incarnation=1, dropped=True) for of in gone]
-            self._journal.submit(dropped, lambda: None)
+    def forget(self, node_ids: Collection[str]) -> None:
+        """Drop what is known of nodes that were removed from the cluster: their ids are never used again."""
+        self._drop(self._known.forget(node_ids))
 
     # --- inside ----------------------------------------------------------------------------------------
 
@@ -241,11 +235,21 @@ class NodeLives:
             return False
         return self.own.claim.is_older_than(life_of(known))
 
+    def _drop(self, directories: Collection[Directory]) -> None:
+        """Remove lives from the journal that are not known any more."""
+        for directory in directories:
+            self._durable.pop(directory, None)
+            self._news.pop(directory, None)
+        if directories:
+            dropped = [pb.KnownLife(node_id=of[0], directory_id=of[1], incarnation=1, dropped=True) for of in directories]
+            self._journal.submit(dropped, lambda: None)
+
     def _learn(self, directory: Directory, life: NodeLife) -> None:
         before = self._known.get(directory)
         if not self._known.learn(directory, life):
             return
         self._news[directory] = life
+        self._drop(self._known.take_evicted())
         if before is not None and before.incarnation != life.incarnation:
             self.superseded(directory[0])
 

@@ -15,7 +15,7 @@ start of a copy has the counter that the original's next start has, or a higher 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -101,10 +101,12 @@ class OwnLives:
 
 
 class KnownLives:
-    """The newest life that this node knows of each other directory, and of its own as other nodes report it."""
+    """The newest life that this node knows of each other directory; of `KNOWN_MAX`, those of which it heard last."""
 
     def __init__(self, kept: Iterable[tuple[Directory, NodeLife]] = ()) -> None:
         self._newest: dict[Directory, NodeLife] = {}
+        """In the order in which news of them came."""
+        self._evicted: list[Directory] = []
         for directory, life in kept:
             self.learn(directory, life)
 
@@ -132,15 +134,26 @@ class KnownLives:
         known = self._newest.get(directory)
         if known is not None and life <= known:
             return False
-        if known is None and len(self._newest) >= KNOWN_MAX:
-            del self._newest[next(iter(self._newest))]
+        if known is not None:
+            del self._newest[directory]
+        elif len(self._newest) >= KNOWN_MAX:
+            evicted = next(iter(self._newest))
+            del self._newest[evicted]
+            self._evicted.append(evicted)
         self._newest[directory] = life
         return True
 
-    def forget(self, node_id: str) -> None:
-        """Drop what is known of a node that was removed from the cluster: its id is never used again."""
-        for directory in [one for one in self._newest if one[0] == node_id]:
+    def take_evicted(self) -> list[Directory]:
+        """Return the directories that had to make room since the last call."""
+        evicted, self._evicted = self._evicted, []
+        return evicted
+
+    def forget(self, node_ids: Collection[str]) -> list[Directory]:
+        """Drop what is known of nodes that were removed from the cluster; return their directories."""
+        gone = [one for one in self._newest if one[0] in node_ids]
+        for directory in gone:
             del self._newest[directory]
+        return gone
 
     def refutation(self, directory: Directory, claim: Claim) -> NodeLife | None:
         """Return the life that proves a claiming directory to be an older copy; None when nothing known does."""

@@ -333,12 +333,12 @@ class Membership:
         """End the connections of nodes that were removed, of this one by stopping."""
         broker = self._broker
         assert broker.peers is not None
-        for record in broker.nodes.records():
-            if record.removed and record.node_id in broker.peers.connected:
-                broker.peers.dismiss(record.node_id)
-                broker.lives.forget(record.node_id)
-            elif record.removed and record.node_id == broker.node_id:
-                self.removed(removal(broker.node_id))
+        gone = {record.node_id for record in broker.nodes.records() if record.removed}
+        for node_id in sorted(gone & broker.peers.connected):
+            broker.peers.dismiss(node_id)
+        if broker.node_id in gone:
+            self.removed(removal(broker.node_id))
+        broker.lives.forget(gone)
 
 
 def _listed(node_ids: Collection[str]) -> str:

@@ -212,7 +212,7 @@ async def test_gossip_is_believed_of_noted_starts_and_of_unknown_nodes(node: Nod
 async def test_removed_node_is_forgotten(node: Node) -> None:
     async with node.life(at(1)) as lives:
         await lives.meet("b", at(5), life_of_b(at(5)))
-        lives.forget("b")
+        lives.forget({"b"})
         await lives.meet("b", at(1), life_of_b(at(1)))
     async with node.life(at(2)) as lives:
         assert lives.newest(OTHER) == NodeLife(at(1), 0)
@@ -267,3 +267,15 @@ async def test_node_that_did_not_answer_in_time_is_sent_every_known_life_again(n
             await others.heard.wait()
         running.cancel()
     assert known_life(OTHER, NodeLife(at(5), 8)) in others.sent[0]
+
+
+async def test_lives_that_made_room_leave_the_journal(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog_broker.core.lives.KNOWN_MAX", 3)
+    async with node.life(at(1)) as lives:
+        for number in range(10):
+            await lives.meet(f"n{number}", at(1), pb.PeerLife(directory_id=bytes(16)))
+        await lives.meet("last", at(1), pb.PeerLife(directory_id=bytes(16)))
+    journal = TypedJournal.open(RealFileSystem(), node.path, LIVES)
+    kept = [entry.node_id for entry in journal.load() if not entry.own]
+    journal.close()
+    assert kept == ["n8", "n9", "last"]

@@ -78,6 +78,7 @@ async def test_a_node_that_was_removed_is_told_so_and_stops(founded: Founded, ru
     if not runs:
         await founded.stop("c")
     await founded.remove(peer, "c")
+    await founded.until(lambda: not founded.nodes["a"].broker.lives.offer("c").known, "its lives are kept")
     if not runs:
         await founded.start("c")
     removed = founded.nodes["c"]
