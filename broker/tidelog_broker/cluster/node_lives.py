@@ -95,7 +95,8 @@ class NodeLives:
         self._refused = refused
         self.superseded: Callable[[str], None] = lambda _: None
         """Called with the id of a node of which another life than the one known so far was reported."""
-        self._is_refused = False
+        self.is_refused = False
+        """Whether another node has proven this directory to be an older copy."""
         self._begun = asyncio.Event()
         self._journal: GroupCommit[pb.KnownLife] = GroupCommit(
             journal.append, mark=journal.mark, offload=offload, key=LIVES_WORKER, failed=failed, full=self._full
@@ -190,8 +191,8 @@ class NodeLives:
     def refuted(self, by: str, known: pb.KnownLife, *, in_use: bool) -> OldLifeError:
         """Take the proof of a node that this directory is an older copy: this node ends."""
         why = _why_old(self.own, by, life_of(known), in_use=in_use)
-        if not self._is_refused:
-            self._is_refused = True
+        if not self.is_refused:
+            self.is_refused = True
             self._refused(why)
         return OldLifeError(pb.FORBIDDEN, why)
 

@@ -139,8 +139,10 @@ class Membership:
         assert links is not None
         began_s = broker.loop.time()
         while True:
-            if broker.life.stop_reason:
+            if broker.lives.is_refused:
                 raise OldCopyError(broker.life.stop_reason)
+            if broker.life.stop_reason:  # it was removed, say: it stops in the same way as while it runs
+                return
             others = {record.node_id for record in broker.nodes.live()} - {broker.node_id}
             missing = others - broker.cluster.linked
             unheard = (others & broker.cluster.linked) - self._exchanged
