@@ -26,7 +26,7 @@ from tidelog_broker.core.lives import (
     known_life,
     life_of,
 )
-from tidelog_broker.storage.io.errors import DiskFullError
+from tidelog_broker.storage.io.errors import DiskFullError, StorageFailedError
 from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_broker.wire.lives import OldLifeError
 from tidelog_proto import broker_pb2 as pb
@@ -98,6 +98,10 @@ class NodeLives:
         self.is_refused = False
         """Whether another node has proven this directory to be an older copy."""
         self._begun = asyncio.Event()
+        self._has_reserve = lambda: offload.call(LIVES_WORKER, journal.has_reserve)
+        self._has_room = True
+        """Whether ticks can be kept; on a full disk the journal's reserve is left to starts of nodes."""
+        self._failed = failed
         self._journal: GroupCommit[pb.KnownLife] = GroupCommit(
             journal.append, mark=journal.mark, offload=offload, key=LIVES_WORKER, failed=failed, full=self._full
         )
@@ -119,8 +123,13 @@ class NodeLives:
         """Raise the tick while this node writes, and send what is new to the nodes that are linked."""
         while True:
             await asyncio.sleep(TICK_S)
+            try:
+                self._has_room = await self._has_reserve()
+            except StorageFailedError as error:
+                self._failed(error)
+                return
             writes = self._writes()
-            if writes != self._writes_seen:
+            if self._has_room and writes != self._writes_seen:
                 self._writes_seen = writes
                 raised = NodeLife(self.own.now.incarnation, self.own.now.tick + 1)
                 await self._append([self._own_entry(raised)])
@@ -260,7 +269,7 @@ class NodeLives:
         A linked node that has not answered an earlier message is sent everything: its link may stand for long.
         """
         news, self._news = self._news, {}
-        others = {of: life for of, life in news.items() if of != self.own.directory}
+        others = {of: life for of, life in news.items() if of != self.own.directory and self._is_kept(of, life)}
         if others:
             await self._append([known_life(of, life) for of, life in others.items()])
             self._durable |= {of: life.incarnation for of, life in others.items()}
@@ -272,6 +281,10 @@ class NodeLives:
             *(self.exchange(neighbours, node_id) for node_id in behind),
             *(self._send(neighbours, node_id, lives) for node_id in sorted(linked.difference(behind))),
         )
+
+    def _is_kept(self, directory: Directory, life: NodeLife) -> bool:
+        """Return whether a life is written to the journal: each start is, and ticks while the disk is not full."""
+        return self._has_room or self._durable.get(directory) != life.incarnation
 
     async def _send(self, neighbours: LinkedNodes, node_id: str, lives: Sequence[pb.KnownLife]) -> bool:
         for first in range(0, len(lives), ENTRIES_MAX):

@@ -8,13 +8,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.broker.storage.build import HOME
+from tests.broker.storage.logs import new_disk
 
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.cluster import node_lives
 from tidelog_broker.cluster.node_lives import NodeLives
 from tidelog_broker.core.incarnation import make_incarnation
 from tidelog_broker.core.lives import NodeLife, known_life
-from tidelog_broker.storage.io.filesystem import RealFileSystem
+from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.node.lives import LIVES
 from tidelog_broker.storage.node.typed_journal import TypedJournal
@@ -33,16 +35,17 @@ def at(counter: int, nonce: int = 1) -> int:
 class Node:
     """A node's lives in a directory, start after start."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, fs: FileSystem | None = None) -> None:
         self.path = path / "lives"
+        self.fs = fs or RealFileSystem()
         self.refusals: list[str] = []
         self.writes = 0
-        TypedJournal.make(RealFileSystem(), self.path, LIVES)
+        TypedJournal.make(self.fs, self.path, LIVES)
 
     @contextlib.asynccontextmanager
     async def life(self, incarnation: int) -> AsyncIterator[NodeLives]:
         workers = IoWorkers(1)
-        journal = TypedJournal.open(RealFileSystem(), self.path, LIVES)
+        journal = TypedJournal.open(self.fs, self.path, LIVES)
         lives = NodeLives(
             OWN,
             incarnation,
@@ -279,3 +282,27 @@ async def test_lives_that_made_room_leave_the_journal(node: Node, monkeypatch: p
     kept = [entry.node_id for entry in journal.load() if not entry.own]
     journal.close()
     assert kept == ["n8", "n9", "last"]
+
+
+async def test_ticks_leave_the_reserve_of_a_full_disk_to_starts_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node whose disk is full for long can still be linked with nodes that start."""
+    monkeypatch.setattr("tidelog_broker.storage.node.journal.RESERVE_BYTES", 4096)
+    disk, others = new_disk(), Others()
+    node = Node(HOME, disk)
+    async with node.life(at(1)) as lives, asyncio.timeout(60):
+        await lives.meet("b", at(5), life_of_b(at(5)))
+        disk.free_bytes = 0
+        running = asyncio.create_task(lives.run(others))
+        for tick in range(1, 100):
+            lives.learn("c", [known_life(OTHER, NodeLife(at(5), tick))])
+            others.heard.clear()
+            node.writes = tick
+            await others.heard.wait()
+        raised = lives.own.now.tick
+        await lives.meet("d", at(1), pb.PeerLife(directory_id=b"d" * 16))
+        assert lives.own.now.tick == raised < 99
+        disk.free_bytes = None
+        while lives.own.now.tick == raised:  # noqa: ASYNC110 - no event says that a tick is raised
+            await asyncio.sleep(0.01)
+        running.cancel()
+    assert lives.newest(OTHER) == NodeLife(at(5), 99)
