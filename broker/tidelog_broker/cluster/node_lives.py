@@ -243,7 +243,7 @@ class NodeLives:
     def _refutes(self, known: pb.KnownLife) -> bool:
         if directory_of(known) != self.own.directory or fault_of(known):
             return False
-        return self.own.claim.is_older_than(life_of(known))
+        return self.own.is_older_than(life_of(known))
 
     def _drop(self, directories: Collection[Directory]) -> None:
         """Remove lives from the journal that are not known any more."""
@@ -313,13 +313,14 @@ class NodeLives:
 def _why_old(own: OwnLives, by: str, known: NodeLife, *, in_use: bool) -> str:
     """Return why this directory is refused, for its operator."""
     node_id = own.directory[0]
+    contained = own.past | dict([own.now])
     counter, own_counter = boot_counter(known.incarnation), boot_counter(own.now.incarnation)
     if in_use:
         proof = f"start {counter} of that node runs now in another process, as the node {by!r} has verified"
-    elif known.incarnation in own.past:
+    elif known.incarnation in contained:
         proof = (
             f"in start {counter} that node went on writing after this copy was made (tick {known.tick}; the directory "
-            f"has {own.past[known.incarnation]}), as the node {by!r} has noted"
+            f"has {contained[known.incarnation]}), as the node {by!r} has noted"
         )
     else:
         proof = (

@@ -94,6 +94,16 @@ class OwnLives:
         forgotten_below = boot_counter(newest[0].incarnation) if len(newest) == OWN_LIVES_MAX else 0
         return cls(directory, NodeLife(incarnation, 0), dict(newest), forgotten_below)
 
+    def is_older_than(self, known: NodeLife) -> bool:
+        """Return whether a life that another node has noted proves this directory to be an older copy.
+
+        So does a later tick of the life that runs: the machine was put back to a snapshot together with its memory.
+        Only this node can compare that, since a tick that it has just raised may overtake what it said before.
+        """
+        if known.incarnation == self.now.incarnation:
+            return known.tick > self.now.tick
+        return self.claim.is_older_than(known)
+
     @property
     def claim(self) -> Claim:
         """The lives that this node shows to others."""

@@ -306,3 +306,13 @@ async def test_ticks_leave_the_reserve_of_a_full_disk_to_starts_of_nodes(monkeyp
             await asyncio.sleep(0.01)
         running.cancel()
     assert lives.newest(OTHER) == NodeLife(at(5), 99)
+
+
+async def test_running_node_that_was_put_back_with_its_memory_ends(node: Node) -> None:
+    """A snapshot of a machine was resumed: its links break, and it hears of its own later tick with the next ones."""
+    async with node.life(at(1)) as lives:
+        told = life_of_b(at(1))
+        told.known.append(known_life(OWN, NodeLife(at(1), 9)))
+        with pytest.raises(OldLifeError, match="tick 9; the directory has 0"):
+            await lives.meet("b", at(1), told)
+        assert lives.is_refused
