@@ -197,8 +197,18 @@ class NodeLives:
             await self._append([known_life(directory, NodeLife(incarnation, said.tick))])
             self._durable[directory] = incarnation
 
-    def refuted(self, by: str, known: pb.KnownLife, *, in_use: bool) -> OldLifeError:
-        """Take the proof of a node that this directory is an older copy: this node ends."""
+    def refuted(self, by: str, known: pb.KnownLife, *, in_use: bool) -> ProtocolError:
+        """Take the proof of a node that this directory is an older copy: this node ends. Return the error to raise.
+
+        What proves nothing, since it is about another directory or about a life that this one contains, ends nothing.
+        """
+        is_ours = directory_of(known) == self.own.directory and not fault_of(known)
+        if not is_ours or not (in_use or self._refutes(known)):
+            return ProtocolError(
+                pb.FORBIDDEN,
+                f"the node {by!r} takes this data directory for an older copy, and the life that it names does not "
+                f"prove that: start {boot_counter(known.incarnation)} of the node {known.node_id!r}, tick {known.tick}",
+            )
         why = _why_old(self.own, by, life_of(known), in_use=in_use)
         if not self.is_refused:
             self.is_refused = True

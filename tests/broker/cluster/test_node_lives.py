@@ -316,3 +316,20 @@ async def test_running_node_that_was_put_back_with_its_memory_ends(node: Node) -
         with pytest.raises(OldLifeError, match="tick 9; the directory has 0"):
             await lives.meet("b", at(1), told)
         assert lives.is_refused
+
+
+@pytest.mark.parametrize("in_use", [False, True])
+async def test_refusal_that_proves_nothing_does_not_end_a_node(node: Node, *, in_use: bool) -> None:
+    """It is durable, so a faulty node must not be able to bring it about with anything that it sends."""
+    async with node.life(at(1)):
+        pass
+    async with node.life(at(2)) as lives:
+        named = [known_life(OTHER, NodeLife(at(9), 0)), known_life(OWN, NodeLife(0, 0)), pb.KnownLife()]
+        if not in_use:
+            named.append(known_life(OWN, NodeLife(at(1), 0)))
+        for known in named:
+            error = lives.refuted("b", known, in_use=in_use)
+            assert error.code == pb.FORBIDDEN
+            assert not isinstance(error, OldLifeError)
+        assert not lives.is_refused
+    assert node.refusals == []
