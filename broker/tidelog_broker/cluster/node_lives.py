@@ -7,6 +7,7 @@ has noted the other's life durably. `run` raises this node's tick and sends what
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
@@ -39,6 +40,8 @@ TICK_S: Final = 1.0
 ENTRIES_MAX: Final = 1000
 """Lives in one message between nodes."""
 EXCHANGE_TIMEOUT_S: Final = 2.0
+CLOSE_TIMEOUT_S: Final = 1.0
+"""How long a node that stops waits for the last lives to be written."""
 LIVES_WORKER: Final = 2
 
 
@@ -144,7 +147,10 @@ class NodeLives:
         return await self._send(neighbours, node_id, lives)
 
     async def close(self) -> None:
-        """Write no more, and wait for what is on its way to the disk."""
+        """Keep what was learned last, write no more, and wait for what is on its way to the disk."""
+        with contextlib.suppress(TimeoutError):  # the disk is full, say: it is learned again from those that know it
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._keep_news()
         await self._journal.close()
 
     # --- handshakes ------------------------------------------------------------------------------------
@@ -278,11 +284,7 @@ class NodeLives:
 
         A linked node that has not answered an earlier message is sent everything: its link may stand for long.
         """
-        news, self._news = self._news, {}
-        others = {of: life for of, life in news.items() if of != self.own.directory and self._is_kept(of, life)}
-        if others:
-            await self._append([known_life(of, life) for of, life in others.items()])
-            self._durable |= {of: life.incarnation for of, life in others.items()}
+        news = await self._keep_news()
         lives = [known_life(of, life) for of, life in news.items()]
         linked = neighbours.linked
         self._behind &= linked
@@ -291,6 +293,15 @@ class NodeLives:
             *(self.exchange(neighbours, node_id) for node_id in behind),
             *(self._send(neighbours, node_id, lives) for node_id in sorted(linked.difference(behind))),
         )
+
+    async def _keep_news(self) -> dict[Directory, NodeLife]:
+        """Write what was learned of other nodes since the last call to the journal; return it, with the own life."""
+        news, self._news = self._news, {}
+        others = {of: life for of, life in news.items() if of != self.own.directory and self._is_kept(of, life)}
+        if others:
+            await self._append([known_life(of, life) for of, life in others.items()])
+            self._durable |= {of: life.incarnation for of, life in others.items()}
+        return news
 
     def _is_kept(self, directory: Directory, life: NodeLife) -> bool:
         """Return whether a life is written to the journal: each start is, and ticks while the disk is not full."""

@@ -333,3 +333,10 @@ async def test_refusal_that_proves_nothing_does_not_end_a_node(node: Node, *, in
             assert not isinstance(error, OldLifeError)
         assert not lives.is_refused
     assert node.refusals == []
+
+
+async def test_node_that_stops_keeps_what_it_learned_last(node: Node) -> None:
+    async with node.life(at(1)) as lives:
+        lives.learn("c", [known_life(OTHER, NodeLife(at(5), 8))])
+    async with node.life(at(2)) as lives:
+        assert lives.newest(OTHER) == NodeLife(at(5), 8)
