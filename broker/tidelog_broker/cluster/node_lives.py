@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from tidelog_broker.base.group_commit import GroupCommit
@@ -101,7 +102,7 @@ class NodeLives:
         self.is_refused = False
         """Whether another node has proven this directory to be an older copy."""
         self._begun = asyncio.Event()
-        self._has_reserve = lambda: offload.call(LIVES_WORKER, journal.has_reserve)
+        self._has_reserve: Callable[[], Awaitable[bool]] = partial(offload.call, LIVES_WORKER, journal.has_reserve)
         self._has_room = True
         """Whether ticks can be kept; on a full disk the journal's reserve is left to starts of nodes."""
         self._failed = failed
@@ -184,7 +185,7 @@ class NodeLives:
 
         Raises:
             OldLifeError: that node knows a later life of this node's directory.
-            ProtocolError: FORBIDDEN, its directory is an older copy; INVALID_REQUEST, it sent something else than a life.
+            ProtocolError: FORBIDDEN, its directory is an older copy; INVALID_REQUEST, what it sent is not a life.
         """
         for known in said.known:
             if self._refutes(known):
@@ -267,8 +268,7 @@ class NodeLives:
             self._durable.pop(directory, None)
             self._news.pop(directory, None)
         if directories:
-            dropped = [pb.KnownLife(node_id=of[0], directory_id=of[1], incarnation=1, dropped=True) for of in directories]
-            self._journal.submit(dropped, lambda: None)
+            self._journal.submit([_dropped(of) for of in directories], lambda: None)
 
     def _learn(self, directory: Directory, life: NodeLife) -> None:
         before = self._known.get(directory)
@@ -329,6 +329,13 @@ class NodeLives:
 
     def _full(self, error: DiskFullError) -> None:
         log.warning("the lives of nodes cannot be noted, so no node is linked: %s", error)
+
+
+def _dropped(directory: Directory) -> pb.KnownLife:
+    """Return the entry that removes what the journal has of another directory."""
+    entry = known_life(directory, NodeLife(1, 0))
+    entry.dropped = True
+    return entry
 
 
 def _why_old(own: OwnLives, by: str, known: NodeLife, *, in_use: bool) -> str:

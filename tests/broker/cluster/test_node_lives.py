@@ -227,9 +227,7 @@ async def test_build_that_keeps_no_lives_is_not_compared(node: Node) -> None:
         assert lives.newest(OTHER) is None
 
 
-@pytest.mark.parametrize(
-    ("directory_id", "incarnation"), [(b"short", at(1)), (b"b" * 17, at(1)), (b"b" * 16, 0)]
-)
+@pytest.mark.parametrize(("directory_id", "incarnation"), [(b"short", at(1)), (b"b" * 17, at(1)), (b"b" * 16, 0)])
 async def test_malformed_life_is_refused_and_not_noted(node: Node, directory_id: bytes, incarnation: int) -> None:
     """The journal takes no such entry: a node that tried to write it would end."""
     async with node.life(at(1)) as lives:
