@@ -15,6 +15,7 @@ start of a copy has the counter that the original's next start has, or a higher 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -28,6 +29,9 @@ OWN_LIVES_MAX: Final = 256
 """Earlier lives that a directory keeps and shows; older ones are not compared any more."""
 KNOWN_MAX: Final = 4096
 """Directories whose newest life a node keeps: those of all nodes that may be registered, and of earlier ones."""
+
+SHOWN_MAX: Final = 100
+"""Directories of one node whose newest lives are shown to it in a handshake, whose frames are small."""
 
 Directory = tuple[str, bytes]
 """A node id and the id of its data directory."""
@@ -111,7 +115,7 @@ class OwnLives:
 
 
 class KnownLives:
-    """The newest life that this node knows of each other directory; of `KNOWN_MAX`, those of which it heard last."""
+    """The newest life that this node knows of each other directory, of `KNOWN_MAX` at most."""
 
     def __init__(self, kept: Iterable[tuple[Directory, NodeLife]] = ()) -> None:
         self._newest: dict[Directory, NodeLife] = {}
@@ -125,8 +129,12 @@ class KnownLives:
         return self._newest.get(directory)
 
     def of_node(self, node_id: str) -> list[pb.KnownLife]:
-        """Return the newest life of each directory that a node has had."""
-        return [known_life(directory, life) for directory, life in self._newest.items() if directory[0] == node_id]
+        """Return the newest life of each directory that a node has had; of `SHOWN_MAX`, those of which came news last.
+
+        A node may have had any number, if it is started again and again without a disk that lasts.
+        """
+        lives = [(directory, life) for directory, life in self._newest.items() if directory[0] == node_id]
+        return [known_life(directory, life) for directory, life in lives[-SHOWN_MAX:]]
 
     def incarnations(self, node_id: str) -> set[int]:
         """Return the newest incarnation of each directory that a node has had."""
@@ -147,11 +155,23 @@ class KnownLives:
         if known is not None:
             del self._newest[directory]
         elif len(self._newest) >= KNOWN_MAX:
-            evicted = next(iter(self._newest))
+            evicted = self._least_needed()
             del self._newest[evicted]
             self._evicted.append(evicted)
         self._newest[directory] = life
         return True
+
+    def _least_needed(self) -> Directory:
+        """Return the directory that makes room: with the fewest starts, of a node that has had most directories.
+
+        Such a node is started again and again without a disk that lasts. Otherwise the one without news for longest.
+        """
+        counts = Counter(node_id for node_id, _ in self._newest)
+        most = max(counts.values())
+        crowded = [directory for directory in self._newest if counts[directory[0]] == most]
+        if most == 1:
+            return crowded[0]
+        return min(crowded, key=lambda directory: boot_counter(self._newest[directory].incarnation))
 
     def take_evicted(self) -> list[Directory]:
         """Return the directories that had to make room since the last call."""

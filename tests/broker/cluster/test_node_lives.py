@@ -23,6 +23,8 @@ from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_broker.wire.lives import OldLifeError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.frames import encode_frame
+from tidelog_proto.limits import FRAME_BYTES_MAX_BEFORE_HELLO
 
 OWN = ("a", b"a" * 16)
 OTHER = ("b", b"b" * 16)
@@ -338,3 +340,14 @@ async def test_node_that_stops_keeps_what_it_learned_last(node: Node) -> None:
         lives.learn("c", [known_life(OTHER, NodeLife(at(5), 8))])
     async with node.life(at(2)) as lives:
         assert lives.newest(OTHER) == NodeLife(at(5), 8)
+
+
+async def test_handshake_with_a_node_that_had_many_directories_fits_its_frames(node: Node) -> None:
+    """It was started again and again without a disk that lasts; its own directory is compared all the same."""
+    async with node.life(at(1)) as lives:
+        lives.learn("c", [known_life(OTHER, NodeLife(at(5), 8))])
+        lives.learn("c", [known_life(("b", b"%016d" % number), NodeLife(at(1), 0)) for number in range(3000)])
+        proof = pb.Envelope(peer_proof=pb.PeerProof(proof=bytes(32), life=said(lives)))
+        assert len(encode_frame(proof)) < FRAME_BYTES_MAX_BEFORE_HELLO
+        with pytest.raises(ProtocolError, match="an older copy"):
+            await lives.meet("b", at(4), life_of_b(at(4)))
