@@ -24,15 +24,16 @@ from tidelog_broker.core.lives import (
     OwnLives,
     claim_of,
     directory_of,
-    fault_of,
     known_life,
     life_of,
 )
+from tidelog_broker.core.placement.registry import DIRECTORY_ID_BYTES
 from tidelog_broker.storage.io.errors import DiskFullError, StorageFailedError
 from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_broker.wire.lives import OldLifeError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import NODE_ID_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +193,7 @@ class NodeLives:
                 raise self.refuted(peer_id, known, in_use=False)
         if not said.directory_id:
             return
-        if fault := fault_of(known_life((peer_id, said.directory_id), NodeLife(incarnation, said.tick))):
+        if fault := _fault_of(known_life((peer_id, said.directory_id), NodeLife(incarnation, said.tick))):
             raise ProtocolError(pb.INVALID_REQUEST, f"the node {peer_id!r} sent no life of a node: {fault}")
         if self.refutation(peer_id, incarnation, said) is not None:
             raise ProtocolError(
@@ -207,9 +208,9 @@ class NodeLives:
     def refuted(self, by: str, known: pb.KnownLife, *, in_use: bool) -> ProtocolError:
         """Take the proof of a node that this directory is an older copy: this node ends. Return the error to raise.
 
-        What proves nothing, since it is about another directory or about a life that this one contains, ends nothing.
+        A life of another directory, or one that this directory contains, proves nothing: then this node goes on.
         """
-        is_ours = directory_of(known) == self.own.directory and not fault_of(known)
+        is_ours = directory_of(known) == self.own.directory and not _fault_of(known)
         if not is_ours or not (in_use or self._refutes(known)):
             return ProtocolError(
                 pb.FORBIDDEN,
@@ -243,7 +244,7 @@ class NodeLives:
                 self.refuted(sender, entry, in_use=False)
                 continue
             directory = directory_of(entry)
-            if directory == self.own.directory or fault_of(entry):
+            if directory == self.own.directory or _fault_of(entry):
                 continue
             self._learn(directory, life_of(entry))
             known = self._known.get(directory)
@@ -258,7 +259,7 @@ class NodeLives:
     # --- inside ----------------------------------------------------------------------------------------
 
     def _refutes(self, known: pb.KnownLife) -> bool:
-        if directory_of(known) != self.own.directory or fault_of(known):
+        if directory_of(known) != self.own.directory or _fault_of(known):
             return False
         return self.own.is_older_than(life_of(known))
 
@@ -282,7 +283,7 @@ class NodeLives:
     async def _send_news(self, neighbours: LinkedNodes) -> None:
         """Keep what was learned durably, with one sync, and send it on; the next round sends what is learned then.
 
-        A linked node that has not answered an earlier message is sent everything: its link may stand for long.
+        A linked node that has not answered an earlier message is sent everything, since its link may last.
         """
         news = await self._keep_news()
         lives = [known_life(of, life) for of, life in news.items()]
@@ -329,6 +330,15 @@ class NodeLives:
 
     def _full(self, error: DiskFullError) -> None:
         log.warning("the lives of nodes cannot be noted, so no node is linked: %s", error)
+
+
+def _fault_of(known: pb.KnownLife) -> str:
+    """Return why an entry that another node sent cannot be a life of a node; empty when it can."""
+    if len(known.directory_id) != DIRECTORY_ID_BYTES:
+        return f"the id of a data directory has {DIRECTORY_ID_BYTES} bytes, got {len(known.directory_id)}"
+    if not 1 <= len(known.node_id.encode()) <= NODE_ID_BYTES_MAX:
+        return f"a node id has 1 to {NODE_ID_BYTES_MAX} bytes, got {len(known.node_id.encode())}"
+    return "" if known.incarnation else "an incarnation is at least 1, got 0"
 
 
 def _dropped(directory: Directory) -> pb.KnownLife:

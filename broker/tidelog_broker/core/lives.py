@@ -21,9 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tidelog_broker.core.incarnation import boot_counter
-from tidelog_broker.core.placement.registry import DIRECTORY_ID_BYTES
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.limits import NODE_ID_BYTES_MAX
 
 OWN_LIVES_MAX: Final = 256
 """Earlier lives that a directory keeps and shows; older ones are not compared any more."""
@@ -195,15 +193,6 @@ def known_life(directory: Directory, life: NodeLife) -> pb.KnownLife:
     """Return a life as it is sent and kept."""
     node_id, directory_id = directory
     return pb.KnownLife(node_id=node_id, directory_id=directory_id, incarnation=life.incarnation, tick=life.tick)
-
-
-def fault_of(known: pb.KnownLife) -> str:
-    """Return why an entry that another node sent cannot be a life of a node; empty when it can."""
-    if len(known.directory_id) != DIRECTORY_ID_BYTES:
-        return f"the id of a data directory has {DIRECTORY_ID_BYTES} bytes, got {len(known.directory_id)}"
-    if not 1 <= len(known.node_id.encode()) <= NODE_ID_BYTES_MAX:
-        return f"a node id has 1 to {NODE_ID_BYTES_MAX} bytes, got {len(known.node_id.encode())}"
-    return "" if known.incarnation else "an incarnation is at least 1, got 0"
 
 
 def directory_of(known: pb.KnownLife) -> Directory:

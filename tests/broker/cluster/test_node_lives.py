@@ -14,10 +14,12 @@ from tests.broker.storage.logs import new_disk
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.cluster import node_lives
 from tidelog_broker.cluster.node_lives import NodeLives
+from tidelog_broker.core import lives as core_lives
 from tidelog_broker.core.incarnation import make_incarnation
 from tidelog_broker.core.lives import NodeLife, known_life
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
 from tidelog_broker.storage.io.workers import IoWorkers
+from tidelog_broker.storage.node import journal
 from tidelog_broker.storage.node.lives import LIVES
 from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_broker.wire.lives import OldLifeError
@@ -47,11 +49,11 @@ class Node:
     @contextlib.asynccontextmanager
     async def life(self, incarnation: int) -> AsyncIterator[NodeLives]:
         workers = IoWorkers(1)
-        journal = TypedJournal.open(self.fs, self.path, LIVES)
+        opened = TypedJournal.open(self.fs, self.path, LIVES)
         lives = NodeLives(
             OWN,
             incarnation,
-            journal,
+            opened,
             offload=Offload(workers, asyncio.get_running_loop()),
             writes=lambda: self.writes,
             failed=lambda error: pytest.fail(str(error)),
@@ -62,7 +64,7 @@ class Node:
             yield lives
         finally:
             await lives.close()
-            journal.close()
+            opened.close()
             workers.close()
 
 
@@ -124,9 +126,9 @@ async def test_tick_is_durable_before_it_is_sent(node: Node) -> None:
         node.writes = 1
         async with asyncio.timeout(20):
             await others.heard.wait()
-        journal = TypedJournal.open(RealFileSystem(), node.path, LIVES)
-        kept = [entry.tick for entry in journal.load() if entry.own]
-        journal.close()
+        reopened = TypedJournal.open(RealFileSystem(), node.path, LIVES)
+        kept = [entry.tick for entry in reopened.load() if entry.own]
+        reopened.close()
         running.cancel()
     assert others.sent[0] == [known_life(OWN, NodeLife(at(1), 1))]
     assert kept == [1]
@@ -260,7 +262,7 @@ async def test_malformed_reports_of_lives_are_ignored(node: Node) -> None:
 
 
 async def test_node_that_did_not_answer_in_time_is_sent_every_known_life_again(node: Node) -> None:
-    """What it missed may be of a node that is away by now, whose tick nobody sends again."""
+    """The missed lives may be of a node that is away by now, whose tick is not sent again otherwise."""
     others = Others(late=2)
     async with node.life(at(1)) as lives:
         assert not await lives.exchange(others, "b")
@@ -273,20 +275,20 @@ async def test_node_that_did_not_answer_in_time_is_sent_every_known_life_again(n
 
 
 async def test_lives_that_made_room_leave_the_journal(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog_broker.core.lives.KNOWN_MAX", 3)
+    monkeypatch.setattr(core_lives, "KNOWN_MAX", 3)
     async with node.life(at(1)) as lives:
         for number in range(10):
             await lives.meet(f"n{number}", at(1), pb.PeerLife(directory_id=bytes(16)))
         await lives.meet("last", at(1), pb.PeerLife(directory_id=bytes(16)))
-    journal = TypedJournal.open(RealFileSystem(), node.path, LIVES)
-    kept = [entry.node_id for entry in journal.load() if not entry.own]
-    journal.close()
+    reopened = TypedJournal.open(RealFileSystem(), node.path, LIVES)
+    kept = [entry.node_id for entry in reopened.load() if not entry.own]
+    reopened.close()
     assert kept == ["n8", "n9", "last"]
 
 
 async def test_ticks_leave_the_reserve_of_a_full_disk_to_starts_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node whose disk is full for long can still be linked with nodes that start."""
-    monkeypatch.setattr("tidelog_broker.storage.node.journal.RESERVE_BYTES", 4096)
+    monkeypatch.setattr(journal, "RESERVE_BYTES", 4096)
     disk, others = new_disk(), Others()
     node = Node(HOME, disk)
     async with node.life(at(1)) as lives, asyncio.timeout(60):

@@ -149,7 +149,7 @@ class Journal:
         return self._end_position
 
     def has_reserve(self) -> bool:
-        """Take the reserve if the disk has space for it, and return whether it is there.
+        """Take the reserve if the disk has space for it, and return whether it is taken.
 
         Entries that can be left out are not to use it up.
 
