@@ -182,15 +182,23 @@ class Links:
         finally:
             link.close("asked")
 
-    async def who_answers(self, node_id: str, address: Address, *, timeout_s: float) -> int:
-        """Return the incarnation of the node that answers at its address now; 0 when it cannot be found out in time."""
+    async def who_answers(self, node_id: str, address: Address, *, timeout_s: float) -> int | None:
+        """Return the incarnation of the node that answers at its address now.
+
+        0: it does not run there, since the port is closed or another node answers. None: not known, since nothing
+        answers as a node does in time, or there is no route.
+        """
         link = Link(node_id, queue_bytes=self._queue_bytes, metrics=self._metrics)
         try:
             async with asyncio.timeout(timeout_s):
                 await self._call(link, address)
                 return await link.who_answers(self._identity, called=node_id, timeout_s=timeout_s)
-        except (ProtocolError, OSError, UnicodeError, TimeoutError):
+        except ConnectionRefusedError:
             return 0
+        except ProtocolError as error:
+            return 0 if error.code in _FINAL else None
+        except (OSError, UnicodeError, TimeoutError):
+            return None
         finally:
             link.close("asked")
 

@@ -302,15 +302,17 @@ class SimLinks:
             raise unreachable(node_id)
         return peer.link.request(envelope, attachment, timeout_s=timeout_s)
 
-    async def who_answers(self, node_id: str, address: Address, *, timeout_s: float) -> int:
+    async def who_answers(self, node_id: str, address: Address, *, timeout_s: float) -> int | None:
         called = self._life.world.listening(address)
-        if called is None or not self._life.world.reaches(self._life, called):
+        if called is None:
             return 0
+        if not self._life.world.reaches(self._life, called):
+            return None
         link = Outgoing(self._life, called, node_id)
         try:
             return int(await link.who_answers(self._identity, called=node_id, timeout_s=timeout_s))
-        except ProtocolError:
-            return 0
+        except ProtocolError as error:
+            return 0 if error.code in _FINAL else None
         finally:
             link.close("asked")
 

@@ -154,6 +154,18 @@ class Journal:
         """What it holds, without the space taken ahead."""
         return self._end_position
 
+    def has_reserve(self) -> bool:
+        """Take the reserve if the disk has space for it, and return whether it is taken.
+
+        Entries that can be left out are not to use it up.
+
+        Raises:
+            StorageFailedError: the disk failed, now or before.
+        """
+        self._check()
+        self._take_space(0)
+        return self._end_position + RESERVE_BYTES // 2 <= self._allocated_bytes
+
     def append(self, payloads: Sequence[bytes]) -> None:
         """Write a group of payloads and return when it is synced.
 
