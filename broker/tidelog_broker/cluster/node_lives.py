@@ -17,6 +17,7 @@ from tidelog_broker.base.group_commit import GroupCommit
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.incarnation import boot_counter
 from tidelog_broker.core.lives import (
+    LIVES_PER_MESSAGE_MAX,
     OWN_LIVES_MAX,
     Directory,
     KnownLives,
@@ -39,8 +40,6 @@ log = logging.getLogger(__name__)
 
 TICK_S: Final = 1.0
 """How often the tick is raised while the node writes: what a directory may lose without being found out."""
-ENTRIES_MAX: Final = 1000
-"""Lives in one message between nodes."""
 EXCHANGE_TIMEOUT_S: Final = 2.0
 CLOSE_TIMEOUT_S: Final = 1.0
 """How long a node that stops waits for the last lives to be written."""
@@ -309,13 +308,13 @@ class NodeLives:
         return self._has_room or self._durable.get(directory) != life.incarnation
 
     async def _send(self, neighbours: LinkedNodes, node_id: str, lives: Sequence[pb.KnownLife]) -> bool:
-        for first in range(0, len(lives), ENTRIES_MAX):
-            message = pb.Lives(entries=lives[first : first + ENTRIES_MAX])
+        for first in range(0, len(lives), LIVES_PER_MESSAGE_MAX):
+            message = pb.Lives(entries=lives[first : first + LIVES_PER_MESSAGE_MAX])
             reply = await neighbours.ask_lives(node_id, message, timeout_s=EXCHANGE_TIMEOUT_S)
             if reply is None:
                 self._behind.add(node_id)
                 return False
-            self.learn(node_id, reply.entries[:ENTRIES_MAX])
+            self.learn(node_id, reply.entries[:LIVES_PER_MESSAGE_MAX])
         return True
 
     async def _append(self, entries: Sequence[pb.KnownLife]) -> None:

@@ -25,6 +25,8 @@ from tidelog_proto import broker_pb2 as pb
 
 OWN_LIVES_MAX: Final = 256
 """Earlier lives that a directory keeps and shows; older ones are not compared any more."""
+LIVES_PER_MESSAGE_MAX: Final = 1000
+"""Lives in one message between nodes."""
 KNOWN_MAX: Final = 4096
 """Directories whose newest life a node keeps: those of all nodes that may be registered, and of earlier ones."""
 

@@ -10,9 +10,8 @@ import os
 from typing import Final
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.cluster.node_lives import ENTRIES_MAX
 from tidelog_broker.core.incarnation import boot_counter
-from tidelog_broker.core.lives import NodeLife, known_life
+from tidelog_broker.core.lives import LIVES_PER_MESSAGE_MAX, NodeLife, known_life
 from tidelog_broker.core.peer_auth import Challenge, answer_hello, check_certificate
 from tidelog_broker.wire.connection import Request
 from tidelog_broker.wire.peers import Peers
@@ -131,8 +130,10 @@ def lives(broker: Broker, request: Request) -> None:
     peer_id, entries = request.connection.peer_id, request.envelope.lives.entries
     if peer_id is None:
         raise ProtocolError(pb.FORBIDDEN, "LIVES is accepted from nodes of the cluster only")
-    if len(entries) > ENTRIES_MAX:
-        raise ProtocolError(pb.INVALID_REQUEST, f"LIVES has at most {ENTRIES_MAX} entries, got {len(entries)}")
+    if len(entries) > LIVES_PER_MESSAGE_MAX:
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"LIVES has at most {LIVES_PER_MESSAGE_MAX} entries, got {len(entries)}"
+        )
     request.reply(pb.Envelope(lives_reply=broker.lives.learn(peer_id, entries)))
 
 
