@@ -178,6 +178,13 @@ def rows_as_records(batches: Iterable[pa.RecordBatch], fields: Fields = NO_FIELD
     Raises:
         CommandFailed: there is no such column, or one cannot be what it shall become.
     """
+    told: set[str] = set()
+
+    def tell_once(line: str) -> None:
+        if line not in told:
+            told.add(line)
+            note(line)
+
     for rows in batches:
         if not rows.num_rows:
             continue
@@ -190,14 +197,21 @@ def rows_as_records(batches: Iterable[pa.RecordBatch], fields: Fields = NO_FIELD
             added["key"] = _as_binary(rows.column(fields.key))
         if fields.timestamp is not None:
             added["timestamp"] = _as_timestamps(rows.column(fields.timestamp), fields.timestamp)
+            if _has_rests(added["timestamp"]):
+                tell_once(f"column {fields.timestamp!r}: timestamps of records are cut to microseconds")
         if "value" in names:
             # Columns that became something else are gone, and what they became stands where it belongs.
             gone = {fields.key, fields.timestamp, *added} & {*names}
             kept = {name: rows.column(name) for name in names if name not in gone}
         else:
-            values = [
-                json.dumps(finite(row), default=_json_default, allow_nan=False).encode() for row in _python_rows(rows)
-            ]
+            documents = _python_rows(rows)
+            sent = [finite(row) for row in documents]
+            if sent != documents:  # a NaN equals nothing, so a row that had one differs
+                tell_once(
+                    "NaN and infinities are published as null, since JSON has no such numbers; to keep them, publish a "
+                    "`value` column of bytes"
+                )
+            values = [json.dumps(row, default=_json_default, allow_nan=False).encode() for row in sent]
             kept = {"value": pa.array(values, pa.binary())}
         yield pa.record_batch(kept | added)
 
@@ -341,6 +355,14 @@ def _as_timestamps(column: AnyArray, name: str) -> AnyArray:
     except ValueError as error:
         raise CommandFailed(f"column {name!r}: {error}") from error
     return pa.array(stamps_us, pa.int64()).cast(TIMESTAMP_TYPE)
+
+
+def _has_rests(stamps: AnyArray) -> bool:
+    """Return whether any of these times has a part below a microsecond."""
+    if getattr(stamps.type, "unit", None) != "ns":
+        return False
+    whole = pc.multiply(pc.divide(stamps.cast(pa.int64()), 1000), 1000)
+    return bool(pc.any(pc.not_equal(stamps.cast(pa.int64()), whole)).as_py())
 
 
 def _python_rows(rows: pa.RecordBatch) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from tests.json_texts import NOT_JSON
 
 from tidelog_cli import sources
 from tidelog_cli.failures import CommandFailed
-from tidelog_cli.sources import NO_FIELDS, Fields, Format, format_of, read_file, read_stream
+from tidelog_cli.sources import NO_FIELDS, Fields, Format, format_of, read_file, read_stream, rows_as_records
 
 
 class Trickle:
@@ -234,3 +234,26 @@ def test_a_missing_column_and_a_broken_file_are_one_clear_error(tmp_path: Path) 
     path.write_bytes(b"nonsense")
     with pytest.raises(CommandFailed, match=r"x\.parquet is no parquet file"):
         rows(read_file(path, Format.PARQUET))
+
+
+def test_numbers_that_json_has_no_form_for_are_announced_once(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = pa.record_batch({"a": pa.array([1.5, float("nan")]), "b": pa.array([[float("inf")], [2.0]])})
+    (first, second) = rows_as_records([rows, rows])
+    assert first.column("value").to_pylist() == [b'{"a": 1.5, "b": [null]}', b'{"a": null, "b": [2.0]}']
+    assert second == first
+    assert capsys.readouterr().err.count("NaN and infinities are published as null") == 1
+
+
+def test_finite_numbers_are_published_without_a_note(capsys: pytest.CaptureFixture[str]) -> None:
+    (made,) = rows_as_records([pa.record_batch({"a": pa.array([1.5, None])})])
+    assert made.column("value").to_pylist() == [b'{"a": 1.5}', b'{"a": null}']
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("stamp_ns", "told"), [(1_700_000_000_000_000_000, 0), (1_700_000_000_000_000_001, 1)])
+def test_timestamps_that_are_cut_to_microseconds_are_announced(
+    capsys: pytest.CaptureFixture[str], stamp_ns: int, told: int
+) -> None:
+    rows = pa.record_batch({"at": pa.array([stamp_ns], pa.timestamp("ns")), "value": pa.array([b"v"])})
+    list(rows_as_records([rows, rows], Fields(timestamp="at")))
+    assert capsys.readouterr().err.count("cut to microseconds") == told
