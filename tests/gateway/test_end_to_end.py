@@ -490,28 +490,6 @@ async def test_service(http: httpx.AsyncClient) -> None:
     assert "tidelog_gateway_requests_total" in (await http.get("/metrics")).text
 
 
-def test_a_gateway_outlives_its_node(tmp_path: Path) -> None:
-    """While the node is away the answer is 503; when it is back everything works, and nothing was lost."""
-    data = str(tmp_path / "data")
-    with process("node", "--data", data, "--port", "0", "--management-port", "0") as (node, ready):
-        port = str(ready["port"])
-        with process("gateway", "--bootstrap", f"127.0.0.1:{port}", "--http-port", "0") as (_, gateway):
-            address = f"http://127.0.0.1:{gateway['http_port']}"
-            assert httpx.post(f"{address}/v1/topics", json={"name": "kept"}).status_code == 201
-            body = {"records": [{"value": "before"}]}
-            assert httpx.post(f"{address}/v1/topics/kept/records", json=body).status_code == 200
-            node.kill()
-            node.wait()
-            away = httpx.get(f"{address}/readyz", timeout=20)
-            assert (away.status_code, away.json()["retryable"]) == (503, True)
-            with process("node", "--data", data, "--port", port, "--management-port", "0"):
-                body = {"records": [{"value": "after"}]}
-                response = httpx.post(f"{address}/v1/topics/kept/records", json=body, timeout=60)
-                assert response.json() == {"results": [{"partition": 0, "offset": 1}]}
-                found = httpx.get(f"{address}/v1/topics/kept/partitions/0/records", timeout=60).json()
-                assert [record["value"] for record in found["records"]] == ["before", "after"]
-
-
 async def stored_values(http: httpx.AsyncClient, topic: str, count: int) -> list[list[str]]:
     """Return the values of both partitions of a topic."""
     found: list[list[str]] = []
@@ -519,34 +497,6 @@ async def stored_values(http: httpx.AsyncClient, topic: str, count: int) -> list
         answer = await http.get(f"/v1/topics/{topic}/partitions/{partition}/records", params={"max_records": count})
         found.append([record["value"] for record in answer.json()["records"]])
     return found
-
-
-def test_a_request_is_answered_long_before_its_time_is_over_when_no_node_can_be_reached(tmp_path: Path) -> None:
-    """The time of a request is ten minutes here, more than the test has."""
-    ports = ("--port", "0", "--management-port", "0")
-    with process("node", "--data", str(tmp_path / "data"), *ports) as (node, ready):
-        address, variables = f"127.0.0.1:{ready['port']}", {"TIDELOG_GATEWAY_REQUEST_TIMEOUT_S": "600"}
-        with (
-            process("gateway", "--bootstrap", address, "--http-port", "0", **variables) as (_, gateway),
-            httpx.Client(base_url=f"http://127.0.0.1:{gateway['http_port']}", timeout=60) as http,
-        ):
-            assert http.post("/v1/topics", json={"name": "t"}).status_code == 201
-            body = {"records": [{"value": "x"}]}
-            assert http.post("/v1/topics/t/records", json=body).status_code == 200
-            node.kill()
-            node.wait()
-            for method, path, sent in (
-                ("POST", "/v1/topics/t/records", body),
-                ("POST", "/v1/topics/t/records", body),
-                ("GET", "/v1/topics/t/partitions/0/records", None),
-                ("GET", "/v1/topics", None),
-                ("POST", "/v1/topics", {"name": "u"}),
-                ("GET", "/v1/groups", None),
-                ("GET", "/v1/groups/g/offsets", None),
-            ):
-                answer = http.request(method, path, json=sent)
-                assert (answer.status_code, answer.json()["code"]) == (503, "node_unreachable"), path
-                assert answer.headers["retry-after"]
 
 
 async def test_pipelined_publishes_of_one_key_are_stored_in_their_order(
