@@ -86,7 +86,7 @@ async def _commit(broker: Broker, shard: GroupShard, asked: pb.Commit, committer
     checked: list[tuple[pb.CommitEntry, pb.CommittedResult]] = []
 
     def refuse(entry: pb.CommitEntry, result: pb.CommittedResult, error: ProtocolError) -> None:
-        # Whoever may commit for the group may do so for a topic that he cannot see, and is told nothing of that.
+        # A caller may commit for a topic that it cannot see: the answer leaves out the name of that topic.
         if error.code in _TELL_OF_TOPIC and _hides(broker.topics, request.session, entry.topic_id):
             error = no_topic_with(entry.topic_id)
         result.error.CopyFrom(denial(error, current=current).to_message())
