@@ -18,6 +18,7 @@ import typer
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.founding_files import BOOTSTRAP, SECRET, bootstrap_document, write_bootstrap, write_secret
 from tidelog_cli.output import JsonOption, print_json
+from tidelog_proto.private_files import PRIVATE_DIR_MODE
 
 PORT: Final = 7400
 SHAPE: Final = "ID=HOST[:PORT][,zone=ZONE][,gossip_port=PORT][,role=ingestion|persistence]"
@@ -128,7 +129,7 @@ def write(directory: Path, document: dict[str, Any]) -> None:
             raise CommandFailed(f"{path} is there already and stays as it is: give another directory", EXIT_USAGE)
     written: list[Path] = []
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=PRIVATE_DIR_MODE, parents=True, exist_ok=True)
         write_secret(secret, replace=False)
         written.append(secret)
         write_bootstrap(bootstrap, document, replace=False)
