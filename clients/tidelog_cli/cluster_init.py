@@ -100,7 +100,7 @@ def _print_lines(lines: Iterable[Sequence[str]]) -> None:
 
 
 def _joining(directory: Path, founder: dict[str, Any], *, secured: bool) -> list[list[str]]:
-    """Return the commands for a node that joins; ID, HOST and DATA stand for its own."""
+    """Return the commands for a node that joins, with the placeholders ID, HOST and DATA."""
     host = f"[{founder['host']}]" if ":" in founder["host"] else founder["host"]
     seeds = ("--seeds", f"{host}:{founder['port']}", "--secret-file", str(directory / SECRET))
     start = [
@@ -239,7 +239,7 @@ def founder(text: str) -> dict[str, Any]:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether a name is none that a terminal, an option or a path reads as something else."""
+    """Whether a terminal, an option parser and a path all read a name as the same text."""
     return name.isprintable() and not name.startswith("-") and name not in {".", ".."}
 
 

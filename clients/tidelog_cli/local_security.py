@@ -43,7 +43,7 @@ NODE_VARIABLES: Final = (
     *("push_windows_bytes", "ring_bytes", "rings_bytes", "indexes_bytes", "positions_bytes", "deduplication_bytes"),
     *("fill_bytes_per_s", "compaction_bytes", "compaction_bytes_per_s", "scrub_bytes_per_s", "scrub_interval_s"),
 )
-"""What variables may say of a node: how much it takes of the machine, not who it is, trusts or listens to."""
+"""Settings of a node that variables may change: its use of the machine, not its identity, trust or addresses."""
 
 GATEWAY_VARIABLES: Final = (
     *("callers_max", "connections_max", "producers_max", "ws_connections_max", "ws_subscriptions_max"),
@@ -74,7 +74,7 @@ class LocalSecurity:
         return ("--config", str(self.certs / f"{name}.toml"))
 
     def node_environ(self) -> Mapping[str, str]:
-        """Return the environment of a node: without what variables of this process say of another cluster."""
+        """Return the environment of a node, without variables of this process that may be meant for another cluster."""
         return _allowed(_NODE, NODE_VARIABLES, os.environ)
 
     def gateway_environ(self) -> Mapping[str, str]:

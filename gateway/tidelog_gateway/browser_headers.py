@@ -1,8 +1,8 @@
 """Headers of every answer that tell browsers and caches what they may not do with it, as pure ASGI.
 
-No browser guesses a type (`nosniff`), runs anything in an answer, or shows it inside a page of somebody else
-(`frame-ancestors`), and no cache keeps it (`no-store`): answers hold records, and depend on who asks. An answer that
-may do more, like the page of the documentation, says so by a header of its own.
+Browsers do not guess a type (`nosniff`), run anything in an answer, or show it inside another page
+(`frame-ancestors`), and caches do not keep it (`no-store`), since answers hold records and depend on the caller. An
+answer that allows more, like the page of the documentation, has a header of its own.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from h11._receivebuffer import ReceiveBuffer  # h11 has no public way to see lin
 
 
 class StrictBuffer(ReceiveBuffer):
-    """What h11 has received; lines of heads and trailers leave it only where they can be read in one way."""
+    """The receive buffer of h11, which refuses lines of heads and trailers that can be read in two ways."""
 
     def __init__(self) -> None:
         super().__init__()

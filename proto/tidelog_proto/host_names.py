@@ -1,9 +1,9 @@
-"""By which names a server is asked over plain HTTP: what keeps pages out that a rebound name leads here.
+"""Host names of a server of plain HTTP, which keep out pages whose own name was rebound to it (DNS rebinding).
 
-A page of `evil.example` may have that name resolve to this machine once it is loaded (DNS rebinding). For the browser
-its requests are then of the page's own origin, so the page reads every answer. What the page cannot choose is `Host`:
-it is the name in its address. So a server that asks for no credentials accepts only names that no stranger can give to
-it: addresses, `localhost`, the machine's own name, and what its settings name.
+A page of `evil.example` may have that name resolve to this machine once it is loaded. For the browser
+its requests are then of the page's own origin, so the page reads every answer. It cannot choose `Host`, which is the
+name in its address. So a server that asks for no credentials accepts only names that no stranger can give to it:
+addresses, `localhost`, the machine's own name, and those in its settings.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class HostNames:
     """The names of one server.
 
     Args:
-        named: names that the settings have.
-        machine: what the machine is called; what it says itself unless given.
+        named: names in the settings.
+        machine: the name of the machine; of this one unless given.
     """
 
     def __init__(self, named: Iterable[str], machine: str | None = None) -> None:

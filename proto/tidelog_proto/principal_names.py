@@ -17,7 +17,7 @@ ROLE_PREFIX: Final = "role:"
 _WRITTEN_TOGETHER: Final = frozenset({"LATIN", "CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO", "HANGUL"})
 """Scripts that one name may mix, as Chinese, Japanese and Korean do (UTS #39, highly restrictive)."""
 _OF_SEVERAL_SCRIPTS: Final = frozenset({"MODIFIER", "KATAKANA-HIRAGANA", "IDEOGRAPHIC", "VERTICAL"})
-"""What the names of letters begin with that more than one script has."""
+"""First words of the Unicode names of letters that belong to more than one script."""
 
 
 def principal_name_fault(name: str) -> str | None:

@@ -76,7 +76,7 @@ def test_what_the_terminal_has_from_another_cluster_does_not_count(
     assert (gateway.auth, gateway.host, gateway.connections_max) == ("callers", "127.0.0.1", 7)
 
 
-def test_variables_that_are_kept_are_settings_that_say_nothing_of_trust() -> None:
+def test_variables_that_are_kept_are_settings_without_trust_or_addresses() -> None:
     for names, model in ((NODE_VARIABLES, NodeSettings), (GATEWAY_VARIABLES, GatewaySettings)):
         assert set(names) <= model.model_fields.keys()
         assert not any(

@@ -36,7 +36,7 @@ State = Literal["starting", "running", "stopping", "failed"]
 _FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NOT_OF_A_HEAD: Final = re.compile("[\0\r\n]")
 _ONCE: Final = frozenset({"authorization", "content-length", "host", "transfer-encoding"})
-"""Fields that two parsers could take from different lines."""
+"""Fields that may not be on two lines, since two parsers could each take another one."""
 
 BROWSER_HEADERS: Final = (
     ("Cache-Control", "no-store"),
@@ -85,7 +85,7 @@ class Answers:
         health: what is told of the node.
         registry: its metrics.
         guard: who may see names.
-        names: of the port, where pages of browsers could come by another one; None: the certificate says it (TLS).
+        names: host names of the port, where a page could reach it by another one; None with TLS, which checks the name.
     """
 
     def __init__(

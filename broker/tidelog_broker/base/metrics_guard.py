@@ -71,7 +71,7 @@ class MetricsGuard:
 
     @property
     def asks_for_tokens(self) -> bool:
-        """Whether there are tokens: then nobody sees anything without one."""
+        """Whether there are tokens, without which metrics are refused."""
         return self._tokens is not None
 
     def refusal(self, authorization: str) -> MetricsRefusal | None:

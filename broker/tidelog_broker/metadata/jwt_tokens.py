@@ -22,7 +22,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import TOKEN_BYTES_MAX
 
 EXPIRES_S_MAX: Final = 253_402_300_799
-"""The end of the year 9999: a later time is none, but milliseconds, say."""
+"""The end of the year 9999; a larger number is refused, as it is probably in milliseconds."""
 
 _PLAIN: Final[dict[type[Exception], str]] = {
     jwt.ImmatureSignatureError: "the token is for later: its nbf or iat has not come yet",

@@ -59,7 +59,7 @@ def test_what_is_nobody_makes_nobody() -> None:
 
 
 @pytest.mark.parametrize("name", ["%ff", "a%ff", "%c3", "ann%20", "%ef%bc%a1nn", "%d0%b0nn", "%ef%bf%bd"])
-def test_a_uri_that_is_not_utf8_or_looks_like_another_name_makes_nobody(name: str) -> None:
+def test_a_uri_that_is_not_utf8_or_looks_like_another_name_makes_no_principal(name: str) -> None:
     shown = {"subjectAltName": (("URI", f"tidelog:client:{name}"),), "notAfter": ENDS}
     assert principal_by("uri:tidelog:client:*=*", shown=shown) is None
 

@@ -173,8 +173,7 @@ def _never_matches(rule: pb.AccessRule) -> str | None:
     if "*" in rule.name:
         begin = rule.name.partition("*")[0]
         return (
-            f"* stands for any end of a name, and for nothing else; write {begin + '*'!r} for all names that begin "
-            f"with {begin!r}"
+            f"* is a wildcard only at the end of a name; write {begin + '*'!r} for all names that begin with {begin!r}"
         )
     if rule.resource == pb.RES_GROUP:
         is_too_long = len(rule.name.encode("utf-8", "surrogatepass")) > GROUP_NAME_BYTES_MAX
