@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo up test testall check faults soak bench loadtest clean simulate mutants pipeline kills image lock audit sbom sparkbench sparktest sparkcluster check-ruff check-mypy check-basedpyright
+.PHONY: help demo up test testall check faults soak abuse bench loadtest clean simulate mutants pipeline kills image lock audit sbom sparkbench sparktest sparkcluster check-ruff check-mypy check-basedpyright
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ faults: $(STAMP) ## kill, stop, cut off and fill up real nodes under load, and j
 
 soak: $(STAMP) ## a day in the life: segments roll, expire and are compacted while nodes die (MINUTES=20 SEED=n, soak.svg)
 	@$(BIN)/python -m tests.soak.run --minutes $(or $(MINUTES),20) $(SEED:%=--seed %)
+
+abuse: $(STAMP) ## the largest request of every kind and route beside a polite client, and what that costs it (SECONDS=4)
+	@$(BIN)/python -m tests.abuse.run --seconds $(or $(SECONDS),4)
 
 bench: $(STAMP) ## throughput and latency beside the limit probe
 	@$(BIN)/tidelog bench produce --flush both

@@ -2,8 +2,8 @@
 
 What is marked `bash` or `python` is run: in the README by tests/e2e/test_readme.py, in the guides by
 tests/e2e/test_guides.py, in the page on Spark by tests/spark/test_spark_page.py, in the page on security by
-tests/e2e/test_security_page.py, in other pages of `RUN_PAGES` by tests/e2e/test_examples.py. The rest has no such
-blocks.
+tests/e2e/test_security_page.py, in the page on WebSocket by tests/gateway/websocket/test_documentation.py, in other
+pages of `RUN_PAGES` by tests/e2e/test_examples.py. The rest has no such blocks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ GUIDES = ("groups.md", "guarantees.md", "from-kafka.md", "deduplication.md")
 SPARK_PAGE = ROOT / "docs" / "spark.md"
 SECURITY_PAGE = ROOT / "docs" / "security.md"
 EXAMPLES = ("analytics.md", "client.md", "sql.md", "testing.md")
-RUN_PAGES = {ROOT / "README.md", SPARK_PAGE, SECURITY_PAGE, *(ROOT / "docs" / name for name in (*EXAMPLES, *GUIDES))}
+WEBSOCKET_PAGE = ROOT / "docs" / "websocket.md"
+RUN_PAGES = {
+    ROOT / "README.md",
+    SPARK_PAGE,
+    SECURITY_PAGE,
+    WEBSOCKET_PAGE,
+    *(ROOT / "docs" / name for name in (*EXAMPLES, *GUIDES)),
+}
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -23,6 +23,7 @@ TARGETS = {
     "check",
     "faults",
     "soak",
+    "abuse",
     "bench",
     "loadtest",
     "clean",

@@ -314,6 +314,7 @@ class Broker:
             metrics=self.metrics,
             node_id=self.node_id,
             life=self.life,
+            turns=self.bounds.turns,
         )
 
     def _make_controller(self) -> Controller:
@@ -496,12 +497,17 @@ class Broker:
 
     # --- what this node says of itself -----------------------------------------------------------------
 
+    @property
+    def advertised_port(self) -> int:
+        """The port that metadata names."""
+        return self.settings.advertise_port or self.port
+
     def info(self) -> pb.NodeInfo:
         """Return how clients reach this node."""
         return pb.NodeInfo(
             node_id=self.node_id,
             host=self.settings.advertised_host,
-            port=self.port,
+            port=self.advertised_port,
             zone=self.settings.zone,
             incarnation=self.incarnation,
             alive=True,

@@ -35,10 +35,13 @@ from tidelog.model import (
     Topic,
     TopicPartition,
 )
+from tidelog.pickling import refuse_to_pickle
 from tidelog.producer import Producer
 from tidelog.receipts import PendingReceipt, PendingReceipts, ReceiptRange, Receipts
 from tidelog.tables import read_arrow
 from tidelog_proto.batch import RecordBatch
+
+refuse_to_pickle(Client, Consumer, Producer)
 
 __all__ = [
     "Client",

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
+from weakref import WeakSet
 
 from tidelog import (
     admin,
@@ -77,6 +78,7 @@ class Client:
         client_id: a name for the nodes' logs.
         request_timeout_s: how long a request may take, retries included.
         quorum_timeout_s: the same for one that nodes refuse because too few of them are there; None: as long.
+        unreachable_timeout_s: the same, and of records, while there is no connection to any node; None: as long.
         idle_poll_us: while small requests are answered as quickly as this, their answers are waited for awake, for so
             many µs at most; 0: asleep.
         zone: where this program runs, as nodes are told their `zone`: consumers read at a replica there, if one keeps
@@ -100,6 +102,7 @@ class Client:
         client_id: str = "tidelog-python",
         request_timeout_s: float = REQUEST_TIMEOUT_S_DEFAULT,
         quorum_timeout_s: float | None = None,
+        unreachable_timeout_s: float | None = None,
         idle_poll_us: int = POLL_US_DEFAULT,
         zone: str = "",
         metrics: ClientMetrics | None = None,
@@ -110,9 +113,10 @@ class Client:
     ) -> None:
         identity = identity_of(client_id, request_timeout_s, idle_poll_us, showing(api_key, credentials), tls)
         self._teller = None if metrics is None else Teller(metrics)
+        given = parse_addresses(bootstrap)
         self._router = router or Router(
-            parse_addresses(bootstrap),
-            ConnectionPool(identity, self._teller),
+            given,
+            ConnectionPool(identity, self._teller, given=given, unreachable_timeout_s=unreachable_timeout_s),
             request_timeout_s=request_timeout_s,
             quorum_timeout_s=quorum_timeout_s,
             zone=zone,
@@ -124,8 +128,8 @@ class Client:
         """The consumer groups of the cluster."""
         self.security = Security(self._router, self._check_usable)
         """Its API keys, and who may do what."""
-        self._producers: list[Producer] = []
-        self._consumers: list[Consumer] = []
+        self._producers: WeakSet[Producer] = WeakSet()
+        self._consumers: WeakSet[Consumer] = WeakSet()
 
     @classmethod
     def from_context(cls, name: str | None = None, **options: Unpack[ClientOptions]) -> Self:
@@ -187,9 +191,9 @@ class Client:
             return
         self._check_usable()
         self._closed = True
-        for producer in self._producers:
+        for producer in list(self._producers):
             await producer.abort()
-        for consumer in self._consumers:
+        for consumer in list(self._consumers):
             await consumer.abort()
         await self._router.close()
 
@@ -502,7 +506,7 @@ class Client:
             name=name,
         )
         producer = Producer(self._router, topic, options, self._check_usable, teller=self._teller)
-        self._producers = [each for each in self._producers if not each.closed] + [producer]
+        self._producers.add(producer)
         return producer
 
     def consumer(
@@ -583,7 +587,7 @@ class Client:
             client_id=self._client_id,
             teller=self._teller,
         )
-        self._consumers = [each for each in self._consumers if not each.closed] + [consumer]
+        self._consumers.add(consumer)
         return consumer
 
     # ------------------------------------------------------------------------------------------- internals

@@ -15,6 +15,7 @@ class ClientOptions(TypedDict, total=False):
     client_id: str
     request_timeout_s: float
     quorum_timeout_s: float | None
+    unreachable_timeout_s: float | None
     idle_poll_us: int
     zone: str
     metrics: ClientMetrics | None

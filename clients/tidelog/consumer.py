@@ -10,14 +10,15 @@ import asyncio
 import contextlib
 import math
 import time
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
-from tidelog import offset_search, reading
+from tidelog import offset_search
 from tidelog.admin import NewestOf, checked_positions
 from tidelog.assignment import Assignment
 from tidelog.commits_soon import CommitsSoon, OnCommit
@@ -25,7 +26,6 @@ from tidelog.consumer_options import ConsumerOptions, OnOutOfRange, Start, find_
 from tidelog.cursor import PASSING_S, Cursor
 from tidelog.dead_letters import DeadLetters
 from tidelog.errors import InvalidRequestError, MemberFencedError, TidelogError
-from tidelog.group_commits import Commits
 from tidelog.group_member import GroupMember
 from tidelog.group_options import Group
 from tidelog.intake import Intake
@@ -35,6 +35,7 @@ from tidelog.model import Committed, ConsumedBatch, Record, TopicPartition
 from tidelog.producer import Producer
 from tidelog.routing import Router
 from tidelog.session_clock import session_time
+from tidelog.unclosed import ConsumerParts, PositionStore, Waits, end_when_dropped
 
 __all__ = ["Consumer", "ConsumerOptions", "OnOutOfRange", "SeekTo", "Start"]
 
@@ -78,13 +79,16 @@ class Consumer:
         self._router = router
         self._options = options
         self._check_usable = check
-        self._assignment = Assignment(
+        assignment = self._assignment = Assignment(
             router, options, admit, None if teller is None else ConsumerMeter(teller), dropped=dropped
         )
         self._cursor = self._assignment.cursor
+        self.topic_ids: Mapping[str, bytes] = self._assignment.topic_ids  # for the gateway; known once this has begun
         self._intake = Intake(router, options, self._assignment)
         self._dead_letters = DeadLetters(lambda: make_producer(options.dead_letter or ""))
-        self._soon = CommitsSoon(self._store, f"group {options.group!r}", lambda: self._assignment.topic_ids)
+        # These parts must not refer to this object: they are ended when it is dropped without `close`.
+        self._positions, self._waiting = PositionStore(router, options, self._cursor), Waits()
+        self._soon = CommitsSoon(self._positions.store, f"group {options.group!r}", lambda: assignment.topic_ids)
         self._member: GroupMember | None = None
         if wish is not None:
             self._member = GroupMember(
@@ -93,13 +97,14 @@ class Consumer:
                 wish,
                 self._assignment,
                 client_id=client_id,
-                is_waiting=lambda: self._waiting > 0,
+                is_waiting=self._waiting.any,
                 settle_commits=self._soon.settled,
             )
         self.commits_processed = wish is not None and wish.commit == "processed"
         """Whether asking for more commits what the user is done with."""
-        self._waiting = 0
-        """Above zero while the user waits for records, or for a dead letter; `turn` may be awaited while `more` is."""
+        self._positions.member = self._member
+        self._parts = ConsumerParts(self._soon, self._member, self._intake, self._assignment, self._dead_letters)
+        self._unclosed: weakref.finalize[Any, Any] | None = None
         self._turn_due = 0.0
         self._begun = False
         self._closed = False
@@ -397,7 +402,7 @@ class Consumer:
         """
         moved, ids = self._to_commit(positions), dict(self._assignment.topic_ids)
         await self._soon.settled()
-        stored = await self._store(moved, ids, note)
+        stored = await self._positions.store(moved, ids, note)
         for failure in stored.failed.values():
             raise failure
         return stored.held
@@ -500,13 +505,13 @@ class Consumer:
             for topic in self._options.topics:
                 await self._router.about_topic(topic, partial(self._router.topic_now, topic), repeatable=True)
             if self._may_begin():
-                self._begun = True
+                self._begin_parts()
                 self._member.begin()
             return
         beginnings = await self._intake.find()
         if not self._may_begin():  # somebody was faster, or closed it meanwhile
             return
-        self._begun = True
+        self._begin_parts()
         self._intake.begin(beginnings)
 
     async def close(self) -> None:
@@ -526,14 +531,15 @@ class Consumer:
         if self._closed:
             return
         self._closed = True
-        try:
-            await self._soon.settled()
-            if self._member is not None:
-                await self._member.close(commits_hand=commits_hand)
-        finally:  # leaving a group takes a moment, in which this may be cancelled
-            await self._intake.close()
-            await self._assignment.close()
-            await self._dead_letters.close()
+        if self._unclosed is not None:
+            self._unclosed.detach()
+        await self._parts.end(commits_hand=commits_hand)
+
+    def _begin_parts(self) -> None:
+        self._begun = True
+        pattern = self._options.pattern
+        topics = ", ".join(self._options.topics) if pattern is None else pattern.text
+        self._unclosed = end_when_dropped(self, self._parts, topics)
 
     async def _give_turn(self) -> None:
         """Let others have the loop now and then, while records are passed over."""
@@ -543,11 +549,11 @@ class Consumer:
 
     async def _waits(self, work: Awaitable[T]) -> T:
         """Wait for something that the user has asked for: however long it takes, he is not idle."""
-        self._waiting += 1
+        self._waiting.count += 1
         try:
             return await work
         finally:
-            self._waiting -= 1
+            self._waiting.count -= 1
 
     def _to_commit(self, positions: Mapping[TopicPartition, int] | None) -> dict[TopicPartition, int]:
         """Return what is to be committed.
@@ -565,22 +571,6 @@ class Consumer:
             return moved
         self._member.handover.check_nothing_lost()
         return self._member.handover.leaving | moved
-
-    async def _store(
-        self, positions: Mapping[TopicPartition, int], ids: Mapping[str, bytes], note: str = ""
-    ) -> Commits:
-        """Store positions; of one that is no member those of one topic after the other, until one fails.
-
-        Raises:
-            TidelogError: nothing was stored.
-        """
-        if self._member is not None:
-            stored = await self._member.commits.store(positions, note=note, topic_ids=ids)
-        else:
-            assert self._options.group is not None
-            stored = await reading.commit_topics(self._router, self._options.group, positions, note=note, topic_ids=ids)
-        self._cursor.committed({where: positions[where] for where in stored.held})
-        return stored
 
     def _check_by_hand(self) -> None:
         if self._member is not None:

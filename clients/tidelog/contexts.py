@@ -117,12 +117,22 @@ class Contexts:
 
 
 def contexts_path() -> Path:
-    """Return where contexts are kept."""
+    """Return where contexts are kept.
+
+    Raises:
+        InvalidRequestError: no variable says it, and this user has no home directory.
+    """
     given = os.environ.get(CONTEXTS_VARIABLE)
     if given:
         return Path(given)
     home = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(home) if home else Path.home() / ".config") / "tidelog" / "contexts.json"
+    try:
+        directory = Path(home) if home else Path.home() / ".config"
+    except RuntimeError as error:  # no HOME, and no entry in the password database
+        raise InvalidRequestError(
+            f"this user (id {os.getuid()}) has no home directory to keep contexts in: set HOME or {CONTEXTS_VARIABLE}"
+        ) from error
+    return directory / "tidelog" / "contexts.json"
 
 
 def read_contexts(path: Path | None = None) -> Contexts:
@@ -156,8 +166,15 @@ def find_context(name: str | None = None) -> Context | None:
     Raises:
         InvalidRequestError: there is none of that name; and as `read_contexts`.
     """
-    contexts = read_contexts()
-    name = name or os.environ.get(CONTEXT_VARIABLE) or contexts.current
+    name = name or os.environ.get(CONTEXT_VARIABLE)
+    try:
+        path = contexts_path()
+    except InvalidRequestError:
+        if name:
+            raise
+        return None  # without a home directory there is no file of contexts
+    contexts = read_contexts(path)
+    name = name or contexts.current
     if not name:
         return None
     found = contexts.by_name.get(name)

@@ -176,13 +176,14 @@ class GroupMember:
         if life.is_joined:
             await self.handover.end(life, commits_hand=commits_hand)
         self._life = None
-        if self._wish.instance_id is not None or not self._is_known:
+        if not self._is_known:
             return
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
-                await self._ask(life.leaving(), wait_ms=0)
+                last = life.leaving() if self._wish.instance_id is None else life.stopping()
+                await self._ask(last, wait_ms=0)
         except (TidelogError, TimeoutError) as error:
-            _log.info("%s: nobody heard that this member leaves; it is missed by and by: %s", self, error)
+            _log.info("%s: could not tell the coordinator; the member leaves when its session is over: %s", self, error)
 
     def __str__(self) -> str:
         return f"{self._read}: group {self._group!r}"
@@ -194,14 +195,14 @@ class GroupMember:
         return self._life is not None and self._life.is_over(session_time())
 
     async def _stay(self) -> None:
-        refused = Backoff()
+        refused, ended_id = Backoff(), ""
         try:
             await self.handover.beginnings.look()
         except TidelogError as error:
             self._assignment.broken(error)
             return
         while not self._closed:
-            life = self._life = self._new_life()
+            life = self._life = self._new_life(ended_id)
             try:
                 await self._as_member(life)
             except MemberFencedError as error:
@@ -218,6 +219,7 @@ class GroupMember:
                 self._assignment.broken(error)
                 return
             await self.handover.lose(life)
+            ended_id = life.member_id if life.is_joined else ended_id
 
     async def _as_member(self, life: Membership) -> None:
         """Live as a member until that is over.
@@ -326,7 +328,7 @@ class GroupMember:
         task.add_done_callback(ran)
         self._running.append(task)
 
-    def _new_life(self) -> Membership:
+    def _new_life(self, ended_id: str) -> Membership:
         wish, options = self._wish, self._options
         asked = pb.GroupWish(
             topics=options.topics,
@@ -337,8 +339,9 @@ class GroupMember:
             client_id=self._client_id,
             host=socket.gethostname(),
             born_us=self._born_us,
+            takes_over_at_once=wish.takeover == "at_once",
         )
-        return Membership(self._group, secrets.token_hex(16), asked, wish.session_timeout_s)
+        return Membership(self._group, secrets.token_hex(16), asked, wish.session_timeout_s, ended_id)
 
 
 class _Idle:

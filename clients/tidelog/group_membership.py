@@ -37,6 +37,7 @@ class Membership:
         member_id: 16 to 64 letters and digits, made up for this life.
         wish: what it asks for.
         session_s: so long it is a member without an answer.
+        ended_member_id: of an earlier life of this process, which reads nothing any more; empty for the first.
         generation: to be named in commits.
         assigned: what it is to have, by the newest answer.
         held: what it has begun with and has not given up.
@@ -48,6 +49,7 @@ class Membership:
     member_id: str
     wish: pb.GroupWish
     session_s: float
+    ended_member_id: str = ""
     generation: int = 0
     assigned: frozenset[Place] = frozenset()
     held: set[Place] = field(default_factory=set[Place])
@@ -73,6 +75,7 @@ class Membership:
         said = pb.GroupHeartbeat(group=self.group, member_id=self.member_id, wait_ms=wait_ms)
         if not self._is_joined:
             said.join.CopyFrom(self.wish)
+            said.ended_member_id = self.ended_member_id
             return said
         said.seen_revision = self._revision
         said.held.extend(by_topic(self.held))
@@ -84,6 +87,10 @@ class Membership:
     def leaving(self) -> pb.GroupHeartbeat:
         """Return the last word of one that has given everything up."""
         return pb.GroupHeartbeat(group=self.group, member_id=self.member_id, leave=True)
+
+    def stopping(self) -> pb.GroupHeartbeat:
+        """Return the last word of a static member that has given everything up: its partitions wait for a session."""
+        return pb.GroupHeartbeat(group=self.group, member_id=self.member_id, stopped=True)
 
     def answered(self, reply: pb.GroupHeartbeatReply, *, sent_at: float, now: float) -> Change:
         """Take an answer to a question that was sent at a time; return what it asks for.

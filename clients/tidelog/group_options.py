@@ -16,6 +16,8 @@ Assignor = Literal["sticky", "range", "round_robin", "load"]
 
 CommitWhen = Literal["auto", "processed", "manual"]
 
+Takeover = Literal["wait", "at_once"]
+
 OnPartitions = Callable[[frozenset[TopicPartition]], Awaitable[None] | None]
 """Is told of partitions; what it returns is awaited if it can be."""
 
@@ -52,6 +54,10 @@ class Group:
         on_revoked: the same with partitions that are given up, when nothing more of them is handed out; `commit()`
             still takes their positions.
         on_lost: the same with partitions that others may have already.
+        takeover: when this process gets the partitions of an earlier one with the same `instance_id` that has not said
+            that it stopped. "wait": when that one has given them up, or its session is over, so that both never read
+            a partition at a time; "at_once": immediately, and until that one's session is over both may hand out the
+            same records.
 
     Raises:
         InvalidRequestError: one of them has no such value.
@@ -67,6 +73,7 @@ class Group:
     on_assigned: OnPartitions | None = None
     on_revoked: OnPartitions | None = None
     on_lost: OnPartitions | None = None
+    takeover: Takeover = "wait"
 
     def __post_init__(self) -> None:
         checked_group(self.name)
@@ -74,6 +81,8 @@ class Group:
             raise InvalidRequestError(f"commit is one of {get_args(CommitWhen)}, not {self.commit!r}")
         if self.assignor not in ASSIGNORS:
             raise InvalidRequestError(f"assignor is one of {get_args(Assignor)}, not {self.assignor!r}")
+        if self.takeover not in get_args(Takeover):
+            raise InvalidRequestError(f"takeover is one of {get_args(Takeover)}, not {self.takeover!r}")
         if not GROUP_SESSION_MS_MIN <= self.session_timeout_s * 1000 <= GROUP_SESSION_MS_MAX:
             raise InvalidRequestError(
                 f"session_timeout_s is {GROUP_SESSION_MS_MIN / 1000:g} to {GROUP_SESSION_MS_MAX / 1000:g}, "

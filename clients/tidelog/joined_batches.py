@@ -64,6 +64,14 @@ class WireBatch:
         first, stop = np.searchsorted(self.offsets, (start, end)).tolist()
         return self.slice(first, max(first, stop) - first)
 
+    def where(self, chosen: pa.BooleanArray) -> WireBatch:
+        """Return the records at which `chosen`, `rows` long, is true; null counts as false."""
+        if chosen.true_count == self.rows:
+            return self
+        arrays = {name: array.filter(chosen) for name, array in self.arrays.items()}
+        kept = chosen.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
+        return WireBatch(self.offsets[kept], self.base_timestamp_us, arrays)
+
     def slice(self, first: int, rows: int) -> WireBatch:
         """Return at most `rows` records from the one at `first` on, without a copy."""
         offsets = self.offsets[first : first + rows]

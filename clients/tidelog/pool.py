@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeVar
@@ -19,7 +19,7 @@ from typing import Final, Protocol, TypeVar
 from tidelog.backoff import Backoff
 from tidelog.connection import Address, Connection, connect
 from tidelog.credentials import NOTHING_SHOWN
-from tidelog.errors import ClosedError, InvalidRequestError, TidelogError
+from tidelog.errors import ClosedError, InvalidRequestError, NodeUnreachableError, TidelogError
 from tidelog.home import software
 from tidelog.showing import Showing
 from tidelog.tls import Tls, Trust, tls_of
@@ -83,9 +83,21 @@ class ConnectionPool:
     Args:
         identity: of the client.
         teller: told of what becomes of connections; None: nobody is.
+        given: the addresses that the user gave. Nodes at others are of the same cluster as those, or refused.
+        unreachable_timeout_s: how long a connection is waited for; its attempt goes on. None: as long as the attempt.
     """
 
-    def __init__(self, identity: Identity, teller: ConnectionTeller | None = None) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        teller: ConnectionTeller | None = None,
+        *,
+        given: Iterable[Address] = (),
+        unreachable_timeout_s: float | None = None,
+    ) -> None:
+        self._unreachable_timeout_s = unreachable_timeout_s
+        self._given = frozenset(given)
+        self._cluster_id = b""
         self._identity = identity
         self._teller = teller
         self._connections: dict[Address, Connection] = {}
@@ -120,7 +132,20 @@ class ConnectionPool:
             raise ClosedError("the client is closed")
         if (connection := self.now(address)) is not None:
             return connection
-        return await join(self._attempt(address))
+        attempt, timeout_s = self._attempt(address), self._unreachable_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await join(attempt)
+        except TimeoutError as error:
+            raise NodeUnreachableError(
+                f"no connection to {address[0]}:{address[1]} within {timeout_s:g} s; is the node running?"
+            ) from error
+
+    def gives_up(self, error: TidelogError, waited_s: float) -> bool:
+        """Whether to give up after `error` and a wait of `waited_s`: there is no connection to any node."""
+        timeout_s = self._unreachable_timeout_s
+        is_out_of_reach = isinstance(error, NodeUnreachableError) and not self.open_connections()
+        return timeout_s is not None and waited_s >= timeout_s and is_out_of_reach
 
     def try_later(self, address: Address) -> None:
         """Make the connection to `address` in the background, if there is none; the next one who wants it has it."""
@@ -162,6 +187,7 @@ class ConnectionPool:
                 showing=identity.showing,
                 tls=identity.tls(),
             )
+            self._check_cluster(connection)
         except TidelogError:
             self._doubtful.add(address)
             self._retry_at[address] = loop.time() + backoff.next_wait_s()
@@ -175,6 +201,25 @@ class ConnectionPool:
         self._connections[address] = connection
         connection.lost.add_done_callback(lambda _: self._doubtful.add(address))
         return connection
+
+    def _check_cluster(self, connection: Connection) -> None:
+        """Note which cluster it is that the user means; close a connection to another one.
+
+        Raises:
+            NodeUnreachableError: the address comes from metadata, and a node of another cluster answers there.
+        """
+        greeting, (host, port) = connection.greeting, connection.address
+        if connection.address in self._given:
+            self._cluster_id = greeting.cluster_id
+        elif self._cluster_id and greeting.cluster_id != self._cluster_id:
+            error = NodeUnreachableError(
+                f"{host}:{port} is not the node that was meant: node {greeting.node_id!r} of another cluster "
+                f"({greeting.cluster_id.hex()}) answers there, and this client uses the cluster "
+                f"{self._cluster_id.hex()}, which told that address; set advertise_host and advertise_port of its "
+                "nodes to what clients reach them by"
+            )
+            connection.close(error)
+            raise error
 
     def _attempt_done(self, address: Address, attempt: asyncio.Task[Connection]) -> None:
         self._attempts.pop(address, None)

@@ -42,7 +42,6 @@ from tidelog_proto.columns import Headers, canonical, columns_of
 FAILED_MAX: Final = 1024
 """So many failures are kept until somebody asks for them or `flush` raises the first."""
 
-
 _new: Final = object.__new__
 """Makes a receipt without calling its class, which would run `__init__` in a frame of its own: a tenth of a `put`."""
 
@@ -584,6 +583,7 @@ class Producer:
             self._free(load)
         if delivery.error is not None and not delivery.watched:
             self._failed.append(delivery)
+            self._router.unreported.add(self)
             if len(self._failed) > FAILED_MAX:
                 self._failed = [each for each in self._failed if not each.watched][:FAILED_MAX]
 

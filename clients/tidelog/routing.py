@@ -81,6 +81,8 @@ class Router:
         self.stand_ins = StandIns(self.metadata, pool, self.probe)
         self.nearby = Nearby(self.metadata, pool, zone)
         self._zone = zone
+        self.unreported: set[object] = set()
+        """Producers with unreported failures: kept until the client is closed, which raises one."""
         self.naming = Naming(caller)
         self._bootstrap = bootstrap
         self._refresher = Refresher(self._ask_metadata)
@@ -231,6 +233,8 @@ class Router:
                 if loop.time() + wait_s >= deadline:
                     raise
                 if isinstance(error, QuorumLostError) and loop.time() - began >= self.quorum_timeout_s:
+                    raise
+                if self.pool.gives_up(error, loop.time() + wait_s - began):
                     raise
                 if not is_told and loop.time() - began >= TELL_AFTER_S:
                     is_told = True

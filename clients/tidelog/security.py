@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final, Literal
 
 from tidelog.callers import Caller, Identified, identified, proven
-from tidelog.errors import InvalidRequestError
+from tidelog.errors import ForbiddenError, InvalidRequestError
 from tidelog.passwords import Password, user_of
 from tidelog.quota import Quota, QuotaUsage, quota_of, quota_to, usage_of
 from tidelog.routing import Router, repeated
@@ -273,6 +273,19 @@ class Security:
         )
         frame = await self._router.call_any(partial(repeated, pb.Envelope(access_test=asked)), repeatable=True)
         return Verdict(frame.envelope.access_test_reply.allowed, frame.envelope.access_test_reply.because)
+
+    async def check(self, operation: Operation, resource: Resource, name: str = "") -> None:
+        """Refuse what the caller may not do, before anything is prepared for it; a refusal is audited.
+
+        Raises:
+            ForbiddenError: it may not.
+        """
+        self._check_usable()
+        asked = pb.AccessTest(operation=OPERATIONS[operation], resource=RESOURCES[resource], name=name, enforce=True)
+        frame = await self._router.call_any(partial(repeated, pb.Envelope(access_test=asked)), repeatable=True)
+        reply = frame.envelope.access_test_reply
+        if not reply.allowed:  # a node of an earlier release only says so
+            raise ForbiddenError(reply.because)
 
     async def identify(self, credentials: pb.Credentials | Password, *, again: bool = True) -> Identified:
         """Return who has shown credentials, for a gateway that may `impersonate`; a password is proven, not sent.

@@ -35,6 +35,7 @@ from tidelog.named_producer import Instance
 from tidelog.owner_moves import Expectation
 from tidelog.routing import TELL_AFTER_S, Router
 from tidelog.throttle import Throttle
+from tidelog.weak_watch import watch_weakly
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame
 from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX
@@ -114,7 +115,7 @@ class Sender:
         self._timers: dict[int, RetryTimer] = {}
         self._expiries: dict[int, asyncio.TimerHandle] = {}
         self._flying_on: dict[int, Connection] = {}
-        self._unwatch = router.watch(topic, self._routes_changed)
+        self._unwatch = watch_weakly(partial(router.watch, topic), loop, self._routes_changed)
         self._seekers: dict[int, asyncio.Task[None]] = {}
         self._troubled_since: dict[int, float] = {}
         """Partitions in which nothing is stored at the moment."""
@@ -267,7 +268,7 @@ class Sender:
 
     async def _seek(self, lane: Lane) -> None:
         """Find the lane's owner and a connection to it; give up what expires meanwhile."""
-        backoff = Backoff(longest_s=RETRY_S_MAX)
+        backoff, began = Backoff(longest_s=RETRY_S_MAX), self._loop.time()
         try:
             while not lane.idle:
                 try:
@@ -283,8 +284,12 @@ class Sender:
                         return
                     lane.in_the_way = error
                     lane.expire(self._loop.time())
+                    wait_s = backoff.next_wait_s(error.retry_after_ms)
+                    if self._router.pool.gives_up(error, self._loop.time() + wait_s - began):
+                        lane.fail_all(error)
+                        began = self._loop.time()
                     self._tell_trouble(lane, error)
-                    await self._router.news(self._topic, backoff.next_wait_s(error.retry_after_ms))
+                    await self._router.news(self._topic, wait_s)
                 else:
                     return
         finally:

@@ -63,6 +63,7 @@ from tidelog.model import (
     TopicPartition,
 )
 from tidelog.partitioners import Partitioner
+from tidelog.pickling import refuse_to_pickle
 from tidelog.producer_options import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT
 from tidelog.receipts import ReceiptRange, Receipts
 from tidelog.serializers import Serializer
@@ -102,6 +103,7 @@ class Client:
         client_id: str = "tidelog-python",
         request_timeout_s: float = REQUEST_TIMEOUT_S_DEFAULT,
         quorum_timeout_s: float | None = None,
+        unreachable_timeout_s: float | None = None,
         idle_poll_us: int = POLL_US_DEFAULT,
         zone: str = "",
         metrics: ClientMetrics | None = None,
@@ -114,6 +116,7 @@ class Client:
             client_id=client_id,
             request_timeout_s=request_timeout_s,
             quorum_timeout_s=quorum_timeout_s,
+            unreachable_timeout_s=unreachable_timeout_s,
             idle_poll_us=idle_poll_us,
             zone=zone,
             metrics=metrics,
@@ -485,3 +488,6 @@ def _shut_down(thread: LoopThread, client: asynchronous.Client, name: str) -> No
         )
     finally:
         thread.stop()
+
+
+refuse_to_pickle(Client, Producer, Consumer)

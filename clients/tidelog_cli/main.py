@@ -33,9 +33,12 @@ from tidelog_cli import (
 )
 from tidelog_cli.failures import EXIT_CODES_HELP, EXIT_FAILED, EXIT_INTERRUPTED, describe, exit_code_of
 from tidelog_cli.interrupts import interrupts_end_quietly
+from tidelog_cli.output import note
 from tidelog_cli.parquet import exporting, importing
 from tidelog_cli.session import named_context
 from tidelog_cli.sql import command as sql
+from tidelog_cli.standard_output import output_lost
+from tidelog_proto.standard_streams import OutputLostError
 from tidelog_proto.without_pandas import leave_pandas_out
 
 OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
@@ -71,15 +74,20 @@ def main(argv: Sequence[str] | None = None) -> int:
                 sys.stdout.write(f"tidelog {version('tidelog')}\n")  # whatever command it is asked of
                 return 0
             app = build_app(parts_meant(arguments))
-        app(arguments, prog_name="tidelog")
-    except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else EXIT_FAILED
+        try:
+            app(arguments, prog_name="tidelog")
+        except SystemExit as leaving:
+            if leaving.code:
+                return leaving.code if isinstance(leaving.code, int) else EXIT_FAILED
+        sys.stdout.flush()
+    except OutputLostError as error:
+        return output_lost(_from_command(arguments), error)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the outermost boundary: everything becomes one line
         if "--debug" in arguments[: len(arguments) - len(_from_command(arguments))]:
             traceback.print_exception(error)
-        sys.stderr.write(f"tidelog: {describe(error)}\n")
+        note(f"tidelog: {describe(error)}")
         return exit_code_of(error)
     return 0
 

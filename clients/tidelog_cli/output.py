@@ -5,6 +5,7 @@ Results go to stdout and everything else (progress, notes, errors) to stderr, so
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from tidelog_proto.standard_streams import is_unicode
 
 BootstrapOption = Annotated[
     str,
@@ -47,7 +50,8 @@ _BINARY_UNITS: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("
 
 def print_json(document: object) -> None:
     """Write `document` to stdout as indented JSON."""
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=not is_unicode(sys.stdout)) + "\n")
+    sys.stdout.flush()
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
@@ -69,8 +73,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
 
 
 def note(line: str) -> None:
-    """Write a line for a person to stderr."""
-    sys.stderr.write(line + "\n")
+    """Write a line for a person to stderr; a stderr that takes nothing ends no command."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
 
 
 def line_of(text: str, chars_max: int) -> str:

@@ -15,6 +15,7 @@ from typing import Final
 
 import typer
 
+from tidelog_cli.extras import missing_from
 from tidelog_cli.failures import CommandFailed
 
 GROUP: Final = "tidelog.commands"
@@ -22,16 +23,16 @@ GROUP: Final = "tidelog.commands"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one of our own entries adds: its extra and its commands with their one-line help."""
+    """An entry point of this package: the extras that it needs and its commands with their one-line help."""
 
-    extra: str
+    extras: tuple[str, ...]
     commands: tuple[tuple[str, str], ...]
 
 
 PARTS: Final = {
-    "node": Part("broker", (("node", "Run a node."), ("log", "Inspect and verify segment files."))),
-    "gateway": Part("gateway", (("gateway", "Run the HTTP and WebSocket gateway."),)),
-    "bench": Part("loadtest", (("bench", "Measure throughput and latency."),)),
+    "node": Part(("broker",), (("node", "Run a node."), ("log", "Inspect and verify segment files."))),
+    "gateway": Part(("gateway",), (("gateway", "Run the HTTP and WebSocket gateway."),)),
+    "bench": Part(("loadtest", "broker"), (("bench", "Measure throughput and latency."),)),
 }
 
 
@@ -50,6 +51,11 @@ def entries_with(command: str | None) -> list[EntryPoint]:
 def register_plugins(app: typer.Typer, entries: Iterable[EntryPoint]) -> None:
     """Let each entry add its commands to `app`; an entry that cannot be imported adds stubs instead."""
     for entry in entries:
+        part = PARTS.get(entry.name)
+        missing = "" if part is None else missing_from(*part.extras)
+        if part is not None and missing:
+            _register_missing(app, part, missing)
+            continue
         try:
             register = entry.load()
         except ImportError as error:
@@ -60,14 +66,17 @@ def register_plugins(app: typer.Typer, entries: Iterable[EntryPoint]) -> None:
 
 def _register_stubs(app: typer.Typer, entry: EntryPoint, error: ImportError) -> None:
     part = PARTS.get(entry.name)
-    if part is None:
-        commands: tuple[tuple[str, str], ...] = ((entry.name, "Not available."),)
-        advice = f"the plug-in {entry.value} cannot be imported ({error}); reinstall or remove it"
-    else:
-        commands = part.commands
-        advice = f"not installed here ({error}); run: pip install 'tidelog[{part.extra}]'"
-    for name, help_line in commands:
-        _register_stub(app, name, help_line, f"`tidelog {name}` is {advice}" if part else advice)
+    if part is not None:
+        extras = ",".join(part.extras)
+        _register_missing(app, part, f"not installed here ({error}); run: pip install 'tidelog[{extras}]'")
+        return
+    advice = f"the plug-in {entry.value} cannot be imported ({error}); reinstall or remove it"
+    _register_stub(app, entry.name, "Not available.", advice)
+
+
+def _register_missing(app: typer.Typer, part: Part, missing: str) -> None:
+    for name, help_line in part.commands:
+        _register_stub(app, name, help_line, f"`tidelog {name}` is {missing}")
 
 
 def _register_stub(app: typer.Typer, name: str, help_line: str, message: str) -> None:

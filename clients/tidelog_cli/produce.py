@@ -66,7 +66,7 @@ def produce(
     )
     fields = Fields(key_field, timestamp_field, None if key_delimiter is None else key_delimiter.encode())
     additions = Additions.of(key=key, timestamp=_timestamp_us(timestamp), headers=header, tag=tag)
-    pieces = additions.to_all(_read_all(files or ["-"], file_format, fields))
+    pieces = additions.to_all(_read_all(_formats(files or ["-"], file_format, fields), fields))
     batches = with_tombstones(pieces) if tombstones else pieces
     placed = (Piece(batch, partition) for batch in batches)
 
@@ -74,15 +74,27 @@ def produce(
     published.tell(topic, "published {} to {}", as_json=as_json)
 
 
-def _read_all(names: list[str], file_format: Format | None, fields: Fields) -> Iterator[pa.RecordBatch]:
-    for name in names:
+def _formats(names: list[str], file_format: Format | None, fields: Fields) -> list[tuple[str, Format]]:
+    """Return each name with the format of what it names; all are checked before any is read.
+
+    Raises:
+        CommandFailed: one is of a kind that is not read, or lacks what was asked for.
+    """
+    found = [(name, file_format or (Format.LINES if name == "-" else format_of(Path(name)))) for name in names]
+    return [(name, _checked(one, fields)) for name, one in found]
+
+
+def _read_all(sources: list[tuple[str, Format]], fields: Fields) -> Iterator[pa.RecordBatch]:
+    for name, found in sources:
         if name == "-":
             # Unbuffered, so that a line is published when it is there.
             with FileIO(sys.stdin.fileno(), closefd=False) as stdin:
-                yield from read_stream(stdin, _checked(file_format or Format.LINES, fields), fields)
+                try:
+                    yield from read_stream(stdin, found, fields)
+                except OSError as error:
+                    raise CommandFailed(f"standard input cannot be read: {error.strerror}") from error
         else:
-            path = Path(name)
-            yield from read_file(path, _checked(file_format or format_of(path), fields), fields)
+            yield from read_file(Path(name), found, fields)
 
 
 def _checked(file_format: Format, fields: Fields) -> Format:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,8 +12,8 @@ import pyarrow as pa
 
 from tidelog_cli.failures import CommandFailed
 from tidelog_proto.columns import columns_of
+from tidelog_proto.json_text import checked_json, member_text
 from tidelog_proto.limits import TIMESTAMP_MS_MAX
-from tidelog_proto.record_lines import strict_json
 
 _READ_FIELDS: Final = frozenset(
     {"key", "key_encoding", "value", "value_encoding", "headers", "tag", "timestamp_ms", "topic", "partition", "offset"}
@@ -54,7 +53,7 @@ def records_of(lines: Sequence[bytes], first_line: int) -> pa.RecordBatch | None
 
 def _read(line: bytes, where: str) -> dict[str, Any]:
     try:
-        document = strict_json(line)
+        text, document = checked_json(line, around=1)
     except ValueError as error:
         raise CommandFailed(f"{where} is no JSON: {error}") from error
     if not isinstance(document, dict) or "value" not in document:
@@ -63,20 +62,26 @@ def _read(line: bytes, where: str) -> dict[str, Any]:
         raise CommandFailed(f"{where}: a record has no {min(unknown)!r}; its fields: {', '.join(sorted(_READ_FIELDS))}")
     try:
         return {
-            "key": _bytes_of(document.get("key"), document.get("key_encoding", "utf8"), json_too=False),
-            "value": _bytes_of(document["value"], document.get("value_encoding", "utf8"), json_too=True),
+            "key": _bytes_of(document.get("key"), document.get("key_encoding", "utf8")),
+            "value": _value_of(document, text),
             "headers": [_header_of(header) for header in _of(list, document.get("headers") or [], "headers")],
-            "tag": None if document.get("tag") is None else _text(_of(str, document["tag"], "tag")),
+            "tag": None if document.get("tag") is None else _of(str, document["tag"], "tag"),
             "timestamp_ms": _timestamp_of(document.get("timestamp_ms")),
         }
     except ValueError as error:
         raise CommandFailed(f"{where}: {error}") from error
 
 
-def _bytes_of(shown: Any, encoding: Any, *, json_too: bool) -> bytes | None:
-    if encoding == "json" and json_too:
-        return json.dumps(shown, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-    if encoding not in {"utf8", "base64"}:
+def _value_of(document: dict[str, Any], text: str) -> bytes | None:
+    """Return the value's bytes: of JSON the text between its separators. Null is a tombstone in every encoding."""
+    encoding = document.get("value_encoding", "utf8")
+    if encoding != "json" or document["value"] is None:
+        return _bytes_of(document["value"], "utf8" if encoding == "json" else encoding)
+    return member_text(text, "value").encode()
+
+
+def _bytes_of(shown: Any, encoding: Any) -> bytes | None:
+    if encoding not in ("utf8", "base64"):
         raise ValueError(f"{encoding!r} is no encoding; there are utf8, base64 and, for values, json")
     if shown is None:
         return None
@@ -95,17 +100,7 @@ def _from_base64(text: str) -> bytes:
 def _header_of(header: Any) -> tuple[str, bytes | None]:
     if not isinstance(header, list) or len(header) not in {2, 3} or not isinstance(header[0], str):
         raise ValueError(f'{header!r} is no header: ["name", "value"], or ["name", "value", "base64"]')
-    return _text(header[0]), _bytes_of(header[1], header[2] if len(header) == 3 else "utf8", json_too=False)
-
-
-def _text(text: str) -> str:
-    """Return `text` if UTF-8 can say it.
-
-    Raises:
-        ValueError: it has half of a surrogate pair in it.
-    """
-    text.encode()
-    return text
+    return header[0], _bytes_of(header[1], header[2] if len(header) == 3 else "utf8")
 
 
 def _timestamp_of(stamp: Any) -> int | None:

@@ -98,7 +98,9 @@ def create(
     try:
         with _kept_in(out) as keep:  # there is a file before there is a key that would be lost without one
             made = with_client(bootstrap, work)
-            if out is not None or not as_json:
+            if as_json and out is None:
+                print_json({"api_key": made.api_key} | asdict(made.info))
+            else:
                 keep(made.api_key)
     except OSError as error:
         if made is None:
@@ -107,8 +109,8 @@ def create(
             f"the key {made.info.key_id} of {principal} was made and could not be written: {error.strerror}; "
             f"nobody has it, so revoke it: tidelog key revoke {made.info.key_id}"
         ) from error
-    if as_json:
-        print_json(({} if out is not None else {"api_key": made.api_key}) | asdict(made.info))
+    if as_json and out is not None:
+        print_json(asdict(made.info))
     elif out is not None:
         typer.echo(f"the key {made.info.key_id} of {principal} is in {out}")
     elif sys.stderr.isatty():

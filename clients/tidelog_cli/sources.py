@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, time
@@ -23,11 +24,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.output import note
 from tidelog_cli.records import records_of
 from tidelog_cli.times import timestamp_us_of
 from tidelog_proto.columns import TIMESTAMP_TYPE
-from tidelog_proto.record_lines import finite, strict_json
+from tidelog_proto.json_text import BYTE_ORDER_MARK, JsonNumber, exact_json, json_text, members
+from tidelog_proto.record_lines import finite
 
 CHUNK_BYTES: Final = 1 << 20
 """Text read at once."""
@@ -39,6 +42,7 @@ ROWS_PER_BATCH: Final = 8192
 """Rows of a Parquet or Arrow file taken at once."""
 
 _FILE_MAGIC: Final = b"ARROW1"
+_SECONDS: Final = re.compile(r"(\d\d:\d\d:\d\d)(?:\.(\d+))?")
 
 AnyArray: TypeAlias = "pa.Array[Any]"
 
@@ -88,9 +92,27 @@ _FORMAT_OF_SUFFIX: Final = {
 }
 
 
+_LINES_SUFFIXES: Final = frozenset({"", ".txt", ".text", ".log", ".lines"})
+
+
 def format_of(path: Path) -> Format:
-    """Return the format that a file's extension names; lines if it names none."""
-    return _FORMAT_OF_SUFFIX.get(path.suffix.lower(), Format.LINES)
+    """Return the format that a file's extension names; lines for text files and files without an extension.
+
+    Raises:
+        CommandFailed: the extension is of a kind that is not read: its lines are not its records.
+    """
+    suffix = path.suffix.lower()
+    if suffix in _LINES_SUFFIXES or (suffix[1:].isdecimal() and Path(path.stem).suffix.lower() in _LINES_SUFFIXES):
+        return Format.LINES
+    found = _FORMAT_OF_SUFFIX.get(suffix)
+    if found is None:
+        known = ", ".join(sorted((_LINES_SUFFIXES - {""}) | _FORMAT_OF_SUFFIX.keys()))
+        raise CommandFailed(
+            f"{path}: files of kind {path.suffix} are not read (known: {known}); convert it to one of them, or give "
+            "--format lines to publish each of its lines as it is, or another --format",
+            EXIT_USAGE,
+        )
+    return found
 
 
 def read_file(path: Path, file_format: Format, fields: Fields = NO_FIELDS) -> Iterator[pa.RecordBatch]:
@@ -123,7 +145,8 @@ def read_file(path: Path, file_format: Format, fields: Fields = NO_FIELDS) -> It
 def read_stream(stream: ByteReader, file_format: Format, fields: Fields = NO_FIELDS) -> Iterator[pa.RecordBatch]:
     r"""Yield the lines of a byte stream, as they arrive, without their `\n`.
 
-    NDJSON and records skip blank lines; `lines` keeps them as empty values. A last line needs no newline.
+    NDJSON and records skip blank lines; `lines` keeps them as empty values. A last line needs no newline. A byte order
+    mark in front of the first line is left out, and said so.
 
     Raises:
         CommandFailed: a line is not what the format says; names the line.
@@ -132,6 +155,9 @@ def read_stream(stream: ByteReader, file_format: Format, fields: Fields = NO_FIE
         raise CommandFailed(f"{file_format} is read from files only, not from a stream")
     first_line = 1
     for text in _whole_lines(stream):
+        if first_line == 1 and text.startswith(BYTE_ORDER_MARK):
+            text = text.removeprefix(BYTE_ORDER_MARK)  # noqa: PLW2901 - it is no part of the first line
+            note("a byte order mark (UTF-8) at the beginning was left out")
         lines = pc.split_pattern(pa.array([text], pa.binary()), "\n").flatten()
         if file_format is Format.RECORDS:
             batch = records_of([line or b"" for line in lines.to_pylist()], first_line)
@@ -170,7 +196,7 @@ def rows_as_records(batches: Iterable[pa.RecordBatch], fields: Fields = NO_FIELD
             kept = {name: rows.column(name) for name in names if name not in gone}
         else:
             values = [
-                json.dumps(finite(row), default=_json_default, allow_nan=False).encode() for row in rows.to_pylist()
+                json.dumps(finite(row), default=_json_default, allow_nan=False).encode() for row in _python_rows(rows)
             ]
             kept = {"value": pa.array(values, pa.binary())}
         yield pa.record_batch(kept | added)
@@ -213,16 +239,16 @@ def _json_objects(lines: AnyArray, fields: Fields, first_line: int) -> pa.Record
     for number, line in enumerate(lines.to_pylist(), first_line):
         if not line or line.isspace():
             continue
-        document = _json_object(line, number)
         values.append(line)
+        if fields.key is None and fields.timestamp is None:
+            _check_object(line, number)
+            continue
+        document = _json_object(line, number)
         if fields.key is not None:
-            try:
-                keys.append(_key_of(_field(document, fields.key, number)))
-            except UnicodeEncodeError as error:
-                raise CommandFailed(f"line {number}, field {fields.key!r}: {error}") from error
+            keys.append(_key_of(_field(document, fields.key, number), fields.key, line))
         if fields.timestamp is not None:
             try:
-                stamps_us.append(timestamp_us_of(_field(document, fields.timestamp, number)))
+                stamps_us.append(timestamp_us_of(_whole(_field(document, fields.timestamp, number))))
             except ValueError as error:
                 raise CommandFailed(f"line {number}, field {fields.timestamp!r}: {error}") from error
     if not values:
@@ -235,14 +261,27 @@ def _json_objects(lines: AnyArray, fields: Fields, first_line: int) -> pa.Record
     return pa.record_batch(columns)
 
 
+def _check_object(line: bytes, number: int) -> None:
+    try:
+        text = json_text(line)
+    except ValueError as error:
+        raise CommandFailed(f"line {number} is no JSON: {error}") from error
+    if not text.lstrip().startswith("{"):
+        raise _no_object(number)
+
+
 def _json_object(line: bytes, number: int) -> dict[str, Any]:
     try:
-        document = strict_json(line)
+        document = exact_json(line)
     except ValueError as error:
         raise CommandFailed(f"line {number} is no JSON: {error}") from error
     if not isinstance(document, dict):
-        raise CommandFailed(f"line {number} is no JSON object; --format lines takes every line as it is")
+        raise _no_object(number)
     return document
+
+
+def _no_object(number: int) -> CommandFailed:
+    return CommandFailed(f"line {number} is no JSON object; --format lines takes every line as it is")
 
 
 def _field(document: dict[str, Any], name: str, number: int) -> Any:
@@ -251,10 +290,19 @@ def _field(document: dict[str, Any], name: str, number: int) -> Any:
     return document[name]
 
 
-def _key_of(key: Any) -> bytes | None:
-    if key is None:
-        return None
-    return key.encode() if isinstance(key, str) else json.dumps(key).encode()
+def _key_of(key: Any, name: str, line: bytes) -> bytes | None:
+    """Return a key's bytes: of text its content, of other JSON the exact text in the line."""
+    if key is None or isinstance(key, str):
+        return None if key is None else key.encode()
+    return [value for member, value in members(line.decode()) if member == name][-1].encode()
+
+
+def _whole(stamp: Any) -> Any:
+    if not isinstance(stamp, JsonNumber):
+        return stamp
+    if not stamp.removeprefix("-").isdecimal():
+        raise ValueError(f"{stamp} is not a whole number of milliseconds since 1970")
+    return int(stamp)
 
 
 def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
@@ -293,6 +341,59 @@ def _as_timestamps(column: AnyArray, name: str) -> AnyArray:
     except ValueError as error:
         raise CommandFailed(f"column {name!r}: {error}") from error
     return pa.array(stamps_us, pa.int64()).cast(TIMESTAMP_TYPE)
+
+
+def _python_rows(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return rows as Python has them; times in nanoseconds, which it has none for, as ISO 8601 with all digits."""
+    if not any(_has_nanoseconds(field.type) for field in rows.schema):
+        return rows.to_pylist()
+    columns = [
+        [_python_of(scalar) for scalar in column] if _has_nanoseconds(column.type) else column.to_pylist()
+        for column in rows.columns
+    ]
+    return [dict(zip(rows.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _has_nanoseconds(kind: pa.DataType) -> bool:
+    if getattr(kind, "unit", None) == "ns":
+        return True
+    parts: Any = kind
+    if pa.types.is_dictionary(kind):
+        return _has_nanoseconds(parts.value_type)
+    return any(_has_nanoseconds(parts.field(at).type) for at in range(kind.num_fields))
+
+
+def _python_of(scalar: Any) -> Any:
+    if not scalar.is_valid or not _has_nanoseconds(scalar.type):
+        return scalar.as_py()
+    if isinstance(scalar, pa.DictionaryScalar):
+        return _python_of(scalar.value)
+    if isinstance(scalar, pa.StructScalar):
+        return {name: _python_of(part) for name, part in scalar.items()}
+    parts: Any = getattr(scalar, "values", ())
+    if isinstance(scalar, pa.MapScalar):
+        return [[_python_of(pair["key"]), _python_of(pair["value"])] for pair in parts]
+    if isinstance(scalar, (pa.ListScalar, pa.LargeListScalar, pa.FixedSizeListScalar)):
+        return [_python_of(part) for part in parts]
+    if pa.types.is_timestamp(scalar.type):
+        whole, rest_ns = scalar.value // 1000, scalar.value % 1000
+        moment: Any = pa.scalar(whole, pa.timestamp("us", scalar.type.tz)).as_py()
+    elif pa.types.is_time(scalar.type):
+        whole, rest_ns = scalar.value // 1000, scalar.value % 1000
+        moment = pa.scalar(whole, pa.time64("us")).as_py()
+    else:
+        raise CommandFailed(f"a value of type {scalar.type} has no JSON form; add a `value` column of bytes")
+    return _with_nanoseconds(moment.isoformat(), rest_ns)
+
+
+def _with_nanoseconds(moment: str, rest_ns: int) -> str:
+    """Return ISO 8601 in microseconds with the nanoseconds that are left put in."""
+    if not rest_ns:
+        return moment
+    found = _SECONDS.search(moment)
+    assert found is not None, "a moment in microseconds has seconds"
+    fraction = (found[2] or "").ljust(6, "0")
+    return f"{moment[: found.end(1)]}.{fraction}{rest_ns:03}{moment[found.end() :]}"
 
 
 def _json_default(value: object) -> str:

@@ -28,13 +28,16 @@ from tidelog.client_options import ClientOptions
 from tidelog.errors import TidelogError
 from tidelog_cli.children import Child
 from tidelog_cli.cluster import nodes_table
+from tidelog_cli.extras import require_extras
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.kept_ports import chosen, keep, kept_ports
 from tidelog_cli.local_cluster import LocalNode, is_of_one_node, nodes_in, prepare
 from tidelog_cli.local_security import LocalSecurity, secure, secured
 from tidelog_cli.local_stack import LocalStack, running_stack
 from tidelog_cli.output import LOCAL_BOOTSTRAP, JsonOption, bytes_text
+from tidelog_proto.descriptors import raise_descriptor_limit
 from tidelog_proto.names import INTERNAL_PREFIX
+from tidelog_proto.standard_streams import queued_streams
 
 STATUS_PERIOD_S: Final = 2.0
 
@@ -46,6 +49,7 @@ def register(app: typer.Typer) -> None:
     app.command("up")(up)
 
 
+@queued_streams()
 def up(
     *,
     nodes: Annotated[int | None, typer.Option(min=1, max=9, help="How many; one, or as many as there are.")] = None,
@@ -70,6 +74,8 @@ def up(
     in the directory, and so do certificates and keys: what was secure stays so. With --json, the addresses are printed
     as one JSON object as soon as all are ready.
     """
+    require_extras("up", "broker", "gateway")
+    raise_descriptor_limit()  # which the processes started here inherit
     present = nodes_in(data)
     count = nodes or present or 1
     ports = chosen(kept_ports(data), native=port, management=management_port, http=http_port)

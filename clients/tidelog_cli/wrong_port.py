@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from typing import Final
 
+from tidelog_proto.lookup import connected_socket
+
 TRY_S: Final = 1.0
 
 
@@ -13,7 +15,7 @@ async def speaks_http(host: str, port: int) -> bool:
     """Ask for a page and look at how the answer begins; takes a second at most."""
     with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, UnicodeError):
         async with asyncio.timeout(TRY_S):
-            reader, writer = await asyncio.open_connection(host, port)
+            reader, writer = await asyncio.open_connection(sock=await connected_socket(host, port))
             with contextlib.closing(writer):
                 writer.write(b"HEAD /livez HTTP/1.1\r\nHost: tidelog\r\nConnection: close\r\n\r\n")
                 return await reader.readexactly(5) == b"HTTP/"

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
 from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -40,8 +40,10 @@ from tidelog_gateway.problems import TITLES, Problem, from_error, invalid, valid
 from tidelog_gateway.producers import Kept, Producers
 from tidelog_gateway.request_ids import REQUEST_ID_HEADER, RequestIdMiddleware, request_id_of
 from tidelog_gateway.settings import GatewaySettings
+from tidelog_gateway.unsupported import refuse_unsupported
 from tidelog_gateway.websocket import route as websocket_route
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.turns import Turns
 
 ROUTERS: Final = (
     topics.router,
@@ -55,9 +57,14 @@ ROUTERS: Final = (
     service.router,
     docs_page.router,
 )
+ANY_REQUEST: Final = (service.router, docs_page.router)
+"""Those that take any header and query parameter; see `unsupported`."""
 CLIENT_ID: Final = "tidelog-gateway"
 QUORUM_TIMEOUT_S: Final = 3.0
 """How long a request waits for a quorum that is not there before it is answered 503: longer than a takeover takes."""
+
+UNREACHABLE_TIMEOUT_S: Final = 1.0
+"""How long a request waits while no node can be connected to at all before it is answered 503."""
 
 CLOSE_S: Final = 1.0
 """How long the end of the process waits at least for records of requests that nobody waits for any more."""
@@ -85,6 +92,7 @@ async def open_client(settings: GatewaySettings, context: Context | None = None)
         "client_id": CLIENT_ID,
         "request_timeout_s": settings.request_timeout_s,
         "quorum_timeout_s": QUORUM_TIMEOUT_S,
+        "unreachable_timeout_s": UNREACHABLE_TIMEOUT_S,
     }
     async with Client(settings.bootstrap, **(options if context is None else context.with_options(options))) as client:
         yield client
@@ -113,7 +121,7 @@ def callers_of(own: Gateway, kept: Kept) -> Callers:
 
 def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -> FastAPI:
     """Return the ASGI application; its lifespan opens and closes the client. `opener` is for tests."""
-    budget = Budget(settings.in_flight_bytes_max)
+    budget, turns = Budget(settings.in_flight_bytes_max), Turns()
     counted_bytes = settings.out_bytes_max - settings.out_bytes_max // UNCOUNTED_SHARE
     outgoing = Outgoing(counted_bytes, settings.connection_out_bytes_max)
     metrics = Metrics(budget, outgoing)
@@ -123,7 +131,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
         async with opener(settings) as client:
             kept = Kept(settings.producers_max)
             producers = Producers(client, kept=kept, delivery_timeout_s=settings.request_timeout_s)
-            gateway = app.state.gateway = Gateway(settings, client, producers, metrics, budget, outgoing)
+            gateway = app.state.gateway = Gateway(settings, client, producers, metrics, budget, outgoing, turns=turns)
 
             async def may_impersonate() -> bool:
                 return (await client.security.test("impersonate", "cluster")).allowed
@@ -150,7 +158,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
         responses=PROBLEM_ANSWER,
     )
     for router in ROUTERS:
-        app.include_router(router)
+        app.include_router(router, dependencies=[] if router in ANY_REQUEST else [Depends(refuse_unsupported)])
     app.include_router(websocket_route.router)
     _install_errors(app)
     install_schema(app, settings)
@@ -165,6 +173,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
     app.add_middleware(BrowserHeadersMiddleware)
     app.state.outgoing = outgoing
     app.state.incoming = budget
+    app.state.turns = turns
     return app
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import signal
 from pathlib import Path
@@ -14,10 +15,16 @@ from tidelog.contexts import Context, find_context
 from tidelog.credentials import API_KEY_FILE_VARIABLE, PASSWORD_FILE_VARIABLE, TOKEN_FILE_VARIABLE
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.core_files import leave_no_core_files
+from tidelog_proto.descriptors import REMEDY, raise_descriptor_limit
 from tidelog_proto.loopback import is_loopback
 from tidelog_proto.secret_modes import complaint_about_file
 from tidelog_proto.settings import SettingsError, load_settings
+from tidelog_proto.standard_streams import queued_streams
 
+log = logging.getLogger(__name__)
+
+RESERVED_DESCRIPTORS: Final = 128
+"""For connections to nodes, files that are open for a moment, and connections accepted only to be refused."""
 BOOTSTRAP: Final = "TIDELOG_BOOTSTRAP"
 _SECRET_FILES: Final = {
     API_KEY_FILE_VARIABLE: "the API key",
@@ -31,6 +38,7 @@ def register(app: typer.Typer) -> None:
     app.command("gateway")(gateway)
 
 
+@queued_streams()
 def gateway(
     told: typer.Context,
     *,
@@ -77,6 +85,7 @@ def gateway(
     except SettingsError as error:
         typer.echo(f"tidelog gateway: {error}", err=True)
         raise typer.Exit(2) from error
+    settings = _fitted(settings)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # Until the server takes signals itself, Ctrl-C ends the process as the system does it: an exception in the
         # middle of building data models comes out as somebody else's error.
@@ -129,6 +138,22 @@ def _check_secrets(context: Context | None) -> None:
         complaint = complaint_about_file(Path(path), what) if path else ""
         if complaint:
             raise SettingsError(complaint)
+
+
+def _fitted(settings: GatewaySettings) -> GatewaySettings:
+    """Raise the limit of open files; return settings with no more connections than fit, and warn of that."""
+    limit = raise_descriptor_limit()
+    fitting = max(1, limit - RESERVED_DESCRIPTORS)
+    if fitting >= settings.connections_max:
+        return settings
+    log.warning(
+        "this process may have %d files open: %d connections fit, not connections_max = %d; %s",
+        limit,
+        fitting,
+        settings.connections_max,
+        REMEDY,
+    )
+    return settings.model_copy(update={"connections_max": fitting})
 
 
 def _listed(text: str | None) -> list[str] | None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 import orjson
 from fastapi import Depends, Path
-from fastapi.routing import APIRoute
 from pydantic import WithJsonSchema
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
@@ -21,12 +20,13 @@ from tidelog_gateway.incoming import Budget
 from tidelog_gateway.known_caller import KnownCaller
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.outgoing import Outgoing
-from tidelog_gateway.problems import Problem, invalid
+from tidelog_gateway.problems import Problem
 from tidelog_gateway.producers import Producers
 from tidelog_gateway.seats import Seats
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, PARTITIONS_MAX, TOPIC_NAME_CHARS_MAX
 from tidelog_proto.names import check_group_name, check_topic_name
+from tidelog_proto.turns import Turns
 
 UNKNOWN_SHARE: Final = 4
 """So many as a quarter of the WebSockets may be open that have not said who they are, beside the others."""
@@ -41,6 +41,7 @@ class Gateway:
         may_impersonate: asks a node whether the gateway itself may ask for callers; None where it asks for none.
         open_websockets: accepted and not closed yet, of those whose caller is known; `websockets_of` each principal.
         unknown_websockets: the places of those that have yet to say who they are, beside the others.
+        turns: of work that takes the event loop long, all callers together.
         stopping: set when the process begins to stop; whoever waits for records stops waiting.
         stop_until: when that is to be over, of the clock `time.monotonic`.
     """
@@ -53,6 +54,7 @@ class Gateway:
     outgoing: Outgoing
     caller: KnownCaller | None = None
     may_impersonate: Callable[[], Awaitable[bool]] | None = None
+    turns: Turns = field(default_factory=Turns)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     stop_until: float = 0.0
     open_websockets: int = 0
@@ -66,6 +68,7 @@ class Gateway:
         """Begin to stop; doing it again changes nothing."""
         if not self.stopping.is_set():
             self.stopping.set()
+            self.turns.stop()
             self.stop_until = time.monotonic() + self.settings.stop_timeout_s
 
 
@@ -157,32 +160,6 @@ def require_utf8(request: Request) -> None:
         name, _, value = parameter.partition("=")
         if name.strip().lower() == "charset" and value.strip().strip('"').lower() not in {"utf-8", "utf8", "us-ascii"}:
             raise unsupported_media_type(f"JSON in {value.strip()}", "application/json")
-
-
-class JsonRoute(APIRoute):
-    """A route whose body, if it has one, is JSON in UTF-8; that is checked before anything reads the body.
-
-    The framework reads the body first, and its parser takes UTF-16 and UTF-32 for JSON as well.
-    """
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the framework's handler behind the checks."""
-        handle = super().get_route_handler()
-        if self.body_field is None:
-            return handle
-
-        async def checked(request: Request) -> Response:
-            require_json(request)
-            body = await request.body()
-            try:
-                body.decode()
-            except UnicodeDecodeError as error:
-                raise invalid([{"pointer": "", "detail": "the body is not UTF-8"}]) from error
-            if b"\0" in body:  # ASCII in UTF-16 is UTF-8 as well, but no JSON
-                raise invalid([{"pointer": "", "detail": "the body is not JSON in UTF-8"}])
-            return await handle(request)
-
-        return checked
 
 
 def unsupported_media_type(given: str, *accepted: str) -> Problem:

@@ -12,8 +12,9 @@ from starlette.responses import Response
 
 from tidelog.group_admin import ResetTo
 from tidelog.model import GroupInfo, GroupMemberInfo, GroupState, Lag, TopicPartition
-from tidelog_gateway.context import GatewayDep, GroupPath, JsonRoute, TopicName, json_response
+from tidelog_gateway.context import GatewayDep, GroupPath, TopicName, json_response
 from tidelog_gateway.cursors import cursor_of, name_in
+from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.offsets import parse_timestamp
 from tidelog_gateway.problems import invalid
 from tidelog_proto.limits import PARTITIONS_MAX, TOPIC_NAME_CHARS_MAX
@@ -103,9 +104,12 @@ class ResetBody(BaseModel):
         str | None, Field(max_length=40, description="Milliseconds since 1970, or ISO 8601 with a time zone.")
     ] = None
     topic: Annotated[TopicName | None, Field(description="Only this one.")] = None
-    partitions: Annotated[
-        list[Annotated[int, Field(ge=0, lt=PARTITIONS_MAX)]] | None, Field(max_length=PARTITIONS_MAX)
-    ] = None
+    partitions: (
+        Annotated[
+            list[Annotated[int, Field(ge=0, lt=PARTITIONS_MAX)]], Field(max_length=PARTITIONS_MAX, fail_fast=True)
+        ]
+        | None
+    ) = None
     dry_run: bool = False
 
 

@@ -7,13 +7,17 @@ counters. Routes are labelled by their template, never by the path, which client
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.outgoing import Outgoing
+from tidelog_proto.standard_streams import dropped_writes
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -83,6 +87,7 @@ class Metrics:
             ("what",),
             registry=self.registry,
         )
+        self.registry.register(_DroppedWrites())
         outgoing.on_cut = self.cut_connections.inc
 
     def tls_ends_at(self, what: str, ends_s: float) -> None:
@@ -92,6 +97,15 @@ class Metrics:
     def page(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+class _DroppedWrites(Collector):
+    """Counts for the whole process, which has its standard streams once."""
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Yield the count of now."""
+        what = "Writes to the log that were dropped because nothing read standard error or output."
+        yield CounterMetricFamily("tidelog_gateway_log_dropped", what, value=dropped_writes())
 
 
 class MetricsMiddleware:

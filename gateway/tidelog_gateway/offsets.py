@@ -17,12 +17,12 @@ from tidelog_gateway.context import (
     Gateway,
     GatewayDep,
     GroupPath,
-    JsonRoute,
     PartitionPath,
     TopicName,
     TopicPath,
     json_response,
 )
+from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.problems import from_error, invalid
 from tidelog_proto.limits import (
     ENTRIES_PER_REQUEST_MAX,
@@ -78,7 +78,7 @@ class CommitBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    offsets: Annotated[list[CommitItem], Field(min_length=1, max_length=ENTRIES_PER_REQUEST_MAX)]
+    offsets: Annotated[list[CommitItem], Field(min_length=1, max_length=ENTRIES_PER_REQUEST_MAX, fail_fast=True)]
 
 
 class CommittedView(BaseModel):

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
+from pydantic import ValidationError
 from starlette.responses import Response
 
 from tidelog.errors import ClosedError, OffsetOutOfRangeError, TidelogError
@@ -58,6 +59,7 @@ TITLES: Final[dict[int, str]] = {
     403: "This is not allowed",
     404: "There is no such thing",
     405: "The method is not allowed here",
+    406: "The media type asked for is not offered",
     408: "The request took too long to arrive",
     409: "This conflicts with what is there",
     410: "The offset is gone",
@@ -66,6 +68,7 @@ TITLES: Final[dict[int, str]] = {
     421: "This is not the host that was asked for",
     422: "The request is not valid",
     429: "Too much at once",
+    499: "The client has gone",
     500: "The gateway failed",
     503: "The log cannot accept this now",
     504: "The outcome is unknown",
@@ -185,6 +188,20 @@ ERRORS_SHOWN_MAX: Final = 20
 def pointer(path: Sequence[str | int]) -> str:
     """Return a JSON pointer (RFC 6901) to a place in the request's body."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+
+
+ERRORS_LISTED_MAX: Final = 1_000
+"""Of more faults in one body none is listed: to list one costs 30 us, and the validator lists all or none."""
+
+
+def body_faults(error: ValidationError, *, prefix: Sequence[str | int] = ()) -> list[dict[str, str]]:
+    """Return what pydantic found in a JSON body, as `validation_errors` does, in bounded time."""
+    count = error.error_count()
+    if count > ERRORS_LISTED_MAX:
+        detail = f"{count} faults in one record or message, which are too many to list"
+        return [{"pointer": pointer(prefix), "detail": detail}]
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    return validation_errors(found, prefix=prefix)
 
 
 def validation_errors(errors: Sequence[Mapping[str, Any]], *, prefix: Sequence[str | int] = ()) -> list[dict[str, str]]:

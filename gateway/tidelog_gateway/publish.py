@@ -23,6 +23,7 @@ from tidelog.errors import TidelogError, UnknownTopicError
 from tidelog.model import Receipt
 from tidelog.producer import Producer
 from tidelog.receipts import PendingReceipt, PendingReceipts
+from tidelog_gateway.bodies import AT_ONCE_BYTES, records_in
 from tidelog_gateway.context import (
     Gateway,
     GatewayDep,
@@ -33,9 +34,10 @@ from tidelog_gateway.context import (
     require_utf8,
     unsupported_media_type,
 )
+from tidelog_gateway.pace import pace_of
 from tidelog_gateway.problems import from_error, invalid
 from tidelog_gateway.producers import Place
-from tidelog_gateway.records_in import Records, parse_body
+from tidelog_gateway.records_in import Records
 from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX
 from tidelog_proto.names import check_topic_name
 
@@ -116,7 +118,10 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
         if key is not None or tag is not None or partition is not None:
             detail = "key, tag and partition stand in each record of a JSON body, not in the query"
             raise invalid([{"parameter": "key", "detail": detail}])
-        records = parse_body(body, records_max=gateway.settings.records_per_request_max, now_us=now_us())
+        if len(body) > AT_ONCE_BYTES:
+            await _check_may_publish(gateway, topic)
+        records_max = gateway.settings.records_per_request_max
+        records = await records_in(body, records_max=records_max, now_us=now_us(), pace=pace_of(gateway, request))
     elif media_type == RAW:
         records = _raw_record(body, key, tag, partition)
     else:
@@ -124,6 +129,17 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
     outcomes = await publish(gateway, topic, records, surface="http")
     answer, status = answer_of(outcomes)
     return json_response(answer, status)
+
+
+async def _check_may_publish(gateway: Gateway, topic: str) -> None:
+    """Refuse a caller that may not write to a topic, before its body is parsed.
+
+    Raises:
+        TidelogError: the caller may not, or no node answers.
+    """
+    check_topic_name(topic)
+    if gateway.caller is not None:
+        await gateway.client.security.check("produce", "topic", topic)
 
 
 def _raw_record(body: bytes, key: str | None, tag: str | None, partition: int | None) -> Records:

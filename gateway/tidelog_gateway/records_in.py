@@ -4,6 +4,10 @@ Validation runs in pydantic's core over typed dictionaries (0.6 us a record here
 costs several times that) and says where each fault is as a JSON pointer. What the types cannot say, that a
 value fits its encoding, is checked while they are decoded. Nothing is published from a body with a fault.
 
+A JSON value is kept as the bytes that the client sent for it: digits, escapes, order and repeats of members, white
+space. The validator makes Python values, which have lost all of these, so the bytes are found by a second pass that
+skips over values and makes nothing of them.
+
 A value of null is a tombstone in every encoding, `json` included; a value that is missing is an error.
 `key_encoding` and a header's third item exist so that whatever a fetch gives can be published as it came.
 """
@@ -12,24 +16,32 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, NotRequired
 
+import msgspec
 import pyarrow as pa
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from tidelog_gateway.problems import invalid, pointer, validation_errors
+from tidelog_gateway.problems import body_faults, invalid, pointer
 from tidelog_proto.batch import columns_of
-from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX, TIMESTAMP_MS_MAX
+from tidelog_proto.json_text import check_limits
+from tidelog_proto.limits import (
+    JSON_DEPTH_MAX,
+    JSON_NUMBER_CHARS_MAX,
+    PARTITIONS_MAX,
+    TAG_BYTES_MAX,
+    TIMESTAMP_MS_MAX,
+)
 
 HEADERS_PER_RECORD_MAX: Final = 256
 
 _STRICT: Final = ConfigDict(extra="forbid", strict=True)
-HeaderItem = Annotated[list[str | None], Field(min_length=2, max_length=3)]
+HeaderItem = Annotated[list[str | None], Field(min_length=2, max_length=3, fail_fast=True)]
 PartitionNumber = Annotated[int, Field(ge=0, lt=PARTITIONS_MAX)]
 
 
@@ -41,7 +53,7 @@ class JsonRecord(TypedDict):
     key: NotRequired[str | None]
     value_encoding: NotRequired[Literal["utf8", "base64", "json"]]
     key_encoding: NotRequired[Literal["utf8", "base64"]]
-    headers: NotRequired[Annotated[list[HeaderItem], Field(max_length=HEADERS_PER_RECORD_MAX)]]
+    headers: NotRequired[Annotated[list[HeaderItem], Field(max_length=HEADERS_PER_RECORD_MAX, fail_fast=True)]]
     tag: NotRequired[Annotated[str, Field(max_length=TAG_BYTES_MAX)] | None]
     partition: NotRequired[PartitionNumber | None]
     timestamp_ms: NotRequired[Annotated[int, Field(ge=0, le=TIMESTAMP_MS_MAX)] | None]
@@ -51,7 +63,28 @@ class JsonRecord(TypedDict):
 class JsonBody(TypedDict):
     """A body of records."""
 
-    records: Annotated[list[JsonRecord], Field(min_length=1)]
+    records: Annotated[list[JsonRecord], Field(min_length=1, fail_fast=True)]
+
+
+class RawRecord(msgspec.Struct, gc=False):
+    """The value of a record as the bytes that the client sent."""
+
+    value: msgspec.Raw
+
+
+RawRecords = Callable[[], Sequence[RawRecord]]
+"""Finds the raw values of a message that was validated; called only when there is a JSON value.
+
+Raises:
+    ValueError: what the validator took for numbers is NaN or infinite.
+"""
+
+
+class _RawBody(msgspec.Struct, gc=False):
+    records: list[RawRecord]
+
+
+_RAW_BODIES: Final = msgspec.json.Decoder(_RawBody)
 
 
 @dataclass(slots=True)
@@ -95,26 +128,45 @@ def parse_body(body: bytes, *, records_max: int, now_us: int) -> Records:
     try:
         records = body_adapter().validate_json(body)["records"]
     except ValidationError as error:
-        raise invalid(validation_errors(error.errors(include_url=False, include_input=False))) from error
+        raise invalid(body_faults(error)) from error
     if len(records) > records_max:
         raise invalid([{"pointer": "/records", "detail": f"at most {records_max} records, here are {len(records)}"}])
-    return records_of(records, now_us=now_us)
+    return records_of(records, lambda: _RAW_BODIES.decode(body).records, now_us=now_us)
 
 
-def records_of(records: Sequence[JsonRecord], *, now_us: int, path: Sequence[str | int] = ("records",)) -> Records:
-    """Turn validated records into lists; `path` is where the list stands in the message, for errors.
+def records_of(
+    records: Sequence[JsonRecord],
+    raw_records: RawRecords,
+    *,
+    now_us: int,
+    path: Sequence[str | int] = ("records",),
+) -> Records:
+    """Turn validated records into lists.
 
-    `now_us` stands in for the timestamps of records without one when others of the request have one.
+    Args:
+        records: as they were validated.
+        raw_records: finds the bytes of their values.
+        now_us: the timestamp of records without one when others of the request have one.
+        path: of the list in the message, for errors.
 
     Raises:
         Problem: 422 when a value, key or header does not fit its encoding.
     """
     faults: list[dict[str, str]] = []
     values: list[bytes | None] = []
+    raw: Sequence[RawRecord] | None = None
     for index, record in enumerate(records):
         value = record["value"]
+        encoding = record.get("value_encoding", "utf8")
         try:
-            values.append(None if value is None else _ENCODERS[record.get("value_encoding", "utf8")](value))
+            if value is None:
+                values.append(None)
+            elif encoding == "json":
+                if raw is None:
+                    raw = _raw_records(records, raw_records, path)
+                values.append(_from_json(raw[index].value))
+            else:
+                values.append(_ENCODERS[encoding](value))
         except ValueError as error:
             faults.append({"pointer": pointer([*path, index, "value"]), "detail": str(error)})
     used = {name for record in records for name in record}
@@ -200,18 +252,47 @@ def _from_base64(value: object) -> bytes:
         raise ValueError(f"is not base64: {error}") from error
 
 
-def _from_json(value: object) -> bytes:
-    """Write the JSON value again, compactly. Integers of any size stay exact; NaN and infinities are refused."""
+def _from_json(raw: msgspec.Raw) -> bytes:
+    """Return the bytes of a JSON value that was validated, if it keeps the limits."""
+    data = bytes(raw)
+    # Most values are too small to exceed a limit, and surrogates without a pair were refused by the validator.
+    if len(data) > _SMALL_BYTES:
+        check_limits(data.decode())
+    return data
+
+
+_SMALL_BYTES: Final = min(2 * JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX)
+"""As many bytes exceed neither limit."""
+
+
+def _raw_records(
+    records: Sequence[JsonRecord], raw_records: RawRecords, path: Sequence[str | int]
+) -> Sequence[RawRecord]:
+    """Find the raw values.
+
+    Raises:
+        Problem: 422, there are numbers that JSON does not have; the validator takes them.
+    """
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    except RecursionError as error:
-        raise ValueError("is nested too deeply") from error
+        return raw_records()
     except ValueError as error:
-        raise ValueError(f"cannot be kept as JSON: {error}") from error
+        faults = [
+            {"pointer": pointer([*path, index, "value"]), "detail": "NaN and infinities are not JSON numbers"}
+            for index, record in enumerate(records)
+            if _has_no_number(record["value"])
+        ]
+        raise invalid(faults or [{"pointer": pointer(path), "detail": f"is not JSON: {error}"}]) from error
+
+
+def _has_no_number(value: object) -> bool:
+    """Whether a value contains NaN or infinity; the validator reads `1e999` as infinity, too."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(map(_has_no_number, parts))
 
 
 _ENCODERS: Final[dict[str, Callable[[object], bytes]]] = {
     "utf8": _from_utf8,
     "base64": _from_base64,
-    "json": _from_json,
 }

@@ -10,8 +10,10 @@ from __future__ import annotations
 import base64
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any, Final
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,8 +23,18 @@ from tidelog_proto.batch import RecordBatch
 JSON_BYTES_PER_BYTE: Final = 6
 """A control character is written as \\u and four digits."""
 JSON_BYTES_PER_RECORD: Final = 300
+JSON_MEMBERS_BYTES: Final = 100
+"""The names and the numbers of one record, on average."""
 
 _ZERO: Final[Any] = pa.scalar(0, pa.int64())
+
+
+class TakenJson(NamedTuple):
+    """Records as a JSON array: its bytes, how many records it has, and their payload in bytes."""
+
+    data: bytes
+    records: int
+    payload_bytes: int
 
 
 class BatchReader:
@@ -40,6 +52,8 @@ class BatchReader:
         self._timestamp_us = batch.header.base_timestamp_us
         self._ends: Any = pc.cumulative_sum(payload_sizes(self._columns))
         self._at = 0
+        self._json_ratio = 1.0
+        """Of the last array: its length, divided by what it was estimated to be."""
 
     def __len__(self) -> int:
         """Records that are left."""
@@ -58,17 +72,53 @@ class BatchReader:
 
         At most `records_max` (>= 1) of them and at most `bytes_max` bytes, but always one.
         """
+        sizes = self._payload_ends(records_max)
+        count = max(1, bisect_right(sizes, bytes_max))
+        rows = self._rows(count)
+        self._advance(count)
+        return rows, sizes[count - 1]
+
+    def take_json(self, records_max: int, bytes_max: int, json_bytes_max: int) -> TakenJson:
+        """Return the next records as a JSON array.
+
+        At most `records_max` (>= 1) of them, with at most `bytes_max` bytes of payload, in an array of at most
+        `json_bytes_max` bytes; but always one record, which alone may exceed both.
+        """
+        sizes = self._payload_ends(records_max)
+        count = max(1, bisect_right(sizes, bytes_max))
+        # Escapes and base64 expand a payload. Expecting the ratio of the last array bounds the rows that are discarded.
+        likely_bytes = json_bytes_max / self._json_ratio
+        count = max(1, bisect_right(range(count), likely_bytes, key=lambda at: _json_estimate(sizes[at], at + 1)))
+        rows = self._rows(count)
+        data = orjson.dumps(rows)
+        self._json_ratio = len(data) / _json_estimate(sizes[count - 1], count)
+        if len(data) > json_bytes_max and count > 1:
+            ends = list(accumulate(len(orjson.dumps(row)) + 1 for row in rows))  # each with its comma or bracket
+            count = max(1, bisect_right(ends, json_bytes_max - 1))
+            data = orjson.dumps(rows[:count])
+        self._advance(count)
+        return TakenJson(data, count, sizes[count - 1])
+
+    def _payload_ends(self, records_max: int) -> list[int]:
+        """Return the running total of the payload of the next records, in bytes."""
         assert records_max >= 1, "ask only for records that may be taken"
         assert len(self) > 0, "ask only while there are records"
         before = self._ends[self._at - 1].as_py() if self._at else 0
-        window = self._ends.slice(self._at, records_max).to_pylist()
-        count = max(1, bisect_right(window, before + bytes_max))
+        return [end - before for end in self._ends.slice(self._at, records_max).to_pylist()]
+
+    def _rows(self, count: int) -> list[dict[str, Any]]:
         offsets = self._offsets[self._at : self._at + count]
-        rows = rows_of(self._columns.slice(self._at, count), offsets, self._timestamp_us)
-        payload_bytes = window[count - 1] - before
+        return rows_of(self._columns.slice(self._at, count), offsets, self._timestamp_us)
+
+    def _advance(self, count: int) -> None:
+        last = self._offsets[self._at + count - 1]
         self._at += count
-        self.next_offset = offsets[-1] + 1 if len(self) else self.end_offset
-        return rows, payload_bytes
+        self.next_offset = last + 1 if len(self) else self.end_offset
+
+
+def _json_estimate(payload_bytes: int, records: int) -> int:
+    """Return about how long records are as JSON where nothing of them is escaped."""
+    return payload_bytes + JSON_MEMBERS_BYTES * records
 
 
 def payload_sizes(columns: pa.RecordBatch) -> pa.Array[Any]:

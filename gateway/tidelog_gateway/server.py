@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, cast
 
@@ -31,6 +31,7 @@ from tidelog_gateway.seats import Seats
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.tls import GatewayTls
 from tidelog_gateway.websocket.frames import bounded_websocket
+from tidelog_proto.garbage import calm_garbage_collection
 
 BACKLOG: Final = 2048
 
@@ -47,6 +48,8 @@ class GatewayServer(uvicorn.Server):
         self._following: asyncio.Task[None] | None = None
         self._app = app
         self._http_port = http_port
+        self.when_started: Callable[[], None] = lambda: None
+        """Called at the end of the start, just before the ready line."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then print the one line that starters wait for."""
@@ -55,6 +58,7 @@ class GatewayServer(uvicorn.Server):
             self._following = asyncio.create_task(
                 self._tls.follow(self._app.state.gateway.metrics.tls_ends_at), name="following the certificate"
             )
+        self.when_started()
         sys.stdout.write(json.dumps({"event": "ready", "http_port": self._http_port}) + "\n")
         sys.stdout.flush()
 
@@ -125,7 +129,7 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
     Raises:
         SettingsError: its certificate cannot be used.
     """
-    tls = GatewayTls.of(settings)
+    tls = GatewayTls.of(settings, getattr(app.state, "turns", None))
     protocol = bounded_protocol(
         head_timeout_s=settings.head_timeout_s,
         seats=Seats(settings.connections_max, settings.address_connections_max),
@@ -147,6 +151,7 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
         ws_per_message_deflate=False,  # costs more time than it saves bytes next to the log, and memory for each client
         ws_ping_interval=settings.ws_ping_interval_s,
         ws_ping_timeout=settings.ws_ping_timeout_s,
+        timeout_keep_alive=settings.keep_alive_timeout_s,
         timeout_graceful_shutdown=settings.stop_timeout_s,
         access_log=False,
         server_header=False,
@@ -166,4 +171,5 @@ def serve(settings: GatewaySettings, context: Context | None = None) -> None:
     listener = listen(settings)
     with contextlib.closing(listener):
         server = make_server(settings, create_app(settings, opener=partial(open_client, context=context)), listener)
+        server.when_started = calm_garbage_collection
         server.run(sockets=[listener])

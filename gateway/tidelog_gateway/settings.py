@@ -60,6 +60,13 @@ class GatewaySettings(BaseModel):
     head_timeout_s: float = Field(
         default=10.0, gt=0, le=600, description="How long the head of a request may take to arrive, in all."
     )
+    keep_alive_timeout_s: int = Field(
+        default=90,
+        ge=1,
+        le=3600,
+        description="How long a connection may be idle between requests. Above the same of a load balancer in front "
+        "(often 60 s), which otherwise sends a request into a connection that is being closed, and answers 502.",
+    )
     body_timeout_s: float = Field(
         default=30.0, gt=0, le=3600, description="How long the body of a request may take to arrive, in all."
     )
@@ -140,7 +147,11 @@ class GatewaySettings(BaseModel):
     )
     ws_batch_records_max: int = Field(default=1000, ge=1, le=100_000, description="Records in one batch message.")
     ws_batch_bytes_max: int = Field(
-        default=1 * MIB, ge=KIB, le=64 * MIB, description="Payload bytes in one batch message (one record may pass)."
+        default=1_000_000,
+        ge=KIB,
+        le=64 * MIB,
+        description="Bytes of one batch message as it is sent; a record that alone is longer is sent alone. The "
+        "default suits clients that take messages of up to 1 MiB.",
     )
     ws_ping_interval_s: float = Field(default=20.0, gt=0, le=3600, description="How often a WebSocket is pinged.")
     ws_ping_timeout_s: float = Field(default=20.0, gt=0, le=3600, description="How long the answer to a ping may take.")

@@ -15,6 +15,7 @@ from tidelog_proto.settings import SettingsError
 from tidelog_proto.tls_entrance import TlsEntrance
 from tidelog_proto.tls_files import FollowedTls, TlsFiles, TlsFilesError, server_context
 from tidelog_proto.tls_stream import DisagreedTlsError, NotTlsError, TlsError
+from tidelog_proto.turns import Turns
 
 CERTIFICATE_LOOK_S: Final = 1.0
 """How often the files are read."""
@@ -26,12 +27,13 @@ class GatewayTls:
     Args:
         files: the certificate and its key.
         timeout_s: for a handshake.
+        turns: those of the process.
 
     Raises:
         SettingsError: the files cannot be used.
     """
 
-    def __init__(self, files: TlsFiles, *, timeout_s: float) -> None:
+    def __init__(self, files: TlsFiles, *, timeout_s: float, turns: Turns | None = None) -> None:
         try:
             self._followed = FollowedTls(files, server_context)
         except TlsFilesError as error:
@@ -43,6 +45,7 @@ class GatewayTls:
             timeout_s=timeout_s,
             refusal=refusal_bytes(plain),
             failed=self._not_encrypted,
+            turns=turns,
         )
 
     def _not_encrypted(self, error: TlsError) -> None:
@@ -51,7 +54,7 @@ class GatewayTls:
             seldom.say("a connection in TLS did not come about: %s", error)
 
     @classmethod
-    def of(cls, settings: GatewaySettings) -> Self | None:
+    def of(cls, settings: GatewaySettings, turns: Turns | None = None) -> Self | None:
         """Return what settings say; None: nothing is encrypted.
 
         Raises:
@@ -59,7 +62,8 @@ class GatewayTls:
         """
         if settings.tls_cert_file is None:
             return None
-        return cls(TlsFiles(settings.tls_cert_file, settings.tls_key_file), timeout_s=settings.head_timeout_s)
+        files = TlsFiles(settings.tls_cert_file, settings.tls_key_file)
+        return cls(files, timeout_s=settings.head_timeout_s, turns=turns)
 
     async def follow(self, tell_end: Callable[[str, float], None]) -> None:
         """Have new files count for new connections, and warn of the certificate's end, until it is cancelled.

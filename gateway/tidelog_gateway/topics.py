@@ -9,8 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from tidelog.model import Cleanup, Flush, NextDeletion, Partition, Topic
-from tidelog_gateway.context import GatewayDep, JsonRoute, TopicName, TopicPath, json_response
+from tidelog_gateway.context import GatewayDep, TopicName, TopicPath, json_response
 from tidelog_gateway.cursors import cursor_of, name_in
+from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.problems import invalid
 from tidelog_proto.limits import (
     DEDUPLICATE_RECORDS_MAX,

@@ -9,7 +9,7 @@ empty                      as many rows that a source in Python makes of nothing
 tuples                     the topic's rows as tuples of Python, as sources usually give them; a tenth of the rows
 columns, parquet columns   partition and offset of all rows
 empty columns              the same of the source that makes rows of nothing
-offset, time               a hundredth of the rows, by a filter on their offsets or times (and what is as old as those)
+offset, time               a hundredth of the rows, by options for their offsets or times
 write                      keys and values of the Parquet files into another topic
 rows                       the same rows, not written: what `write` reads
 
@@ -262,8 +262,8 @@ class _Jobs:
             "columns": lambda: self._rows_of(columns="partition,offset"),
             "empty columns": lambda: self._empty("partition int, offset bigint"),
             "parquet columns": lambda: self._files().select("partition", "offset"),
-            "offset": lambda: self._rows_of().where(f"offset < {self._per_partition // SHARE['offset']}"),
-            "time": lambda: self._rows_of().where(f"timestamp <= timestamp_micros({self._early_us})"),
+            "offset": lambda: self._rows_of(**self._ending(SHARE["offset"])),
+            "time": lambda: self._rows_of(endingTimestamp=str(self._early_ms)),
             "write": self._pairs,
             "rows": self._pairs,
         }
@@ -280,9 +280,9 @@ class _Jobs:
         """Write the topic's rows to files that are not compressed; return how many of them `time` is to find."""
         self._rows_of().write.option("compression", "none").parquet(str(self._parquet))
         early = self._files().where(f"offset = {self._per_partition // SHARE['offset']}")
-        (row,) = early.selectExpr("unix_micros(min(timestamp)) AS at").collect()
-        self._early_us = row["at"]
-        return self._files().where(f"timestamp <= timestamp_micros({self._early_us})").count()
+        (row,) = early.selectExpr("unix_millis(min(timestamp)) AS at").collect()
+        self._early_ms: int = row["at"] + 1
+        return self._files().where(f"timestamp < timestamp_millis({self._early_ms})").count()
 
     def run(self, job: str) -> None:
         """Do a job, to its end."""

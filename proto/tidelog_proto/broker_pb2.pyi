@@ -1095,7 +1095,7 @@ class CommittedResult(_message.Message):
     def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., found: _Optional[bool] = ..., next_offset: _Optional[int] = ..., note: _Optional[str] = ..., commit_timestamp_us: _Optional[int] = ..., topic: _Optional[str] = ..., epoch: _Optional[int] = ..., record_epoch: _Optional[int] = ...) -> None: ...
 
 class GroupWish(_message.Message):
-    __slots__ = ("topics", "pattern", "assignor", "instance_id", "session_timeout_ms", "client_id", "host", "born_us")
+    __slots__ = ("topics", "pattern", "assignor", "instance_id", "session_timeout_ms", "client_id", "host", "born_us", "takes_over_at_once")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     PATTERN_FIELD_NUMBER: _ClassVar[int]
     ASSIGNOR_FIELD_NUMBER: _ClassVar[int]
@@ -1104,6 +1104,7 @@ class GroupWish(_message.Message):
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     BORN_US_FIELD_NUMBER: _ClassVar[int]
+    TAKES_OVER_AT_ONCE_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedScalarFieldContainer[str]
     pattern: str
     assignor: Assignor
@@ -1112,7 +1113,8 @@ class GroupWish(_message.Message):
     client_id: str
     host: str
     born_us: int
-    def __init__(self, topics: _Optional[_Iterable[str]] = ..., pattern: _Optional[str] = ..., assignor: _Optional[_Union[Assignor, str]] = ..., instance_id: _Optional[str] = ..., session_timeout_ms: _Optional[int] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., born_us: _Optional[int] = ...) -> None: ...
+    takes_over_at_once: bool
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., pattern: _Optional[str] = ..., assignor: _Optional[_Union[Assignor, str]] = ..., instance_id: _Optional[str] = ..., session_timeout_ms: _Optional[int] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., born_us: _Optional[int] = ..., takes_over_at_once: _Optional[bool] = ...) -> None: ...
 
 class TopicPartitions(_message.Message):
     __slots__ = ("topic_id", "partitions", "generations", "topic")
@@ -1127,7 +1129,7 @@ class TopicPartitions(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., partitions: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class GroupHeartbeat(_message.Message):
-    __slots__ = ("group", "member_id", "join", "leave", "seen_revision", "held", "wait_ms", "loads")
+    __slots__ = ("group", "member_id", "join", "leave", "seen_revision", "held", "wait_ms", "loads", "stopped", "ended_member_id")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
@@ -1136,6 +1138,8 @@ class GroupHeartbeat(_message.Message):
     HELD_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     LOADS_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    ENDED_MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     group: str
     member_id: str
     join: GroupWish
@@ -1144,7 +1148,9 @@ class GroupHeartbeat(_message.Message):
     held: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
     wait_ms: int
     loads: _containers.RepeatedCompositeFieldContainer[PartitionLoad]
-    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., join: _Optional[_Union[GroupWish, _Mapping]] = ..., leave: _Optional[bool] = ..., seen_revision: _Optional[int] = ..., held: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., wait_ms: _Optional[int] = ..., loads: _Optional[_Iterable[_Union[PartitionLoad, _Mapping]]] = ...) -> None: ...
+    stopped: bool
+    ended_member_id: str
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., join: _Optional[_Union[GroupWish, _Mapping]] = ..., leave: _Optional[bool] = ..., seen_revision: _Optional[int] = ..., held: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., wait_ms: _Optional[int] = ..., loads: _Optional[_Iterable[_Union[PartitionLoad, _Mapping]]] = ..., stopped: _Optional[bool] = ..., ended_member_id: _Optional[str] = ...) -> None: ...
 
 class PartitionLoad(_message.Message):
     __slots__ = ("topic_id", "partition", "bytes_per_s")
@@ -1979,16 +1985,20 @@ class GroupRecord(_message.Message):
     def __init__(self, group: _Optional[str] = ..., revision: _Optional[int] = ..., generation: _Optional[int] = ..., target_revision: _Optional[int] = ..., assignor: _Optional[_Union[Assignor, str]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., deleted: _Optional[bool] = ..., changed_us: _Optional[int] = ..., creator: _Optional[str] = ...) -> None: ...
 
 class GroupMember(_message.Message):
-    __slots__ = ("member_id", "wish", "held", "target")
+    __slots__ = ("member_id", "wish", "held", "target", "replaced", "stopped")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     WISH_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
+    REPLACED_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     wish: GroupWish
     held: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
     target: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
-    def __init__(self, member_id: _Optional[str] = ..., wish: _Optional[_Union[GroupWish, _Mapping]] = ..., held: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., target: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ...) -> None: ...
+    replaced: bool
+    stopped: bool
+    def __init__(self, member_id: _Optional[str] = ..., wish: _Optional[_Union[GroupWish, _Mapping]] = ..., held: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., target: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., replaced: _Optional[bool] = ..., stopped: _Optional[bool] = ...) -> None: ...
 
 class Ballot(_message.Message):
     __slots__ = ("round", "node_id", "incarnation")
@@ -2391,18 +2401,20 @@ class QuotaUsage(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., caller: _Optional[str] = ..., connections: _Optional[int] = ..., in_flight_bytes: _Optional[int] = ..., waiting: _Optional[int] = ..., throttled_ms: _Optional[int] = ..., produce_debt_ms: _Optional[int] = ..., consume_debt_ms: _Optional[int] = ...) -> None: ...
 
 class AccessTest(_message.Message):
-    __slots__ = ("principal", "roles", "operation", "resource", "name")
+    __slots__ = ("principal", "roles", "operation", "resource", "name", "enforce")
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     ROLES_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    ENFORCE_FIELD_NUMBER: _ClassVar[int]
     principal: str
     roles: _containers.RepeatedScalarFieldContainer[str]
     operation: Operation
     resource: Resource
     name: str
-    def __init__(self, principal: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., operation: _Optional[_Union[Operation, str]] = ..., resource: _Optional[_Union[Resource, str]] = ..., name: _Optional[str] = ...) -> None: ...
+    enforce: bool
+    def __init__(self, principal: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., operation: _Optional[_Union[Operation, str]] = ..., resource: _Optional[_Union[Resource, str]] = ..., name: _Optional[str] = ..., enforce: _Optional[bool] = ...) -> None: ...
 
 class AccessTestReply(_message.Message):
     __slots__ = ("allowed", "because")

@@ -72,6 +72,11 @@ LOAD_BYTES_S_MAX: Final = 1e12
 TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
 """The last millisecond of the year 9999; the first is that of 1970."""
 
+JSON_DEPTH_MAX: Final = 128
+"""Levels of objects and arrays in a JSON value; every parser and engine in use takes more."""
+JSON_NUMBER_CHARS_MAX: Final = 1000
+"""Characters of a number in a JSON value, for the same reason."""
+
 PAGE_BYTES: Final = 256 * KIB
 """About what one page of a list takes: the answer ends with the entry that goes past it, and says where to go on."""
 

@@ -11,9 +11,13 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
+
+STAGGER_S: Final = 0.25
+"""How long one address has before the next is tried as well: the Connection Attempt Delay of RFC 8305."""
 
 Found = list[tuple[Any, ...]]
 """As `socket.getaddrinfo` returns it."""
@@ -56,21 +60,93 @@ async def look_up(host: str, port: int, *, family: int = 0, kind: int) -> Found:
 
 
 async def connect_to(above: asyncio.BaseProtocol, host: str, port: int) -> None:
-    """Connect a protocol to the first of a host's addresses that takes it.
+    """Connect a protocol to the first of a host's addresses that takes it; see `connected_socket`.
 
     Raises:
-        OSError, UnicodeError: as `look_up`; or none does, and the error says why, of several addresses the one that did
-            not just refuse.
+        OSError, UnicodeError: as `connected_socket`.
     """
-    loop, errors = asyncio.get_running_loop(), []
-    for family, _, _, _, target in await look_up(host, port, kind=socket.SOCK_STREAM):
-        try:
-            await loop.create_connection(lambda: above, target[0], port, family=family, flags=socket.AI_NUMERICHOST)
-        except OSError as error:
-            errors.append(error)
-        else:
-            return
+    await over_socket(above, await connected_socket(host, port))
+
+
+async def over_socket(above: asyncio.BaseProtocol, connected: socket.socket) -> None:
+    """Give a protocol a connected socket, which is closed if that fails."""
+    try:
+        await asyncio.get_running_loop().create_connection(lambda: above, sock=connected)
+    except BaseException:
+        connected.close()
+        raise
+
+
+async def connected_socket(
+    host: str, port: int, *, prepare: Callable[[socket.socket], None] = lambda _: None
+) -> socket.socket:
+    """Return a socket that is connected to the first of a host's addresses that answers (RFC 8305).
+
+    Addresses are tried in the resolver's order, families by turns. The next one is tried as well when one fails, or has
+    not answered within STAGGER_S, so an address that swallows packets costs that much and not the whole time-out.
+
+    Args:
+        host: a name or an address.
+        port: to connect to.
+        prepare: sets options of a socket before it connects.
+
+    Raises:
+        OSError, UnicodeError: as `look_up`; or no address answers, and the error says why, of several addresses the one
+            that did not just refuse.
+    """
+    waiting = by_turns(await look_up(host, port, kind=socket.SOCK_STREAM))
+    waiting.reverse()
+    running: set[asyncio.Task[socket.socket]] = set()
+    errors: list[OSError] = []
+    try:
+        while waiting or running:
+            if waiting:
+                running.add(asyncio.ensure_future(_connect_one(waiting.pop(), prepare)))
+            done, running = await asyncio.wait(
+                running, timeout=STAGGER_S if waiting else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            connected = [task.result() for task in done if task.exception() is None]
+            for spare in connected[1:]:
+                spare.close()
+            if connected:
+                return connected[0]
+            for task in done:
+                error = task.exception()
+                assert error is not None
+                if not isinstance(error, OSError):
+                    raise error
+                errors.append(error)
+    finally:
+        for task in running:
+            task.cancel()
+            task.add_done_callback(_close_late)
     raise best_told(errors)
+
+
+def by_turns(found: Found) -> Found:
+    """Return addresses with the families by turns, the first one's first, otherwise in their order."""
+    families = dict.fromkeys(one[0] for one in found)
+    of_each = [[one for one in found if one[0] == family] for family in families]
+    return [one for turn in zip_longest(*of_each) for one in turn if one is not None]
+
+
+async def _connect_one(address: tuple[Any, ...], prepare: Callable[[socket.socket], None]) -> socket.socket:
+    family, kind, protocol, _, target = address
+    candidate = socket.socket(family, kind, protocol)
+    try:
+        candidate.setblocking(False)
+        prepare(candidate)
+        await asyncio.get_running_loop().sock_connect(candidate, target)
+    except BaseException:
+        candidate.close()
+        raise
+    return candidate
+
+
+def _close_late(task: asyncio.Task[socket.socket]) -> None:
+    """Close what was connected in the moment in which another address had been taken."""
+    if not task.cancelled() and task.exception() is None:
+        task.result().close()
 
 
 def best_told(errors: Sequence[OSError]) -> OSError:

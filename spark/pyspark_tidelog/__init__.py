@@ -17,10 +17,19 @@ session on a machine that may have no Java:
 
 from __future__ import annotations
 
+try:
+    import pyspark as _pyspark
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"pyspark_tidelog needs pyspark ({error}); run: pip install 'tidelog[spark]'", name=error.name
+    ) from None
+
 from pyspark_tidelog.errors import ChangedRowsError, DataLossError, OptionError, TidelogSourceError
 from pyspark_tidelog.java import JavaError
 from pyspark_tidelog.local import local_spark
 from pyspark_tidelog.source import DefaultSource
+
+del _pyspark
 
 __all__ = [
     "ChangedRowsError",

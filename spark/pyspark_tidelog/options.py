@@ -18,6 +18,7 @@ from typing import Final
 
 from pyspark_tidelog.access import ACCESS_FOREIGN, ACCESS_OPTION_NAMES, SECRETS, Access, access_of
 from pyspark_tidelog.errors import OptionError
+from pyspark_tidelog.filters import KEY_BYTES_MAX
 from pyspark_tidelog.from_kafka import Side, hint_of
 from pyspark_tidelog.option_values import (
     NUMBER_MAX,
@@ -31,6 +32,7 @@ from pyspark_tidelog.option_values import (
     per_partition,
     timestamp_us,
 )
+from tidelog_proto.limits import TAG_BYTES_MAX
 
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
@@ -60,6 +62,9 @@ OPTION_NAMES: Final = (
     "subscribe",
     "subscribePattern",
     "assign",
+    "key",
+    "keyHex",
+    "tag",
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",
@@ -90,6 +95,8 @@ _FOREIGN: Final = {
     "path": "subscribe",
 }
 """Names that people bring along from elsewhere; `path` is what `.load("name")` sets."""
+_VERBATIM: Final = frozenset({"key", "tag"})
+"""Options whose values keep the whitespace at both ends: it belongs to the key or tag."""
 
 
 class Edge(Enum):
@@ -167,6 +174,7 @@ class ReadOptions:
         max_offsets: records of a stream's micro-batch, over all partitions; None: all that there are.
         min_offsets: a stream waits for so many records; None: for one.
         max_delay_s: but no longer than this.
+        key, tag: only records with this key and this tag; None: with any.
     """
 
     access: Access
@@ -184,6 +192,8 @@ class ReadOptions:
     max_records: int | None = None
     nearest: bool = False
     zone: str = ""
+    key: bytes | None = None
+    tag: str | None = None
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
@@ -220,6 +230,8 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
         max_records=count(options, "maxRecordsPerPartition", NUMBER_MAX),
         nearest=_is_nearest(options),
         zone=options.get("zone", ""),
+        key=_key(options),
+        tag=_tag(options),
     )
 
 
@@ -266,11 +278,17 @@ def known_only(
         side: what they are for.
 
     Raises:
-        OptionError: one is not ours; says which is meant perhaps.
+        OptionError: one is not ours; says which is meant perhaps. Or they are the properties of a table.
     """
     known = {name.lower(): name for name in names}
     options: dict[str, str] = {}
-    for name, value in _without_table(given).items():
+    if "provider" in given:
+        raise OptionError(
+            "CREATE TABLE ... USING tidelog is not supported: Spark does not pass a table's OPTIONS to the source when "
+            "the table is read, and reads two uses of it in one statement with the options of the first. "
+            "Create a view: CREATE TEMPORARY VIEW ... USING tidelog OPTIONS (...)."
+        )
+    for name, value in given.items():
         lower = name.lower()
         if lower in SECRETS:
             raise OptionError(
@@ -281,16 +299,8 @@ def known_only(
             meant = foreign.get(lower)
             hint = f" Did you mean {meant!r}?" if meant else hint_of(name, side) or did_you_mean(name, known)
             raise OptionError(f"unknown option {name!r}.{hint} The options are: {', '.join(names)}.")
-        options[known[lower]] = value.strip()
+        options[known[lower]] = value if lower in _VERBATIM else value.strip()
     return options
-
-
-def _without_table(given: Mapping[str, str]) -> Mapping[str, str]:
-    """Leave out what CREATE TABLE without columns adds: all properties of the table, OPTIONS among them by a prefix."""
-    if "provider" not in given:
-        return given
-    prefix = "option."
-    return {name[len(prefix) :]: value for name, value in given.items() if name.startswith(prefix)}
 
 
 def _selection(options: Mapping[str, str]) -> Selection:
@@ -372,6 +382,40 @@ def _is_nearest(options: Mapping[str, str]) -> bool:
     if "zone" in options and place == "owner":
         raise OptionError("option 'zone' says where tasks run, for 'readFrom' = 'nearest': set that, too, or neither.")
     return place == "nearest"
+
+
+def _key(options: Mapping[str, str]) -> bytes | None:
+    if "key" in options and "keyHex" in options:
+        raise OptionError("options 'key' and 'keyHex' both name the key: give one of them.")
+    if "keyHex" in options:
+        try:
+            key = bytes.fromhex(options["keyHex"])
+        except ValueError as error:
+            given = options["keyHex"][:60]
+            raise OptionError(
+                f"option 'keyHex' is pairs of hexadecimal digits such as '00ff', not {given!r}."
+            ) from error
+        return _bounded("keyHex", key, KEY_BYTES_MAX)
+    return _bounded("key", _utf8("key", options["key"]), KEY_BYTES_MAX) if "key" in options else None
+
+
+def _tag(options: Mapping[str, str]) -> str | None:
+    if "tag" in options:
+        _bounded("tag", _utf8("tag", options["tag"]), TAG_BYTES_MAX)
+    return options.get("tag")
+
+
+def _utf8(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise OptionError(f"option {name!r} is text that UTF-8 can encode, not {text[:60]!r}.") from error
+
+
+def _bounded(name: str, value: bytes, most: int) -> bytes:
+    if len(value) > most:
+        raise OptionError(f"option {name!r} has {len(value)} bytes; at most {most} are supported.")
+    return value
 
 
 def _late_strategy(options: Mapping[str, str]) -> bool:

@@ -7,21 +7,40 @@ from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_tidelog.columns import constants
 from pyspark_tidelog.errors import DataLossError
 from tidelog.errors import error_of_read
-from tidelog.joined_batches import Joiner, wire_batch
+from tidelog.filters import RecordFilter
+from tidelog.joined_batches import Joiner, WireBatch, wire_batch
 from tidelog.ranges import Fetch, OffsetRange, fetch_range
 from tidelog_proto.errors import ProtocolError
 
 _LOG: Final = logging.getLogger(__name__)
+_EVERY: Final = RecordFilter()
+
+
+def fetched_schema(schema: pa.Schema, only: RecordFilter) -> pa.Schema:
+    """Return the columns to fetch: those of `schema`, and those that `only` compares."""
+    for name, value, of in (("key", only.key, pa.binary()), ("tag", only.tag, pa.string())):
+        if value is not None and name not in schema.names:
+            schema = schema.append(pa.field(name, of))
+    return schema
 
 
 def read_batches(
-    wanted: OffsetRange, fetch: Fetch, schema: pa.Schema, *, max_records: int, fail_on_data_loss: bool
+    wanted: OffsetRange,
+    fetch: Fetch,
+    schema: pa.Schema,
+    *,
+    max_records: int,
+    fail_on_data_loss: bool,
+    only: RecordFilter = _EVERY,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of `wanted`, in order, as Arrow batches of `schema` with at most `max_records` rows.
+
+    Of those only the ones that match `only`: nodes may send others, too, and `fetch` fetches what it compares.
 
     Raises:
         DataLossError: records of the range are gone and `fail_on_data_loss` is on; otherwise a warning is logged.
@@ -32,13 +51,24 @@ def read_batches(
     def lost(wanted: OffsetRange, start: int, end: int) -> None:
         _lost(wanted, start, end, fail_on_data_loss=fail_on_data_loss)
 
+    fetched = fetched_schema(schema, only)
     for batch in fetch_range(wanted, fetch, lost):
         try:
-            piece = wire_batch(batch, schema)
+            piece = wire_batch(batch, fetched)
         except ProtocolError as error:
             raise error_of_read(error, wanted.topic, wanted.partition, batch.base_offset) from error
-        yield from joiner.add(piece.cut(wanted.start, wanted.end))
+        yield from joiner.add(_matching(piece.cut(wanted.start, wanted.end), only))
     yield from joiner.finish()
+
+
+def _matching(piece: WireBatch, only: RecordFilter) -> WireBatch:
+    for name, value in only._asdict().items():
+        if value is not None and piece.rows:
+            column = piece.arrays.get(name)
+            if column is None:  # no record of this batch has one
+                return piece.slice(0, 0)
+            piece = piece.where(pc.equal(column, pa.scalar(value, column.type)))
+    return piece
 
 
 def _lost(wanted: OffsetRange, start: int, end: int, *, fail_on_data_loss: bool) -> None:

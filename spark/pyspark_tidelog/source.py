@@ -4,14 +4,18 @@ Spark finds `DefaultSource` by itself in every importable module whose name begi
 and on the executors; nothing is registered. Spark calls it in several processes: `schema` and `partitions` in
 planning workers of the driver, `read` in the tasks. Each opens a connection of its own and closes it.
 
-Spark hands filters on where `spark.sql.python.filterPushdown.enabled` is on. It does not tell Python sources which
-columns a query uses; `.schema("offset bigint, value binary")` or the option `columns` says it.
+Spark passes filters on where `spark.sql.python.filterPushdown.enabled` is on; they are used only if Spark keeps the
+planned read for the scan that has them (`pushdown.py`). It does not tell Python sources which columns a query uses:
+`.schema("offset bigint, value binary")` or the option `columns` says it.
+
+All scans of one `load()` share the `DefaultSource` that was made for it and, since Spark 4.1, one planned read. So
+nothing that belongs to a single scan may be stored in either.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,10 +27,12 @@ from pyspark_tidelog.filters import narrowed
 from pyspark_tidelog.options import ReadOptions, parse_columns, parse_options
 from pyspark_tidelog.outgoing import check_columns
 from pyspark_tidelog.plan import make_plan
+from pyspark_tidelog.pushdown import PLAN_BELONGS_TO_SCAN, warn_of_shared_plan
 from pyspark_tidelog.sink import TidelogStreamWriter, TidelogWriter, refuse_overwriting
 from pyspark_tidelog.stream import TidelogStreamReader
 from pyspark_tidelog.task import RangePartition, RangeReader
 from pyspark_tidelog.write_options import WriteOptions, parse_write_options
+from pyspark_tidelog.zipped import reduced
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -79,6 +85,10 @@ class DefaultSource(DataSource):
         """
         return TidelogStreamWriter(self._write_options(schema, overwrite=overwrite))
 
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Travel to Spark's processes, also to those of a stream, which do not find the connector's zip."""
+        return reduced(type(self), self.options)
+
     def _write_options(self, schema: StructType, *, overwrite: bool) -> WriteOptions:
         refuse_overwriting(overwrite=overwrite)
         options = parse_write_options(self.options)
@@ -103,8 +113,11 @@ class FilterTaker:
         self._tasks = tasks
 
     def __call__(self, filters: list[Any]) -> list[Any]:
-        """Narrow what is read; return all filters, which Spark goes on to look at."""
-        self._tasks.narrowed = narrowed(filters)
+        """Narrow the read if it is planned for this scan alone; return all filters, which Spark applies itself."""
+        if PLAN_BELONGS_TO_SCAN:
+            self._tasks.narrowed = narrowed(filters)
+        else:
+            warn_of_shared_plan()
         return filters
 
 

@@ -21,9 +21,11 @@ from pyspark_tidelog.errors import DataLossError
 from pyspark_tidelog.kept_client import KeptClient
 from pyspark_tidelog.options import ReadOptions
 from pyspark_tidelog.plan import EVERYTHING, LogClient
-from pyspark_tidelog.reader import read_batches
+from pyspark_tidelog.reader import fetched_schema, read_batches
 from tidelog.client_options import ClientOptions
 from tidelog.errors import TidelogError, UnknownTopicError
+from tidelog.fetch_options import FetchOptions
+from tidelog.filters import RecordFilter
 from tidelog.model import Fetched
 from tidelog.ranges import OffsetRange, fetch_options
 from tidelog.sync import Client
@@ -62,7 +64,7 @@ class RangeReader:
         schema: the wanted columns.
 
     Attributes:
-        narrowed: what a query asks for.
+        narrowed: what a scan asks for by its filters; the options narrow it further.
     """
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
@@ -100,11 +102,14 @@ class RangeReader:
 
     def _read(self, client: LogClient, partition: RangePartition) -> Iterator[pa.RecordBatch]:
         wanted = partition.wanted
-        options = self.narrowed.options(fetch_options(wanted, self._schema))
+        only = RecordFilter(self._options.key, self._options.tag)
+        narrowed = self.narrowed.including(only.key, only.tag)
+        options = narrowed.options(fetch_options(wanted, fetched_schema(self._schema, only)))
         options["nearest"] = self._options.nearest
         options["topic_id"] = partition.topic_id  # each fetch: a topic may be made anew between two of them
+        patient = options | FetchOptions(min_bytes=1)
 
-        def fetch(offset: int) -> Fetched:
+        def fetched(offset: int, options: FetchOptions) -> Fetched:
             try:
                 return client.fetch(wanted.topic, wanted.partition, offset, **options)
             except TidelogError as error:  # most do not say where; Spark shows the note below the error
@@ -113,12 +118,20 @@ class RangeReader:
                 )
                 raise
 
+        def fetch(offset: int) -> Fetched:
+            answer = fetched(offset, options)
+            if answer.next_offset <= offset and narrowed.leaves_out_records:
+                # The node does not have the planned records yet: they are lost only if they do not arrive.
+                return fetched(offset, patient)
+            return answer
+
         return read_batches(
             wanted,
             fetch,
             self._schema,
             max_records=self._options.max_records_per_batch,
             fail_on_data_loss=self._options.fail_on_data_loss,
+            only=only,
         )
 
     def _lost_topic(self, topic: str, error: UnknownTopicError) -> None:

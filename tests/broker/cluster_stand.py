@@ -101,6 +101,8 @@ class ClusterStand:
         self.suspected: set[str] = set()
         self.known: set[str] = set()
         self.record = pb.TopicRecord()
+        self.key: PartitionKey = KEY
+        """The partition that `partition` and `owners` are about."""
         self.settings: dict[str, Any] = {"stop_timeout_ms": 500}
         self.peers: list[Peer] = []
         self._dirs: dict[str, NodeDir] = {}
@@ -206,11 +208,11 @@ class ClusterStand:
     # --- what tests look at ----------------------------------------------------------------------------
 
     def partition(self, node_id: str) -> Partition:
-        return self.nodes[node_id].broker.partitions.get(*KEY)
+        return self.nodes[node_id].broker.partitions.get(*self.key)
 
     def owners(self) -> list[str]:
         """The nodes that may give out offsets."""
-        found = {name: node.broker.partitions.find(KEY) for name, node in self.nodes.items()}
+        found = {name: node.broker.partitions.find(self.key) for name, node in self.nodes.items()}
         return [name for name, one in found.items() if one is not None and one.state.writer is not None]
 
     async def owner(self, *, but: str = "") -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -103,6 +103,17 @@ class Founded:
         code = await node.run_until_stopped()
         self._dirs.pop(name).close()
         return code
+
+    @contextlib.asynccontextmanager
+    async def beside(self, name: str) -> AsyncIterator[Node]:
+        """Let a node run on while a copy of it is started, which is stopped afterwards."""
+        node, directory = self.nodes.pop(name), self._dirs.pop(name)
+        try:
+            yield node
+        finally:
+            if name in self.nodes:
+                await self.stop(name)
+            self.nodes[name], self._dirs[name] = node, directory
 
     async def crash(self, name: str) -> None:
         """End a node as kill -9 does: nobody is told, nothing is handed over, connections break."""

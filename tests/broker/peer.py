@@ -136,7 +136,7 @@ class Peer:
     # what most tests ask for ----------------------------------------------------------------------------
 
     async def greet(self, client_id: str = "peer", *, api_key: str = "") -> pb.HelloReply:
-        hello = pb.Hello(version=PROTOCOL_VERSION, client_id=client_id)
+        hello = pb.Hello(version=PROTOCOL_VERSION, client_id=client_id, software="test-peer/9.8")
         if api_key:
             hello.credentials.api_key = api_key
         return (await self.ask(hello=hello)).envelope.hello_reply

@@ -76,7 +76,7 @@ def test_what_was_consumed_as_json_can_be_produced_again(cli: Cli, topic: str) -
     assert records[0]["headers"] == [["h", "1"]]
     assert cli("produce", topic, "--format", "records", stdin=printed.encode()).code == 0
     again = [json.loads(line) for line in cli("consume", topic, "--json", "--value", "text").out.splitlines()][3:]
-    assert [record["value"] for record in again] == ['{"a":1}', "plain", None]
+    assert [record["value"] for record in again] == ['{"a": 1}', "plain", None]
     kept = ("key", "tag", "timestamp_ms", "headers", "partition")
     assert [[record[name] for name in kept] for record in again] == [[r[name] for name in kept] for r in records]
 

@@ -33,7 +33,7 @@ def test_an_installed_part_adds_its_commands(monkeypatch: pytest.MonkeyPatch) ->
         ("node", "node", r"pip install 'tidelog\[broker\]'"),
         ("node", "log", r"pip install 'tidelog\[broker\]'"),
         ("gateway", "gateway", r"pip install 'tidelog\[gateway\]'"),
-        ("bench", "bench", r"pip install 'tidelog\[loadtest\]'"),
+        ("bench", "bench", r"pip install 'tidelog\[loadtest,broker\]'"),
         ("strange", "strange", "reinstall or remove it"),
     ],
 )

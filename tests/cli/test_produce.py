@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.cli.conftest import Cli
 
 
@@ -60,3 +61,24 @@ def test_what_is_wrong_is_named(cli: Cli, topic: str, tmp_path: Path) -> None:
     assert "nowhere" in cli("produce", "nowhere", stdin=b"x\n").err
     nothing = cli("produce", "nowhere", stdin=b"")
     assert (nothing.code, nothing.out, "nowhere" in nothing.err) == (1, "", True)
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.json", "x.tsv", "x.gz", "x.log.gz", "x.avro", "x.XLSX"])
+def test_a_file_of_a_kind_that_is_not_read_is_refused_before_anything_is_published(
+    cli: Cli, topic: str, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "first.txt").write_text("first\n")
+    (tmp_path / name).write_text("a,b\n1,2\n")
+    ended = cli("produce", topic, tmp_path / "first.txt", tmp_path / name)
+    assert ended.code == 2
+    assert "are not read" in ended.err
+    assert "--format lines" in ended.err
+    assert cli("consume", topic).out == ""
+    assert cli("produce", topic, "--format", "lines", tmp_path / name).code == 0
+    assert cli("consume", topic).out == "a,b\n1,2\n"
+
+
+@pytest.mark.parametrize("name", ["x", "x.txt", "x.log", "x.log.1", "X.TXT"])
+def test_a_file_of_text_is_read_by_lines(cli: Cli, topic: str, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("a\nb\n")
+    assert cli("produce", topic, tmp_path / name).out == f"published 2 records to {topic}\n"

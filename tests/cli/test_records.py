@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.json_texts import EXAMPLES, values
 
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.records import records_of
@@ -40,12 +41,35 @@ def test_what_was_printed_can_be_published_again(records: list[Record], form: Va
     assert ("tag" in names) == any(record.tag is not None for record in records)
 
 
-def test_json_comes_back_as_json() -> None:
-    line = record_line(Record(0, 0, b"k", b'{ "a" : 1.5 }', (), None), "t", 0).encode()
+@pytest.mark.parametrize("text", EXAMPLES)
+@pytest.mark.parametrize("form", ["%s", '{"a": %s}', "[1.0, %s ]"])
+def test_json_comes_back_as_it_was(text: str, form: str) -> None:
+    value = (form % text if text[0] != "[" else text).encode()
+    line = record_line(Record(0, 0, b"k", value, (), None), "t", 0).encode()
     columns = records_of([b"", line, b"  "], 1)
     assert columns is not None
-    assert columns.column("value").to_pylist() == [b'{"a":1.5}']
+    assert columns.column("value").to_pylist() == [value]
     assert records_of([b" ", b""], 1) is None
+
+
+@given(values)
+def test_any_json_comes_back_as_it_was(text: str) -> None:
+    columns = records_of([record_line(Record(0, 0, None, text.encode(), (), None), "t", 0).encode()], 1)
+    assert columns is not None
+    assert columns.column("value").to_pylist() == [text.encode()]
+
+
+@given(values.filter(lambda text: text != "null"))
+def test_a_line_with_an_escaped_name_keeps_its_value(text: str) -> None:
+    columns = records_of([f'{{"value_encoding":"json", "val\\u0075e" : {text}\t}}'.encode()], 1)
+    assert columns is not None
+    assert columns.column("value").to_pylist() == [text.encode()]
+
+
+def test_null_is_a_tombstone_in_every_encoding() -> None:
+    columns = records_of([b'{"value": null, "value_encoding": "%s"}' % one for one in (b"utf8", b"base64", b"json")], 1)
+    assert columns is not None
+    assert columns.column("value").to_pylist() == [None, None, None]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +99,10 @@ def test_json_comes_back_as_json() -> None:
         (b'{"value": "x", "tag": "\\ud800"}', "line 8.*surrogates"),
         (b'{"value": "x", "headers": [["\\ud800", "a"]]}', "line 8.*surrogates"),
         (b'{"value": "x", "headers": [["a", "\\ud800"]]}', "line 8.*surrogates"),
-        (b'{"value": "x", "tag": "\xed\xa0\x80"}', "line 8.*surrogates"),
+        (b'{"value": "x", "tag": "\xed\xa0\x80"}', "line 8.*can't decode"),
+        (b'{"value": ' + b"[" * 129 + b"]" * 129 + b', "value_encoding": "json"}', "line 8.*nested too deeply"),
+        (b'{"value": ' + b"1" * 1001 + b', "value_encoding": "json"}', "line 8.*1000 characters"),
+        (b'{"value": "x", "value_encoding": ["utf8"]}', "no encoding"),
     ],
 )
 def test_what_is_no_record_is_named_with_its_line(line: bytes, complaint: str) -> None:

@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.json_texts import NOT_JSON
 
 from tidelog_cli import sources
 from tidelog_cli.failures import CommandFailed
-from tidelog_cli.sources import Fields, Format, format_of, read_file, read_stream
+from tidelog_cli.sources import NO_FIELDS, Fields, Format, format_of, read_file, read_stream
 
 
 class Trickle:
@@ -33,7 +34,10 @@ def rows(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-@given(lines=st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b""))), piece=st.integers(1, 64))
+@given(
+    lines=st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"").removeprefix(b"\xef\xbb\xbf"))),
+    piece=st.integers(1, 64),
+)
 def test_lines_come_back_as_written_whatever_the_pieces(lines: list[bytes], piece: int) -> None:
     content = b"".join(line + b"\n" for line in lines)
     assert [row["value"] for row in rows(read_stream(Trickle(content, piece), Format.LINES))] == lines
@@ -81,7 +85,7 @@ def test_a_bad_line_is_named(line: bytes, complaint: str) -> None:
 @pytest.mark.parametrize("key", [b'"\\ud800"', b'"\\udc00\\ud800"', b'"\xed\xa0\x80"'])
 def test_a_key_that_no_text_can_be_is_named_with_its_line(key: bytes) -> None:
     content = b'{"k":1}\n\n{"k":' + key + b"}\n"
-    with pytest.raises(CommandFailed, match=r"line 3, field 'k': .*surrogates"):
+    with pytest.raises(CommandFailed, match=r"line 3 is no JSON: .*(surrogates|can't decode)"):
         rows(read_stream(io.BytesIO(content), Format.NDJSON, Fields(key="k")))
 
 
@@ -90,6 +94,39 @@ def test_ndjson_is_an_object_a_line_even_where_nothing_is_looked_for_in_it(line:
     with pytest.raises(CommandFailed, match="line 2 is no JSON"):
         rows(read_stream(io.BytesIO(b"{}\n" + line + b"\n{}\n"), Format.NDJSON))
     assert rows(read_stream(io.BytesIO(b"{}\n\n"), Format.NDJSON)) == [{"value": b"{}"}]
+
+
+@pytest.mark.parametrize("content", NOT_JSON, ids=lambda content: repr(content[:12]))
+def test_what_is_json_is_the_one_definition(content: bytes) -> None:
+    line = b'{"k":' + content.replace(b"\n", b"\x0b") + b"}"
+    for fields in (NO_FIELDS, Fields(key="k")):
+        with pytest.raises(CommandFailed, match="line 1 is no JSON"):
+            rows(read_stream(io.BytesIO(line), Format.NDJSON, fields))
+
+
+@pytest.mark.parametrize("key", ["1.10", "-0", "12345678901234567.89", "[1.0, 2]", "true"])
+def test_a_key_that_is_not_text_keeps_its_exact_json(key: str) -> None:
+    content = f'{{"k":0,"k": {key} }}'.encode()
+    assert rows(read_stream(io.BytesIO(content), Format.NDJSON, Fields(key="k"))) == [
+        {"value": content, "key": key.encode()}
+    ]
+
+
+@pytest.mark.parametrize("stamp", ["1.5", "1e3", "20130101T05"])
+def test_a_number_that_is_not_whole_is_no_time(stamp: str) -> None:
+    with pytest.raises(CommandFailed, match="line 1"):
+        rows(read_stream(io.BytesIO(f'{{"at":{stamp}}}'.encode()), Format.NDJSON, Fields(timestamp="at")))
+
+
+@pytest.mark.parametrize("file_format", [Format.NDJSON, Format.LINES, Format.RECORDS])
+@pytest.mark.parametrize("piece", [1, 100])
+def test_a_byte_order_mark_is_no_part_of_the_first_line(
+    file_format: Format, piece: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = b'{"value":"a"}'
+    plain = rows(read_stream(Trickle(line + b"\n" + line, piece), file_format))
+    assert rows(read_stream(Trickle(b"\xef\xbb\xbf" + line + b"\n" + line, piece), file_format)) == plain
+    assert "byte order mark" in capsys.readouterr().err
 
 
 def test_a_timestamp_may_stand_in_a_field(tmp_path: Path) -> None:
@@ -147,6 +184,28 @@ def test_a_parquet_file_of_columns_becomes_json_objects(tmp_path: Path) -> None:
     read = rows(read_file(path, format_of(path), Fields(key="carrier")))
     assert [row["key"] for row in read] == [b"UA", b"B6"]
     assert json.loads(read[0]["value"]) == {"carrier": "UA", "delay": 2.5, "at": "2013-01-01T05:00:00+00:00"}
+
+
+def test_nanoseconds_of_a_parquet_file_are_kept(tmp_path: Path) -> None:
+    stamps = [1_700_000_000_123_456_789, None, 1_700_000_000_000_000_000]
+    table = pa.table(
+        {
+            "at": pa.array(stamps, pa.timestamp("ns")),
+            "zoned": pa.array(stamps, pa.timestamp("ns", "Europe/Berlin")),
+            "of_day": pa.array([1, None, 0], pa.time64("ns")),
+            "list": pa.array([stamps, None, []], pa.list_(pa.timestamp("ns"))),
+        }
+    )
+    pq.write_table(table, tmp_path / "x.parquet")
+    first, second, third = (json.loads(row["value"]) for row in rows(read_file(tmp_path / "x.parquet", Format.PARQUET)))
+    assert first == {
+        "at": "2023-11-14T22:13:20.123456789",
+        "zoned": "2023-11-14T23:13:20.123456789+01:00",
+        "of_day": "00:00:00.000000001",
+        "list": ["2023-11-14T22:13:20.123456789", None, "2023-11-14T22:13:20"],
+    }
+    assert second == dict.fromkeys(table.schema.names)
+    assert third["at"] == "2023-11-14T22:13:20"
 
 
 @pytest.mark.parametrize("suffix", [".arrow", ".arrows"])

@@ -189,7 +189,7 @@ async def test_a_commit_that_is_refused_as_the_user_asks_for_more_does_not_end_r
 ) -> None:
     """The partition is another's; the member has not heard of it, and commits what it is done with."""
     topic = await new_topic(real, partitions=1, records=3)
-    wish = Group(topic, session_timeout_s=1800.0, commit="processed", instance_id="one")
+    wish = Group(topic, session_timeout_s=1800.0, commit="processed", instance_id="one", takeover="at_once")
     async with Client(shared_node) as other, other.consumer(topic, group=wish) as first:
         assert [record.value for record in await first.poll(1)] == [b"0:0"]
         silence.for_good = True
@@ -215,6 +215,61 @@ async def test_of_two_processes_with_one_instance_the_later_one_holds(
             assert second.consumer.member_id == holds
             assert second.consumer.assignment()
             assert not first.consumer.assignment()
+
+
+async def test_a_successor_waits_until_a_static_member_that_is_cut_off_has_stopped(
+    shared_node: str, real: Client, silence: Silence
+) -> None:
+    """The member that is cut off from its coordinator is still sent records, and hands them out."""
+    topic = await new_topic(real, partitions=1, records=1000)
+    wish = Group(topic, session_timeout_s=3.0, commit="manual", instance_id="one")
+    async with Client(shared_node) as other, reading(other.consumer(topic, group=wish), pause_s=0.005) as first:
+        await until(lambda: len(first.seen) > 5)
+        silence.for_good = True
+        silence.of.add(first.consumer.member_id)
+        async with reading(real.consumer(topic, group=wish), pause_s=0.005) as second:
+            await until(lambda: bool(second.seen) or not first.consumer.assignment())
+            assert not second.seen, "the one that is cut off stops first"
+            stopped_at = len(first.seen)
+            await until(lambda: len(second.seen) > 5)
+            assert len(first.seen) == stopped_at
+            silence.routers.clear()
+
+
+async def test_a_successor_that_takes_over_at_once_reads_beside_a_static_member_that_is_cut_off(
+    shared_node: str, real: Client, silence: Silence
+) -> None:
+    topic = await new_topic(real, partitions=1, records=10)
+    wish = Group(topic, session_timeout_s=1800.0, commit="manual", instance_id="one", takeover="at_once")
+    async with Client(shared_node) as other, reading(other.consumer(topic, group=wish)) as first:
+        await until(lambda: len(first.seen) == 10)
+        silence.for_good = True
+        silence.of.add(first.consumer.member_id)
+        async with reading(real.consumer(topic, group=wish)) as second:
+            await until(lambda: second.seen == first.seen)
+            assert first.consumer.assignment()
+
+
+async def test_a_static_member_that_is_heard_gives_its_successor_everything_without_repetition(
+    shared_node: str, real: Client
+) -> None:
+    topic = await new_topic(real, partitions=2, records=200)
+    wish = Group(topic, session_timeout_s=1800.0, instance_id="one")
+    async with Client(shared_node) as other, reading(other.consumer(topic, group=wish), pause_s=0.002) as first:
+        await until(lambda: len(first.seen) > 20)
+        async with reading(real.consumer(topic, group=wish)) as second:
+            await until(lambda: len(first.seen) + len(second.seen) >= 400)
+            assert second.seen
+        assert sorted(first.seen + second.seen) == values(2, 200)
+
+
+async def test_a_successor_of_a_static_member_that_was_closed_does_not_wait(shared_node: str, real: Client) -> None:
+    topic = await new_topic(real, partitions=2)
+    wish = Group(topic, session_timeout_s=1800.0, instance_id="one")
+    async with Client(shared_node) as other, reading(other.consumer(topic, group=wish)) as first:
+        await until(lambda: len(first.consumer.assignment()) == 2)
+    async with reading(real.consumer(topic, group=wish)) as second:
+        await until(lambda: len(second.consumer.assignment()) == 2)
 
 
 async def test_partitions_of_a_user_who_asks_for_nothing_go_to_another_and_come_back(real: Client) -> None:

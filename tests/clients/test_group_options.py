@@ -26,6 +26,7 @@ from tidelog.group_options import group_of
         {"instance_id": "x" * 1000},
         {"instance_id": "\ud800"},
         {"instance_id": 5},
+        {"takeover": "later"},
         {"name": 5},
         {"name": None},
         {"on_assigned": 3},
@@ -56,4 +57,4 @@ def test_what_has_one_is_taken() -> None:
         poll_timeout_s=float("inf"),
         commit_interval_s=float("inf"),
     )
-    assert (wish.commit, wish.assignor, wish.instance_id) == ("manual", "load", None)
+    assert (wish.commit, wish.assignor, wish.instance_id, wish.takeover) == ("manual", "load", None, "wait")

@@ -116,3 +116,13 @@ def test_large_values_leave_before_the_rows_are_full(monkeypatch: pytest.MonkeyP
     schema = pa.schema([VALUE])
     batches = [wire_batch(stored([b"x" * 600], offset), schema) for offset in range(5)]
     assert [out.num_rows for out in joined(batches, schema)] == [2, 2, 1]
+
+
+def test_chosen_records_keep_their_offsets_and_columns() -> None:
+    schema = pa.schema([OFFSET, VALUE])
+    batch = wire_batch(stored([b"a", None, b"c"], 7), schema)
+    assert batch.where(pa.array([True, True, True])) is batch
+    chosen = batch.where(pa.array([True, None, False]))
+    assert (chosen.rows, chosen.offsets.tolist(), chosen.arrays["value"].to_pylist()) == (1, [7], [b"a"])
+    (out,) = joined([chosen, batch.where(pa.array([False, True, True]))], schema)
+    assert out.to_pydict() == {"offset": [7, 8, 9], "value": [b"a", None, b"c"]}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,12 +47,31 @@ def node(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+async def ready(management_port: int, wanted: tuple[int, str]) -> None:
+    """Wait until `/readyz` says this."""
+    url = f"http://127.0.0.1:{management_port}/readyz"
+
+    def said() -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(url) as reply:
+                return reply.status, json.loads(reply.read())["status"]
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())["status"]
+
+    async with asyncio.timeout(60):
+        while await asyncio.to_thread(said) != wanted:  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.1)
+
+
 @pytest.mark.long
 async def test_a_full_disk_refuses_keeps_what_it_has_and_goes_on_once_there_is_room(
     node: subprocess.Popen[str],
 ) -> None:
     assert node.stdout is not None
-    port = json.loads(node.stdout.readline())["port"]
+    started = json.loads(node.stdout.readline())
+    port = started["port"]
+    await ready(started["management_port"], (200, "running"))
     async with connected(port) as peer:
         filler, kept = [(await peer.create(name)).topic_id for name in ("filler", "kept")]
         values: list[bytes] = []
@@ -59,6 +81,7 @@ async def test_a_full_disk_refuses_keeps_what_it_has_and_goes_on_once_there_is_r
             if result.HasField("error"):
                 break
         assert (result.error.code, result.error.retriable, result.error.definite) == (pb.DISK_FULL, True, True)
+        await ready(started["management_port"], (503, "disk_full"))
         assert len(values) > 50
         assert await peer.read_all(filler) == values[:-1]
         (refused,) = await peer.publish(kept, batch(os.urandom(1_000_000)))

@@ -37,6 +37,8 @@ class FakeLog:
     def __init__(self) -> None:
         self.logs: dict[str, list[list[RecordBatch]]] = {}
         self.starts: dict[tuple[str, int], int] = {}
+        self.ids: dict[str, bytes] = {}
+        """Ids of topics; of those that are not in it `bytes(16)`."""
         self.told: dict[str, list[int]] = {}
         """The ends of a topic's partitions as a node that lags tells them."""
         self.enqueued = asyncio.Event()
@@ -46,6 +48,7 @@ class FakeLog:
         self.fault: TidelogError | None = None
         self.refuse: Callable[[bytes | None], TidelogError | None] = lambda _: None
         self.appended = asyncio.Condition()
+        self.appends = 0
         self.producers = 0
         self.nodes: tuple[Node, ...] = (Node("node-1", "127.0.0.1", 7400),)
         self.fetch_waits = asyncio.Event()
@@ -76,6 +79,7 @@ class FakeLog:
         data = bytearray(encode_batch(columns, now_us=1_000_000).to_bytes())
         stamp_owner(data, base_offset=base, append_timestamp_us=0, epoch=0, owner_incarnation=1, previous_digest=0)
         self.logs[topic][partition].append(RecordBatch.parse(bytes(data)))
+        self.appends += 1
         async with self.appended:
             self.appended.notify_all()
         return base
@@ -149,6 +153,7 @@ class FakeConsumer:
         self._log = log
         self._admit = admit
         self._topic = topic
+        self.topic_ids = {topic: log.ids.get(topic, bytes(16))}
         self._positions = dict(start)
         self._arriving = self._batches()
 
@@ -163,6 +168,7 @@ class FakeConsumer:
 
     async def _batches(self) -> AsyncIterator[ConsumedBatch]:
         while True:
+            appends = self._log.appends
             for partition in range(len(self._log.logs.get(self._topic, []))):
                 position = self._positions.get(partition, 0)
                 for batch in self._log.read(self._topic, partition, position):
@@ -170,8 +176,10 @@ class FakeConsumer:
                         raise OverloadedError("no room")
                     self._positions[partition] = batch.end_offset
                     yield ConsumedBatch(self._topic, partition, batch)
-            async with self._log.appended:
-                await self._log.appended.wait()
+            if appends == self._log.appends:
+                async with self._log.appended:
+                    if appends == self._log.appends:
+                        await self._log.appended.wait()
 
 
 class FakeClient:
@@ -200,7 +208,7 @@ class FakeClient:
             Partition(number, "node-1", 0, log_start_offset=self._log.starts.get((name, number), 0), high_watermark=end)
             for number, end in enumerate(ends)
         )
-        return Topic(name, bytes(16), partitions)
+        return Topic(name, self._log.ids.get(name, bytes(16)), partitions)
 
     async def alter_topic(self, name: str, **changes: Any) -> None:
         self._log.partition(name, 0)

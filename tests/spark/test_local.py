@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from tests.spark.conftest import needs_spark_4_1
 
 from pyspark_tidelog.local import local_spark
+from pyspark_tidelog.pushdown import PLAN_BELONGS_TO_SCAN, SETTING
 
 PROGRAM = """
 import json, os, sys
@@ -146,3 +147,17 @@ def test_an_active_session_is_returned_as_it_is(spark: SparkSession) -> None:
 def test_sizes_that_cannot_work_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="1 or more threads and 512 MiB"):
         local_spark(**wrong)  # type: ignore[arg-type] # the values are the ones that are typed int
+
+
+@needs_spark_4_1
+@pytest.mark.spark
+def test_a_session_with_filter_pushdown_is_warned_about(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    assert spark.conf.get(SETTING) == "false", "local_spark leaves it off"
+    assert local_spark() is spark
+    assert not caplog.records
+    spark.conf.set(SETTING, "true")
+    try:
+        assert local_spark() is spark
+    finally:
+        spark.conf.set(SETTING, "false")
+    assert (SETTING in caplog.text) is not PLAN_BELONGS_TO_SCAN

@@ -1,13 +1,25 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_tidelog.errors import DataLossError, OptionError
-from pyspark_tidelog.offsets import Bounds, Lookup, TopicPartition, resolve, select, split, times_of
+from pyspark_tidelog.offsets import (
+    TASKS_MAX,
+    Bounds,
+    Lookup,
+    TopicPartition,
+    resolve,
+    resolve_starts,
+    select,
+    select_present,
+    split,
+    times_of,
+)
 from pyspark_tidelog.options import (
     Assign,
     AtTimestamp,
@@ -47,6 +59,13 @@ def test_selection() -> None:
         [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("ab", 0)]
     )
     assert select(Assign({"a": (1,)}), topics) == [TopicPartition("a", 1)]
+
+
+@pytest.mark.parametrize("chosen", [select, select_present])
+def test_pattern_matches_whole_names(chosen: Callable[..., list[TopicPartition]]) -> None:
+    topics = {"a": 1, "ab": 1, "ba": 1, "b": 1}
+    assert chosen(SubscribePattern("a"), topics) == [TopicPartition("a", 0)]
+    assert chosen(SubscribePattern("a|b"), topics) == [TopicPartition("a", 0), TopicPartition("b", 0)]
 
 
 @pytest.mark.parametrize(
@@ -99,6 +118,7 @@ def test_a_range_that_ends_before_it_starts_is_refused() -> None:
     ("options", "says", "held"),
     [
         ({"startingOffsets": '{"t":{"0":3,"1":0}}'}, "offsets 3 to 9 are deleted", OffsetRange("t", 0, 10, 100)),
+        ({"startingOffsets": '{"t":{"0":9,"1":0}}'}, "offsets 9 to 9 are deleted", OffsetRange("t", 0, 10, 100)),
         ({"startingOffsets": '{"t":{"0":101,"1":0}}'}, "offset 101 is behind its end", None),
         ({"endingOffsets": '{"t":{"0":101,"1":50}}'}, "offset 101 is behind its end", OffsetRange("t", 0, 10, 100)),
         (
@@ -117,6 +137,15 @@ def test_records_that_are_gone_fail_the_read_or_shorten_it(
     assert ranges == [*([held] if held else []), OffsetRange("t", 1, 0, 50)]
     assert len(warnings) == 1
     assert says in warnings[0]
+
+
+def test_stream_that_starts_beyond_the_end_fails_or_begins_at_the_end() -> None:
+    text = '{"t":{"0":101,"1":0}}'
+    with pytest.raises(DataLossError, match="t-0: offset 101 is behind its end"):
+        resolve_starts(asked(startingOffsets=text), BOUNDS, {})
+    begins, warnings = resolve_starts(asked(startingOffsets=text, failOnDataLoss="false"), BOUNDS, {})
+    assert (begins, len(warnings)) == ({P0: 100, P1: 0}, 1)
+    assert resolve_starts(asked(startingOffsets='{"t":{"0":100,"1":50}}'), BOUNDS, {}) == ({P0: 100, P1: 50}, [])
 
 
 def test_earliest_loses_nothing_even_where_the_end_is_deleted() -> None:
@@ -184,5 +213,6 @@ def test_no_task_has_more_records_than_is_said() -> None:
     assert [(each.partition, each.start, each.end) for each in pieces] == [(0, 0, 3), (0, 3, 6), (0, 6, 10), (1, 5, 9)]
     assert len(split(ranges, 7, 4)) == 7
     assert split(ranges, 2, 100) == ranges
+    assert len(split([OffsetRange("t", 0, 0, TASKS_MAX)], None, 1)) == TASKS_MAX
     with pytest.raises(OptionError, match="1000000 tasks"):
         split([OffsetRange("t", 0, 0, 10**6)], None, 1)

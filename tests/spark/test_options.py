@@ -77,10 +77,17 @@ def test_an_unknown_option_is_an_error_with_a_suggestion(name: str, suggestion: 
     assert f"Did you mean {suggestion!r}?" in message
 
 
-def test_the_properties_of_a_table_are_not_options() -> None:
+def test_a_table_of_spark_is_refused() -> None:
     table = {"provider": "tidelog", "owner": "me", **BARE, **{f"option.{name}": value for name, value in BARE.items()}}
-    assert parse_options(table) == parse_options(BARE)
-    assert "unknown option 'own'" in refused({**table, "option.own": "1"})
+    assert "CREATE TEMPORARY VIEW" in refused(table)
+
+
+def test_key_and_tag_keep_their_whitespace() -> None:
+    assert (parsed().key, parsed().tag) == (None, None)
+    assert (parsed(key=" ü ").key, parsed(tag=" red\n").tag) == (" ü ".encode(), " red\n")
+    assert (parsed(key="").key, parsed(keyHex="").key, parsed(keyHex=" 00fF ").key) == (b"", b"", b"\x00\xff")
+    assert parse_options({**BARE, "key": "k"}, streaming=True).key == b"k"
+    assert "'key' and 'keyHex'" in refused({**BARE, "key": "k", "keyHex": "00"})
 
 
 def test_what_resembles_nothing_gets_the_list() -> None:
@@ -95,7 +102,7 @@ def test_the_topics_are_named_in_exactly_one_way() -> None:
     assert "empty" in refused({"bootstrap": "a:1", "subscribe": " , "})
     assert "'bootstrap' is missing" in refused({"subscribe": "t"})
     assert "TEMPORARY VIEW" not in refused({"subscribe": "t"})
-    assert "use a TEMPORARY VIEW" in refused({})
+    assert "use CREATE TEMPORARY VIEW" in refused({})
 
 
 def test_patterns_and_assignments() -> None:
@@ -144,6 +151,13 @@ def test_offsets() -> None:
         ("columns", "", "one or more"),
         ("columns", "offset,offset", "each once"),
         ("columns", "ofset", "Did you mean 'offset'?"),
+        ("keyHex", "0", "pairs of hexadecimal digits"),
+        ("keyHex", "zz", "pairs of hexadecimal digits"),
+        ("keyHex", "00" * (1 << 19) + "00", "524289 bytes; at most 524288"),
+        ("key", "ä" * (1 << 18) + "a", "524289 bytes; at most 524288"),
+        ("key", "\ud800", "UTF-8"),
+        ("tag", "t" * 4097, "4097 bytes; at most 4096"),
+        ("tag", "\udfff", "UTF-8"),
     ],
 )
 def test_a_wrong_value_names_the_option_and_what_is_right(name: str, text: str, says: str) -> None:

@@ -57,3 +57,9 @@ def test_columns_that_no_row_uses_are_left_out() -> None:
     given = {"key": nothing, "tag": pa.array([None, "t"]), "value": nothing, "headers": pa.nulls(2)}
     (rows,) = rows_by_place(pa.record_batch(given), "t")
     assert rows.columns.schema.names == ["tag", "value"]
+
+
+def test_timestamps_that_are_all_null_are_kept() -> None:
+    given = {"value": ["a", "b"], "timestamp": pa.nulls(2, pa.timestamp("us", "UTC"))}
+    (rows,) = rows_by_place(pa.record_batch(given), "t")
+    assert rows.columns.schema.names == ["value", "timestamp"]

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
-from tests.clients.logs import FakeLog, numbered, values_of
+from tests.clients.logs import FakeLog, numbered, stored, values_of
 from tests.proto.derived_batches import END_OFFSET, STARTS, compacted_log, survivors_from
 
 from pyspark_tidelog.columns import arrow_schema
 from pyspark_tidelog.errors import DataLossError
 from pyspark_tidelog.reader import read_batches
 from tidelog.errors import CorruptBatchError, NodeUnreachableError
+from tidelog.filters import RecordFilter
 from tidelog.model import Fetched
 from tidelog.ranges import Fetch, OffsetRange, fetch_range
 from tidelog_proto.batch import RecordBatch
@@ -153,3 +154,26 @@ def test_joined_batches_of_a_compacted_log_are_full() -> None:
     log = of_log(compacted_log(), 7)
     batches = read_batches(wanted, log.fetch, SCHEMA, max_records=3, fail_on_data_loss=True)
     assert [batch.num_rows for batch in batches] == [3, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("only", "expected"),
+    [
+        (RecordFilter(key=b"a"), [0, 2, 5]),
+        (RecordFilter(key=b"a", tag="red"), [2, 5]),
+        (RecordFilter(tag="red"), [1, 2, 5]),
+        (RecordFilter(key=b""), [3]),
+        (RecordFilter(key=b"none"), []),
+    ],
+)
+def test_records_that_do_not_match_are_left_out_though_the_node_sends_them(
+    only: RecordFilter, expected: list[int]
+) -> None:
+    keyed = stored([b"0", b"1", b"2", b"3"], keys=[b"a", None, b"a", b""], tags=[None, "red", "red", None])
+    tagged = stored([b"5"], 5, keys=[b"a"], tags=["red"])
+    log = FakeLog([keyed, stored([b"4"], 4), tagged])
+    wanted = OffsetRange("t", 0, 0, 6)
+    batches = list(read_batches(wanted, log.fetch, SCHEMA, max_records=9, fail_on_data_loss=True, only=only))
+    assert [offset for batch in batches for offset in batch.to_pydict()["offset"]] == expected
+    assert values_of(batches) == [b"%d" % offset for offset in expected]
+    assert all(batch.schema == SCHEMA for batch in batches)

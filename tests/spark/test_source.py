@@ -9,7 +9,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from tests.clients.logs import FakeClient, FakeLog, numbered
 
-from pyspark_tidelog import DefaultSource, OptionError, task
+from pyspark_tidelog import DefaultSource, OptionError, source, task
 from pyspark_tidelog.source import TidelogReader
 
 OFFSET_AND_VALUE = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
@@ -42,6 +42,22 @@ def test_ranges_are_planned_once_and_travel(fake: FakeClient) -> None:
     partitions = pickle.loads(pickle.dumps(planned.partitions()))
     fake.logs["t"][0].batches.append(numbered(30, 60))
     assert [offsets(planned.read(partition)) for partition in partitions] == [list(range(30)), list(range(30, 60))]
+
+
+@pytest.mark.parametrize("belongs_to_scan", [False, True])
+def test_pushed_filters_narrow_only_a_read_that_belongs_to_its_scan(
+    fake: FakeClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, belongs_to_scan: bool
+) -> None:
+    equal_to = pytest.importorskip("pyspark.sql.datasource").__dict__.get("EqualTo")
+    if equal_to is None:
+        pytest.skip("Spark 4.0 has no filters")
+    monkeypatch.setattr(source, "PLAN_BELONGS_TO_SCAN", belongs_to_scan)
+    filters = [equal_to(("offset",), 7)]
+    narrow = reader()
+    assert narrow.pushFilters(filters) == filters, "Spark applies them itself"
+    found = [offset for partition in narrow.partitions() for offset in offsets(narrow.read(partition))]
+    assert found == ([7] if belongs_to_scan else list(range(60)))
+    assert ("Switch the setting off" in caplog.text) is not belongs_to_scan
 
 
 def test_nothing_to_read_is_no_rows(fake: FakeClient) -> None:

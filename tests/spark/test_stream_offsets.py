@@ -148,6 +148,22 @@ def test_a_topic_made_again_is_read_from_its_beginning_where_losses_may_be() -> 
     assert ranges_between(elsewhere, advance(elsewhere, there, losses(), most=None)) == [OffsetRange("a", 0, 3, 9)]
 
 
+@pytest.mark.parametrize("topic_id", ["0a", "0a0b0c", "0a0b0d"])
+def test_topic_made_again_under_a_similar_id_is_another_topic(topic_id: str) -> None:
+    start = StreamPosition({A0: 3}, {"a": "0a0b"})
+    there = Standing({A0: Bounds(5, 9)}, {"a": topic_id})
+    with pytest.raises(DataLossError, match="deleted and made again"):
+        advance(start, there, losses(), most=None)
+    end = advance(start, there, losses([]), most=None)
+    assert end == StreamPosition({A0: 5}, {"a": topic_id})
+    assert ranges_between(start, end) == [], "offsets 3 to 4 belong to the topic that was deleted"
+
+
+def test_backlog_that_just_fits_is_read_whole() -> None:
+    assert shares({A0: 3, A1: 4}, 7) == {A0: 3, A1: 4}
+    assert shares({A0: 3, A1: 4}, 6) == {A0: 2, A1: 3}
+
+
 @given(st.dictionaries(PARTITIONS, st.integers(0, 10**12)), st.integers(1, 10**12) | st.none())
 def test_shares(backlog: dict[TopicPartition, int], most: int | None) -> None:
     taken = shares(backlog, most)

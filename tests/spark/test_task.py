@@ -3,16 +3,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Unpack
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
-from tests.clients.logs import FakeClient, FakeLog, numbered
+from tests.clients.logs import FakeClient, FakeLog, numbered, stored
 
 from pyspark_tidelog import DataLossError, task
 from pyspark_tidelog.options import parse_options
 from pyspark_tidelog.task import RangePartition, RangeReader
 from tidelog.errors import LimboError
+from tidelog.fetch_options import FetchOptions
 from tidelog.model import Fetched
 from tidelog.ranges import OffsetRange
 
@@ -120,3 +122,30 @@ def test_a_task_reads_nearby_where_it_is_told_to(fake: FakeClient, monkeypatch: 
     monkeypatch.setenv("TIDELOG_ZONE", "west")
     list(reader(readFrom="nearest").read(RangePartition(WANTED, b"")))
     assert fake.zone == "west"
+
+
+def test_a_key_and_a_tag_of_the_options_are_asked_of_the_node_with_their_columns(fake: FakeClient) -> None:
+    assert offsets(reader(key="k", tag="red").read(RangePartition(WANTED, b""))) == [], "the records have no keys"
+    assert (fake.options.get("key"), fake.options.get("tag")) == (b"k", "red")
+    assert (fake.options.get("columns"), fake.options.get("min_bytes")) == (["key", "tag"], 0)
+
+
+def test_filtered_records_that_a_node_does_not_have_yet_are_waited_for(
+    fake: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that has just taken over answers a fetch that does not wait for records with nothing."""
+    (log,) = fake.logs["t"]
+    late = log.batches
+    log.batches = []
+    first = fake.fetch
+
+    def fetch(topic: str, partition: int, offset: int, **options: Unpack[FetchOptions]) -> Fetched:
+        if options.get("min_bytes"):
+            log.batches = late
+        elif not log.batches:
+            return Fetched([], offset, 0, 0, 0)
+        return first(topic, partition, offset, **options)
+
+    monkeypatch.setattr(fake, "fetch", fetch)
+    late[:] = [stored([b"%d" % n for n in range(30)], tags=["red"] * 30), numbered(30, 30)]
+    assert offsets(reader(tag="red").read(RangePartition(WANTED, b""))) == list(range(10, 30))

@@ -1,6 +1,7 @@
-"""The job that is submitted: reads one topic, writes another one, and tells where its tasks found the connector.
+"""The job that is submitted: reads one topic, writes others, also as a stream, and prints where its tasks run.
 
-Told as JSON: `reading` and `writing` are options, `register` whether the session is told of the source.
+Told as JSON: `reading`, `writing` and `streaming` are options, the last of the stream's sink; `register` says whether
+the source is registered with the session.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ def main() -> None:
     (row,) = numbers.selectExpr("sum(number) AS total", "count(*) AS rows").collect()
     doubled = numbers.selectExpr("CAST(number * 2 AS STRING) AS value")
     doubled.write.format("tidelog").options(**told["writing"]).mode("append").save()
+    stream = spark.readStream.format("tidelog").options(**told["reading"], startingOffsets="earliest").load()
+    streamed = stream.select("value").writeStream.format("tidelog").options(**told["streaming"])
+    streamed.trigger(availableNow=True).start().awaitTermination()
     tasks = spark.sparkContext.parallelize(range(TASKS), TASKS).mapPartitions(whereabouts).collect()
     print("RESULT " + json.dumps({"total": row.total, "rows": row.rows, "tasks": tasks}))
     spark.stop()

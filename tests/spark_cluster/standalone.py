@@ -47,7 +47,6 @@ _SETTINGS: Final = {
     "spark.executor.memory": "512m",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{READY_TIMEOUT_S}s",
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.task.maxFailures": "1",
     "spark.ui.enabled": "false",
     # Short lives: half of the time would go by in the better one of Java's compilers.

@@ -82,13 +82,23 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def make_topics(client: Client, name: str) -> tuple[str, str]:
-    """Make a topic with the numbers, and one to write to."""
-    client.create_topic(f"{name}-in", flush="never")
-    client.create_topic(f"{name}-out", flush="never")
-    with client.producer(f"{name}-in") as producer:
+@dataclass(frozen=True)
+class Topics:
+    """One with the numbers, and two to write to: for a frame and for a stream."""
+
+    numbers: str
+    doubled: str
+    streamed: str
+
+
+def make_topics(client: Client, name: str) -> Topics:
+    """Make the topics of a job."""
+    topics = Topics(f"{name}-in", f"{name}-out", f"{name}-streamed")
+    for topic in (topics.numbers, topics.doubled, topics.streamed):
+        client.create_topic(topic, flush="never")
+    with client.producer(topics.numbers) as producer:
         producer.send_many([b"%d" % number for number in range(NUMBERS)])
-    return f"{name}-in", f"{name}-out"
+    return topics
 
 
 def project_path() -> str:
@@ -112,26 +122,34 @@ def numbers(client: Client, topic: str) -> list[int]:
     return found
 
 
-def check(client: Client, topic: str, told: Any, python: Path) -> None:
+def check(client: Client, topics: Topics, told: Any, python: Path) -> None:
     """See that all was read and written, on both executors, by the bare Python with what the zip has."""
     assert (told["rows"], told["total"]) == (NUMBERS, sum(range(NUMBERS)))
-    assert sorted(numbers(client, topic)) == [2 * number for number in range(NUMBERS)]
+    assert sorted(numbers(client, topics.doubled)) == [2 * number for number in range(NUMBERS)]
+    assert sorted(numbers(client, topics.streamed)) == list(range(NUMBERS))
     directories, programs, files = zip(*told["tasks"], strict=True)
     assert len(set(directories)) == 2
     assert set(programs) == {str(python)}
     assert all("tidelog.zip/pyspark_tidelog" in file for file in files)
 
 
-def job(options: dict[str, str], topics: tuple[str, str], *, register: bool = True) -> list[object]:
-    reading, writing = {**options, **SPLIT, "subscribe": topics[0]}, {**options, "topic": topics[1]}
-    return [JOB, json.dumps({"reading": reading, "writing": writing, "register": register})]
+def job(options: dict[str, str], topics: Topics, checkpoint: Path, *, register: bool = True) -> list[object]:
+    told = {
+        "reading": {**options, **SPLIT, "subscribe": topics.numbers},
+        "writing": {**options, "topic": topics.doubled},
+        "streaming": {**options, "topic": topics.streamed, "checkpointLocation": str(checkpoint)},
+        "register": register,
+    }
+    return [JOB, json.dumps(told)]
 
 
-def test_the_zip_is_all_of_the_project_on_driver_and_executors(spark: Spark, master: str, node: Node) -> None:
+def test_the_zip_is_all_of_the_project_on_driver_and_executors(
+    spark: Spark, master: str, node: Node, tmp_path: Path
+) -> None:
     with Client(node.address) as client:
         topics = make_topics(client, "zip")
-        told = spark.run(master, job({"bootstrap": node.address}, topics))
-        check(client, topics[1], told, spark.python)
+        told = spark.run(master, job({"bootstrap": node.address}, topics, tmp_path / "stream"))
+        check(client, topics, told, spark.python)
 
 
 @contextmanager
@@ -142,7 +160,7 @@ def secured(directory: Path) -> Iterator[tuple[Client, str]]:
         started_node(directory / "node", *files.config("node")) as node,
         Client(node.address, **files.client_options(node.address)) as admin,
     ):
-        for topic in ("secured-in", "secured-out"):
+        for topic in ("secured-in", "secured-out", "secured-streamed"):
             admin.security.grant(AccessRule("spark", ("consume", "produce"), "topic", topic))
         key = admin.security.create_key("spark").api_key
         context = Context((node.address,), api_key=key, ca_file=str(paths(files.certs, CA)[0]))
@@ -161,7 +179,7 @@ def test_a_context_of_the_driver_does_and_its_secret_is_written_nowhere(
         topics = make_topics(admin, "secured")
         told = spark.run(
             master,
-            job({"context": "prod"}, topics, register=False),
+            job({"context": "prod"}, topics, tmp_path / "stream", register=False),
             settings={
                 "spark.eventLog.enabled": "true",
                 "spark.eventLog.compress": "false",
@@ -169,8 +187,13 @@ def test_a_context_of_the_driver_does_and_its_secret_is_written_nowhere(
             },
             environment={"PYTHONPATH": project_path(), "TIDELOG_CONTEXTS": os.environ["TIDELOG_CONTEXTS"]},
         )
-        check(admin, topics[1], told, spark.python)
-    written = [path for place in (spark.programs.directory, events) for path in place.rglob("*") if path.is_file()]
+        check(admin, topics, told, spark.python)
+    written = [
+        path
+        for place in (spark.programs.directory, events, tmp_path / "stream")
+        for path in place.rglob("*")
+        if path.is_file()
+    ]
     texts = {path: path.read_bytes() for path in written}
     assert b"Physical Plan" in texts[spark.programs.directory / "driver.log"]
     assert any(b"SparkListenerSQLExecutionStart" in texts[path] for path in texts if path.is_relative_to(events))
@@ -194,7 +217,7 @@ def test_executors_with_nothing_get_the_libraries_as_an_archive(
         topics = make_topics(client, "archive")
         told = spark.run(
             master,
-            job({"bootstrap": node.address}, topics),
+            job({"bootstrap": node.address}, topics, tmp_path / "stream"),
             python=nothing,
             settings={
                 "spark.archives": f"{tmp_path / 'libraries.tar'}#libraries",
@@ -202,11 +225,11 @@ def test_executors_with_nothing_get_the_libraries_as_an_archive(
             },
             environment={"PYTHONPATH": str(libraries)},
         )
-        check(client, topics[1], told, nothing)
+        check(client, topics, told, nothing)
 
 
-def test_a_local_cluster(spark: Spark, node: Node) -> None:
+def test_a_local_cluster(spark: Spark, node: Node, tmp_path: Path) -> None:
     with Client(node.address) as client:
         topics = make_topics(client, "local")
-        told = spark.run("local-cluster[2,1,1024]", job({"bootstrap": node.address}, topics))
-        check(client, topics[1], told, spark.python)
+        told = spark.run("local-cluster[2,1,1024]", job({"bootstrap": node.address}, topics, tmp_path / "stream"))
+        check(client, topics, told, spark.python)

@@ -38,6 +38,16 @@ class NodeSettings(BaseModel):
         description="The address that clients and nodes are told to use; `host` unless given, 127.0.0.1 where that is "
         "0.0.0.0: set it where others than this machine connect.",
     )
+    advertise_port: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        description="The port that metadata names to clients and nodes; the one listened on unless given: set it where "
+        "that one is mapped to another.",
+    )
+    advertise_gossip_port: int | None = Field(
+        None, ge=1, le=65535, description="The same for gossip (UDP); the one listened on unless given."
+    )
     management_host: str = Field("127.0.0.1", description="Where health and metrics listen.")
     management_port: int = Field(7401, ge=0, le=65535, description="Health and metrics (HTTP); 0 picks a free one.")
     management_token_file: Path | None = Field(

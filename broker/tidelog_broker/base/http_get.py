@@ -14,6 +14,8 @@ import ssl
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
+from tidelog_proto.lookup import connected_socket
+
 HEAD_BYTES_MAX: Final = 16 * 1024
 _PIECE_BYTES: Final = 64 * 1024
 
@@ -69,9 +71,18 @@ async def http_get(url: SplitResult, *, tls: ssl.SSLContext, bytes_max: int, tim
 
 async def _exchange(url: SplitResult, tls: ssl.SSLContext, bytes_max: int) -> bytes:
     is_secure = url.scheme == "https"
-    reader, writer = await asyncio.open_connection(
-        url.hostname, url.port or (443 if is_secure else 80), ssl=tls if is_secure else None, limit=_PIECE_BYTES
-    )
+    host = url.hostname or ""
+    connected = await connected_socket(host, url.port or (443 if is_secure else 80))
+    try:
+        reader, writer = await asyncio.open_connection(
+            sock=connected,
+            ssl=tls if is_secure else None,
+            server_hostname=host if is_secure else None,
+            limit=_PIECE_BYTES,
+        )
+    except BaseException:
+        connected.close()
+        raise
     try:
         path = (url.path or "/") + (f"?{url.query}" if url.query else "")
         lines = (f"GET {path} HTTP/1.0", f"Host: {url.netloc}", "Accept: application/json", "Connection: close", "", "")

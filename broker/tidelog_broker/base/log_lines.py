@@ -1,8 +1,10 @@
-"""Lines of the node's log: one each, whatever names stand in them."""
+"""Format log records as single lines, and suppress repeated warnings."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from tidelog_proto.printable import printable
@@ -17,3 +19,49 @@ class LineFormatter(logging.Formatter):
         """Return the line of a message."""
         record.message = printable(record.message, LINE_CHARS_MAX)
         return super().formatMessage(record)
+
+
+REPEATED_MAX: Final = 5
+"""Warnings that one place in the code logs in a period; of the rest the next line tells the number."""
+PERIOD_S: Final = 10.0
+
+
+@dataclass(slots=True)
+class _Period:
+    ends_s: float = 0.0
+    logged: int = 0
+    suppressed: int = 0
+
+
+class RepeatFilter(logging.Filter):
+    """Suppresses warnings that come again and again from one place, as with a full disk under many partitions.
+
+    Errors and lines that are not warnings, such as those of the audit log, all pass.
+
+    Args:
+        now_s: a monotonic clock.
+    """
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        super().__init__()
+        self._now_s = now_s
+        self._periods: dict[tuple[str, int], _Period] = {}
+        """By logger and line of code, so there are few."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to log a record; the first one of a period carries the number that were suppressed."""
+        if record.levelno != logging.WARNING:
+            return True
+        period = self._periods.setdefault((record.name, record.lineno), _Period())
+        now_s = self._now_s()
+        suppressed = 0
+        if now_s >= period.ends_s:
+            suppressed, period.suppressed = period.suppressed, 0
+            period.ends_s, period.logged = now_s + PERIOD_S, 0
+        if period.logged >= REPEATED_MAX:
+            period.suppressed += 1
+            return False
+        period.logged += 1
+        if suppressed:
+            record.msg, record.args = f"{record.getMessage()} ({suppressed} similar messages suppressed)", ()
+        return True

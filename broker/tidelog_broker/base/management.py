@@ -2,9 +2,10 @@
 
 `/livez` says whether the event loop still turns, `/readyz` whether the node serves, `/metrics` what it counts. A node
 without its quorum is ready: it serves what is committed, and to take it out helps nobody. The answer says what cannot
-be written. Orchestrators ask for the first two and show nothing, so everybody gets them; names of topics and of callers
-get those alone whom `MetricsGuard` lets see them. Where it lets everybody, a page of a browser whose own name was
-rebound to this machine gets none (`HostNames`).
+be written. A node whose disk is full is not ready, so that whoever watches it hears of that. Orchestrators ask for the
+first two and show nothing, so everybody gets them; names of topics and of callers get those alone whom `MetricsGuard`
+lets see them. Where it lets everybody, a page of a browser whose own name was rebound to this machine gets none
+(`HostNames`).
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class Health:
         self.beat_s = time.monotonic()
         self.state: State = "starting"
         """Changed by `base.life` alone."""
+        self.disk_full = False
+        """Whether there is no space to append."""
         self.no_quorum: Sequence[str] = ()
         """Partitions with a copy here of which too few replicas are there."""
 
@@ -119,9 +122,10 @@ class Answers:
             case "/livez":
                 said = _said(self._health.is_live, "live" if self._health.is_live else "stuck")
             case "/readyz":
-                is_ready = self._health.is_live and self._health.state == "running"
-                missing = self._health.no_quorum
-                said = _said(is_ready, self._health.state, missing, are_named=refused is None)
+                health = self._health
+                state = "disk_full" if health.disk_full and health.state == "running" else health.state
+                is_ready = health.is_live and state == "running"
+                said = _said(is_ready, state, health.no_quorum, are_named=refused is None)
             case _:
                 said = "404 Not Found", {"status": "there is /livez, /readyz and /metrics"}
         return _json(*said, is_head=asked.method == "HEAD")

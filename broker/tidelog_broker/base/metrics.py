@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from tidelog_broker.base.tallies import Durations, PartitionGauges, TallyCounter
+from tidelog_proto.standard_streams import dropped_writes
 
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -13,7 +18,7 @@ class NodeMetrics:
     """The node's counters and gauges. Names end in their unit, as Prometheus asks."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = _registry()
         counter = self._counter
         self.records_in = TallyCounter("tidelog_records_in", "Records appended", self.registry).tally()
         self.bytes_in = TallyCounter("tidelog_bytes_in", "Bytes of batches appended", self.registry).tally()
@@ -109,3 +114,18 @@ class NodeMetrics:
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(name, text, registry=self.registry)
+
+
+class _DroppedWrites(Collector):
+    """Counts for the whole process, which has its standard streams once."""
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Yield the count of now."""
+        what = "Writes to the log that were dropped because nothing read standard error or output"
+        yield CounterMetricFamily("tidelog_log_dropped", what, value=dropped_writes())
+
+
+def _registry() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(_DroppedWrites())
+    return registry

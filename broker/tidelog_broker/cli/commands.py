@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import gc
 import json
 import logging
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -19,8 +19,9 @@ import uvloop
 
 from tidelog_broker.base.bootstrap import BootstrapError
 from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.base.descriptors import fitted
 from tidelog_broker.base.exposure import check_exposure
-from tidelog_broker.base.log_lines import LineFormatter
+from tidelog_broker.base.log_lines import LineFormatter, RepeatFilter
 from tidelog_broker.cli.log_commands import EXIT_USAGE, log_app
 from tidelog_broker.node.admitting import IdentityError
 from tidelog_broker.node.join import open_founding
@@ -28,12 +29,11 @@ from tidelog_broker.node.node import Node
 from tidelog_broker.storage.io.errors import NodeDirError, OldCopyError
 from tidelog_proto.core_files import leave_no_core_files
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.garbage import calm_garbage_collection
 from tidelog_proto.settings import SettingsError, load_settings
+from tidelog_proto.standard_streams import queued_streams
 
 log = logging.getLogger(__name__)
-
-GC_THRESHOLD = 50_000
-"""Objects made and not dropped before the collector looks at the young ones; CPython's default is 700."""
 
 
 def register(app: typer.Typer) -> None:
@@ -42,6 +42,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(log_app, name="log")
 
 
+@queued_streams()
 def node(
     *,
     data: Annotated[Path | None, typer.Option(help="The data directory; made if it is not there.")] = None,
@@ -55,6 +56,10 @@ def node(
     secret_file: Annotated[Path | None, typer.Option(help="Holds the secret of the cluster's nodes.")] = None,
     gossip_port: Annotated[int | None, typer.Option(help="UDP; the number of the native port unless given.")] = None,
     advertise_host: Annotated[str | None, typer.Option(help="The address that others are told to use.")] = None,
+    advertise_port: Annotated[
+        int | None, typer.Option(help="The native port that others connect to, if mapped.")
+    ] = None,
+    advertise_gossip_port: Annotated[int | None, typer.Option(help="The same for gossip (UDP).")] = None,
     zone: Annotated[str | None, typer.Option(help="Where the machine stands; copies spread over zones.")] = None,
     role: Annotated[list[str] | None, typer.Option(help="ingestion or persistence, if it shall not do both.")] = None,
     weight: Annotated[int | None, typer.Option(help="Its share of copies beside the others'; 100 is ordinary.")] = None,
@@ -71,6 +76,7 @@ def node(
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(RepeatFilter(time.monotonic))
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
     if not __debug__:
         _give_up("python -O removes the assertions that guard the data; start without it", EXIT_USAGE)
@@ -85,6 +91,8 @@ def node(
         "secret_file": secret_file,
         "gossip_port": gossip_port,
         "advertise_host": advertise_host,
+        "advertise_port": advertise_port,
+        "advertise_gossip_port": advertise_gossip_port,
         "zone": zone,
         "roles": role or None,
         "weight": weight,
@@ -94,6 +102,7 @@ def node(
         settings = load_settings(NodeSettings, "node", config, overrides)
     except SettingsError as error:
         _give_up(str(error), EXIT_USAGE)
+    settings = fitted(settings)
     try:
         code = uvloop.run(_serve(settings, replaces=replace))
     except (SettingsError, BootstrapError) as error:
@@ -135,7 +144,7 @@ async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
             ),
             flush=True,
         )
-        _calm_garbage_collection()
+        calm_garbage_collection()
         await node.run_until_stopped()
         return _ended(node)
 
@@ -174,16 +183,6 @@ def _warn_of_loopback(settings: NodeSettings) -> None:
             "advertise_host (TIDELOG_NODE_ADVERTISE_HOST) to what other machines know this one by",
             settings.host,
         )
-
-
-def _calm_garbage_collection() -> None:
-    """Let the collector look at what lives briefly, not at everything that a start has made.
-
-    Batches make no reference cycles; with the default threshold a tenth of a busy node's time went into looking.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD)
 
 
 def _give_up(message: str, code: int = 1) -> NoReturn:

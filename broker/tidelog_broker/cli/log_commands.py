@@ -32,6 +32,7 @@ from tidelog_broker.storage.offline.verify import Finding, SegmentReport, verify
 from tidelog_broker.storage.segment.layout import BEGUN_SUFFIX, SEGMENT_SUFFIX
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.record_lines import ValueForm, record_line
+from tidelog_proto.standard_streams import OutputLostError
 
 EXIT_DAMAGED: Final = 1
 EXIT_USAGE: Final = 2
@@ -184,7 +185,9 @@ def _write(lines: list[str]) -> bool:
     try:
         sys.stdout.write("\n".join(lines))
         sys.stdout.flush()
-    except BrokenPipeError:
+    except (BrokenPipeError, OutputLostError) as error:
+        if isinstance(error, OutputLostError) and not error.reader_gone:
+            raise
         # What is left in the buffer would raise once more when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return False
@@ -199,6 +202,8 @@ def _readable(path: Path) -> Iterator[None]:
     except NodeDirError as error:
         sys.stderr.write(f"tidelog log: {error}\n")
         raise typer.Exit(EXIT_USAGE) from error
+    except OutputLostError:
+        raise
     except (OSError, ProtocolError) as error:
         sys.stderr.write(f"tidelog log: {path} cannot be read: {error}\n")
         raise typer.Exit(EXIT_DAMAGED) from error

@@ -231,20 +231,35 @@ class Cluster:
         answers = await asyncio.gather(*map(ask, sorted(self.linked)))
         return [answer for answer in answers if answer is not None]
 
-    async def who_answers(self, node_id: str, *, timeout_s: float) -> int:
-        """Return the incarnation of the node that answers at a node's address; 0 when none does in time."""
+    async def is_running(self, node_id: str, incarnation: int, *, timeout_s: float) -> bool | None:
+        """Return whether a start of a node runs now, as the node proves at its address; None when that is in doubt.
+
+        It is in doubt when its address does not answer in time and gossip still has that start as alive: this node may
+        be cut off from it, or it may be slow.
+        """
+        answering = await self._who_answers(node_id, timeout_s=timeout_s)
+        if answering is not None:
+            return answering == incarnation
+        member = self._members.get(node_id)
+        return None if member is not None and member.is_live and member.incarnation == incarnation else False
+
+    async def _who_answers(self, node_id: str, *, timeout_s: float) -> int | None:
+        """Return the incarnation of the node that answers at a node's address; see `Links.who_answers`."""
         address = self.address(node_id)
         if self._links is None or address is None:
             return 0
         return await self._links.who_answers(node_id, address, timeout_s=timeout_s)
 
     async def ask_lives(self, node_id: str, lives: pb.Lives, *, timeout_s: float) -> pb.LivesReply | None:
-        """Send lives to a node; return the later ones that it knows, None without an answer in time."""
+        """Send lives to a node; return the later ones that it knows, None without an answer in time.
+
+        A node of a build without lives knows none.
+        """
         try:
             answer = await self.request(node_id, pb.Envelope(lives=lives), timeout_s=timeout_s)
         except ProtocolError as error:
             log.debug("%s does not take the lives of nodes: %s", node_id, error.message)
-            return None
+            return pb.LivesReply() if error.code == pb.UNKNOWN_KIND else None
         return answer.envelope.lives_reply
 
     async def leave(self, *, timeout_s: float) -> None:

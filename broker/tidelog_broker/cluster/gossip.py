@@ -28,6 +28,8 @@ from tidelog_proto.lookup import look_up
 log = logging.getLogger(__name__)
 
 _SEEDS_AGAIN_S: Final = 10.0
+_SEED_ADDRESSES_MAX: Final = 4
+"""Of one name; all of them are asked, as the first may swallow what is sent to it."""
 _LOG_AGAIN_S: Final = 10.0
 _LOG_AGAIN_S_MAX: Final = 3600.0
 _FORGED: Final = "not signed with this cluster's secret"
@@ -114,7 +116,7 @@ class Gossip:
             raise OSError(cause.errno, why) from error
         try:
             bound = self._transport.get_extra_info("sockname")
-            host = await self._resolve(self._me.gossip.host or bound[0])
+            host, *_ = await self._resolve(self._me.gossip.host or bound[0])
             me = replace(self._me, gossip=Address(host, self._me.gossip.port or bound[1]))
             self._swim = Swim(
                 me,
@@ -237,29 +239,30 @@ class Gossip:
 
     async def _resolve_seeds(self) -> None:
         """Resolve all seeds, again and again. A name server that is slow with one does not keep the others waiting."""
-        resolved: dict[Address, Address] = {}
+        resolved: dict[Address, list[Address]] = {}
 
         async def resolve(seed: Address) -> None:
             try:
-                resolved[seed] = Address(await self._resolve(seed.host), seed.port)
+                found = await self._resolve(seed.host)
+                resolved[seed] = [Address(host, seed.port) for host in sorted(found)[:_SEED_ADDRESSES_MAX]]
             except OSError as error:
                 log.warning("the seed %s port %d cannot be resolved: %s", *seed, error)
             else:
-                self._running.set_seeds(list(resolved.values()))
+                self._running.set_seeds([address for each in resolved.values() for address in each])
                 self._tick()
 
         while True:
             await asyncio.gather(*map(resolve, self._seeds))
             await asyncio.sleep(_SEEDS_AGAIN_S)
 
-    async def _resolve(self, host: str) -> str:
-        """Return an IP address of a host, of the family that the socket speaks."""
+    async def _resolve(self, host: str) -> list[str]:
+        """Return the IP addresses of a host, of the family that the socket speaks; one at least."""
         with contextlib.suppress(ValueError):
-            return str(ipaddress.ip_address(host))
+            return [str(ipaddress.ip_address(host))]
         assert self._transport is not None
         family = self._transport.get_extra_info("socket").family
         infos = await look_up(host, 0, family=family, kind=socket.SOCK_DGRAM)
-        return str(infos[0][4][0])
+        return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
 class _Receiver(asyncio.DatagramProtocol):

@@ -7,8 +7,10 @@ has noted the other's life durably. `run` raises this node's tick and sends what
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from tidelog_broker.base.group_commit import GroupCommit
@@ -25,11 +27,13 @@ from tidelog_broker.core.lives import (
     known_life,
     life_of,
 )
-from tidelog_broker.storage.io.errors import DiskFullError
+from tidelog_broker.core.placement.registry import DIRECTORY_ID_BYTES
+from tidelog_broker.storage.io.errors import DiskFullError, StorageFailedError
 from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_broker.wire.lives import OldLifeError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import NODE_ID_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +42,8 @@ TICK_S: Final = 1.0
 ENTRIES_MAX: Final = 1000
 """Lives in one message between nodes."""
 EXCHANGE_TIMEOUT_S: Final = 2.0
+CLOSE_TIMEOUT_S: Final = 1.0
+"""How long a node that stops waits for the last lives to be written."""
 LIVES_WORKER: Final = 2
 
 
@@ -87,13 +93,20 @@ class NodeLives:
         """The incarnation of each directory that is in the journal."""
         self._news: dict[Directory, NodeLife] = {}
         """Lives that were learned since the last message to the other nodes."""
+        self._behind: set[str] = set()
+        """Linked nodes that did not answer a message: they are sent every known life."""
         self._writes = writes
         self._writes_seen = 0
         self._refused = refused
         self.superseded: Callable[[str], None] = lambda _: None
         """Called with the id of a node of which another life than the one known so far was reported."""
-        self._is_refused = False
+        self.is_refused = False
+        """Whether another node has proven this directory to be an older copy."""
         self._begun = asyncio.Event()
+        self._has_reserve: Callable[[], Awaitable[bool]] = partial(offload.call, LIVES_WORKER, journal.has_reserve)
+        self._has_room = True
+        """Whether ticks can be kept; on a full disk the journal's reserve is left to starts of nodes."""
+        self._failed = failed
         self._journal: GroupCommit[pb.KnownLife] = GroupCommit(
             journal.append, mark=journal.mark, offload=offload, key=LIVES_WORKER, failed=failed, full=self._full
         )
@@ -115,8 +128,13 @@ class NodeLives:
         """Raise the tick while this node writes, and send what is new to the nodes that are linked."""
         while True:
             await asyncio.sleep(TICK_S)
+            try:
+                self._has_room = await self._has_reserve()
+            except StorageFailedError as error:
+                self._failed(error)
+                return
             writes = self._writes()
-            if writes != self._writes_seen:
+            if self._has_room and writes != self._writes_seen:
                 self._writes_seen = writes
                 raised = NodeLife(self.own.now.incarnation, self.own.now.tick + 1)
                 await self._append([self._own_entry(raised)])
@@ -127,10 +145,14 @@ class NodeLives:
     async def exchange(self, neighbours: LinkedNodes, node_id: str) -> bool:
         """Send every known life to a node that was just linked, and take the later ones; False without an answer."""
         lives = [known_life(self.own.directory, self.own.now), *(known_life(of, life) for of, life in self._known)]
+        self._behind.discard(node_id)
         return await self._send(neighbours, node_id, lives)
 
     async def close(self) -> None:
-        """Write no more, and wait for what is on its way to the disk."""
+        """Keep what was learned last, write no more, and wait for what is on its way to the disk."""
+        with contextlib.suppress(TimeoutError):  # the disk is full, say: it is learned again from those that know it
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._keep_news()
         await self._journal.close()
 
     # --- handshakes ------------------------------------------------------------------------------------
@@ -164,13 +186,15 @@ class NodeLives:
 
         Raises:
             OldLifeError: that node knows a later life of this node's directory.
-            ProtocolError: FORBIDDEN, its directory is an older copy.
+            ProtocolError: FORBIDDEN, its directory is an older copy; INVALID_REQUEST, what it sent is not a life.
         """
         for known in said.known:
             if self._refutes(known):
                 raise self.refuted(peer_id, known, in_use=False)
         if not said.directory_id:
             return
+        if fault := _fault_of(known_life((peer_id, said.directory_id), NodeLife(incarnation, said.tick))):
+            raise ProtocolError(pb.INVALID_REQUEST, f"the node {peer_id!r} sent no life of a node: {fault}")
         if self.refutation(peer_id, incarnation, said) is not None:
             raise ProtocolError(
                 pb.FORBIDDEN, f"the data directory of the node {peer_id!r} is an older copy; that node must not run"
@@ -181,11 +205,21 @@ class NodeLives:
             await self._append([known_life(directory, NodeLife(incarnation, said.tick))])
             self._durable[directory] = incarnation
 
-    def refuted(self, by: str, known: pb.KnownLife, *, in_use: bool) -> OldLifeError:
-        """Take the proof of a node that this directory is an older copy: this node ends."""
+    def refuted(self, by: str, known: pb.KnownLife, *, in_use: bool) -> ProtocolError:
+        """Take the proof of a node that this directory is an older copy: this node ends. Return the error to raise.
+
+        A life of another directory, or one that this directory contains, proves nothing: then this node goes on.
+        """
+        is_ours = directory_of(known) == self.own.directory and not _fault_of(known)
+        if not is_ours or not (in_use or self._refutes(known)):
+            return ProtocolError(
+                pb.FORBIDDEN,
+                f"the node {by!r} takes this data directory for an older copy, and the life that it names does not "
+                f"prove that: start {boot_counter(known.incarnation)} of the node {known.node_id!r}, tick {known.tick}",
+            )
         why = _why_old(self.own, by, life_of(known), in_use=in_use)
-        if not self._is_refused:
-            self._is_refused = True
+        if not self.is_refused:
+            self.is_refused = True
             self._refused(why)
         return OldLifeError(pb.FORBIDDEN, why)
 
@@ -210,7 +244,7 @@ class NodeLives:
                 self.refuted(sender, entry, in_use=False)
                 continue
             directory = directory_of(entry)
-            if directory == self.own.directory or not entry.incarnation:
+            if directory == self.own.directory or _fault_of(entry):
                 continue
             self._learn(directory, life_of(entry))
             known = self._known.get(directory)
@@ -218,48 +252,70 @@ class NodeLives:
                 reply.entries.append(known_life(directory, known))
         return reply
 
-    def forget(self, node_id: str) -> None:
-        """Drop what is known of a node that was removed from the cluster."""
-        gone = [of for of, _ in self._known if of[0] == node_id]
-        if gone:
-            self._known.forget(node_id)
-            for directory in gone:
-                self._durable.pop(directory, None)
-            dropped = [pb.KnownLife(node_id=of[0], directory_id=of[1], incarnation=1, dropped=True) for of in gone]
-            self._journal.submit(dropped, lambda: None)
+    def forget(self, node_ids: Collection[str]) -> None:
+        """Drop what is known of nodes that were removed from the cluster: their ids are never used again."""
+        self._drop(self._known.forget(node_ids))
 
     # --- inside ----------------------------------------------------------------------------------------
 
     def _refutes(self, known: pb.KnownLife) -> bool:
-        return directory_of(known) == self.own.directory and self.own.claim.is_older_than(life_of(known))
+        if directory_of(known) != self.own.directory or _fault_of(known):
+            return False
+        return self.own.is_older_than(life_of(known))
+
+    def _drop(self, directories: Collection[Directory]) -> None:
+        """Remove lives from the journal that are not known any more."""
+        for directory in directories:
+            self._durable.pop(directory, None)
+            self._news.pop(directory, None)
+        if directories:
+            self._journal.submit([_dropped(of) for of in directories], lambda: None)
 
     def _learn(self, directory: Directory, life: NodeLife) -> None:
         before = self._known.get(directory)
         if not self._known.learn(directory, life):
             return
         self._news[directory] = life
+        self._drop(self._known.take_evicted())
         if before is not None and before.incarnation != life.incarnation:
             self.superseded(directory[0])
 
     async def _send_news(self, neighbours: LinkedNodes) -> None:
-        """Keep what was learned durably, with one sync, and send it on; the next round sends what is learned then."""
+        """Keep what was learned durably, with one sync, and send it on; the next round sends what is learned then.
+
+        A linked node that has not answered an earlier message is sent everything, since its link may last.
+        """
+        news = await self._keep_news()
+        lives = [known_life(of, life) for of, life in news.items()]
+        linked = neighbours.linked
+        self._behind &= linked
+        behind = sorted(self._behind)
+        await asyncio.gather(
+            *(self.exchange(neighbours, node_id) for node_id in behind),
+            *(self._send(neighbours, node_id, lives) for node_id in sorted(linked.difference(behind))),
+        )
+
+    async def _keep_news(self) -> dict[Directory, NodeLife]:
+        """Write what was learned of other nodes since the last call to the journal; return it, with the own life."""
         news, self._news = self._news, {}
-        if not news:
-            return
-        others = {of: life for of, life in news.items() if of != self.own.directory}
+        others = {of: life for of, life in news.items() if of != self.own.directory and self._is_kept(of, life)}
         if others:
             await self._append([known_life(of, life) for of, life in others.items()])
             self._durable |= {of: life.incarnation for of, life in others.items()}
-        lives = [known_life(of, life) for of, life in news.items()]
-        await asyncio.gather(*(self._send(neighbours, node_id, lives) for node_id in sorted(neighbours.linked)))
+        return news
+
+    def _is_kept(self, directory: Directory, life: NodeLife) -> bool:
+        """Return whether a life is written to the journal: each start is, and ticks while the disk is not full."""
+        return self._has_room or self._durable.get(directory) != life.incarnation
 
     async def _send(self, neighbours: LinkedNodes, node_id: str, lives: Sequence[pb.KnownLife]) -> bool:
         for first in range(0, len(lives), ENTRIES_MAX):
             message = pb.Lives(entries=lives[first : first + ENTRIES_MAX])
             reply = await neighbours.ask_lives(node_id, message, timeout_s=EXCHANGE_TIMEOUT_S)
             if reply is None:
+                self._behind.add(node_id)
                 return False
-            self.learn(node_id, reply.entries)
+            self.learn(node_id, reply.entries[:ENTRIES_MAX])
         return True
 
     async def _append(self, entries: Sequence[pb.KnownLife]) -> None:
@@ -276,16 +332,33 @@ class NodeLives:
         log.warning("the lives of nodes cannot be noted, so no node is linked: %s", error)
 
 
+def _fault_of(known: pb.KnownLife) -> str:
+    """Return why an entry that another node sent cannot be a life of a node; empty when it can."""
+    if len(known.directory_id) != DIRECTORY_ID_BYTES:
+        return f"the id of a data directory has {DIRECTORY_ID_BYTES} bytes, got {len(known.directory_id)}"
+    if not 1 <= len(known.node_id.encode()) <= NODE_ID_BYTES_MAX:
+        return f"a node id has 1 to {NODE_ID_BYTES_MAX} bytes, got {len(known.node_id.encode())}"
+    return "" if known.incarnation else "an incarnation is at least 1, got 0"
+
+
+def _dropped(directory: Directory) -> pb.KnownLife:
+    """Return the entry that removes what the journal has of another directory."""
+    entry = known_life(directory, NodeLife(1, 0))
+    entry.dropped = True
+    return entry
+
+
 def _why_old(own: OwnLives, by: str, known: NodeLife, *, in_use: bool) -> str:
     """Return why this directory is refused, for its operator."""
     node_id = own.directory[0]
+    contained = own.past | dict([own.now])
     counter, own_counter = boot_counter(known.incarnation), boot_counter(own.now.incarnation)
     if in_use:
         proof = f"start {counter} of that node runs now in another process, as the node {by!r} has verified"
-    elif known.incarnation in own.past:
+    elif known.incarnation in contained:
         proof = (
             f"in start {counter} that node went on writing after this copy was made (tick {known.tick}; the directory "
-            f"has {own.past[known.incarnation]}), as the node {by!r} has noted"
+            f"has {contained[known.incarnation]}), as the node {by!r} has noted"
         )
     else:
         proof = (

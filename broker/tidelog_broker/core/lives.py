@@ -15,7 +15,8 @@ start of a copy has the counter that the original's next start has, or a higher 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -26,6 +27,9 @@ OWN_LIVES_MAX: Final = 256
 """Earlier lives that a directory keeps and shows; older ones are not compared any more."""
 KNOWN_MAX: Final = 4096
 """Directories whose newest life a node keeps: those of all nodes that may be registered, and of earlier ones."""
+
+SHOWN_MAX: Final = 100
+"""Directories of one node whose newest lives are shown to it in a handshake, whose frames are small."""
 
 Directory = tuple[str, bytes]
 """A node id and the id of its data directory."""
@@ -92,6 +96,16 @@ class OwnLives:
         forgotten_below = boot_counter(newest[0].incarnation) if len(newest) == OWN_LIVES_MAX else 0
         return cls(directory, NodeLife(incarnation, 0), dict(newest), forgotten_below)
 
+    def is_older_than(self, known: NodeLife) -> bool:
+        """Return whether a life that another node has noted proves this directory to be an older copy.
+
+        So does a later tick of the life that runs: the machine was put back to a snapshot together with its memory.
+        Only this node can compare that, since a tick that it has just raised may overtake what it said before.
+        """
+        if known.incarnation == self.now.incarnation:
+            return known.tick > self.now.tick
+        return self.claim.is_older_than(known)
+
     @property
     def claim(self) -> Claim:
         """The lives that this node shows to others."""
@@ -99,10 +113,12 @@ class OwnLives:
 
 
 class KnownLives:
-    """The newest life that this node knows of each other directory, and of its own as other nodes report it."""
+    """The newest life that this node knows of each other directory, of `KNOWN_MAX` at most."""
 
     def __init__(self, kept: Iterable[tuple[Directory, NodeLife]] = ()) -> None:
         self._newest: dict[Directory, NodeLife] = {}
+        """In the order in which news of them came."""
+        self._evicted: list[Directory] = []
         for directory, life in kept:
             self.learn(directory, life)
 
@@ -111,8 +127,12 @@ class KnownLives:
         return self._newest.get(directory)
 
     def of_node(self, node_id: str) -> list[pb.KnownLife]:
-        """Return the newest life of each directory that a node has had."""
-        return [known_life(directory, life) for directory, life in self._newest.items() if directory[0] == node_id]
+        """Return the newest life of each directory that a node has had; of `SHOWN_MAX`, those of which came news last.
+
+        A node may have had any number, if it is started again and again without a disk that lasts.
+        """
+        lives = [(directory, life) for directory, life in self._newest.items() if directory[0] == node_id]
+        return [known_life(directory, life) for directory, life in lives[-SHOWN_MAX:]]
 
     def incarnations(self, node_id: str) -> set[int]:
         """Return the newest incarnation of each directory that a node has had."""
@@ -130,15 +150,38 @@ class KnownLives:
         known = self._newest.get(directory)
         if known is not None and life <= known:
             return False
-        if known is None and len(self._newest) >= KNOWN_MAX:
-            del self._newest[next(iter(self._newest))]
+        if known is not None:
+            del self._newest[directory]
+        elif len(self._newest) >= KNOWN_MAX:
+            evicted = self._least_needed()
+            del self._newest[evicted]
+            self._evicted.append(evicted)
         self._newest[directory] = life
         return True
 
-    def forget(self, node_id: str) -> None:
-        """Drop what is known of a node that was removed from the cluster: its id is never used again."""
-        for directory in [one for one in self._newest if one[0] == node_id]:
+    def _least_needed(self) -> Directory:
+        """Return the directory that makes room: with the fewest starts, of a node that has had most directories.
+
+        Such a node is started again and again without a disk that lasts. Otherwise the one without news for longest.
+        """
+        counts = Counter(node_id for node_id, _ in self._newest)
+        most = max(counts.values())
+        crowded = [directory for directory in self._newest if counts[directory[0]] == most]
+        if most == 1:
+            return crowded[0]
+        return min(crowded, key=lambda directory: boot_counter(self._newest[directory].incarnation))
+
+    def take_evicted(self) -> list[Directory]:
+        """Return the directories that had to make room since the last call."""
+        evicted, self._evicted = self._evicted, []
+        return evicted
+
+    def forget(self, node_ids: Collection[str]) -> list[Directory]:
+        """Drop what is known of nodes that were removed from the cluster; return their directories."""
+        gone = [one for one in self._newest if one[0] in node_ids]
+        for directory in gone:
             del self._newest[directory]
+        return gone
 
     def refutation(self, directory: Directory, claim: Claim) -> NodeLife | None:
         """Return the life that proves a claiming directory to be an older copy; None when nothing known does."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.core.groups.membership import ConsumerGroup
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.errors import ProtocolError
+from tidelog_proto.errors import NATURE, ProtocolError
 
 
 class Coordinated:
@@ -22,6 +22,7 @@ class Coordinated:
         restarted: is called when what was decided has been forgotten, and all begins again from that record; with what
             the reason was.
         settled: is called when all that was decided is durable.
+        pace: waits until the event loop may be kept for another record; see `tidelog_proto.turns`.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Coordinated:
         standing: Callable[[], pb.GroupRecord | None],
         restarted: Callable[[ConsumerGroup, ProtocolError], None],
         settled: Callable[[ConsumerGroup], None],
+        pace: Callable[[], Awaitable[None]],
     ) -> None:
         self.group = group
         self._tasks = tasks
@@ -40,6 +42,7 @@ class Coordinated:
         self._standing = standing
         self._restarted = restarted
         self._settled = settled
+        self._pace = pace
         self._writing: asyncio.Future[None] | None = None
         self._waiting: dict[str, asyncio.Future[None]] = {}
 
@@ -97,11 +100,14 @@ class Coordinated:
     async def _write_on(self, writing: asyncio.Future[None]) -> None:
         try:
             await asyncio.sleep(0)  # who comes in the same moment goes into the same record
-            while not writing.done() and (record := self.group.next_record()) is not None:
+            while True:
+                await self._pace()  # what members want meanwhile goes into the same record, too
+                if writing.done() or (record := self.group.next_record()) is None:
+                    break
                 await self._make_durable(record)
                 self._wake(self.group.written(record))
         except ProtocolError as error:
-            self.group.restart(self._standing())
+            self.group.restart(self._standing(), in_doubt=not NATURE[error.code].definite)
             self._restarted(self.group, error)
             self._writing = None
             if not writing.done():

@@ -35,6 +35,7 @@ from tidelog_broker.partition.partition import Partition
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, ProtocolError
 from tidelog_proto.limits import GROUP_SESSION_MS_DEFAULT
+from tidelog_proto.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ class Coordinator:
         clock: what stamps go by.
         metrics: the node's.
         is_stopping: whether the node stops, so that nobody is to wait here.
+        turns: of the node, for the records of groups, whose making takes the event loop long.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Coordinator:
         clock: SteadyClock,
         metrics: NodeMetrics,
         is_stopping: Callable[[], bool],
+        turns: Turns,
     ) -> None:
         self.descriptions = descriptions
         self._clock = clock
@@ -115,6 +118,7 @@ class Coordinator:
         self._permissions = permissions
         self._bounds = bounds
         self._is_stopping = is_stopping
+        self._turns = turns
         self._subscriptions = subscriptions
         self._holdings = holdings
         self._counted = (0, 0)
@@ -123,6 +127,8 @@ class Coordinator:
         self._departed = Departed()
         self._epoch: int | None = None
         """The epoch of that partition in which all this is known; None while this node coordinates nothing."""
+        self._prepared_in: int | None = None
+        """The epoch in which the pending positions were prepared."""
         self._topics_seen = 0
         self._rules_seen = 0
         self._rules_look_at: float | None = None
@@ -131,18 +137,20 @@ class Coordinator:
         self._deleting: set[str] = set()
         """Groups whose deletion is on its way: what comes behind it would be forgotten with what came before."""
 
-    async def ready(self, *, confirmed: bool = False) -> None:
+    async def ready(self, *, confirmed: bool = False) -> int:
         """Make sure that this node coordinates, beginning with what the log says if it has just come to.
+
+        Returns:
+            The epoch in which it does, see `StateLog.ready`.
 
         Raises:
             ProtocolError: as `StateLog.ready`.
         """
         await self._awake()
-        await self._offsets_log.ready(confirmed=confirmed)
-        partition = self._partition()
-        assert partition is not None, "its log is ready"
-        if partition.state.epoch != self._epoch:
-            self._begin(partition.state.epoch)
+        epoch = await self._offsets_log.ready(confirmed=confirmed)
+        if epoch != self._epoch:
+            self.begin(epoch)
+        return epoch
 
     @property
     def owns_log(self) -> bool:
@@ -153,7 +161,7 @@ class Coordinator:
     # ---------------------------------------------------------------------------------------------- members
 
     async def heartbeat(
-        self, asked: pb.GroupHeartbeat, reader: GroupReader, *, creator: str = ""
+        self, asked: pb.GroupHeartbeat, reader: GroupReader, *, creator: str = "", counted_in: int | None = None
     ) -> pb.GroupHeartbeatReply:
         """Hear a member, and tell it what to read: when that is other than it has seen, or after `wait_ms`.
 
@@ -161,14 +169,17 @@ class Coordinator:
             asked: what it says.
             reader: its caller.
             creator: the principal that makes the group, if it joins one that is not there; empty: nobody is known.
+            counted_in: the epoch in which the creator's groups were counted against a quota; None without a quota.
 
         Raises:
             ProtocolError: MEMBER_FENCED, also to who says the id of another's member; INVALID_REQUEST where there is
                 no room for a group, a member or its topics; as `ready`, or what the log says.
         """
-        await self.ready()
+        epoch = await self.ready()
+        if counted_in not in {None, epoch}:
+            raise _elsewhere()
         self.check_caller(asked.group, asked.member_id, reader)
-        if asked.leave:
+        if asked.leave or asked.stopped:
             return await self._leave(asked)
         who = Who(asked.group, asked.member_id)
         known = self._sessions.reader(who)
@@ -190,6 +201,8 @@ class Coordinator:
         await self.ready(confirmed=True)
         if self._groups.get(asked.group) is not coordinated:
             raise _elsewhere()
+        if coordinated.group.in_doubt:
+            await asyncio.shield(coordinated.settle())
         told = coordinated.group.told(asked.member_id)
         if told is None:
             raise fenced(asked.group)
@@ -218,8 +231,7 @@ class Coordinator:
             ProtocolError: as `ConsumerGroup.check_commit`; EPOCH_CHANGING when this node coordinates no more, or while
                 the group is being deleted; INVALID_REQUEST where there is no room for another group.
         """
-        if not self._is_coordinating:
-            raise _elsewhere()
+        self._coordinating()
         self._check_stays(group)
         if group not in self._positions.names() and self._records.get(group) is None:
             self._check_room(group)
@@ -250,10 +262,11 @@ class Coordinator:
         """
         self.descriptions.check_known(name)
         self._check_stays(name)
+        epoch = self._coordinating()
         record = (self._groups.get(name) or self._coordinated(name)).group.delete()
         self._deleting.add(name)
         try:
-            await self._write(record)
+            await self._write(record, epoch)
         finally:
             self._deleting.discard(name)
             self._groups.pop(name, None)  # nobody has joined meanwhile
@@ -276,7 +289,7 @@ class Coordinator:
         self._sessions.reads_for(who, reader)
         try:
             self._subscriptions.try_out(asked.join)
-            replaced = coordinated.group.join(asked.member_id, asked.join)
+            replaced = coordinated.group.join(asked.member_id, asked.join, ended=asked.ended_member_id)
         except ProtocolError:
             if coordinated.group.member(asked.member_id) is None:
                 self._sessions.forget([who])
@@ -308,10 +321,17 @@ class Coordinator:
             )
 
     async def _leave(self, asked: pb.GroupHeartbeat) -> pb.GroupHeartbeatReply:
+        """Take a member out, or, if its target is to wait for its successor, keep it for a session."""
         coordinated, who = self._groups.get(asked.group), Who(asked.group, asked.member_id)
-        self._sessions.forget([who])
-        self._departed.note(who)
-        if coordinated is not None and coordinated.group.remove(asked.member_id):
+        group = None if coordinated is None else coordinated.group
+        is_known = group is not None and (group.stop if asked.stopped else group.remove)(asked.member_id)
+        member = None if group is None else group.member(asked.member_id)
+        if member is None:
+            self._sessions.forget([who])
+            self._departed.note(who)
+        else:
+            self._hear(asked.group, asked.member_id, member.wish)
+        if coordinated is not None and is_known:
             coordinated.removed([asked.member_id])
             await asyncio.shield(coordinated.settle())
         return pb.GroupHeartbeatReply(unchanged=True)
@@ -335,10 +355,13 @@ class Coordinator:
         partition = self._partition()
         return partition is not None and partition.state.writer is not None and partition.state.epoch == self._epoch
 
-    def _begin(self, epoch: int) -> None:
+    def begin(self, epoch: int) -> None:
         """Coordinate from now on, with what the log says."""
         self._end()
         self._epoch = epoch
+        if epoch != self._prepared_in:  # records of an earlier epoch are either committed and applied, or refused
+            self._prepared_in = epoch
+            self._positions.forget_pending()
         self._topics_seen = self._topics.changes
         self._rules_seen = self._permissions.changes
         self._rules_look_at = None
@@ -360,7 +383,20 @@ class Coordinator:
         for coordinated in groups.values():
             coordinated.fail(_elsewhere())
 
+    def _coordinating(self) -> int:
+        """Return the epoch in which this node coordinates.
+
+        Raises:
+            ProtocolError: EPOCH_CHANGING: it does not, or not any more.
+        """
+        if self._epoch is None or not self._is_coordinating:
+            raise _elsewhere()
+        return self._epoch
+
     def _coordinated(self, name: str) -> Coordinated:
+        """Return a group as the log has it; its records are appended in the current epoch or not at all."""
+        epoch = self._epoch
+        assert epoch is not None, "`ready` has returned"
         group = ConsumerGroup(
             name, self._subscriptions.of, lambda member_id: self._sessions.reader(Who(name, member_id))
         )
@@ -368,20 +404,21 @@ class Coordinator:
         return Coordinated(
             group,
             tasks=self._tasks,
-            write=self._write,
+            write=lambda record: self._write(record, epoch),
             standing=lambda: self._records.get(name),
             restarted=self._restarted,
             settled=self._drop_if_empty,
+            pace=lambda: self._turns.piece(self, (self, name)),
         )
 
-    async def _write(self, record: pb.GroupRecord) -> None:
+    async def _write(self, record: pb.GroupRecord, epoch: int) -> None:
         """Make a record durable, as long as this node coordinates in the epoch in which it was decided."""
-        if not self._is_coordinating:
+        if self._coordinating() != epoch:
             raise _elsewhere()
         record.changed_us = self._clock.now_us()
         standing = self._records.get(record.group)
         before = 0 if standing is None else standing.generation
-        await self._offsets_log.write_group(record)
+        await self._offsets_log.write_group(record, epoch=epoch)
         self._metrics.group_generations.inc(max(record.generation - before, 0))
 
     def _restarted(self, group: ConsumerGroup, error: ProtocolError) -> None:

@@ -26,6 +26,7 @@ from tidelog_broker.partition.partitions import Partitions
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.partitioner import partition_for_key
+from tidelog_proto.turns import Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class GroupShards:
         metrics: the node's.
         node_id: this node.
         life: whether the node stops.
+        turns: of the node, for work that takes the event loop long.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class GroupShards:
         metrics: NodeMetrics,
         node_id: str,
         life: Life,
+        turns: Turns,
     ) -> None:
         self.claims = GroupClaims()
         self._tasks = tasks
@@ -77,6 +80,7 @@ class GroupShards:
         self._metrics = metrics
         self._node_id = node_id
         self._life = life
+        self._turns = turns
         self._subscriptions = Subscriptions(topics)
         self._totals = GroupTotals()
         self._shards: dict[int, GroupShard] = {}
@@ -168,5 +172,6 @@ class GroupShards:
             clock=self._clock,
             metrics=self._metrics,
             is_stopping=lambda: self._life.stopping,
+            turns=self._turns,
         )
         return GroupShard(key, positions, records, log, coordinator)

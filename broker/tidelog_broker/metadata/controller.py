@@ -1,8 +1,9 @@
 """What only the owner of `__meta` does: change topics and nodes, one change at a time.
 
 A change is a record of `__meta`: durable on its replicas before it is applied, and applied before the reply. Each is
-computed from a state that holds everything committed before (`StateLog.ready`), so a former owner that has not heard
-of its successor can read an old state here, but nothing that it makes of it can be committed.
+computed from a state that holds everything committed before (`StateLog.ready`), and bound to the epoch of that state: a
+former owner that has not heard of its successor can read an old state here, but no change computed from that can be
+committed, not even after it has become the owner again.
 """
 
 from __future__ import annotations
@@ -91,14 +92,14 @@ class Controller:
         check_topic_name(asked.name)
         config = complete_config(asked.config, copies_default=self._usual_copies(), copies_max=self._copies_max)
         async with self._changing:
-            await self._meta_log.ready()
+            epoch = await self._meta_log.ready_to_change()
             if self._topics.exists(asked.name):
-                await self._meta_log.ready(confirmed=True)
+                epoch = await self._meta_log.ready_to_change(confirmed=True)
             if self._topics.exists(asked.name):
                 raise ProtocolError(pb.TOPIC_EXISTS, f"there is a topic {asked.name!r} already")
             self._refuse_too_many(config.partitions)
             self._quotas.check(caller.principal, caller, topics=1, partitions=config.partitions)
-            return await self._write_new(asked.name, uuid.uuid4().bytes, config, caller.principal)
+            return await self._write_new(asked.name, uuid.uuid4().bytes, config, caller.principal, epoch=epoch)
 
     async def alter_topic(self, change: pb.TopicAlter, caller: pb.Caller = NOBODY) -> pb.TopicRecord:
         """Change a topic; new partitions get their first epochs, and count as its creator's.
@@ -107,7 +108,7 @@ class Controller:
             ProtocolError: UNKNOWN_TOPIC, INVALID_REQUEST, QUOTA_EXCEEDED, or what stopped the write.
         """
         async with self._changing:
-            await self._ready_for(change.name)
+            epoch = await self._ready_for(change.name)
             standing = self._topics.named(change.name)
             record = altered(standing, change, copies_max=self._copies_max)
             first = standing.config.partitions
@@ -116,7 +117,7 @@ class Controller:
             record.first_epochs.extend(await self._first_epochs(record.topic_id, record.config, first))
             _with_content_key(record)
             _refuse_too_large(record)
-            await self._meta_log.write_topic(record)
+            await self._meta_log.write_topic(record, epoch=epoch)
         return record
 
     async def delete_topic(self, name: str, topic_id: bytes = b"") -> None:
@@ -131,7 +132,7 @@ class Controller:
             ProtocolError: UNKNOWN_TOPIC, or what stopped the write.
         """
         async with self._changing:
-            await self._ready_for(name, topic_id)
+            epoch = await self._ready_for(name, topic_id)
             record = pb.TopicRecord()
             record.CopyFrom(self._topics.named(name))
             if topic_id and record.topic_id != topic_id:
@@ -139,7 +140,7 @@ class Controller:
             record.revision += 1
             record.deleted = True
             record.ClearField("first_epochs")  # deletions are kept for ever, and nobody asks where it was
-            await self._meta_log.write_topic(record)
+            await self._meta_log.write_topic(record, epoch=epoch)
 
     async def found_audit(self, asked: pb.TopicConfig) -> None:
         """Make `__audit`, unless it is there.
@@ -149,9 +150,9 @@ class Controller:
         """
         config = complete_config(asked, copies_default=self._usual_copies(), copies_max=self._copies_max)
         async with self._changing:
-            await self._meta_log.ready()
+            epoch = await self._meta_log.ready_to_change()
             if not self._topics.exists(AUDIT_TOPIC):
-                await self._write_new(AUDIT_TOPIC, uuid.uuid4().bytes, config)
+                await self._write_new(AUDIT_TOPIC, uuid.uuid4().bytes, config, epoch=epoch)
                 log.info("founded %s", AUDIT_TOPIC)
 
     def _usual_copies(self) -> int:
@@ -167,17 +168,17 @@ class Controller:
         if self._has_offsets(config):
             return
         async with self._changing:
-            await self._meta_log.ready()
+            epoch = await self._meta_log.ready_to_change()
             standing = self._topics.get(OFFSETS_TOPIC_ID)
             if standing is None:
-                await self._write_new(OFFSETS_TOPIC, OFFSETS_TOPIC_ID, config)
+                await self._write_new(OFFSETS_TOPIC, OFFSETS_TOPIC_ID, config, epoch=epoch)
                 log.info("founded %s with %d partitions", OFFSETS_TOPIC, config.partitions)
             elif not self._has_offsets(config):
                 record = pb.TopicRecord()
                 record.CopyFrom(standing)
                 record.revision += 1
                 record.config.replication_factor = config.replication_factor
-                await self._meta_log.write_topic(record)
+                await self._meta_log.write_topic(record, epoch=epoch)
 
     def _has_offsets(self, config: pb.TopicConfig) -> bool:
         standing = self._topics.get(OFFSETS_TOPIC_ID)
@@ -185,16 +186,20 @@ class Controller:
             return False
         return standing.config.replication_factor > 1 or config.replication_factor == 1
 
-    async def _ready_for(self, name: str, topic_id: bytes = b"") -> None:
+    async def _ready_for(self, name: str, topic_id: bytes = b"") -> int:
         """Apply all that is committed; where there is no such topic then, only after the replicas were asked.
 
         What is written is confirmed by that. What is refused is not, and a former owner may know of an old state only.
+        Returns the epoch of the state, see `StateLog.ready`.
         """
-        await self._meta_log.ready()
+        epoch = await self._meta_log.ready_to_change()
         if not self._topics.exists(name) or (topic_id and self._topics.named(name).topic_id != topic_id):
-            await self._meta_log.ready(confirmed=True)
+            epoch = await self._meta_log.ready_to_change(confirmed=True)
+        return epoch
 
-    async def _write_new(self, name: str, topic_id: bytes, config: pb.TopicConfig, creator: str = "") -> pb.TopicRecord:
+    async def _write_new(
+        self, name: str, topic_id: bytes, config: pb.TopicConfig, creator: str = "", *, epoch: int
+    ) -> pb.TopicRecord:
         first_epochs = await self._first_epochs(topic_id, config, 0)
         record = pb.TopicRecord(
             name=name,
@@ -208,7 +213,7 @@ class Controller:
         )
         _with_content_key(record)
         _refuse_too_large(record)
-        await self._meta_log.write_topic(record)
+        await self._meta_log.write_topic(record, epoch=epoch)
         return record
 
     def _refuse_too_many(self, added: int) -> None:
@@ -249,7 +254,7 @@ class Controller:
         """
         said = announce.node
         async with self._changing:
-            await self._meta_log.ready(confirmed=announce.is_new)
+            epoch = await self._meta_log.ready_to_change(confirmed=announce.is_new)
             known = self._nodes.get(said.node_id)
             fault = identity_fault(
                 said.node_id, said.incarnation, said.directory_id, is_new=announce.is_new, known=known
@@ -260,7 +265,7 @@ class Controller:
                 raise ProtocolError(pb.FORBIDDEN, fault)
             record = self._nodes.announced(said)
             if record is not None:
-                await self._meta_log.write_node(record)
+                await self._meta_log.write_node(record, epoch=epoch)
                 log.info("registered the node %r at %s:%d", record.node_id, record.host, record.port)
 
     def _is_unregistered_founder(self, node_id: str, known: pb.NodeRecord | None) -> bool:
@@ -277,7 +282,7 @@ class Controller:
             ProtocolError: INVALID_REQUEST, or what stopped the write.
         """
         async with self._changing:
-            await self._meta_log.ready()
+            epoch = await self._meta_log.ready_to_change()
             match change.WhichOneof("change"):
                 case "drain":
                     record = self._nodes.drained(change.drain, draining=True)
@@ -290,7 +295,7 @@ class Controller:
                     record = self._nodes.removed(change.remove)
                 case _:
                     raise ProtocolError(pb.INVALID_REQUEST, "the request names no node to drain, undrain or remove")
-            await self._meta_log.write_node(record)
+            await self._meta_log.write_node(record, epoch=epoch)
 
     def is_removed(self, node_id: str) -> bool:
         """Whether a node was removed."""

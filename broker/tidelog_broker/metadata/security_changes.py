@@ -62,31 +62,34 @@ class SecurityChanges:
             ProtocolError: INVALID_REQUEST, or what stopped the write.
         """
         async with self._changing:
-            await self._meta_log.ready()
+            epoch = await self._meta_log.ready_to_change()
             match asked.WhichOneof("change"):
                 case "create_key":
-                    return await self._create_key(asked.create_key)
+                    return await self._create_key(asked.create_key, epoch)
                 case "revoke_key":
-                    return await self._remove(KEY + asked.revoke_key, f"there is no API key {asked.revoke_key!r}")
+                    missing = f"there is no API key {asked.revoke_key!r}"
+                    return await self._remove(KEY + asked.revoke_key, missing, epoch)
                 case "grant":
-                    return await self._put_rule(asked.grant)
+                    return await self._put_rule(asked.grant, epoch)
                 case "revoke_rule":
-                    return await self._remove(RULE + asked.revoke_rule, f"there is no rule {asked.revoke_rule!r}")
+                    missing = f"there is no rule {asked.revoke_rule!r}"
+                    return await self._remove(RULE + asked.revoke_rule, missing, epoch)
                 case "create_user":
-                    return await self._users.create(asked.create_user)
+                    return await self._users.create(asked.create_user, epoch)
                 case "set_password":
-                    return await self._users.set_password(asked.set_password)
+                    return await self._users.set_password(asked.set_password, epoch)
                 case "delete_user":
-                    doomed = await self._users.standing(asked.delete_user)
-                    return await self._remove(USER + doomed.user_id, f"there is no user {asked.delete_user!r}")
+                    doomed, epoch = await self._users.standing(asked.delete_user, epoch)
+                    missing = f"there is no user {asked.delete_user!r}"
+                    return await self._remove(USER + doomed.user_id, missing, epoch)
                 case "set_quota":
-                    return await self._set_quota(asked.set_quota)
+                    return await self._set_quota(asked.set_quota, epoch)
                 case "remove_quota":
-                    return await self._remove_quota(canonical(asked.remove_quota, is_new=False))
+                    return await self._remove_quota(canonical(asked.remove_quota, is_new=False), epoch)
                 case _:
                     raise ProtocolError(pb.INVALID_REQUEST, "the request names no change")
 
-    async def _create_key(self, asked: pb.ApiKey) -> pb.SecurityChangeReply:
+    async def _create_key(self, asked: pb.ApiKey, epoch: int) -> pb.SecurityChangeReply:
         check_principal(asked.principal)
         refuse_admin(self._registry.permissions, asked.principal)
         check_roles(asked.roles)
@@ -110,10 +113,10 @@ class SecurityChanges:
                 secret_hash=await self._workers.call(0, slow_hash, key.secret, salt),
             )
         )
-        await self._meta_log.write_security(record)
+        await self._meta_log.write_security(record, epoch=epoch)
         return pb.SecurityChangeReply(api_key=key.text, key=without_secrets(record.api_key))
 
-    async def _put_rule(self, asked: pb.AccessRule) -> pb.SecurityChangeReply:
+    async def _put_rule(self, asked: pb.AccessRule, epoch: int) -> pb.SecurityChangeReply:
         check_rule(asked)
         if asked.deny and self._registry.permissions.is_admin(asked.principal):
             raise ProtocolError(
@@ -129,10 +132,10 @@ class SecurityChanges:
             self._refuse_locking_out(added=rule)
         record = self._registry.next_of(RULE + rule.rule_id)
         record.rule.CopyFrom(rule)
-        await self._meta_log.write_security(record)
+        await self._meta_log.write_security(record, epoch=epoch)
         return pb.SecurityChangeReply(rule=rule)
 
-    async def _set_quota(self, asked: pb.Quota) -> pb.SecurityChangeReply:
+    async def _set_quota(self, asked: pb.Quota, epoch: int) -> pb.SecurityChangeReply:
         quota = pb.Quota()
         quota.CopyFrom(asked)
         quota.subject = canonical(asked.subject)
@@ -143,25 +146,25 @@ class SecurityChanges:
         quota.quota_id = new_id() if standing is None else standing.quota_id
         record = self._registry.next_of(QUOTA + quota.quota_id)
         record.quota.CopyFrom(quota)
-        await self._meta_log.write_security(record)
+        await self._meta_log.write_security(record, epoch=epoch)
         return pb.SecurityChangeReply(quota=quota)
 
-    async def _remove_quota(self, subject: str) -> pb.SecurityChangeReply:
+    async def _remove_quota(self, subject: str, epoch: int) -> pb.SecurityChangeReply:
         standing = self._registry.quotas.of_subject(subject)
         if standing is None:
-            await self._meta_log.ready(confirmed=True)
+            epoch = await self._meta_log.ready_to_change(confirmed=True)
             standing = self._registry.quotas.of_subject(subject)
         if standing is None:
             raise ProtocolError(pb.INVALID_REQUEST, f"{subject!r} has no quota")
         record = self._registry.next_of(QUOTA + standing.quota_id)
         record.deleted = True
-        await self._meta_log.write_security(record)
+        await self._meta_log.write_security(record, epoch=epoch)
         return pb.SecurityChangeReply()
 
-    async def _remove(self, record_id: str, missing: str) -> pb.SecurityChangeReply:
+    async def _remove(self, record_id: str, missing: str, epoch: int) -> pb.SecurityChangeReply:
         standing = self._registry.get(record_id)
         if standing is None:
-            await self._meta_log.ready(confirmed=True)
+            epoch = await self._meta_log.ready_to_change(confirmed=True)
             standing = self._registry.get(record_id)
         if standing is None:
             raise ProtocolError(pb.INVALID_REQUEST, missing)
@@ -169,7 +172,7 @@ class SecurityChanges:
             self._refuse_locking_out(removed=record_id)
             record = self._registry.next_of(record_id)
             record.deleted = True
-            await self._meta_log.write_security(record)
+            await self._meta_log.write_security(record, epoch=epoch)
         return pb.SecurityChangeReply()
 
     def _refuse_locking_out(self, *, removed: str = "", added: pb.AccessRule | None = None) -> None:

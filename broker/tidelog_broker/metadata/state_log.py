@@ -8,6 +8,9 @@ the two only leaves more to replay.
 Every node that stores the log applies what is committed, as it becomes committed: `applied` says how far. What is not
 committed is never applied, so nothing ever has to be taken back. An owner answers from this state only once it has
 applied all that was committed before it became the owner (`ready`).
+
+A record that was computed from the state is appended in the epoch in which the state was read, or not at all (ADR
+0123): `ready` returns the epoch and `write` requires it.
 """
 
 from __future__ import annotations
@@ -82,7 +85,7 @@ class StateLog:
         self._snapshot_bytes = 0
         self._snapshotting = False
         self._unsettled = 0
-        """Appends on their way, those included whose writers have stopped waiting."""
+        """Pending changes, those included whose writers have stopped waiting. Records of a snapshot do not count."""
         self._reading: asyncio.Future[Exception | None] | None = None
         """The reading that is under way. Where a log comes here, all who ask wait for it, and go on in the same turn of
         the event loop: one after the other, each would wait for a turn of a node that is busy with takeovers.
@@ -94,12 +97,15 @@ class StateLog:
     def _partition(self) -> Partition:
         return self._find()
 
-    async def ready(self, *, confirmed: bool = False) -> None:
+    async def ready(self, *, confirmed: bool = False) -> int:
         """Make sure that this node owns the log and that the state is exact: all is applied that is committed.
 
         Args:
             confirmed: ask the replicas, too, whether this node still owns it. For answers that are not written: what
                 is written is confirmed by that.
+
+        Returns:
+            The epoch in which that is so, for `write`. It is the active one when this returns.
 
         Raises:
             ProtocolError: another node owns it, nobody does, or the log is damaged: half of a state is none.
@@ -107,13 +113,18 @@ class StateLog:
         partition = self._partition
         try:
             async with asyncio.timeout(_READY_TIMEOUT_S):
-                await (partition.access.confirm_owner() if confirmed else partition.access.ensure_active())
-                end = partition.state.high_watermark
-                await self.apply_committed()
+                while True:
+                    await (partition.access.confirm_owner() if confirmed else partition.access.ensure_active())
+                    epoch, end = partition.state.epoch, partition.state.high_watermark
+                    await self.apply_committed()
+                    if self.applied < end and partition.state.log_start < end:
+                        raise ProtocolError(
+                            pb.EPOCH_CHANGING, f"{partition.name} is still being fetched here; send again"
+                        )
+                    if partition.state.epoch == epoch:
+                        return epoch
         except TimeoutError:
             raise ProtocolError(pb.EPOCH_CHANGING, f"{partition.name} has no owner yet; send again") from None
-        if self.applied < end and partition.state.log_start < end:
-            raise ProtocolError(pb.EPOCH_CHANGING, f"{partition.name} is still being fetched here; send again")
 
     async def apply_committed(self) -> None:
         """Apply what is committed here and is not applied yet.
@@ -168,18 +179,23 @@ class StateLog:
                 self._bytes_since_snapshot += len(view)
         return self.applied
 
-    async def write(self, records: Sequence[StateRecord]) -> None:
+    async def write(self, records: Sequence[StateRecord], *, epoch: int) -> None:
         """Write records, wait until they are durable, apply them.
 
+        Args:
+            records: all computed from one state.
+            epoch: that in which the state was read, as `ready` returned it.
+
         Raises:
-            ProtocolError: they were refused, or their outcome is unknown.
+            ProtocolError: they were refused, or their outcome is unknown; EPOCH_CHANGING (definite): the epoch has
+                ended, and the records have to be computed again.
         """
         for start in range(0, len(records), RECORDS_PER_BATCH):
             values = [record.SerializeToString() for record in records[start : start + RECORDS_PER_BATCH]]
-            self._bytes_since_snapshot += await self._append(values)
-        self._begin_snapshot_if_due()
+            self._bytes_since_snapshot += await self._append(values, epoch=epoch)
+        self._begin_snapshot_if_due(epoch)
 
-    async def take_back(self, record: StateRecord) -> None:
+    async def take_back(self, record: StateRecord, *, epoch: int) -> None:
         """Write a record after which something stands no longer that no revision of its own outdates.
 
         Raises:
@@ -187,24 +203,25 @@ class StateLog:
         """
         if self._snapshotting:
             raise ProtocolError(pb.EPOCH_CHANGING, f"{self._partition.name} is being written anew; send again")
-        self._bytes_since_snapshot += await self._append([record.SerializeToString()], bars=True)
+        self._bytes_since_snapshot += await self._append([record.SerializeToString()], epoch=epoch, bars=True)
 
-    def _begin_snapshot_if_due(self) -> None:
+    def _begin_snapshot_if_due(self, epoch: int) -> None:
         if self._snapshotting or self._barring:
             return
         if self._bytes_since_snapshot > max(SNAPSHOT_AFTER_BYTES, 4 * self._snapshot_bytes):
             self._snapshotting = True
-            self._tasks.spawn(self.snapshot(), f"snapshot {self._partition.name}")
+            self._tasks.spawn(self.snapshot(epoch), f"snapshot {self._partition.name}")
 
     def _apply_all(self, values: Iterable[bytes | None]) -> None:
         for value in values:
             if value is not None:
                 self._apply(value)
 
-    async def _append(self, values: list[bytes], *, bars: bool = False) -> int:
+    async def _append(self, values: list[bytes], *, epoch: int, bars: bool = False, changes: bool = True) -> int:
         """Append values and apply them in the moment in which they are durable; return the bytes written.
 
-        `bars`: no snapshot begins before that.
+        Nothing is appended in another epoch than `epoch`. `bars`: no snapshot begins before that. `changes`: whether
+        the values are new; those of a snapshot are not.
         """
         encoded = encode_batch(columns_of(values), now_us=time.time_ns() // 1000, control=True)
         data = memoryview(bytearray(encoded.to_bytes()))
@@ -212,7 +229,7 @@ class StateLog:
 
         def settle(outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
             assert not duplicate, "the broker's own batches carry no producer id"
-            self._unsettled -= 1
+            self._unsettled -= changes
             self._barring -= bars
             if not isinstance(outcome, ProtocolError):
                 # Here and not after the wait: a snapshot that begins in between must hold all below the end.
@@ -226,9 +243,9 @@ class StateLog:
             else:
                 settled.set_result(None)
 
-        self._unsettled += 1
+        self._unsettled += changes
         self._barring += bars
-        self._partition.pipeline.submit(PendingPublish(data, unpack_header(data), settle))
+        self._partition.pipeline.submit(PendingPublish(data, unpack_header(data), settle, epoch=epoch))
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await settled
@@ -238,17 +255,20 @@ class StateLog:
             ) from None
         return len(data)
 
-    async def snapshot(self) -> None:
-        """Write everything that stands, then let go of what lies before it."""
+    async def snapshot(self, epoch: int) -> None:
+        """Write everything that stands, then let go of what lies before it.
+
+        Does neither after `epoch` has ended: another owner may have deleted a group since.
+        """
         try:
             start = self.applied
             size_bytes = 0
             live = list(self._live())
             for first in range(0, len(live), RECORDS_PER_BATCH):
                 values = [record.SerializeToString() for record in live[first : first + RECORDS_PER_BATCH]]
-                size_bytes += await self._append(values)
+                size_bytes += await self._append(values, epoch=epoch, changes=False)
             self._snapshot_bytes, self._bytes_since_snapshot = size_bytes, 0
-            await self._partition.retention.delete_before(start)
+            await self._partition.retention.delete_before(start, epoch=epoch)
         except ProtocolError as error:
             # Nothing is lost: the old records are all there, and the next write tries again.
             log.warning("no snapshot of %s: %s", self._partition.name, error)
@@ -328,37 +348,47 @@ class MetaLog(StateLog):
                 if self._topics.get(topic_id) is record:
                     self._changed.pop(topic_id, None)
 
-    async def write_node(self, record: pb.NodeRecord) -> None:
+    async def ready_to_change(self, *, confirmed: bool = False) -> int:
+        """As `ready`, and require that every earlier change has an outcome: a change is computed from the state.
+
+        Raises:
+            ProtocolError: as `ready`; EPOCH_CHANGING while a change before it has no outcome.
+        """
+        epoch = await self.ready(confirmed=confirmed)
+        self._one_at_a_time()
+        return epoch
+
+    async def write_node(self, record: pb.NodeRecord, *, epoch: int) -> None:
         """Make a node's new revision durable and apply it.
 
         Raises:
             ProtocolError: as `write_topic`.
         """
         self._one_at_a_time()
-        await self.write([wrapped(record)])
+        await self.write([wrapped(record)], epoch=epoch)
 
-    async def write_security(self, *records: pb.SecurityRecord) -> None:
+    async def write_security(self, *records: pb.SecurityRecord, epoch: int) -> None:
         """Make new revisions of identities or rules durable, all at once, and apply them.
 
         Raises:
             ProtocolError: as `write_topic`.
         """
         self._one_at_a_time()
-        await self.write(list(map(wrapped_security, records)))
+        await self.write(list(map(wrapped_security, records)), epoch=epoch)
 
-    async def write_topic(self, record: pb.TopicRecord) -> None:
+    async def write_topic(self, record: pb.TopicRecord, *, epoch: int) -> None:
         """Make a topic's new revision durable, apply it, and let the partitions follow.
 
         Raises:
             ProtocolError: as `StateLog.write`; EPOCH_CHANGING while a change before it has no outcome.
         """
         self._one_at_a_time()
-        await self.write([record])
+        await self.write([record], epoch=epoch)
         await self.follow_changes()
 
     def _one_at_a_time(self) -> None:
         """Two changes made of one state have one revision, so the second would be lost if the first came about."""
-        if self._unsettled and not self._snapshotting:
+        if self._unsettled:
             raise ProtocolError(pb.EPOCH_CHANGING, "a change before this one has no outcome yet; send again")
 
 
@@ -405,22 +435,25 @@ class OffsetsLog(StateLog):
         if not self._is_gone(record.topic_id):  # else the topic was deleted while this was on its way
             self._positions.apply(record)
 
-    async def write_group(self, record: pb.GroupRecord) -> None:
+    async def write_group(self, record: pb.GroupRecord, *, epoch: int) -> None:
         """Make a group's new record durable and apply it; one that deletes takes the group's positions with it.
 
         Raises:
             ProtocolError: as `StateLog.write`, or `take_back`.
         """
         if record.deleted:
-            await self.take_back(wrapped_group(record))
+            await self.take_back(wrapped_group(record), epoch=epoch)
         else:
-            await self.write([wrapped_group(record)])
+            await self.write([wrapped_group(record)], epoch=epoch)
 
-    async def write_offsets(self, records: list[pb.OffsetRecord], *, made: pb.GroupRecord | None = None) -> None:
+    async def write_offsets(
+        self, records: list[pb.OffsetRecord], *, epoch: int, made: pb.GroupRecord | None = None
+    ) -> None:
         """Make prepared positions durable and apply them.
 
         Args:
             records: the positions.
+            epoch: as in `write`.
             made: of the group that comes about by them: who has made it.
 
         Raises:
@@ -428,7 +461,7 @@ class OffsetsLog(StateLog):
                 Others may come about, so what follows them gets a higher revision.
         """
         try:
-            await self.write(records if made is None or not records else [wrapped_group(made), *records])
+            await self.write(records if made is None or not records else [wrapped_group(made), *records], epoch=epoch)
         except ProtocolError as error:
             if NATURE[error.code].definite:
                 for record in records:

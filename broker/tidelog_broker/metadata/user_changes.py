@@ -33,8 +33,8 @@ class UserChanges:
         self._registry = registry
         self._now_us = now_us
 
-    async def create(self, asked: pb.ScramUser) -> pb.SecurityChangeReply:
-        """Add a user.
+    async def create(self, asked: pb.ScramUser, epoch: int) -> pb.SecurityChangeReply:
+        """Add a user, computed from the state of `epoch`.
 
         Raises:
             ProtocolError: INVALID_REQUEST, or what stopped the write.
@@ -47,9 +47,9 @@ class UserChanges:
                 pb.INVALID_REQUEST, f"there is a user {asked.name!r}: give another password, or delete it"
             )
         self._registry.refuse_too_many(USER)
-        return await self._put(asked, asked.roles, [])
+        return await self._put(asked, asked.roles, [], epoch)
 
-    async def set_password(self, asked: pb.ScramUser) -> pb.SecurityChangeReply:
+    async def set_password(self, asked: pb.ScramUser, epoch: int) -> pb.SecurityChangeReply:
         """Give a user another password; roles stay. The name may be one that no new user can have.
 
         Raises:
@@ -57,27 +57,27 @@ class UserChanges:
         """
         _check_user(asked)
         refuse_admin(self._registry.permissions, asked.name)
-        standing = await self.standing(asked.name)
+        standing, epoch = await self.standing(asked.name, epoch)
         ended = self._registry.next_of(USER + standing.user_id)
         ended.deleted = True
-        return await self._put(asked, standing.roles, [ended])
+        return await self._put(asked, standing.roles, [ended], epoch)
 
-    async def standing(self, name: str) -> pb.ScramUser:
-        """Return a user.
+    async def standing(self, name: str, epoch: int) -> tuple[pb.ScramUser, int]:
+        """Return a user, and the epoch of the state in which it was found: `epoch`, or a later one.
 
         Raises:
             ProtocolError: INVALID_REQUEST, there is none.
         """
         found = self._registry.user(name)
         if found is None:
-            await self._meta_log.ready(confirmed=True)
+            epoch = await self._meta_log.ready_to_change(confirmed=True)
             found = self._registry.user(name)
         if found is None:
             raise ProtocolError(pb.INVALID_REQUEST, f"there is no user {name!r}")
-        return found
+        return found, epoch
 
     async def _put(
-        self, asked: pb.ScramUser, roles: Iterable[str], records: list[pb.SecurityRecord]
+        self, asked: pb.ScramUser, roles: Iterable[str], records: list[pb.SecurityRecord], epoch: int
     ) -> pb.SecurityChangeReply:
         user = pb.ScramUser(
             user_id=new_id(),
@@ -95,7 +95,7 @@ class UserChanges:
             secret = self._registry.next_of(MADE_UP)
             secret.scram_secret = secrets.token_bytes(32)
             records = [*records, secret]
-        await self._meta_log.write_security(*records, record)
+        await self._meta_log.write_security(*records, record, epoch=epoch)
         return pb.SecurityChangeReply(user=without_verifier(user))
 
 

@@ -65,7 +65,7 @@ def own_record(broker: Broker, *, gossip_port: int) -> pb.NodeRecord:
     return pb.NodeRecord(
         node_id=broker.node_id,
         host=settings.advertised_host,
-        port=broker.port,
+        port=broker.advertised_port,
         gossip_host=settings.advertised_host,
         gossip_port=gossip_port,
         zone=settings.zone,
@@ -213,7 +213,8 @@ class Admitting:
             IdentityError: the owner refuses.
         """
         broker = self._broker
-        said = own_record(broker, gossip_port=self._gossip_port or broker.port)  # it says the right one when it knows
+        gossip_port = broker.settings.advertise_gossip_port or self._gossip_port or broker.port
+        said = own_record(broker, gossip_port=gossip_port)  # it says the right one when it knows
         problem = "none of its seeds and of the nodes that they know can be reached; start them, or give others"
         for peer in sorted(broker.cluster.linked):
             announce = pb.NodeAnnounce(node=said, is_new=self._is_new)
@@ -291,7 +292,7 @@ class Admitting:
         self._look()
 
     def _give_up_if_turned_away(self, needed: int) -> None:
-        own = (self._broker.settings.advertised_host, self._broker.port)
+        own = (self._broker.settings.advertised_host, self._broker.advertised_port)
         refusals = {address: what for address, what in self._links.refusals().items() if address != own}
         if not self._answered and needed and len(refusals) >= needed:
             raise IdentityError("; ".join(sorted(set(refusals.values()))))

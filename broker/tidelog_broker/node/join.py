@@ -96,5 +96,10 @@ def as_founded(settings: NodeSettings, bootstrap: Bootstrap, node_id: str) -> No
     }
     if settings.advertise_host is None and "host" in settings.model_fields_set:
         founded["advertise_host"] = founder.host
+    # A founder that listens on another port than the file names is behind a mapped port; 0 picks any free port.
+    if settings.port and "port" in settings.model_fields_set:
+        founded["advertise_port"] = founder.port
+    if settings.gossip_port and "gossip_port" in settings.model_fields_set:
+        founded["advertise_gossip_port"] = founder.gossip_port
     missing = {name: value for name, value in founded.items() if name not in settings.model_fields_set}
     return settings.model_copy(update=missing)

@@ -139,8 +139,10 @@ class Membership:
         assert links is not None
         began_s = broker.loop.time()
         while True:
-            if broker.life.stop_reason:
+            if broker.lives.is_refused:
                 raise OldCopyError(broker.life.stop_reason)
+            if broker.life.stop_reason:  # it was removed, say: it stops in the same way as while it runs
+                return
             others = {record.node_id for record in broker.nodes.live()} - {broker.node_id}
             missing = others - broker.cluster.linked
             unheard = (others & broker.cluster.linked) - self._exchanged
@@ -170,8 +172,8 @@ class Membership:
             node_id=broker.node_id,
             incarnation=broker.incarnation,
             host=settings.advertised_host,
-            port=broker.port,
-            gossip=members.Address(settings.advertised_host, 0),
+            port=broker.advertised_port,
+            gossip=members.Address(settings.advertised_host, settings.advertise_gossip_port or 0),
             zone=settings.zone,
             roles=roles_named(settings.roles),
             weight=settings.weight,
@@ -333,12 +335,12 @@ class Membership:
         """End the connections of nodes that were removed, of this one by stopping."""
         broker = self._broker
         assert broker.peers is not None
-        for record in broker.nodes.records():
-            if record.removed and record.node_id in broker.peers.connected:
-                broker.peers.dismiss(record.node_id)
-                broker.lives.forget(record.node_id)
-            elif record.removed and record.node_id == broker.node_id:
-                self.removed(removal(broker.node_id))
+        gone = {record.node_id for record in broker.nodes.records() if record.removed}
+        for node_id in sorted(gone & broker.peers.connected):
+            broker.peers.dismiss(node_id)
+        if broker.node_id in gone:
+            self.removed(removal(broker.node_id))
+        broker.lives.forget(gone)
 
 
 def _listed(node_ids: Collection[str]) -> str:

@@ -15,6 +15,7 @@ from typing import Final
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID
 from tidelog_broker.partition.partition import Partition
+from tidelog_broker.storage.io.workers import WorkersFullError
 from tidelog_broker.storage.node.meta_snapshot import save_meta_snapshot
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -60,8 +61,8 @@ class MetaFollower:
                 if here is not None:
                     await self._found()
                 self._problem = ""
-            except ProtocolError as error:
-                self._say(error.message)
+            except (ProtocolError, WorkersFullError) as error:
+                self._say(error.message if isinstance(error, ProtocolError) else str(error))
                 await asyncio.sleep(SAVE_AGAIN_S)
             if here is not None:
                 with contextlib.suppress(TimeoutError):

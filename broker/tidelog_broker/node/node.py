@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
+import time
 from typing import Final
 
 from tidelog_broker.base.config import NodeSettings
@@ -35,14 +38,23 @@ from tidelog_broker.server.audit_topic import AuditTopic
 from tidelog_broker.server.server import Server
 from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_broker.storage.io.workers import WorkersFullError
 from tidelog_broker.storage.node.node_dir import NodeDir
 from tidelog_broker.wire.management_port import Management
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.host_names import HostNames
+from tidelog_proto.limits import MIB
+
+log = logging.getLogger(__name__)
 
 RETENTION_LOOKS_MAX: Final = 500
 """Partitions that retention looks at in an interval: all of many thousand would take a part of a core for ever."""
+
+DISK_FREE_BYTES_MIN: Final = MIB
+"""With less than this a node is not ready: hardly any append finds space."""
+DISK_FULL_S: Final = 30.0
+"""How long a node is not ready after it refused a publish for lack of space."""
 
 RULES_AGAIN_S: Final = 0.1
 _HEARTBEAT_S: Final = 0.5
@@ -250,6 +262,7 @@ class Node:
         """Let what is in flight come to its end; what is late is refused."""
         broker = self.broker
         broker.accounts.release()
+        broker.bounds.turns.stop()
         for partition in partitions:
             partition.changes.wake()
         broker.route_news.wake()
@@ -275,6 +288,7 @@ class Node:
         while True:
             health.beat()
             health.no_quorum = self._without_quorum()
+            health.disk_full = self._disk_is_full()
             broker.metrics.in_flight_bytes.set(broker.bounds.budget.in_flight_bytes)
             broker.metrics.outgoing_bytes.set(broker.bounds.outgoing.total_bytes)
             broker.metrics.clock_held.set(broker.clock.is_held)
@@ -283,6 +297,14 @@ class Node:
             broker.metrics.index_bytes.set(broker.disk.hash_memory.size_bytes)
             share_out(broker.replication.pushing(), self.settings.push_windows_bytes)
             await asyncio.sleep(_HEARTBEAT_S)
+
+    def _disk_is_full(self) -> bool:
+        """Whether the disk has no space to speak of, or a publish was refused for that a moment ago (a quota, say)."""
+        disk = os.statvfs(self.dir.path)
+        if disk.f_bavail * disk.f_frsize < DISK_FREE_BYTES_MIN:
+            return True
+        lately_s = time.monotonic() - DISK_FULL_S
+        return any(partition.pipeline.full_at_s >= lately_s for partition in self.broker.partitions.all())
 
     def _without_quorum(self) -> list[str]:
         cluster = self.broker.cluster
@@ -301,6 +323,8 @@ class Node:
                 except StorageFailedError as error:
                     self.life.storage_failed(partition.name, error)
                     return
+                except (ProtocolError, WorkersFullError) as error:
+                    log.warning("%s: not compacted, it is tried again: %s", partition.name, error)
             await asyncio.sleep(self.settings.retention_interval_ms / 1000)
 
     async def _clean(self) -> None:
@@ -313,6 +337,8 @@ class Node:
                 except StorageFailedError as error:
                     self.life.storage_failed(partition.name, error)
                     return
+                except (ProtocolError, WorkersFullError) as error:
+                    log.warning("%s: nothing old is deleted, it is tried again: %s", partition.name, error)
                 if number % RETENTION_LOOKS_MAX == 0:
                     await asyncio.sleep(interval_s)
             await asyncio.sleep(interval_s)

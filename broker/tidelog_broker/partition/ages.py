@@ -60,8 +60,17 @@ class RecordAges:
             return False
         return found.newest_first_us <= self._before_us(time_us // ROLLS)
 
+    def forget_expired(self) -> None:
+        """Forget which offsets have expired: the epoch has ended, and the log may be cut in front of them.
+
+        New records get those offsets then, which the next look sees (ADR 0123).
+        """
+        self.expired_below = self.long_expired_below = 0
+        self._seen = ()
+
     async def look(self) -> None:
         """Look how old the records are, if the topic has a time."""
+        epoch = self._state.epoch
         had_expired, self.expired_below, self.long_expired_below = self.expired_below > 0, 0, 0
         time_us = self._time_us
         if not time_us:
@@ -77,6 +86,8 @@ class RecordAges:
             long_us = self._before_us(LONG * time_us)
             found = await self._ask(long_us)
             self.long_expired_below = found.expired_below if found is not None else 0
+        if self._state.epoch != epoch:
+            self.forget_expired()
 
     async def refresh(self) -> None:
         """Find out when the oldest and the newest record were appended, for who asks."""

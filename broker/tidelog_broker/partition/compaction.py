@@ -78,10 +78,10 @@ class Compaction:
         self._tools = tools
         self._io_key = io_key
         self._watch = PassWatch(tools.loop.time, tools.passes)
-        self._versions = CompactedVersions(
+        self.versions = CompactedVersions(
             state, changes, driver, tools=tools, io_key=io_key, watch=self._watch, replaced=replaced
         )
-        self._left: frozenset[int] = frozenset()
+        self.left: frozenset[int] = frozenset()
         """Epochs that the owner's last pass has left as they are, see `CompactionPass`. The next one tries again."""
         self._busy = asyncio.Lock()
         self._asked: set[asyncio.Task[None]] = set()
@@ -89,12 +89,12 @@ class Compaction:
 
     async def close(self) -> None:
         """Begin nothing more, and end what is under way: the log is about to be closed, or removed."""
-        await self._versions.close()
+        await self.versions.close()
 
     @property
     def is_behind(self) -> bool:
         """Whether a copy here is not what was decided last about compacting it."""
-        return self._versions.is_behind
+        return self.versions.is_behind
 
     @property
     def wants_to_look(self) -> bool:
@@ -116,17 +116,17 @@ class Compaction:
             return
         async with self._busy:
             try:
-                await self._versions.remove_replaced()  # by what was fetched
-                await self._versions.converge()
-                if self._is_due():
-                    await self._compact(self._horizon(await self._last_appends()))
-                    await self._versions.converge()
+                await self.versions.remove_replaced()  # by what was fetched
+                await self.versions.converge()
+                if self.is_due():
+                    await self._compact(self.horizon_of(await self._last_appends()))
+                    await self.versions.converge()
             except PassStoppedError:
                 pass
             except DiskFullError as error:
                 log.warning("%s: no space to compact, it is tried again: %s", self._state.name, error.message)
             except StorageFailedError:
-                if not self._versions.is_over:
+                if not self.versions.is_over:
                     raise
             except ProtocolError as error:
                 log.warning("%s: not compacted, it is tried again: %s", self._state.name, error.message)
@@ -181,9 +181,9 @@ class Compaction:
         async with self._busy:
             has_turn.set()
             try:
-                await self._versions.converge()
+                await self.versions.converge()
                 await self._compact(self._state.high_watermark)
-                await self._versions.converge()
+                await self.versions.converge()
             except PassStoppedError:
                 raise ProtocolError(
                     pb.EPOCH_CHANGING, f"{self._state.name}: the node is stopping; send again"
@@ -196,26 +196,31 @@ class Compaction:
 
     # --- the owner -------------------------------------------------------------------------------------
 
-    def _is_due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether enough of the log has not been compacted, or tombstones have had their time."""
         state = self._state
         config = state.topic.config
-        if not self.is_configured or config.hold or self._versions.is_over or state.writer is None or state.is_moving:
+        if not self.is_configured or config.hold or self.versions.is_over or state.writer is None or state.is_moving:
             return False
         below = self._compacted_below()
-        dirty = (held for held in state.log.epochs if held.end_offset > below and held.epoch not in self._left)
+        dirty = (held for held in state.log.epochs if held.end_offset > below and held.epoch not in self.left)
         dirty_bytes = sum(held.size_bytes for held in dirty)
         is_dirty = dirty_bytes >= max(config.segment_bytes, state.log.size_bytes * config.dirty_percent // 100)
-        starts = [state.replica.state.start_of(epoch) for epoch in self._left]  # tombstones behind these cannot go
+        starts = [state.replica.state.start_of(epoch) for epoch in self.left]  # tombstones behind these cannot go
         return is_dirty or min([self._tombstones_below(), *starts]) > self._tombstones_gone_below()
 
     async def _compact(self, horizon: int) -> None:
-        """Compact what ends at or below `horizon`, which is in the open epoch or before it, and have it decided."""
+        """Compact what ends at or below `horizon`, which is in the open epoch or before it, and have it decided.
+
+        All of it within epochs of this owner (ADR 0123): a pass that another one has had decided meanwhile may have
+        dropped tombstones of values that this one has kept.
+        """
         self._check_owner()
         known = self._state.replica.state
         if horizon > known.active.start_offset:
-            await self._end_epoch(())
-        sealed = range(known.chain.genesis.epoch, known.active.epoch)
+            await self.end_epoch(())
+        epoch = known.active.epoch
+        sealed = range(known.chain.genesis.epoch, epoch)
         ranges = [epoch for epoch in sealed if known.start_of(epoch) < known.decision(epoch).end_offset <= horizon]
         floor = max(known.log_start, known.deleted_below)
         ranges = [epoch for epoch in ranges if known.decision(epoch).end_offset > floor]
@@ -225,18 +230,21 @@ class Compaction:
         if not ranges:
             return
         await self._until_whole(terms, ranges)
-        made, left, terms = await self._versions.make(ranges, terms)
-        self._left = frozenset(left)
+        made, left, terms = await self.versions.make(ranges, terms)
+        self.left = frozenset(left)
         if left:
             log.warning("%s: epochs %s stay as they are: what is left of them fits no batch", self._state.name, left)
-        self._versions.keep(made)
+        self.versions.keep(made)
         changed = [one for one in made if one.end.digest != known.ends_of(one.epoch)[-1].digest]
         proposed = changed or made[-1:]  # that there was a pass counts for its tombstones even where it changed nothing
         for at in range(0, len(proposed), COMPACTIONS_MAX):
             self._check_owner()
+            if self._state.epoch != epoch:
+                raise self._interrupted(epoch)
             now_us = self._tools.clock.now_us()
             part = proposed[at : at + COMPACTIONS_MAX]
-            await self._end_epoch([_compaction(one, terms, now_us).SerializeToString() for one in part])
+            await self.end_epoch([_compaction(one, terms, now_us).SerializeToString() for one in part])
+            epoch += 1
 
     async def _until_whole(self, terms: Terms, epochs: Sequence[int]) -> None:
         """Wait until all is here that a pass looks at: other replicas may have been faster than this node's disk.
@@ -247,7 +255,7 @@ class Compaction:
         until_s = self._tools.loop.time() + WHOLE_S
         history = self._state.replica.backfill
         self._watch.step(self._missing_here)
-        while self._versions.is_converging or history.is_lacking or not self._versions.can_pass(terms, epochs):
+        while self.versions.is_converging or history.is_lacking or not self.versions.can_pass(terms, epochs):
             self._check_open()
             if self._tools.loop.time() >= until_s:
                 raise ProtocolError(
@@ -258,11 +266,12 @@ class Compaction:
                 )
             await asyncio.sleep(WHOLE_AGAIN_S)
 
-    async def _end_epoch(self, compactions: Sequence[bytes]) -> None:
+    async def end_epoch(self, compactions: Sequence[bytes]) -> None:
         """End the open epoch by plan, and become the owner of the next one.
 
         Raises:
-            ProtocolError: EPOCH_CHANGING when that does not come about in time; NOT_OWNER.
+            ProtocolError: EPOCH_CHANGING when that does not come about in time, or the epoch was ended by another
+                decision; NOT_OWNER.
         """
         epoch = self._state.epoch
         self._watch.step(self.awaited_copies)
@@ -280,6 +289,16 @@ class Compaction:
                 f"{self.awaited_copies()} did not answer; send again",
             ) from None
         self._check_owner()
+        decision = self._state.replica.state.decision(epoch)
+        if [one.SerializeToString() for one in decision.compactions] != list(compactions):
+            raise self._interrupted(epoch)
+
+    def _interrupted(self, epoch: int) -> ProtocolError:
+        return ProtocolError(
+            pb.EPOCH_CHANGING,
+            f"{self._state.name}: epoch {epoch} was ended by another decision while it was compacted; send again",
+            retry_after_ms=1000,
+        )
 
     def awaited_copies(self) -> str:
         """Return which copies have to answer, those that do not as far as the owner knows if there are such."""
@@ -299,21 +318,22 @@ class Compaction:
 
     def _compacted_below(self) -> int:
         """Return up to where the newest decided pass has looked."""
-        return max((each.horizon for each in self._rounds()), default=0)
+        return max((each.horizon for each in self.rounds()), default=0)
 
     def _tombstones_gone_below(self) -> int:
-        return max((each.tombstones_below for each in self._rounds()), default=0)
+        return max((each.tombstones_below for each in self.rounds()), default=0)
 
     def _tombstones_below(self) -> int:
         """Return up to where tombstones have been kept for their time behind the first pass that saw them."""
         before_us = self._tools.clock.now_us() - self._state.topic.config.tombstone_retention_ms * 1000
-        return max((each.horizon for each in self._rounds() if each.decided_us <= before_us), default=0)
+        return max((each.horizon for each in self.rounds() if each.decided_us <= before_us), default=0)
 
-    def _rounds(self) -> Iterable[pb.Compaction]:
+    def rounds(self) -> Iterable[pb.Compaction]:
+        """Return the terms of all decided compactions of the chain."""
         chain = self._state.replica.state.chain
         return (each.terms for own in chain.compactions.values() for each in own)
 
-    def _horizon(self, last_appends: Sequence[tuple[int, int]]) -> int:
+    def horizon_of(self, last_appends: Sequence[tuple[int, int]]) -> int:
         """Return the end of what is old enough; `last_appends` has the end of each epoch, and its last time in µs."""
         lag_us = self._state.topic.config.compaction_lag_ms * 1000
         before_us = self._tools.clock.now_us() - lag_us
@@ -346,7 +366,7 @@ class Compaction:
         return state.active.owner == state.node_id
 
     def _check_open(self) -> None:
-        if self._versions.is_over or self._state.replica.state.halted is not None:
+        if self.versions.is_over or self._state.replica.state.halted is not None:
             raise self._state.refusal or ProtocolError(pb.EPOCH_CHANGING, f"{self._state.name} is being closed")
 
     def _check_owner(self) -> None:

@@ -36,8 +36,12 @@ class RecordDeletion:
         self._driver = driver
         self._access = access
 
-    async def delete_below(self, offset: int) -> None:
+    async def delete_below(self, offset: int, *, epoch: int | None = None) -> None:
         """Delete all records below an offset.
+
+        Args:
+            offset: below which.
+            epoch: in which that was found to be the offset that is meant; None: the caller has named it.
 
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE with the bounds where it lies behind the high watermark, FORBIDDEN while
@@ -46,6 +50,8 @@ class RecordDeletion:
         await self._access.confirm_owner()
         state = self._state
         self._refuse_held()
+        if state.was_cut(offset, epoch):
+            raise state.out_of_range(offset, epoch)
         if offset > state.high_watermark:
             raise ProtocolError(
                 pb.OFFSET_OUT_OF_RANGE,
@@ -53,10 +59,17 @@ class RecordDeletion:
                 log_start_offset=state.log_start,
                 high_watermark=state.high_watermark,
             )
-        await self.agree(offset)
+        await self.agree(offset, epoch=state.epoch)
 
-    async def agree(self, offset: int) -> None:
-        """Have a quorum note that records below a committed offset are deleted, and wait for it.
+    async def agree(self, offset: int, *, epoch: int) -> None:
+        """Have a quorum note that records below an offset are deleted, and wait for it.
+
+        Where epochs end meanwhile it goes on, but not where one ended in front of the offset: other records may lie
+        below that now.
+
+        Args:
+            offset: below which; it is committed.
+            epoch: in which that is so.
 
         Raises:
             ProtocolError: as `delete_below`.
@@ -66,6 +79,8 @@ class RecordDeletion:
             async with asyncio.timeout(AGREE_TIMEOUT_S):
                 while state.log_start < offset:
                     await self._access.ensure_active()
+                    if state.was_cut(offset, epoch):
+                        raise state.out_of_range(offset, epoch)
                     self._refuse_held()
                     self._driver.delete_below(min(offset, state.high_watermark))
                     if state.log_start < offset:

@@ -15,7 +15,7 @@ def describe_partition(state: PartitionState) -> pb.PartitionInfo:
         epoch=active.epoch,
         placement=active.placement,
         log_start_offset=state.log_start,
-        high_watermark=state.high_watermark,
+        high_watermark=_end_offset(state),
         size_bytes=state.log.size_bytes,
         state=state.summary,
         copy_fault=_copy_fault(state),
@@ -24,6 +24,17 @@ def describe_partition(state: PartitionState) -> pb.PartitionInfo:
     if missing is not None:
         info.missing_epochs, info.missing_records = missing.epochs, missing.records
     return info
+
+
+def _end_offset(state: PartitionState) -> int:
+    """Return the end of the readable offsets.
+
+    The high watermark of an only copy that was not used since the start is not known yet: its next epoch begins at the
+    end of its log.
+    """
+    if state.is_alone and state.writer is None and state.cut_offset is None:
+        return max(state.high_watermark, state.log.end_offset)
+    return state.high_watermark
 
 
 def _copy_fault(state: PartitionState) -> str:

@@ -181,17 +181,19 @@ class Partition:
         cut_offset = self.driver.cut_offset
         if self.ring.end_offset != news.end_offset or (cut_offset is not None and cut_offset < news.end_offset):
             self._restart_ring(news.end_offset)
+        handed_over = news.successor != self.replica.state.node_id
         not_written = (
             ProtocolError(
                 pb.EPOCH_CHANGING,
                 f"{self.name}: epoch {news.epoch} ended before this was replicated; it is not stored, send it again",
                 retry_after_ms=RETRY_AFTER_MS,
             )
-            if news.successor == self.replica.state.node_id
+            if not handed_over
             else self.state.not_owner()
         )
         self.deduplication.forget()
-        self.pipeline.decided(news.end_offset, not_written, held_by_all=news.held_by_all)
+        self.retention.ages.forget_expired()
+        self.pipeline.decided(news.end_offset, not_written, held_by_all=news.held_by_all, handed_over=handed_over)
         self.tools.route_news.changed(*self.driver.key)
         self.access.not_confirmed()
         self.changes.changed()

@@ -10,16 +10,20 @@ Disk space is made sure of before an offset is given out, so a full disk refuses
 fails after that is final: the outcome of the group is unknown, everything waiting is refused and the node stops.
 
 When an epoch ends, what waits for it waits for the decision: before its end it is stored, behind it it is nowhere, and
-that is definite. What has no offsets yet goes on if this node owns the next epoch, too.
+that is definite. Batches without offsets wait for the next epoch if this node owns it, too, and are refused if another
+node does: their sender has gone there, and permissions and settings were checked before. A batch that was computed from
+the state of the log is bound to the epoch in which the state was read, and refused in any other (ADR 0123).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from tidelog_broker.core.replication.epoch_writer import Group, Owner
 from tidelog_broker.core.replication.ports import Batch
@@ -40,21 +44,40 @@ log = logging.getLogger(__name__)
 
 DISK_FULL_RETRY_MS = 1000
 OVERLOADED_RETRY_MS = 20
+GROUP_BATCHES_MAX: Final = 256
+"""Batches of one group. The next group waits for the next turn of the event loop then: each batch costs the loop some
+20 us until it is answered, however small it is, and small ones come by the thousand in one request."""
 
 
 class PendingPublish:
-    """A batch on its way through the pipeline. `header` is None until its verification has passed."""
+    """A batch on its way through the pipeline. `header` is None until its verification has passed.
 
-    __slots__ = ("acks", "data", "header", "refusal", "settle")
+    `epoch` is the only epoch in which the batch may be appended; None for a batch that depends on no state of the log.
+    """
+
+    __slots__ = ("acks", "data", "epoch", "header", "refusal", "settle", "tenure")
 
     def __init__(
-        self, data: memoryview, header: BatchHeader | None, settle: Settle, *, acks: pb.Acks = pb.QUORUM
+        self,
+        data: memoryview,
+        header: BatchHeader | None,
+        settle: Settle,
+        *,
+        acks: pb.Acks = pb.QUORUM,
+        epoch: int | None = None,
     ) -> None:
         self.data = data
+        self.epoch = epoch
         self.header = header
         self.refusal: ProtocolError | None = None
         self.settle = settle
         self.acks = acks
+        self.tenure = 0
+        """How many epochs of other nodes the pipeline knew when the batch came."""
+
+    def may_enter(self, epoch: int) -> bool:
+        """Whether the batch may be appended in an epoch."""
+        return self.epoch is None or self.epoch == epoch
 
 
 class Pipeline:
@@ -79,6 +102,7 @@ class Pipeline:
         self._state = state
         self._driver = driver
         self._log = state.log
+        self._loop = tools.loop
         self._workers = tools.io
         self._io_key = io_key
         self._disk_failed = failed
@@ -91,13 +115,19 @@ class Pipeline:
         self._uncommitted_bytes = 0
         self._waiting_for_idle: list[asyncio.Future[None]] = []
         self._busy = False
+        self._rests = False
+        """Whether a group of many batches was taken in this turn of the event loop."""
         self._refusal: ProtocolError | None = None
+        self._tenure = 0
+        """How many epochs of other nodes have begun since the start."""
         self.group: Group | None = None
         """What is being written."""
         self.has_rolled = False
         """Whether a segment has begun since somebody unset this."""
         self.queued_bytes = 0
         self.full_since_s: float | None = None
+        self.full_at_s = -math.inf
+        """When a publish was last refused for want of space, on the monotonic clock."""
         """Since when there has been no space for what was to be appended, on the monotonic clock."""
 
     def screen_by(self, screen: Deduplication | None) -> None:
@@ -138,6 +168,7 @@ class Pipeline:
                 False,
             )
             return
+        pending.tenure = self._tenure
         self._queue.append(pending)
         self.queued_bytes += len(pending.data)
         if not self._busy:
@@ -165,7 +196,7 @@ class Pipeline:
 
     def go_on(self) -> None:
         """Start the next group if the partition may be written and the head of the queue is verified."""
-        if self._busy:
+        if self._busy or (self._rests and self._queue):
             return
         if not self._queue:
             if self._waiting_for_idle:
@@ -185,7 +216,7 @@ class Pipeline:
             self._busy = True
             self._screen.build(owner, self._screen_built)
             return
-        picked = self._drain()
+        picked = self._drain(owner)
         if not picked:
             if self._waiting_for_idle:
                 self._tell_idle()
@@ -205,8 +236,8 @@ class Pipeline:
             lambda rolled, error: self._made_space(owner, picked, error, rolled=bool(rolled)),
         )
 
-    def _drain(self) -> list[PendingPublish]:
-        """Take verified batches from the head, up to a group's size; settle refused ones."""
+    def _drain(self, owner: Owner) -> list[PendingPublish]:
+        """Take verified batches from the head, up to a group's size; settle refused ones, and those of other epochs."""
         picked: list[PendingPublish] = []
         size_bytes = 0
         while self._queue:
@@ -214,12 +245,26 @@ class Pipeline:
             if head.refusal is not None:
                 self._take().settle(head.refusal, False)
                 continue
+            if not head.may_enter(owner.epoch):
+                self._take().settle(self._state.outdated(head.epoch), False)
+                continue
+            if head.epoch is None and head.tenure != self._tenure:
+                self._take().settle(self._state.interrupted(), False)
+                continue
             if head.header is None or (picked and size_bytes + len(head.data) > self._group_bytes):
+                break
+            if len(picked) == GROUP_BATCHES_MAX:
+                self._rests = True
+                self._loop.call_soon(self._rested)
                 break
             picked.append(self._queue.popleft())
             size_bytes += len(head.data)
         self.queued_bytes -= size_bytes
         return picked
+
+    def _rested(self) -> None:
+        self._rests = False
+        self.go_on()
 
     def _take(self) -> PendingPublish:
         pending = self._queue.popleft()
@@ -241,8 +286,10 @@ class Pipeline:
             self._busy = False
             self.go_on()
         elif error is not None:
-            self.full_since_s = self.full_since_s or time.monotonic()
-            self._turn_down(picked, ProtocolError(pb.DISK_FULL, str(error), retry_after_ms=DISK_FULL_RETRY_MS))
+            if error.code == pb.DISK_FULL:
+                self.full_at_s = time.monotonic()
+                self.full_since_s = self.full_since_s or self.full_at_s
+            self._turn_down(picked, ProtocolError(error.code, error.message, retry_after_ms=DISK_FULL_RETRY_MS))
         else:
             self.full_since_s = None
             self._append(owner, picked)
@@ -369,8 +416,12 @@ class Pipeline:
             if self._waiting_for_idle:
                 self._tell_idle()
 
-    def decided(self, end_offset: int, refusal: ProtocolError, *, held_by_all: int) -> None:
-        """The epoch has ended at `end_offset`; `refusal` is for what is not stored. See `Waiting.decided`."""
+    def decided(self, end_offset: int, refusal: ProtocolError, *, held_by_all: int, handed_over: bool) -> None:
+        """The epoch has ended at `end_offset`; `refusal` is for what is not stored. See `Waiting.decided`.
+
+        `handed_over`: whether another node owns the next epoch.
+        """
+        self._tenure += handed_over
         self._uncommitted.clear()
         self._uncommitted_bytes = 0
         self.full_since_s = None  # of the next epoch nothing has been refused yet, should it be owned here

@@ -8,12 +8,18 @@ or deleted by retention everywhere.
 from __future__ import annotations
 
 from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
 
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.ring import HotRing, RingEntry
 from tidelog_broker.partition.state import PartitionState
+from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
 from tidelog_broker.storage.segment.reading import FoundBatches
 from tidelog_proto.batch import RecordBatch, iter_batches
+from tidelog_proto.header import Flags
 
 
 class PartitionReader:
@@ -96,16 +102,50 @@ class PartitionReader:
         Raises:
             ProtocolError: as `read_log`.
         """
-        start_offset = self._state.log_start
+        start_offset, limit = self._state.log_start, self._state.readable_end
         with self._state.reading(start_offset):
-            offset = await self._workers.call(self._io_key, self._log.reader.find_by_time, timestamp_us, start_offset)
-        if self._replica.backfill.incomplete and (offset is None or offset <= self._replica.backfill.whole_from):
+            found = await self._workers.call(
+                self._io_key, _first_record, self._log.reader, timestamp_us, start_offset, limit
+            )
+        if self._replica.backfill.incomplete and (
+            found.batch_offset is None or found.batch_offset <= self._replica.backfill.whole_from
+        ):
             raise self._state.not_here(self._state.log_start)  # an older one may be the first
-        while offset is not None and (buffers := await self.read_log(offset, 1)):
-            for view in chain.from_iterable(map(iter_batches, buffers)):
-                batch = RecordBatch.parse(view)
-                for record_offset, stamp_us in zip(batch.offset_list(), batch.timestamps_us(), strict=True):
-                    if stamp_us >= timestamp_us and record_offset >= start_offset:
-                        return record_offset, stamp_us
-                offset = batch.end_offset
-        return None
+        return found.record
+
+
+class _Found(NamedTuple):
+    """The batch at which a look-up by time began, and the record that it found: offset and timestamp."""
+
+    batch_offset: int | None
+    record: tuple[int, int] | None
+
+
+def _stamps(batch: RecordBatch) -> Any:
+    """Return the timestamps of a batch as an array of int64."""
+    if not batch.header.flags & Flags.TIMESTAMP:
+        return np.full(len(batch), batch.header.base_timestamp_us)
+    stamps: Any = batch.columns().column("timestamp")
+    return stamps.view(pa.int64()).to_numpy(zero_copy_only=False)
+
+
+def _first_record(log: PartitionLogReader, timestamp_us: int, start_offset: int, limit_offset: int) -> _Found:
+    """Find the first record that is at least that late; for a reader thread, since batches are read and decoded.
+
+    Raises:
+        what `PartitionLogReader.read` raises.
+    """
+    first = offset = log.find_by_time(timestamp_us, start_offset)
+    while offset is not None and offset < limit_offset:
+        read = log.read(offset, 1, limit_offset=limit_offset, to_send=False)
+        if not read.batches:
+            break
+        for view in chain.from_iterable(map(iter_batches, read.batches)):
+            batch = RecordBatch.parse(view)
+            stamps = _stamps(batch)
+            for row in np.flatnonzero(stamps >= timestamp_us):
+                record_offset = batch.offset_list()[int(row)]
+                if record_offset >= start_offset:
+                    return _Found(first, (record_offset, int(stamps[row])))
+            offset = batch.end_offset
+    return _Found(first, None)

@@ -100,17 +100,19 @@ class Retention:
         """Delete nothing more: the log is about to be closed, or removed."""
         self._is_closed = True
 
-    async def delete_before(self, offset: int) -> None:
-        """As the owner, delete whole committed segments below `offset`.
+    async def delete_before(self, offset: int, *, epoch: int) -> None:
+        """As the owner of an epoch, delete whole committed segments below `offset`.
 
         Raises:
-            ProtocolError: as `RecordDeletion.agree`.
+            ProtocolError: as `RecordDeletion.agree`; EPOCH_CHANGING: the epoch is over, see `StateLog.snapshot`.
             DiskFullError: no space to note where the log begins; what the note would have said is still there.
             StorageFailedError: the disk failed.
         """
+        if self._state.epoch != epoch:
+            raise self._state.outdated(epoch)
         below = self._outdated(offset, 0, self._state.high_watermark)
-        await self._deletion.agree(below)
-        below = self._removable()
+        await self._deletion.agree(below, epoch=epoch)
+        below = self.removable()
         await self._delete(below)
         if self._state.replica.state.owner is not None:
             self._raise_log_start(below)
@@ -118,7 +120,7 @@ class Retention:
     def records_deleted(self) -> None:
         """More records are deleted for every reader: files may go that hold nothing else."""
         if self._state.replica.state.owner is not None:
-            self._delete_soon(self._removable())
+            self._delete_soon(self.removable())
 
     async def look(self) -> None:
         """Delete what is to go, now, and see that there is a file for the note.
@@ -141,8 +143,8 @@ class Retention:
                 if replica.state.log_start > state.log.start_offset and not self._is_held:
                     await self._delete(self._outdated(replica.state.log_start, 0, replica.state.log_start))
             else:
-                self._decide(self._due())
-                below = self._removable()
+                self._decide(self.due())
+                below = self.removable()
                 await self._delete(below)
                 self._raise_log_start(below)
         except DiskFullError as error:
@@ -155,8 +157,8 @@ class Retention:
         """As `look`, when a segment has just begun: the bound holds at any rate, and the next one finds a file."""
         self._see_to_space()
         if self._state.replica.state.owner is not None:
-            self._decide(self._due())
-            self._delete_soon(self._removable())
+            self._decide(self.due())
+            self._delete_soon(self.removable())
 
     def follow(self) -> None:
         """Delete what the owner has deleted, if it has said so with the last append: the next segment finds a file."""
@@ -190,7 +192,7 @@ class Retention:
         if below > self._state.replica.state.deleted_below and not self._is_held and not self._is_over:
             self._driver.delete_below(below)
 
-    def _due(self) -> int:
+    def due(self) -> int:
         """Return below which offset whole segments are not to be kept, as the topic says; 0 for nothing."""
         state, config = self._state, self._state.topic.config
         if config.cleanup not in DELETING:
@@ -231,7 +233,7 @@ class Retention:
             if not isinstance(error, DiskFullError) and not self._is_over:
                 self._failed(error)
 
-    def _removable(self) -> int:
+    def removable(self) -> int:
         """Return below which offset an owner's segments go: those that hold nothing but deleted records.
 
         Where some replica lacks what is to go, the epoch may have to end.
@@ -245,8 +247,8 @@ class Retention:
         if below <= held:
             return below
         is_full = self._disk.spares.has_ended
-        if is_full or self._lacks_for_long(below) or self._is_out_of_patience(held):
-            tried = self._end_epoch()
+        if is_full or self.lacks_for_long(below) or self._is_out_of_patience(held):
+            tried = self.end_epoch()
             if is_full and tried > ENDS_MAX:
                 return below
         return self._outdated(deleted, 0, min(committed, held))
@@ -257,13 +259,13 @@ class Retention:
         by_bytes = self._outdated(0, PATIENCE * bytes_max, self._state.high_watermark) if bytes_max else 0
         return max(by_bytes, self.ages.long_expired_below) > held
 
-    def _lacks_for_long(self, offset: int) -> bool:
+    def lacks_for_long(self, offset: int) -> bool:
         """Whether a replica lacks what lies below `offset` and is away."""
         replica = self._state.replica
         alive = replica.state.surroundings.alive
         return any(each.held_offset < offset and not alive(each.node_id) for each in replica.followers)
 
-    def _end_epoch(self) -> int:
+    def end_epoch(self) -> int:
         """See that the open epoch ends: nobody lacks anything of the next one. Return how often that was tried."""
         state = self._state
         epoch, now_s = state.epoch, self._loop.time()
@@ -303,7 +305,7 @@ class Retention:
         try:
             await self._notes.call(self._io_key, self._prepare, offset)
             if not self._is_over:
-                await self._io.call(self._io_key, self._delete_below, offset)
+                await self._io.call(self._io_key, self.delete_files_below, offset)
         except StorageFailedError:
             if not self._is_over:
                 raise
@@ -329,10 +331,10 @@ class Retention:
             self._looked(offset, error)
         else:
             self._io.start(
-                self._io_key, lambda: self._delete_below(offset), lambda _, failure: self._looked(offset, failure)
+                self._io_key, lambda: self.delete_files_below(offset), lambda _, failure: self._looked(offset, failure)
             )
 
-    def _delete_below(self, offset: int) -> None:
+    def delete_files_below(self, offset: int) -> None:
         """Delete, and leave a snapshot of what the deleted records said of producers. Runs on an I/O worker.
 
         A snapshot is known by the batch in front of it, so a committed one has to stay: else the next look deletes.
@@ -343,14 +345,19 @@ class Retention:
             store.delete_before(offset)
         if store.limbo is not None or offset > min(committed, store.end_offset) or self._is_held:
             return
-        snapshot = self._producers_behind(offset, committed)
+        snapshot = self.producers_before(offset, committed)
         if snapshot is not None and self._saved(snapshot, committed):
             snapshot = None
         store.delete_before(offset, lambda: not self._is_held)
         if snapshot is not None and not self._saved(snapshot, committed):  # there may be space for it now
             log.warning("%s: producers may be forgotten, there is no space for a snapshot of them", state.name)
 
-    def _producers_behind(self, offset: int, committed: int) -> ProducerSnapshot | None:
+    def producers_before(self, offset: int, committed: int) -> ProducerSnapshot | None:
+        """Return the producers' state at an offset, to be kept when the records below it go; None where it is unknown.
+
+        Raises:
+            StorageFailedError: the disk failed.
+        """
         state = self._state
         view, log_start = self._driver.view, state.replica.state.log_start
         try:

@@ -13,6 +13,7 @@ from typing import Final
 
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.tools import PartitionTools
+from tidelog_broker.storage.io.workers import WorkersFullError
 from tidelog_broker.storage.partition.scrub import Part, Scrubbed, is_held, parts_of, scrub
 from tidelog_proto.limits import MIB
 
@@ -74,7 +75,7 @@ class Scrubber:
                 one = await self._slice(partition, part, one)
                 if one.damage:
                     one = await self._slice(partition, part, Scrubbed(at, 0, is_done=False))  # memory may err, too
-            except OSError as error:
+            except (OSError, WorkersFullError) as error:
                 if not isinstance(error, FileNotFoundError):
                     log.warning("%s: %s is not read again this time: %s", partition.name, part.path, error)
                     await asyncio.sleep(PAUSE_S)  # too many open files, perhaps

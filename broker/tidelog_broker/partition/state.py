@@ -234,6 +234,24 @@ class PartitionState:
             epoch=active.epoch,
         )
 
+    def outdated(self, epoch: int | None) -> ProtocolError:
+        """Return the error for a batch that was computed from the state of an epoch that has ended."""
+        return ProtocolError(
+            pb.EPOCH_CHANGING,
+            f"{self.name}: the request was computed from the state of epoch {epoch}, which has ended; it is not "
+            "stored, send it again",
+            retry_after_ms=RETRY_AFTER_MS,
+        )
+
+    def interrupted(self) -> ProtocolError:
+        """Return the error for a batch that was pending here while another node owned the partition."""
+        return ProtocolError(
+            pb.EPOCH_CHANGING,
+            f"{self.name}: another node has owned the partition since the batch was received; the batch is not "
+            "stored, send it again",
+            retry_after_ms=RETRY_AFTER_MS,
+        )
+
     def limbo_error(self) -> ProtocolError:
         """Return the error of a halted replica."""
         return ProtocolError(

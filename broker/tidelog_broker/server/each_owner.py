@@ -10,6 +10,7 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.server.access import check_entries
 from tidelog_broker.server.forwarding import Local
+from tidelog_broker.server.pieces import Pieces
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -61,16 +62,20 @@ async def answer_each(
         request.reply(await local(request.envelope))
         return
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in entries)
-    turns = asyncio.Semaphore(PARTITIONS_AT_ONCE)
+    results: dict[int, ResultT] = {}
+    left = iter(enumerate(entries))
+    pieces = Pieces(broker, request, len(entries))
 
-    async def one(entry: EntryT) -> ResultT:
-        async with turns:
+    async def work() -> None:
+        for number, entry in left:
             try:
-                return await ask(entry)
+                await pieces.step()
+                results[number] = await ask(entry)
             except ProtocolError as error:
-                return refused(denial(error, current=current).to_message())
+                results[number] = refused(denial(error, current=current).to_message())
 
-    request.reply(reply(await asyncio.gather(*(one(entry) for entry in entries))))
+    await asyncio.gather(*(work() for _ in range(min(len(entries), PARTITIONS_AT_ONCE))))
+    request.reply(reply([results[number] for number in range(len(entries))]))
 
 
 def check_users_partition(broker: Broker, entry: Entry) -> None:

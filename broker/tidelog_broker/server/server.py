@@ -16,8 +16,11 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
-from tidelog_broker.broker import Broker
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from tidelog_broker.broker import SOFTWARE, Broker
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
+from tidelog_broker.core.request_costs import COSTS, Pace
 from tidelog_broker.server.access import AccessChecks, why_over
 from tidelog_broker.server.handlers import (
     cluster,
@@ -39,11 +42,13 @@ from tidelog_broker.server.handlers import (
 from tidelog_broker.server.on_behalf import charge
 from tidelog_broker.server.session_end import told
 from tidelog_broker.wire.connection import Connection, Request
+from tidelog_broker.wire.request_work import begin_work
 from tidelog_broker.wire.rounds import Rounds
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.addresses import counted_address
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import encode_frame
+from tidelog_proto.limits import PROTOCOL_VERSION
 from tidelog_proto.seldom import SeldomLog
 from tidelog_proto.strangers import Strangers
 from tidelog_proto.tls_entrance import TlsEntrance
@@ -99,6 +104,9 @@ NODES_ONLY: Final = ONE_WAY_KINDS | {"node_announce", "lives"}
 _GREETINGS: Final = frozenset({"hello", "peer_hello", "peer_proof"})
 _WHILE_STARTING: Final = _GREETINGS | {"node_announce", "lives"}
 
+_NUMBERS_MAX: Final = 8
+"""Unknown fields of an envelope that an error names."""
+
 _UNANSWERED: Final = frozenset({"credit"})
 """What clients send that has no answer."""
 
@@ -153,6 +161,7 @@ class Server:
             timeout_s=self.settings.hello_timeout_ms / 1000,
             refusal=encode_frame(pb.Envelope(error=wanted.to_message())),
             failed=self._not_encrypted,
+            turns=self.broker.bounds.turns,
         )
 
     def _protocol(self) -> asyncio.BaseProtocol:
@@ -221,6 +230,7 @@ class Server:
         self.connections.discard(connection)
         self._strangers.left(connection)
         self.broker.accounts.leave(connection)
+        self.broker.bounds.turns.gone(connection)
         if connection.greeted and connection.peer_id is None:
             self.broker.bounds.open_clients -= 1
         self._count()
@@ -257,6 +267,8 @@ class Server:
                 self.access.check(kind, request)
             if envelope.on_behalf and envelope.correlation_id:
                 charge(self.broker, request)
+            cost = COSTS[kind]
+            begin_work(request, cost.of(envelope), is_divided=cost.pace in {Pace.PIECES, Pace.PAGES})
             work = handler(self.broker, request)
         except ProtocolError as error:
             if kind in _UNANSWERED and request.connection.greeted:
@@ -291,7 +303,7 @@ class Server:
         if handler is None:
             if kind in ONE_WAY_KINDS:
                 raise ProtocolError(pb.INVALID_REQUEST, f"{kind} has no answer: its correlation id is 0")
-            raise ProtocolError(pb.UNKNOWN_KIND, f"this node does not take envelopes of kind {kind}")
+            raise ProtocolError(pb.UNKNOWN_KIND, _unknown_kind(kind, request))
         if not request.connection.greeted and kind not in _GREETINGS:
             raise ProtocolError(pb.HELLO_REQUIRED, "a connection begins with HELLO: send it first")
         if self.broker.life.starting and kind not in _WHILE_STARTING:
@@ -313,3 +325,16 @@ class Server:
         log.error("a handler failed: %r", error, exc_info=error)
         if not request.answered:
             request.fail(ProtocolError(pb.INTERNAL, "the node has a bug; its log says more"))
+
+
+def _unknown_kind(kind: str, request: Request) -> str:
+    """Return the message of an unknown request kind: its number, and the versions of both sides."""
+    unknown = UnknownFieldSet(request.envelope)
+    numbers = [str(unknown[at].field_number) for at in range(len(unknown))]
+    field = pb.Envelope.DESCRIPTOR.fields_by_name.get(kind)
+    named = f"{field.number} ({kind})" if field is not None else ", ".join(numbers[:_NUMBERS_MAX]) or "that is not set"
+    client = request.connection.software or "one that has not greeted"
+    return (
+        f"this node takes no request of kind {named}: the node is {SOFTWARE}, protocol {PROTOCOL_VERSION}, the client "
+        f"{client}; use a client of the node's version, or a newer node"
+    )

@@ -33,6 +33,8 @@ READ_WAIT_S: Final = 5.0
 READ_WAIT_LEAST_S: Final = 1.2
 """So long it may be kept whatever it asked for: who hears nothing for 1.5 s more takes the node for gone."""
 _READ_LOOK_S: Final = 0.1
+WORK_US_MAX: Final = 1_000_000
+"""While a caller's requests that are being worked on cost so much of the event loop, nothing more is read from it."""
 CONNECTIONS_RETRY_MS: Final = 1_000
 
 
@@ -43,6 +45,8 @@ class Client(Waiter, Protocol):
     """Where its bytes in flight are counted; None before HELLO, and when it is gone."""
     meter: Account | None
     """The same, of what is bounded by time; None where nothing is."""
+    work_us: int
+    """Event-loop time of its unanswered requests, in microseconds."""
 
     @property
     def in_flight_bytes(self) -> int:
@@ -91,6 +95,8 @@ class Account:
         self.in_flight_bytes = 0
         """Of requests that came and are not answered; its connections count it."""
         self.in_flight_bytes_max = in_flight_bytes
+        self.work_us = 0
+        """Event-loop time of those requests, in microseconds."""
         self.holds = False
         """Whether any of its connections waits to be read from."""
         self.throttled_s = 0.0
@@ -174,6 +180,7 @@ class Account:
             client.account = self
             client.meter = self if self.limits.has_rates else None
             self.in_flight_bytes += client.in_flight_bytes
+            self.work_us += client.work_us
             if self._incoming_wait_s() > 0:
                 self.hold(client)
 
@@ -181,6 +188,7 @@ class Account:
         """Take away a connection that is gone; what it had in flight counts no more."""
         if self.clients.pop(client):
             self.in_flight_bytes -= client.in_flight_bytes
+            self.work_us -= client.work_us
             client.account = client.meter = None
         self._incoming.leave(client)
         self._outgoing.leave(client)
@@ -220,6 +228,23 @@ class Account:
         if self.limits.in_flight_bytes is not None or client.in_flight_bytes > size_bytes:
             self.hold(client)
 
+    def began_work(self, client: Client, work_us: int) -> None:
+        """Count the work of a request that is about to begin; with too much of it nothing more is read."""
+        self.work_us += work_us
+        if self.is_working:
+            self.hold(client)
+
+    @property
+    def is_working(self) -> bool:
+        """Whether as much of its requests is being worked on as may be."""
+        return self.work_us >= WORK_US_MAX
+
+    def ended_work(self, work_us: int) -> None:
+        """Count a request's work no more: it is answered."""
+        self.work_us -= work_us
+        if self.holds:
+            self.made_room()
+
     def made_room(self) -> None:
         """Let one of those that wait come: a request of this caller was answered."""
         self.holds = len(self._incoming) > 0
@@ -227,7 +252,7 @@ class Account:
             self._incoming.look()
 
     def _is_full(self) -> bool:
-        return self.in_flight_bytes >= self.in_flight_bytes_max
+        return self.in_flight_bytes >= self.in_flight_bytes_max or self.is_working
 
     def _incoming_wait_s(self) -> float:
         if self._is_full():

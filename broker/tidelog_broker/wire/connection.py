@@ -23,21 +23,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol, cast
+from itertools import chain
+from typing import Any, Final, cast
 
-from tidelog_broker.base.config import NodeSettings
-from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.core.peer_auth import Challenge
 from tidelog_broker.core.security.login import Login
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.wire.account import Account
-from tidelog_broker.wire.arriving import Arriving
-from tidelog_broker.wire.budget import SMALL_ENVELOPE_BYTES, Budget, overloaded
+from tidelog_broker.wire.budget import SMALL_ENVELOPE_BYTES, overloaded
 from tidelog_broker.wire.coming import Coming
+from tidelog_broker.wire.connection_host import ConnectionHost
 from tidelog_broker.wire.inbox import Inbox
-from tidelog_broker.wire.outgoing import Backlog, Outgoing
+from tidelog_broker.wire.outgoing import Backlog
 from tidelog_broker.wire.pushing import Pushing
-from tidelog_broker.wire.rounds import ENVELOPE_WEIGHT, REQUEST_BYTES, Rounds, Turn
+from tidelog_broker.wire.request_work import end_work
+from tidelog_broker.wire.rounds import ENVELOPE_WEIGHT, REQUEST_BYTES, Turn
 from tidelog_broker.wire.shares import Shares
 from tidelog_broker.wire.sockets import sends_no_more, tune
 from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
@@ -45,7 +45,6 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.certificate_names import names_in
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame, encode_frame
-from tidelog_proto.idle_poll import IdlePoll
 from tidelog_proto.limits import FORWARDED_IN_FLIGHT_MAX, FRAME_BYTES_MAX_BEFORE_HELLO
 from tidelog_proto.printable import printable
 from tidelog_proto.receiver import DECLINED, FrameReceiver
@@ -61,12 +60,16 @@ _NOTHING: Final = memoryview(b"")
 class Request:
     """One request being worked on. It is answered exactly once; answering gives its bytes back."""
 
-    __slots__ = ("account", "answered", "attachment", "connection", "envelope", "on_answer", "session", "size_bytes")
+    __slots__ = ("account", "answered", "attachment", "connection", "envelope", "on_answer", "session", "size_bytes",
+                 "work_of", "work_us")  # fmt: skip
 
     def __init__(self, connection: Connection, frame: Frame, size_bytes: int) -> None:
         self.connection = connection
         self.size_bytes = size_bytes
         """Its share of the budgets."""
+        self.work_us = 0
+        """Its event-loop time in microseconds, while that is counted; see `request_work`."""
+        self.work_of: Account | None = None
         self.envelope = frame.envelope
         self.attachment = frame.attachment
         self.session: Session | None = None
@@ -83,6 +86,11 @@ class Request:
         Where nobody has a name (`auth = none`) it may be for a caller all the same.
         """
         return self.connection.peer_id is not None and not self.envelope.HasField("caller")
+
+    @property
+    def payer(self) -> object:
+        """By whom turns are shared: the caller's account, or the connection where callers have none."""
+        return self.account or self.connection.account or self.connection
 
     def reply(self, envelope: pb.Envelope, attachments: list[memoryview] | None = None) -> None:
         """Send the answer, with the request's correlation id."""
@@ -104,34 +112,6 @@ class Request:
         self.reply(pb.Envelope(error=error.to_message()))
 
 
-class ConnectionHost(Protocol):
-    """Who a connection belongs to: the server."""
-
-    settings: NodeSettings
-    metrics: NodeMetrics
-    budget: Budget
-    arriving: Arriving
-    outgoing: Outgoing
-    rounds: Rounds
-
-    @property
-    def idle_poll(self) -> IdlePoll:
-        """Told of what comes, on all connections together."""
-        ...
-
-    def opened(self, connection: Connection) -> None:
-        """A connection was accepted."""
-
-    def greeted(self, connection: Connection) -> None:
-        """A connection has said who it is."""
-
-    def closed(self, connection: Connection) -> None:
-        """A connection is gone."""
-
-    def dispatch(self, request: Request) -> None:
-        """Start work on a request."""
-
-
 class Connection(asyncio.BufferedProtocol):
     """The shell of a connection. The server makes one per accepted socket."""
 
@@ -143,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
         self.greeted = False
         self.greeting = False
         """Whether who the client is is being looked at."""
-        self.client_id = ""
+        self.client_id = self.software = ""
         self.login: Login | None = None
         """Set while a client is to prove that it knows a password."""
         self.session: Session | None = None
@@ -156,7 +136,8 @@ class Connection(asyncio.BufferedProtocol):
         """Whether its account has it wait."""
         self._own_turn = Turn()
         """While it has no account; see `rounds`."""
-        self._awaits_turn = False
+        self._awaits_turn = self._has_begun = False
+        """Whether it waits for its caller's turn; whether a frame has begun with what is being taken."""
         self._received: Iterator[Frame] | None = None
         """What was received and is taken when it goes on."""
         self._session_timer: asyncio.TimerHandle | None = None
@@ -181,6 +162,8 @@ class Connection(asyncio.BufferedProtocol):
         self._idle_poll = server.idle_poll
         self._in_flight_bytes = 0
         self._in_flight_bytes_max = server.settings.connection_in_flight_bytes
+        self.work_us = 0
+        """Event-loop time of its unanswered requests, in microseconds."""
         self._requests = 0
         self._requests_max = server.settings.requests_in_flight
         self._coming = Coming(server.budget, server.arriving, self._arrived_bytes, self._sends_too_slowly)
@@ -231,12 +214,12 @@ class Connection(asyncio.BufferedProtocol):
 
         Those behind are taken when it goes on: then there are 0 bytes more.
         """
-        frames, self._received = self._received, None
+        frames, self._received, self._has_begun = self._received, None, False
         if frames is None:
             if self._receiver.goes_on(nbytes):
                 return
             if self._receiver.discards:
-                self._took(nbytes)
+                self.took(nbytes)
             frames = self._receiver.received(nbytes)
         if nbytes:
             self._idle_poll.came()
@@ -245,6 +228,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         try:
             for frame in frames:
+                is_long = self.inbox is None and self._receiver.envelope_bytes > SMALL_ENVELOPE_BYTES
+                if is_long and not self._has_begun and self._turn.is_over:
+                    # It is here, but its work is long: of all connections that have one, the next turn takes one.
+                    self._await_turn(chain((frame,), frames))
+                    return
                 self._take(frame)
                 if self._transport is None:
                     return
@@ -316,7 +304,8 @@ class Connection(asyncio.BufferedProtocol):
     def _turn(self) -> Turn:
         return self._own_turn if self.account is None else self.account.turn
 
-    def _took(self, size_bytes: int) -> None:
+    def took(self, size_bytes: int) -> None:
+        """Count what was taken of it in its caller's turn of reading, weighed."""
         self.server.rounds.took(self._turn, size_bytes)
 
     def _await_turn(self, frames: Iterator[Frame]) -> None:
@@ -430,11 +419,11 @@ class Connection(asyncio.BufferedProtocol):
             self._has_room.clear()
             await self._has_room.wait()
 
-    def greet(self, client_id: str, *, frame_bytes_max: int) -> None:
+    def greet(self, client_id: str, software: str, *, frame_bytes_max: int) -> None:
         """HELLO has been said: lift the small limit."""
         self.greeted = True
         self.server.greeted(self)
-        self.client_id = printable(client_id)
+        self.client_id, self.software = printable(client_id), printable(software)
         self._receiver.frame_bytes_max = frame_bytes_max
         if self._hello_timer is not None:
             self._hello_timer.cancel()
@@ -455,7 +444,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self.inbox is None
         self.inbox = inbox
         self.backlog.become_node()
-        self.greet(f"node {inbox.node_id}", frame_bytes_max=frame_bytes_max)
+        self.greet(f"node {inbox.node_id}", "a node", frame_bytes_max=frame_bytes_max)
         if self._transport is not None:
             connected = self._transport.get_extra_info("socket")
             tune(connected)
@@ -476,6 +465,7 @@ class Connection(asyncio.BufferedProtocol):
     def release(self, request: Request) -> None:
         """Give a request's share of the budgets back."""
         request.attachment = _NOTHING
+        end_work(request)
         if self.shares is not None:
             self.shares.give_back(request)
         self._give_back(request.size_bytes)
@@ -530,9 +520,10 @@ class Connection(asyncio.BufferedProtocol):
 
         In the turn it counts either way, without the attachment that is declined: that counts while it is read past.
         """
+        self._has_begun = True
         is_admitted = self._let_in(envelope, attachment_bytes)
         weight = REQUEST_BYTES + ENVELOPE_WEIGHT * self._receiver.envelope_bytes
-        self._took(weight + attachment_bytes if is_admitted else weight)
+        self.took(weight + attachment_bytes if is_admitted else weight)
         return is_admitted
 
     def _let_in(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
@@ -584,7 +575,8 @@ class Connection(asyncio.BufferedProtocol):
             self._requests < self._requests_max and self._in_flight_bytes < self._in_flight_bytes_max
         )
         may_go_on = has_room and not self._held and not self._awaits_turn
-        wanted = self._keeps_up and (may_go_on or self._coming.size_bytes is not None)
+        is_coming = self._coming.size_bytes is not None and self._received is None
+        wanted = self._keeps_up and (may_go_on or is_coming)
         if wanted != self._reading:
             self._reading = wanted
             if wanted:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import socket
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
@@ -30,7 +29,7 @@ from tidelog_broker.wire.sockets import tune
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame
-from tidelog_proto.lookup import best_told, look_up
+from tidelog_proto.lookup import connected_socket, over_socket
 
 log = logging.getLogger(__name__)
 
@@ -183,15 +182,23 @@ class Links:
         finally:
             link.close("asked")
 
-    async def who_answers(self, node_id: str, address: Address, *, timeout_s: float) -> int:
-        """Return the incarnation of the node that answers at its address now; 0 when it cannot be found out in time."""
+    async def who_answers(self, node_id: str, address: Address, *, timeout_s: float) -> int | None:
+        """Return the incarnation of the node that answers at its address now.
+
+        0: it does not run there, since the port is closed or another node answers. None: not known, since nothing
+        answers as a node does in time, or there is no route.
+        """
         link = Link(node_id, queue_bytes=self._queue_bytes, metrics=self._metrics)
         try:
             async with asyncio.timeout(timeout_s):
                 await self._call(link, address)
                 return await link.who_answers(self._identity, called=node_id, timeout_s=timeout_s)
-        except (ProtocolError, OSError, UnicodeError, TimeoutError):
+        except ConnectionRefusedError:
             return 0
+        except ProtocolError as error:
+            return 0 if error.code in _FINAL else None
+        except (OSError, UnicodeError, TimeoutError):
+            return None
         finally:
             link.close("asked")
 
@@ -293,50 +300,13 @@ class Links:
 
     async def _call(self, link: Link, address: Address) -> None:
         """Connect a link, with TLS where nodes speak it."""
-        loop = asyncio.get_running_loop()
-        connected = await _connected(loop, address)
+        connected = await connected_socket(*address, prepare=tune)
         await self._tls.call(
             link,
             address[0],
             timeout_s=ATTEMPT_TIMEOUT_S,
-            connect=lambda protocol: _handed_over(loop, protocol, connected),
+            connect=lambda protocol: over_socket(protocol, connected),
         )
-
-
-async def _handed_over(
-    loop: asyncio.AbstractEventLoop, protocol: asyncio.BaseProtocol, connected: socket.socket
-) -> None:
-    """Make a connected socket the link's; it is closed if that fails."""
-    try:
-        await loop.create_connection(lambda: protocol, sock=connected)
-    except BaseException:
-        connected.close()
-        raise
-
-
-async def _connected(loop: asyncio.AbstractEventLoop, address: Address) -> socket.socket:
-    """Return a socket that is connected to the first of a host's addresses that takes it.
-
-    Done here and not by `create_connection`, which for a host with several addresses does not say whether all of them
-    refused, and which cannot set an option before it connects.
-    """
-    found = await look_up(*address, kind=socket.SOCK_STREAM)
-    errors: list[OSError] = []
-    for family, kind, protocol, _, target in found:
-        candidate = socket.socket(family, kind, protocol)
-        try:
-            candidate.setblocking(False)
-            tune(candidate)
-            await loop.sock_connect(candidate, target)
-        except OSError as error:
-            candidate.close()
-            errors.append(error)
-        except BaseException:
-            candidate.close()
-            raise
-        else:
-            return candidate
-    raise best_told(errors)
 
 
 def _name(address: Address) -> str:

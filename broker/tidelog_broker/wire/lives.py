@@ -27,6 +27,9 @@ class HandshakeLives(Protocol):
             ProtocolError: FORBIDDEN, its directory is an older copy.
         """
 
-    def refuted(self, by: str, known: pb.KnownLife, *, in_use: bool) -> OldLifeError:
-        """Take the proof of a node that this directory is an older copy: this node ends. Return the error to raise."""
+    def refuted(self, by: str, known: pb.KnownLife, *, in_use: bool) -> ProtocolError:
+        """Take the proof of a node that this directory is an older copy: this node ends. Return the error to raise.
+
+        It is an OldLifeError, unless what the other node names proves nothing: then the node goes on.
+        """
         ...

@@ -29,6 +29,9 @@ ENVELOPE_WEIGHT: Final = 32
 Measured: 1 ns for a byte of an attachment; 6 to 20 of a PUBLISH of 250,000 entries, which is parsed and refused; 230 of
 a LIST_OFFSETS of 1,000 entries, which takes 5 ms. So one of 16 KiB is a turn, as is half a megabyte of batches.
 """
+WORK_BYTES_PER_US: Final = 64
+"""So many bytes a microsecond of work counts as (`core.request_costs`): a turn is 8 ms of it, as of 64 requests of the
+smallest."""
 
 
 class TurnTaker(Protocol):

@@ -66,9 +66,9 @@ class Shares:
             is_full = share.requests >= max(1, self._requests_max - requests)
             more_bytes = request.size_bytes and share.size_bytes and share.size_bytes + request.size_bytes
             if is_full or more_bytes > self._bytes_max - size_bytes:
-                raise _busy(account)
+                raise busy(account)
         if account.is_filled_by(request.size_bytes):
-            raise _busy(account)
+            raise busy(account)
         early_s = account.came_through(request.size_bytes)
         if early_s > 0:
             raise ProtocolError(
@@ -96,7 +96,8 @@ class Shares:
         account.end(request.size_bytes)
 
 
-def _busy(account: Account) -> ProtocolError:
+def busy(account: Account) -> ProtocolError:
+    """Return the refusal of a request whose caller has as much in flight as it may."""
     return ProtocolError(
         pb.OVERLOADED,
         f"as many requests of {account.name!r} are being worked on as may be: send again",

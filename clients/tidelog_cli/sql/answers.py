@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,13 +21,27 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tidelog_cli.failures import CommandFailed
 from tidelog_cli.output import ABSENT, PIPE_COLUMNS
 from tidelog_proto.printable import printable
+from tidelog_proto.standard_streams import is_unicode
 
 TABLE_ROWS: Final = 1000
 """Rows that a table shows unless told: it is held in memory."""
 CELL_CHARS: Final = 200
 """What a table shows of a text."""
+
+
+class StatementError(CommandFailed):
+    """An engine's error about a statement.
+
+    Attributes:
+        excerpt: the statement's line with a mark below the place; empty where the place is not known.
+    """
+
+    def __init__(self, message: str, excerpt: str = "") -> None:
+        super().__init__(message)
+        self.excerpt = excerpt
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +77,8 @@ def print_json_lines(answer: Answer, limit: int | None) -> None:
     names = distinct(answer.names)
     for row in itertools.islice(answer.rows, limit):
         document = dict(zip(names, map(plain, row), strict=True))
-        sys.stdout.write(json.dumps(document, ensure_ascii=False, allow_nan=False) + "\n")
+        line = json_of(document)
+        sys.stdout.write((line if is_unicode(sys.stdout) else ascii_json(line)) + "\n")
     sys.stdout.flush()
 
 
@@ -73,7 +89,10 @@ def print_csv(answer: Answer, limit: int | None, *, is_more: bool = False) -> No
     names = [] if is_more else [tuple(answer.names)]
     for row in itertools.chain(names, itertools.islice(answer.rows, limit)):
         writer.writerow([_csv_cell(plain(value)) for value in row])
-        sys.stdout.write(text.getvalue())
+        if is_unicode(sys.stdout):
+            sys.stdout.write(text.getvalue())
+        else:  # a file of values has them as they are, or it would be another file
+            sys.stdout.buffer.write(text.getvalue().encode())
         text.seek(0)
         text.truncate()
     sys.stdout.flush()
@@ -92,7 +111,10 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: moments in ISO 8601, bytes as text, or as base64 where they are none."""
+    """Return a value as JSON has it: moments in ISO 8601, bytes as text, or as base64 where they are not UTF-8.
+
+    Decimals stay decimals, whose digits `json_of` writes.
+    """
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -102,7 +124,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _text_of(bytes(value))
     if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
+        return value if value.is_finite() else str(value)
     if isinstance(value, dict):
         return {str(plain(key)): plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -110,17 +132,40 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
+def json_of(value: Any) -> str:
+    """Return what `plain` returned as the text of JSON; a decimal has all of its digits."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except TypeError:  # there is a decimal in it
+        return _json_of_decimals(value)
+
+
+def ascii_json(text: str) -> str:
+    """Return a JSON text with every character outside ASCII escaped; such characters are inside strings only."""
+    return re.sub(r"[^\x00-\x7f]+", lambda found: json.dumps(found.group())[1:-1], text)
+
+
+def _json_of_decimals(value: Any) -> str:
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json_of(name)}: {_json_of_decimals(part)}' for name, part in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_json_of_decimals, value))}]"
+    return json_of(value)
+
+
 def cell_of(value: Any) -> str:
     """Return what a table shows of a value: one line, nothing that a terminal would take as an order."""
     if value is None:
         return ABSENT
     value = plain(value)
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str) else json_of(value)
     return printable(text if len(text) <= CELL_CHARS else text[:CELL_CHARS] + "…")
 
 
 def _csv_cell(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list, bool)) else value
+    return json_of(value) if isinstance(value, (dict, list, bool, Decimal)) else value
 
 
 def _text_of(value: bytes) -> str:

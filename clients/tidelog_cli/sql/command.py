@@ -16,7 +16,15 @@ from tidelog_cli.consume import parse_start
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, note
 from tidelog_cli.session import place_of
-from tidelog_cli.sql.answers import TABLE_ROWS, Answer, as_table, print_csv, print_json_lines, print_table_of
+from tidelog_cli.sql.answers import (
+    TABLE_ROWS,
+    Answer,
+    StatementError,
+    as_table,
+    print_csv,
+    print_json_lines,
+    print_table_of,
+)
 from tidelog_cli.sql.columns import ValueKind
 from tidelog_cli.sql.tables import Provide
 from tidelog_cli.sql.topics import Topics
@@ -111,21 +119,57 @@ def sql(
         return
     asked = _engine(engine, memory_mb, bootstrap)
     try:
-        only_new = follow and asked.is_by_record(statement)
-        names: Sequence[str] = []
-        while True:
-            with _progress() as progress:
-                task = progress.add_task("reading", total=None)
-                answer = asked.answer(statement, topics.provide, partial(progress.advance, task))
-                (more if only_new and list(answer.names) == names else shown)(answer)
-            names = list(answer.names)
-            if not follow:
-                return
-            if not topics.used:
-                raise CommandFailed(NOTHING_TO_FOLLOW, EXIT_USAGE)
-            topics.wait_for_more(only_new=only_new)
+        if follow:
+            _follow(asked, statement, topics, shown, more)
+        else:
+            _answer(asked, statement, topics, shown)
+    except StatementError as failed:
+        if failed.excerpt:
+            note(failed.excerpt)
+        raise
     finally:
         asked.close()
+
+
+def _answer(asked: Engine, statement: str, topics: Topics, shown: Callable[[Answer], None]) -> list[str]:
+    """Answer once, and return the names of the columns."""
+    try:
+        with _progress() as progress:
+            task = progress.add_task("reading", total=None)
+            answer = asked.answer(statement, topics.provide, partial(progress.advance, task))
+            shown(answer)
+    except CommandFailed:
+        if topics.empty:
+            note(f"{', '.join(sorted(topics.empty))}: no records yet to find columns by")
+        raise
+    return list(answer.names)
+
+
+def _follow(
+    asked: Engine,
+    statement: str,
+    topics: Topics,
+    shown: Callable[[Answer], None],
+    more: Callable[[Answer], None],
+) -> None:
+    """Answer again whenever a topic has more records, for ever; `more` shows rows that follow those of an answer."""
+    only_new = asked.is_by_record(statement)
+    names: list[str] = []
+
+    def show(answer: Answer) -> None:
+        (more if only_new and list(answer.names) == names else shown)(answer)
+
+    while True:
+        try:
+            names = _answer(asked, statement, topics, show)
+        except CommandFailed:
+            if not topics.empty:  # a field that no record has yet is no column
+                raise
+            topics.wait_for_more()
+            continue
+        if not topics.used:
+            raise CommandFailed(NOTHING_TO_FOLLOW, EXIT_USAGE)
+        topics.wait_for_more(only_new=only_new)
 
 
 def _engine(choice: EngineChoice, memory_mb: int, bootstrap: str) -> Engine:

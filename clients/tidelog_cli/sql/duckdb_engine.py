@@ -15,24 +15,62 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
-from tidelog_cli.output import note
-from tidelog_cli.sql.answers import Answer
+from tidelog_cli.sql.answers import Answer, StatementError
 from tidelog_cli.sql.by_record import is_by_record
-from tidelog_cli.sql.columns import FieldKind, Shape, ValueKind, select_list
+from tidelog_cli.sql.columns import (
+    BEFORE_NUMBER,
+    JSON_NUMBER,
+    Dialect,
+    FieldKind,
+    SafeNumbers,
+    Shape,
+    ValueKind,
+    select_list,
+)
 from tidelog_cli.sql.dataset import TopicDataset
 from tidelog_cli.sql.parsed import branches_of
 from tidelog_cli.sql.tables import Provide, refuse_twins
+from tidelog_proto.json_text import json_text
+from tidelog_proto.limits import JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX
 
 ROWS_AT_ONCE: Final = 1000
-_TYPES: Final = {
-    FieldKind.WHOLE: "DOUBLE",
-    FieldKind.LONG: "VARCHAR",
-    FieldKind.NUMBER: "DOUBLE",
-    FieldKind.TRUTH: "BOOLEAN",
-    FieldKind.TEXT: "VARCHAR",
-    FieldKind.JSON: "JSON",
-}
+NUMBERS: Final = SafeNumbers()
+"""One mark for the process: a view outlives a statement."""
+_RESERVED: Final = frozenset(
+    {"at", "check", "column", "default", "desc", "end", "group", "limit", "offset", "order", "primary", "table", "to"}
+)
+"""Words that cannot name a column unquoted, of those that fields are likely to have as names."""
+_NANOSECONDS: Final = "_NS"
+"""How types end that hold them."""
+_STRICT: Final = "tidelog_strict_json"
 _PLACE: Final = re.compile(r"\n+(LINE (\d+): )(.*)\n( *)\^", re.DOTALL)
+_LENIENT: Final = r",\s*[\]}]|[:\[,]\s*-?(?i:nan|inf)"
+"""DuckDB's extensions of JSON: trailing commas, NaN and infinities; strings may match as well."""
+_LOSSY: Final = r"[:\[,]\s*-?(?:[0-9.]+[eE]|[0-9]*[.](?:[0-9]+0(?:[^0-9]|$)|[0-9]{8}|0000)|[0-9]{8,}[.]|0[^.0-9])"
+"""Numbers whose text DuckDB may change, as it makes doubles of them; strings may match as well."""
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+DIALECT: Final = Dialect(
+    types={
+        FieldKind.WHOLE: "BIGINT",
+        FieldKind.HUGE: "DECIMAL(38, 0)",
+        FieldKind.NUMBER: "DOUBLE",
+        FieldKind.DECIMAL: "DECIMAL(38, {scale})",
+        FieldKind.DATE: "DATE",
+        FieldKind.TIME: "TIMESTAMP",
+        FieldKind.MOMENT: "TIMESTAMP WITH TIME ZONE",
+        FieldKind.TEXT: "VARCHAR",
+    },
+    quote=_quoted,
+    matches=lambda text, form: f"regexp_full_match({text}, '{form}')",
+    digits=lambda text: f"trim(regexp_replace(regexp_replace({text}, '[eE].*', ''), '[^0-9]', '', 'g'), '0')",
+    whole=lambda text: f"split_part({text}, '.', 1)",
+    raises="error",
+)
 
 
 class DuckDbEngine:
@@ -89,7 +127,17 @@ class DuckDbEngine:
             self._connection.execute(view_of(table.extent.topic, table.shape))
         with self._explained(statement):
             self._connection.execute(statement)
-        names = [column[0] for column in self._connection.description or []]
+            columns = self._connection.description or []
+            if any(str(column[1]).endswith(_NANOSECONDS) for column in columns):
+                # Python has no such times: their text is asked for.
+                picked = ", ".join(
+                    f"replace(replace(CAST(#{at} AS VARCHAR), ' ', 'T'), '+00', 'Z')"
+                    if str(column[1]).endswith(_NANOSECONDS)
+                    else f"#{at}"
+                    for at, column in enumerate(columns, 1)
+                )
+                self._connection.execute(f"SELECT {picked} FROM (\n{statement.rstrip().removesuffix(';')}\n)")  # noqa: S608
+        names = [column[0] for column in columns]
         return Answer(names, self._rows(statement))
 
     def is_by_record(self, statement: str) -> bool:
@@ -108,6 +156,7 @@ class DuckDbEngine:
     def _connect(self) -> None:
         self._connection = self._duckdb.connect(config=self._config)
         self._connection.execute("SET TimeZone = 'UTC'")
+        self._connection.create_function(_STRICT, strict_json, ["VARCHAR"], "VARCHAR")
 
     def _disconnect(self) -> None:
         for dataset in self._datasets:
@@ -175,38 +224,84 @@ def named_in(parsed: object) -> Named:
     return Named(sorted(tables - shadowed), sorted(shadowed))
 
 
-def explained(message: str, statement: str) -> CommandFailed:
-    """Return DuckDB's message as one line; where it points at a place, that is shown before."""
+def explained(message: str, statement: str) -> StatementError:
+    """Return DuckDB's message as one line, and the place that it points at."""
     found = _PLACE.search(message)
     if found is None:
-        return CommandFailed(message)
+        return StatementError(message)
     line, excerpt, before = int(found[2]), found[3], len(found[4]) - len(found[1])
-    note(f"{excerpt}\n{' ' * before}^")
     column = before + 1
+    reserved = _reserved_at(excerpt, before)
+    hint = f'; {reserved} is a word of SQL: a column of that name is quoted, "{reserved}"' if reserved else ""
     lines = statement.splitlines()
     if excerpt.startswith("...") and line <= len(lines):  # a long line is cut at both ends
         column += lines[line - 1].find(excerpt.strip(".")) - 3
-    return CommandFailed(f"line {line}, column {column}: {message[: found.start()]}")
+    place = f"line {line}, column {column}"
+    return StatementError(f"{place}: {message[: found.start()]}{hint}", f"{excerpt}\n{' ' * before}^")
+
+
+def _reserved_at(excerpt: str, at: int) -> str | None:
+    """Return a word that cannot name a column unquoted, at a place of a statement or right before it."""
+    behind = re.match(r"\w+", excerpt[at:])
+    before = re.search(r"(\w+)\W*\Z", excerpt[:at])
+    words = [found[0].strip() if found is behind else found[1] for found in (before, behind) if found is not None]
+    return next((word.lower() for word in words if word.lower() in _RESERVED), None)
+
+
+def strict_json(text: str) -> str:
+    """Return JSON with strings for numbers; nothing for what is not JSON, whatever DuckDB takes it for."""
+    try:
+        return NUMBERS.replaced(json_text(text))
+    except ValueError:
+        return ""
 
 
 def view_of(topic: str, shape: Shape) -> str:
     """Return the statement that makes a topic's view over its scan."""
     text, key = (f"coalesce(try(decode({name})), CAST({name} AS VARCHAR))" for name in ('"value"', '"key"'))
-    columns = ", ".join(select_list(topic, shape, lambda name: f"j.{_quoted(name)}", _quoted, "error"))
     keys = key if shape.text_keys else '"key"'
     values = '"value"' if shape.values is ValueKind.BYTES else text
     # Names are quoted, and what is text is escaped: nothing of a topic is read as SQL.
     rows = f'SELECT * REPLACE ({keys} AS "key", {values} AS "value") FROM {_quoted(_raw(topic))}'  # noqa: S608
+    at = {name: f'"field {number}"' for number, name in enumerate(shape.fields)}
     if shape.fields:
-        structure = json.dumps({name: _TYPES[kind] for name, kind in shape.fields.items()}).replace("'", "''")
-        parsed = f"""from_json(CASE WHEN json_valid("value") THEN "value" END, '{structure}')"""
+        kinds = {name: "JSON" if kind is FieldKind.JSON else "VARCHAR" for name, kind in shape.fields.items()}
+        structure = json.dumps(kinds).replace("'", "''")
+        parsed = f"""from_json({_parsable('"value"')}, '{structure}')"""
         rows = f"SELECT *, {parsed} AS j FROM ({rows})"  # noqa: S608
+        texts = ", ".join(f"{_unmarked(f'j.{_quoted(name)}')} AS {alias}" for name, alias in at.items())
+        rows = f"SELECT * EXCLUDE (j), {texts} FROM ({rows})"  # noqa: S608
+    columns = ", ".join(select_list(topic, shape, at.__getitem__, DIALECT))
     return f"CREATE OR REPLACE TEMPORARY VIEW {_quoted(topic)} AS SELECT {columns} FROM ({rows})"  # noqa: S608
+
+
+def _parsable(value: str) -> str:
+    """Return what is parsed: null for what is not JSON, and strings for numbers where DuckDB may change one.
+
+    Python checks text that may be an extension of DuckDB's or exceed a limit: few records, if any.
+    """
+    brackets = f"length({value}) - length(translate({value}, '[{{', ''))"
+    digits = f"regexp_matches({value}, '[-+.0-9eE]{{{JSON_NUMBER_CHARS_MAX}}}')"
+    # CASE looks at no more than it has to; AND and OR look at both sides for every record.
+    large = f"""CASE WHEN length({value}) <= {2 * JSON_DEPTH_MAX} THEN FALSE
+        WHEN {brackets} > {JSON_DEPTH_MAX} THEN TRUE
+        WHEN length({value}) <= {JSON_NUMBER_CHARS_MAX} THEN FALSE ELSE {digits} END"""
+    pattern = f"({BEFORE_NUMBER})({JSON_NUMBER})"
+    safe = f"""regexp_replace({value} || '{NUMBERS.appended}', '{pattern}', '\\1"{NUMBERS.mark}\\2"', 'gs')"""
+    return f"""CASE
+        WHEN NOT json_valid({value}) THEN NULL
+        WHEN {large} THEN nullif({_STRICT}({value}), '')
+        WHEN NOT regexp_matches({value}, '{_LENIENT}|{_LOSSY}') THEN {value}
+        WHEN regexp_matches({value}, '{_LENIENT}') THEN nullif({_STRICT}({value}), '')
+        ELSE left({safe}, -{len(NUMBERS.end)}) END"""
+
+
+def _unmarked(text: str) -> str:
+    """Return the text of a field with numbers as they were written."""
+    mark = NUMBERS.mark
+    plain = f"""replace(regexp_replace({text}::VARCHAR, '"{mark}([^"]*)"', '\\1', 'g'), '{mark}', '')"""
+    return f"CASE WHEN contains({text}::VARCHAR, '{mark}') THEN {plain} ELSE {text}::VARCHAR END"
 
 
 def _raw(topic: str) -> str:
     return f"records of {topic}"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

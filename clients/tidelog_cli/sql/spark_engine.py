@@ -10,18 +10,18 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
-from tidelog_cli.output import note
-from tidelog_cli.sql.answers import Answer
-from tidelog_cli.sql.columns import FieldKind, Shape, ValueKind, select_list
+from tidelog_cli.sql.answers import Answer, StatementError
+from tidelog_cli.sql.columns import JSON_NUMBER, Dialect, FieldKind, SafeNumbers, Shape, ValueKind, select_list
 from tidelog_cli.sql.tables import Provide, TopicTable, refuse_twins
+from tidelog_proto.limits import JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
 TABLES_MAX: Final = 64
@@ -34,14 +34,36 @@ _MISSING: Final = "TABLE_OR_VIEW_NOT_FOUND"
 _PLACE: Final = re.compile(r"\(line (\d+), pos (\d+)\)")
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _CONDITION: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*|\s*SQLSTATE: \w+\s*\Z")
-_TYPES: Final = {
-    FieldKind.WHOLE: "DOUBLE",
-    FieldKind.LONG: "STRING",
-    FieldKind.NUMBER: "DOUBLE",
-    FieldKind.TRUTH: "BOOLEAN",
-    FieldKind.TEXT: "STRING",
-    FieldKind.JSON: "STRING",
-}
+NUMBERS: Final = SafeNumbers()
+_STRICT: Final = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
+_STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_BEFORE_NUMBER: Final = rf'[^-0-9"]*+(?:{_STRING}[^-0-9"]*+)*+'
+"""As of DuckDB, possessive: else Java takes a frame of its stack for each turn."""
+_PAIR: Final = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_HALF: Final = r"\\u[dD][89a-fA-F]"
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+DIALECT: Final = Dialect(
+    types={
+        FieldKind.WHOLE: "BIGINT",
+        FieldKind.HUGE: "DECIMAL(38, 0)",
+        FieldKind.NUMBER: "DOUBLE",
+        FieldKind.DECIMAL: "DECIMAL(38, {scale})",
+        FieldKind.DATE: "DATE",
+        FieldKind.TIME: "TIMESTAMP_NTZ",
+        FieldKind.MOMENT: "TIMESTAMP",
+        FieldKind.TEXT: "STRING",
+    },
+    quote=_quoted,
+    matches=lambda text, form: f"{text} RLIKE '^({form})$'",
+    digits=lambda text: f"trim('0' FROM regexp_replace(regexp_replace({text}, '[eE].*', ''), '[^0-9]', ''))",
+    whole=lambda text: f"split_part({text}, '.', 1)",
+    raises="raise_error",
+)
 
 
 class SparkEngine:
@@ -149,7 +171,6 @@ def other_spellings(statement: str, topics: Iterable[str]) -> list[str]:
 
 def view_of(frame: DataFrame, topic: str, shape: Shape) -> DataFrame:
     """Return a topic's columns as `columns` says, from those of the data source."""
-    from pyspark.sql import functions as sql  # noqa: PLC0415
 
     def text(name: str) -> str:
         return f"coalesce(try_validate_utf8(CAST({name} AS STRING)), hex({name})) AS {name}"
@@ -157,10 +178,69 @@ def view_of(frame: DataFrame, topic: str, shape: Shape) -> DataFrame:
     keys = text("key") if shape.text_keys else "key"
     values = "value" if shape.values is ValueKind.BYTES else text("value")
     rows = frame.selectExpr("partition", "offset", "timestamp", keys, values, "headers", "tag")
+    at = {name: f"field {number}" for number, name in enumerate(shape.fields)}
     if shape.fields:
-        fields = ", ".join(f"{_quoted(name)} {_TYPES[kind]}" for name, kind in shape.fields.items())
-        rows = rows.withColumn("j", sql.from_json("value", fields))
-    return rows.selectExpr(*select_list(topic, shape, lambda name: f"j.{_quoted(name)}", _quoted, "raise_error"))
+        rows = _with_fields(rows, shape, at)
+    return rows.selectExpr(*select_list(topic, shape, lambda name: _quoted(at[name]), DIALECT))
+
+
+def _with_fields(rows: DataFrame, shape: Shape, at: Mapping[str, str]) -> DataFrame:
+    """Add the texts of fields, null where a value is not JSON.
+
+    The value is parsed as the first part of an array whose last part is known: Spark stops where a value ends, and does
+    not look at what follows it. Numbers are replaced in one pass from the beginning: otherwise the search in text
+    that is not JSON would begin again at each character.
+    """
+    from pyspark.sql import functions as sql  # noqa: PLC0415
+    from pyspark.sql.types import ArrayType, StringType, StructField, StructType  # noqa: PLC0415
+
+    mark, last = NUMBERS.mark, f"{NUMBERS.mark}last"
+    made = sql.concat("value", sql.lit(NUMBERS.appended))
+    made = sql.regexp_replace(made, sql.lit(rf"\G({_BEFORE_NUMBER})({JSON_NUMBER})"), sql.lit(f'$1"{mark}$2"'))
+    rows = rows.withColumn("made", made)
+    rows = rows.withColumn("safe", sql.substring("made", sql.lit(1), sql.length("made") - len(NUMBERS.end)))
+    fields = StructType([StructField(name, StringType()) for name in (*shape.fields, last)])
+    array = sql.concat(sql.lit("["), "safe", sql.lit(f',{{"{last}":""}}]'))
+    rows = rows.withColumn("j", sql.from_json(array, ArrayType(fields), _STRICT))
+    is_json = (
+        sql.col("made").endswith(NUMBERS.end)
+        & (sql.size("j") == 2)
+        & sql.col("j")[1][last].isNotNull()
+        & ~_is_beyond(sql.col("value"), sql.col("safe"))
+    )
+    rows = rows.withColumn("is_json", is_json)
+    texts = [
+        sql.when(
+            sql.col("is_json"),
+            sql.replace(sql.regexp_replace(text, f'"{mark}([^"]*)"', "$1"), sql.lit(mark), sql.lit("")),
+        ).alias(at[name])
+        for name in shape.fields
+        for text in (sql.col("j")[0].getField(name),)
+    ]
+    return rows.select(*(name for name in rows.columns if name not in {"made", "safe", "j", "is_json"}), *texts)
+
+
+def _is_beyond(value: Column, safe: Column) -> Column:
+    """Whether what Spark takes for JSON is not: beyond a limit, a number for a name, half of a surrogate pair."""
+    from pyspark.sql import functions as sql  # noqa: PLC0415
+
+    mark = NUMBERS.mark
+    brackets = sql.regexp_replace(sql.regexp_replace(value, _STRING, ""), r"[^\[\]{}]", "")
+    zero = sql.struct(sql.lit(0).alias("now"), sql.lit(0).alias("most"))
+
+    def step(at: Column, bracket: Column) -> Column:
+        now = at["now"] + sql.when(bracket.isin("[", "{"), 1).otherwise(-1)
+        return sql.struct(now.alias("now"), sql.greatest(at["most"], now).alias("most"))
+
+    depth = sql.aggregate(sql.split(brackets, ""), zero, step, lambda at: at["most"])
+    opening = sql.length(value) - sql.length(sql.translate(value, "[{", ""))
+    halves = sql.regexp_replace(sql.regexp_replace(value, r"\\\\", ""), _PAIR, "")
+    return (
+        sql.when(opening > JSON_DEPTH_MAX, depth > JSON_DEPTH_MAX).otherwise(sql.lit(False))
+        | safe.rlike(f'"{mark}[^"]*"\\s*:')
+        | safe.rlike(f'"{mark}[^"]{{{JSON_NUMBER_CHARS_MAX + 1}}}')
+        | sql.when(sql.contains(value, sql.lit("\\u")), halves.rlike(_HALF)).otherwise(sql.lit(False))
+    )
 
 
 @contextlib.contextmanager
@@ -180,10 +260,10 @@ def _explained() -> Iterator[None]:
         message, _, excerpt = str(error).strip().partition("\n\n== SQL")
         place = _PLACE.search(message)
         if isinstance(error, ParseException) and place is not None:
-            note("\n".join(excerpt.splitlines()[1:]))
             line, column = int(place[1]), int(place[2]) + 1
             said = " ".join(message[: place.start()].split())
-            raise CommandFailed(f"line {line}, column {column}: {said}") from error
+            shown = "\n".join(excerpt.splitlines()[1:])
+            raise StatementError(f"line {line}, column {column}: {said}", shown) from error
         raise CommandFailed(message.splitlines()[0]) from error
 
 
@@ -211,7 +291,3 @@ def _plain(value: Any, kind: str) -> Any:
     if isinstance(value, list):
         return [_plain(part, "") for part in value]
     return value
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -30,12 +30,14 @@ class Topics:
 
     Attributes:
         used: which records of which topics the last answer was made of.
+        empty: topics that have had no record yet: which columns they have is not known.
     """
 
     def __init__(
         self, bootstrap: str, since: Since, kinds: Mapping[str | None, ValueKind], sample: int, quote: str = '"'
     ) -> None:
         self.used: dict[str, Extent] = {}
+        self.empty: set[str] = set()
         self._bootstrap = bootstrap
         self._since: Since = since
         self._kinds = kinds
@@ -100,6 +102,10 @@ class Topics:
                 fields = ", ".join(map(repr, shape.hidden))
                 note(f"{name}: columns have the names of the fields {fields}: find those in value")
             if not extent.records:
+                self.empty.add(name)
                 return shape  # there was nothing to look at
+            self.empty.discard(name)
+            for line in shape.told():
+                note(f"{name}: {line}")
             self._shapes[name] = shape
         return self._shapes[name]

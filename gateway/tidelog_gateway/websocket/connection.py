@@ -14,11 +14,13 @@ from typing import Any, Final, NamedTuple
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tidelog.errors import TidelogError
+from tidelog_gateway.bodies import AT_ONCE_BYTES, check_values
 from tidelog_gateway.callers import told
 from tidelog_gateway.context import Gateway, now_us
 from tidelog_gateway.known_caller import KnownCaller
 from tidelog_gateway.offsets import commit
 from tidelog_gateway.outlet import Outlet
+from tidelog_gateway.pace import turns_of
 from tidelog_gateway.problems import Problem, from_error
 from tidelog_gateway.publish import answer_of, publish
 from tidelog_gateway.websocket.delivery import Delivery
@@ -40,6 +42,7 @@ from tidelog_gateway.websocket.ws_protocol import (
     WsProtocol,
     end_message,
     error_message,
+    id_at_the_begin,
     ok_message,
 )
 from tidelog_proto.errors import ProtocolError
@@ -71,6 +74,7 @@ class Connection:
         self._outlet = socket.scope["state"].get("outlet") or Outlet(gateway.outgoing, slow_timeout_s)
         self._sender = Sender(socket, self._outlet, slow_timeout_s=slow_timeout_s)
         self._protocol = WsProtocol(gateway.settings)
+        self._pace = turns_of(gateway, socket)
         self._deliveries: dict[int, _Open] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._publish_slots = asyncio.Semaphore(gateway.settings.ws_publishes_max)
@@ -126,6 +130,12 @@ class Connection:
             await self._act(group, text)
 
     async def _act(self, group: asyncio.TaskGroup, text: str) -> None:
+        if len(text) > AT_ONCE_BYTES:
+            try:
+                await check_values(text.encode(), self._pace)
+            except Problem as refusal:
+                await self._send(error_message(id_at_the_begin(text), refusal))
+                return
         action = self._protocol.receive(text, now_us=now_us())
         match action:
             case Reply(message):

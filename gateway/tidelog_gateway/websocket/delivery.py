@@ -11,65 +11,25 @@ import asyncio
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any
+
+import orjson
 
 from tidelog.errors import OverloadedError
-from tidelog.model import Committed, ConsumedBatch, Offset, Partition
+from tidelog.metadata import gone_error
+from tidelog.model import Committed, ConsumedBatch
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.queries import parse_key
 from tidelog_gateway.records_out import BatchReader
+from tidelog_gateway.resume_tokens import ResumeTokens
+from tidelog_gateway.websocket.beginning import beginning_of
 from tidelog_gateway.websocket.membership import Membership, start_of
-from tidelog_gateway.websocket.messages import AtTime, Sub
+from tidelog_gateway.websocket.messages import Sub
 from tidelog_gateway.websocket.read_ahead import AHEAD_BYTES, ReadAhead, Window
 from tidelog_gateway.websocket.sending import Sender
 from tidelog_gateway.websocket.ws_protocol import WsProtocol, batch_message, ok_message
 from tidelog_proto.names import check_group_name, check_topic_name
-
-
-async def starting_offsets(gateway: Gateway, sub: Sub) -> dict[int, int]:
-    """Return the first offset to deliver of every partition: `resume`, else the group's, else `from`.
-
-    Raises:
-        Problem: 410 for an offset that is gone, 422 for one that does not exist yet.
-        TidelogError, ProtocolError: the topic, a partition to resume or the group is wrong, or no node answers.
-    """
-    topic = await gateway.client.topic(sub.topic)
-    partitions = {partition.partition: partition for partition in topic.partitions}
-    starts: dict[int, int] = {}
-    if sub.group is not None:
-        committed = await gateway.client.committed(sub.group, sub.topic)
-        starts.update({position.partition: position.next_offset for position in committed})
-    starts.update(sub.resume)
-    # A node that lags tells of fewer partitions and earlier ends. Whether something is really not there its owner says.
-    doubtful = [number for number, offset in starts.items() if not _is_within(offset, partitions.get(number))]
-    if doubtful:
-        bounds = await gateway.client.list_offsets(sub.topic, "latest", doubtful)
-        for number in doubtful:
-            _check_start(number, starts[number], bounds[number])
-    rest = [number for number in partitions if number not in starts]
-    if rest:
-        found = await gateway.client.list_offsets(sub.topic, _at(sub.start), rest)
-        starts.update({number: found[number].offset for number in rest})
-    return dict(sorted(starts.items()))
-
-
-def _is_within(offset: int, partition: Partition | None) -> bool:
-    return partition is not None and partition.log_start_offset <= offset <= partition.high_watermark
-
-
-def _check_start(number: int, offset: int, log: Offset) -> None:
-    bounds = {"log_start_offset": log.log_start_offset, "high_watermark": log.high_watermark}
-    if offset < log.log_start_offset:
-        text = f"partition {number}: offset {offset} is gone, the log begins at {log.log_start_offset}"
-        raise Problem(410, "offset_out_of_range", text, extra=bounds)
-    if offset > log.high_watermark:
-        text = f"partition {number}: offset {offset} does not exist yet, the log ends at {log.high_watermark}"
-        raise Problem(422, "offset_out_of_range", text, extra=bounds)
-
-
-def _at(start: Literal["earliest", "latest"] | AtTime) -> Literal["earliest", "latest"] | int:
-    return start.timestamp_ms * 1000 if isinstance(start, AtTime) else start
 
 
 def _no_room() -> Problem:
@@ -95,6 +55,7 @@ class Delivery:
         self._idle_s = gateway.settings.ws_member_idle_s if sub.member else None
         self._credit_added = asyncio.Event()
         self._let_go = False
+        self._topic_id = b""
 
     def wake(self) -> None:
         """Look at the credit again."""
@@ -104,21 +65,24 @@ class Delivery:
         """Find where each partition begins and answer the request.
 
         Raises:
-            Problem, TidelogError, ProtocolError: as `starting_offsets`; 422 for a key that is not base64.
+            Problem, TidelogError, ProtocolError: as `beginning_of`; 422 for a key that is not base64.
         """
         if self._sub.key is not None:
             self._key = parse_key(self._sub.key, self._sub.key_encoding)
         check_topic_name(self._sub.topic)
         if self._sub.group is not None:
             check_group_name(self._sub.group)
+        answer: dict[str, Any] = {"sid": self._sub.sid, "offsets": {}}
         if self._membership is None:
-            starts = await starting_offsets(self._gateway, self._sub)
+            beginning = await beginning_of(self._gateway, self._sub, self._key)
+            self._topic_id = beginning.scope.topic_id
+            self._protocol.opened(self._sub.sid, beginning.positions, ResumeTokens(*beginning))
+            answer["offsets"] = {str(number): offset for number, offset in beginning.positions.items()}
+            answer["resume_token"] = self._protocol.resume_token(self._sub.sid)
         else:
             await self._gateway.client.topic(self._sub.topic)  # one that is not there is told of in the answer
-            starts = {}  # the group tells, when it has let the member in
-        self._protocol.opened(self._sub.sid, starts)
-        offsets = {str(number): offset for number, offset in starts.items()}
-        await self._sender.send(ok_message(request_id, {"sid": self._sub.sid, "offsets": offsets}))
+            self._protocol.opened(self._sub.sid, {})  # the group tells, when it has let the member in
+        await self._sender.send(ok_message(request_id, answer))
         self.answered = True
 
     async def run(self) -> None:
@@ -201,6 +165,8 @@ class Delivery:
             key=self._key,
             tag=self._sub.tag,
         ) as consumer:
+            if consumer.topic_ids.get(self._sub.topic) != self._topic_id:  # the positions are those of another topic
+                raise gone_error(self._sub.topic)
             # No name for a batch here: it would keep what is no longer counted while this waits, and in tracebacks.
             while await self._deliver(await consumer.next_batch()) and await self._credit():
                 if self._ahead.window(self._protocol.credit(self._sub.sid)).is_much_more_than(window):
@@ -221,7 +187,8 @@ class Delivery:
         if not len(consumed.batch):
             next_offset = consumed.batch.end_offset
             self._protocol.passed(self._sub.sid, consumed.partition, next_offset=next_offset)
-            await self._sender.send(batch_message(self._sub.sid, consumed.partition, [], next_offset))
+            token = self._protocol.batch_token(self._sub.sid)
+            await self._sender.send(batch_message(self._sub.sid, consumed.partition, [], next_offset, token))
             self._ahead.done(consumed.batch, decoded=False)
             return True
         if not self._ahead.decode(consumed.batch):
@@ -234,6 +201,7 @@ class Delivery:
                 break
             allowance = self._protocol.allowance(self._sub.sid)
             size_bytes_max = reader.json_bytes_max(allowance.records, allowance.bytes)
+            size_bytes_max += self._protocol.token_chars(self._sub.sid)
             await self._sender.send_made(size_bytes_max, partial(self._take, reader, consumed.partition))
         self._ahead.done(consumed.batch)
         return True
@@ -262,9 +230,10 @@ class Delivery:
         """Take as many records as may be sent now and return their message."""
         sid = self._sub.sid
         allowance = self._protocol.allowance(sid)
-        records, payload_bytes = reader.take(allowance.records, allowance.bytes)
+        taken = reader.take_json(allowance.records, allowance.bytes, self._protocol.records_bytes_max(sid))
         self._protocol.delivered(
-            sid, partition, records=len(records), payload_bytes=payload_bytes, next_offset=reader.next_offset
+            sid, partition, records=taken.records, payload_bytes=taken.payload_bytes, next_offset=reader.next_offset
         )
-        self._gateway.metrics.records_out.labels("websocket").inc(len(records))
-        return batch_message(sid, partition, records, reader.next_offset)
+        token = self._protocol.batch_token(sid, size_bytes=len(taken.data))
+        self._gateway.metrics.records_out.labels("websocket").inc(taken.records)
+        return batch_message(sid, partition, orjson.Fragment(taken.data), reader.next_offset, token)

@@ -2,7 +2,7 @@
 
 ```
 {"id":1,"auth":{"token":"..."}}
-{"id":2,"sub":{"sid":7,"topic":"t","group":"g","from":"latest","resume":{"0":42},"credit":{"records":500,"bytes":1048576}}}
+{"id":2,"sub":{"sid":7,"topic":"t","from":"latest","resume_token":"AQ...","credit":{"records":500,"bytes":1048576}}}
 {"credit":{"sid":7,"records":100,"bytes":65536}}
 {"id":3,"commit":{"sid":7,"offsets":{"0":50}}}
 {"id":4,"pub":{"topic":"t","records":[{"key":"k","value":"v"}]}}
@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tidelog_gateway.queries import KEY_CHARS_MAX, KeyEncoding
 from tidelog_gateway.records_in import JsonRecord, PartitionNumber
+from tidelog_gateway.resume_tokens import TOKEN_CHARS_MAX
 from tidelog_proto.limits import (
     GROUP_NAME_BYTES_MAX,
     NOTE_BYTES_MAX,
@@ -80,6 +81,7 @@ class Sub(_Message):
     group: GroupName | None = None
     member: bool = False
     start: Annotated[Literal["earliest", "latest"] | AtTime, Field(alias="from")] = "latest"
+    resume_token: Annotated[str, Field(min_length=1, max_length=TOKEN_CHARS_MAX)] | None = None
     resume: Offsets = {}
     key: Annotated[str | None, Field(max_length=KEY_CHARS_MAX)] = None
     key_encoding: KeyEncoding = "utf8"
@@ -90,8 +92,8 @@ class Sub(_Message):
     def _member_of_a_group(self) -> Self:
         if self.member and self.group is None:
             raise ValueError("a member needs a group")
-        if self.member and self.resume:
-            raise ValueError("a member begins where its group has committed: leave resume out")
+        if self.member and (self.resume or self.resume_token is not None):
+            raise ValueError("a member begins where its group has committed: leave resume and resume_token out")
         return self
 
 
@@ -116,9 +118,13 @@ class AskCommitted(_Message):
 
     group: GroupName
     topic: TopicName
-    partitions: Annotated[
-        list[Annotated[int, Field(ge=0, lt=PARTITIONS_MAX)]] | None, Field(min_length=1, max_length=PARTITIONS_MAX)
-    ] = None
+    partitions: (
+        Annotated[
+            list[Annotated[int, Field(ge=0, lt=PARTITIONS_MAX)]],
+            Field(min_length=1, max_length=PARTITIONS_MAX, fail_fast=True),
+        ]
+        | None
+    ) = None
     from_partition: Annotated[int, Field(ge=0, lt=PARTITIONS_MAX)] = 0
 
 
@@ -126,7 +132,7 @@ class Pub(_Message):
     """Publish records; the same shape as in the body of an HTTP publish."""
 
     topic: TopicName
-    records: Annotated[list[JsonRecord], Field(min_length=1)]
+    records: Annotated[list[JsonRecord], Field(min_length=1, fail_fast=True)]
 
 
 class Unsub(_Message):

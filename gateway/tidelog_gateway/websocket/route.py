@@ -19,6 +19,7 @@ from tidelog_gateway.origins import refuse_foreign
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.request_ids import request_id_of
 from tidelog_gateway.seats import Seat
+from tidelog_gateway.unsupported import refuse_unknown
 from tidelog_gateway.websocket.authentication import of_first_message, of_head
 from tidelog_gateway.websocket.connection import Connection
 from tidelog_gateway.websocket.ws_protocol import CLOSE_TOO_MANY, SUBPROTOCOL
@@ -129,6 +130,7 @@ async def nowhere(socket: WebSocket, path: str) -> None:
 def _refusal(socket: WebSocket, gateway: Gateway) -> Problem | None:
     try:
         refuse_foreign(socket.headers, gateway.settings.allowed_origins)
+        refuse_unknown(socket.query_params, set())
     except Problem as problem:
         return problem
     if SUBPROTOCOL not in socket.scope["subprotocols"]:

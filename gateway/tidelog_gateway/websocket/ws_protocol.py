@@ -13,19 +13,31 @@ larger than all credit could never be sent otherwise; nothing more leaves until 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import msgspec
 import orjson
 from pydantic import ValidationError
 
-from tidelog_gateway.problems import Problem, invalid, pointer, validation_errors
-from tidelog_gateway.records_in import Records, records_of
+from tidelog_gateway.problems import Problem, body_faults, invalid, pointer
+from tidelog_gateway.records_in import RawRecord, Records, records_of
+from tidelog_gateway.resume_tokens import ResumeTokens
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.messages import INTEGER_MAX, AskCommitted, ClientMessage, Commit, Pub, Sub
 
 SUBPROTOCOL: Final = "tidelog.v1.json"
+
+SHORT_TOKEN_CHARS: Final = 1024
+"""Up to this length a resume token goes with every batch message; about 150 partitions have room in it."""
+TOKEN_SHARE: Final = 16
+"""A longer token comes after this many times its length of records."""
+TOKEN_GROWTH_CHARS: Final = 32
+"""How much longer than the last one a token may be, for one partition that is new or has a longer offset."""
+BATCH_MEMBERS_BYTES: Final = 160
+"""Of a batch message without its records and its token, at most: names and numbers."""
 
 CLOSE_UNSUPPORTED_DATA: Final = 1003
 CLOSE_INTERNAL: Final = 1011
@@ -123,6 +135,9 @@ class Subscription:
         stopped: partitions that a member gives up: they are committed still, and nothing more is sent of them.
         terms: how often a member got each partition: what it had at hand when one went is not what it gets anew.
         credit_bytes: None when the client counts records only.
+        tokens: makes resume tokens; None while opening, and for a member, which resumes where its group has committed.
+        token_chars: length of the newest token.
+        since_token_bytes: records sent since the newest token, as JSON.
     """
 
     sid: int
@@ -134,6 +149,20 @@ class Subscription:
     positions: dict[int, int] = field(default_factory=dict)
     stopped: set[int] = field(default_factory=set)
     terms: dict[int, int] = field(default_factory=dict)
+    tokens: ResumeTokens | None = None
+    token_chars: int = 0
+    since_token_bytes: int = 0
+
+
+class _RawPub(msgspec.Struct, gc=False):
+    records: list[RawRecord]
+
+
+class _RawMessage(msgspec.Struct, gc=False):
+    pub: _RawPub
+
+
+_RAW_MESSAGES: Final = msgspec.json.Decoder(_RawMessage)
 
 
 class WsProtocol:
@@ -148,10 +177,9 @@ class WsProtocol:
         try:
             message = ClientMessage.model_validate_json(text)
         except ValidationError as error:
-            faults = validation_errors(error.errors(include_url=False, include_input=False, include_context=False))
-            return Reply(error_message(_id_in(text), invalid(faults)))
+            return Reply(error_message(_id_in(text), invalid(body_faults(error))))
         try:
-            return self._act(message, now_us)
+            return self._act(message, text, now_us)
         except Problem as problem:
             return Reply(error_message(message.id, problem))
 
@@ -159,7 +187,7 @@ class WsProtocol:
         """Take a binary message, which this subprotocol does not have."""
         return Close(CLOSE_UNSUPPORTED_DATA, f"{SUBPROTOCOL} is text")
 
-    def _act(self, message: ClientMessage, now_us: int) -> Action:
+    def _act(self, message: ClientMessage, text: str, now_us: int) -> Action:
         if message.credit is not None:
             credit = message.credit
             self._add_credit(self._known(credit.sid), credit.records, credit.bytes)
@@ -176,7 +204,7 @@ class WsProtocol:
         if message.committed is not None:
             return TellCommitted(message.id, message.committed)
         if message.pub is not None:
-            return self._publish(message.id, message.pub, now_us)
+            return self._publish(message.id, message.pub, text, now_us)
         assert message.unsub is not None, "the message model demands exactly one request"
         sid = self._known(message.unsub.sid).sid
         self.ended(sid)
@@ -219,17 +247,65 @@ class WsProtocol:
             request_id, subscription.sid, subscription.topic, subscription.group, commit.offsets, commit.note
         )
 
-    def _publish(self, request_id: int, pub: Pub, now_us: int) -> Action:
+    def _publish(self, request_id: int, pub: Pub, text: str, now_us: int) -> Action:
         limit = self._settings.records_per_request_max
         if len(pub.records) > limit:
             raise invalid([{"pointer": "/pub/records", "detail": f"at most {limit} records in one message"}])
-        return Publish(request_id, pub.topic, records_of(pub.records, now_us=now_us, path=("pub", "records")))
+        records = records_of(
+            pub.records, lambda: _RAW_MESSAGES.decode(text).pub.records, now_us=now_us, path=("pub", "records")
+        )
+        return Publish(request_id, pub.topic, records)
 
-    def opened(self, sid: int, positions: Mapping[int, int]) -> None:
-        """Say where the partitions of an opening subscription begin."""
+    def opened(self, sid: int, positions: Mapping[int, int], tokens: ResumeTokens | None = None) -> None:
+        """Say where the partitions of an opening subscription begin; `tokens` makes its resume tokens, if any."""
         subscription = self.subscriptions[sid]
         assert not subscription.positions, "a subscription opens once"
         subscription.positions = dict(positions)
+        subscription.tokens = tokens
+
+    def resume_token(self, sid: int) -> str | None:
+        """Return the token of all positions as they are now; None for a subscription that has none."""
+        subscription = self.subscriptions[sid]
+        if subscription.tokens is None:
+            return None
+        token = subscription.tokens.token()
+        subscription.token_chars, subscription.since_token_bytes = len(token), 0
+        return token
+
+    def batch_token(self, sid: int, size_bytes: int = 0) -> str | None:
+        """Return the token for the next batch message; None if this message is to have none.
+
+        A short token goes with every message. A long one follows messages that are `TOKEN_SHARE` times as long in all,
+        so that it never dominates what is sent, and only where it leaves room for records.
+
+        Args:
+            sid: the subscription.
+            size_bytes: of the message's records as JSON.
+        """
+        subscription = self.subscriptions[sid]
+        is_due, chars_max = self._is_token_due(subscription), subscription.token_chars + TOKEN_GROWTH_CHARS
+        subscription.since_token_bytes += size_bytes
+        token = self.resume_token(sid) if is_due else None
+        if token is None or len(token) <= chars_max:
+            return token
+        subscription.since_token_bytes = TOKEN_SHARE * len(token)  # many partitions are new: the next message has room
+        return None
+
+    def token_chars(self, sid: int) -> int:
+        """Return the length of the newest resume token; 0 for a subscription that has none."""
+        return self.subscriptions[sid].token_chars
+
+    def _is_token_due(self, subscription: Subscription) -> bool:
+        chars = subscription.token_chars
+        if subscription.tokens is None or chars > self._settings.ws_batch_bytes_max // 2:
+            return False
+        return chars <= SHORT_TOKEN_CHARS or subscription.since_token_bytes >= TOKEN_SHARE * chars
+
+    def records_bytes_max(self, sid: int) -> int:
+        """Return how many bytes the records of the next batch message may have as JSON, beside what it has else."""
+        subscription = self.subscriptions[sid]
+        token_bytes = subscription.token_chars + TOKEN_GROWTH_CHARS if self._is_token_due(subscription) else 0
+        return max(1, self._settings.ws_batch_bytes_max - BATCH_MEMBERS_BYTES - token_bytes)
 
     def assigned(self, sid: int, positions: Mapping[int, int]) -> None:
         """Say which partitions a member gets, and where they begin."""
@@ -298,9 +374,12 @@ class WsProtocol:
 
     def passed(self, sid: int, partition: int, *, next_offset: int) -> None:
         """Move a partition's position, also where nothing is left up to there: that costs no credit."""
-        positions = self.subscriptions[sid].positions
+        subscription = self.subscriptions[sid]
+        positions = subscription.positions
         assert next_offset > positions.get(partition, -1), "positions only move forward"
         positions[partition] = next_offset
+        if subscription.tokens is not None:
+            subscription.tokens.move(partition, next_offset)
 
 
 def ok_message(request_id: int, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -314,9 +393,22 @@ def error_message(request_id: int | None, problem: Problem) -> dict[str, Any]:
     return {**answer, "error": problem.brief()}
 
 
-def batch_message(sid: int, partition: int, records: list[dict[str, Any]], next_offset: int) -> dict[str, Any]:
-    """Return a batch of records; `next_offset` is what to resume from or commit when it is done with."""
-    return {"batch": {"sid": sid, "partition": partition, "records": records, "next_offset": next_offset}}
+def batch_message(
+    sid: int, partition: int, records: Any, next_offset: int, resume_token: str | None = None
+) -> dict[str, Any]:
+    """Return a batch of records.
+
+    Args:
+        sid: the subscription.
+        partition: of the records.
+        records: a list, or a fragment of JSON.
+        next_offset: what to commit when the records are processed.
+        resume_token: what to resume from then; None if this message has none.
+    """
+    batch = {"sid": sid, "partition": partition, "records": records, "next_offset": next_offset}
+    if resume_token is not None:
+        batch["resume_token"] = resume_token
+    return {"batch": batch}
 
 
 def assigned_message(sid: int, offsets: Mapping[int, int]) -> dict[str, Any]:
@@ -332,6 +424,15 @@ def revoked_message(sid: int, partitions: list[int], *, lost: bool) -> dict[str,
 def end_message(sid: int, problem: Problem) -> dict[str, Any]:
     """Return the news that the log ended a subscription."""
     return {"end": {"sid": sid, "error": problem.brief()}}
+
+
+def id_at_the_begin(text: str) -> int | None:
+    """Return the id of a message that is too large to be parsed, if it begins with it."""
+    found = _ID.match(text)
+    return None if found is None else int(found[1])
+
+
+_ID: Final = re.compile(r'\s*\{\s*"id"\s*:\s*(\d{1,15})\s*[,}]', re.ASCII)
 
 
 def _id_in(text: str) -> int | None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import logging
 
-from tidelog_broker.base.log_lines import LINE_CHARS_MAX, LineFormatter
+from tidelog_broker.base.log_lines import LINE_CHARS_MAX, PERIOD_S, REPEATED_MAX, LineFormatter, RepeatFilter
 
 
 def formatted(message: str, *arguments: object) -> str:
@@ -20,3 +20,19 @@ def test_a_traceback_keeps_its_lines() -> None:
     error = ValueError("of a test")
     record = logging.LogRecord("n", logging.ERROR, "file", 1, "failed", (), (ValueError, error, None))
     assert LineFormatter("%(message)s").format(record) == "failed\nValueError: of a test"
+
+
+def test_warnings_of_one_place_are_counted_when_they_repeat() -> None:
+    now_s = 0.0
+    repeats = RepeatFilter(lambda: now_s)
+
+    def passed(line: int, level: int = logging.WARNING, name: str = "n") -> str | None:
+        record = logging.LogRecord(name, level, "file", line, "no space in %s", ("t",), None)
+        return record.getMessage() if repeats.filter(record) else None
+
+    assert [passed(1) for _ in range(50)].count("no space in t") == REPEATED_MAX
+    assert passed(2) == "no space in t", "another place"
+    assert all(passed(1, level) for level in (logging.INFO, logging.ERROR, logging.CRITICAL) for _ in range(50))
+    now_s = PERIOD_S
+    assert passed(1) == f"no space in t ({50 - REPEATED_MAX} similar messages suppressed)"
+    assert passed(1) == "no space in t"

@@ -9,6 +9,7 @@ from tests.broker.stand import Stand
 
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.node.node import Node
+from tidelog_broker.server.server import HANDLERS
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import KIB
 
@@ -69,3 +70,12 @@ async def test_a_drain_does_not_take_a_partitions_quorum_away() -> None:
     assert set("abc") in plans(), "two of three are enough"
     world.die("b")
     assert all({"a", "d"} <= placement for placement in plans())
+
+
+async def test_build_without_lives_of_nodes_knows_none(founded: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start does not wait for it to answer otherwise."""
+    await founded.found()
+    await founded.settled()
+    monkeypatch.delitem(HANDLERS, "lives")
+    cluster = founded.nodes["a"].broker.cluster
+    assert await cluster.ask_lives("b", pb.Lives(), timeout_s=20) == pb.LivesReply()

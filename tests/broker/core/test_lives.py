@@ -83,6 +83,29 @@ def test_number_of_known_directories_is_bounded() -> None:
     assert sum(1 for _ in known) == lives.KNOWN_MAX
 
 
+def test_node_without_a_lasting_disk_makes_room_first_and_keeps_its_lasting_directory() -> None:
+    known = KnownLives()
+    known.learn(("a", b"lasting"), life(40))
+    known.learn(("b", bytes(16)), life(1))
+    for number in range(lives.KNOWN_MAX + 5):
+        known.learn(("a", b"%d" % number), life(1))
+    assert known.get(("a", b"lasting")) == life(40)
+    assert known.get(("b", bytes(16))) == life(1)
+    assert len(known.take_evicted()) == 7
+
+
+def test_directories_without_news_make_room_first() -> None:
+    """A founder is the first that a node hears of, and must not be the first to be forgotten."""
+    known = KnownLives()
+    for number in range(lives.KNOWN_MAX):
+        known.learn((f"n{number}", bytes(16)), life(1))
+    known.learn(("n0", bytes(16)), life(1, tick=1))
+    known.learn(("new", bytes(16)), life(1))
+    assert known.get(("n0", bytes(16))) is not None
+    assert known.take_evicted() == [("n1", bytes(16))]
+    assert known.take_evicted() == []
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=12),
     st.integers(0, 11),

@@ -35,6 +35,7 @@ class Stage:
             standing=lambda: self.standing,
             restarted=lambda group, error: self.restarted.append(error.code),
             settled=self.settle,
+            pace=lambda: asyncio.sleep(0),
         )
 
     def settle(self, group: ConsumerGroup) -> None:
@@ -116,6 +117,42 @@ async def test_where_the_write_fails_all_begins_again() -> None:
     await stage.coordinated.settle()
     assert stage.standing is not None
     assert len(stage.standing.members) == 2
+
+
+async def test_a_write_with_an_unknown_outcome_is_followed_by_a_record_that_ends_the_doubt() -> None:
+    stage = Stage()
+    stage.group.join(ADA, WISH)
+    await stage.coordinated.settle()
+    gate = stage.hold()
+    stage.group.remove(ADA)
+    done = stage.coordinated.settle()
+    await asyncio.sleep(0.01)
+    gate.set_exception(ProtocolError(pb.TIMED_OUT, "it may come about"))
+    with pytest.raises(ProtocolError, match="come about"):
+        await done
+    doubts = [stage.group.in_doubt]
+    assert list(stage.group.member_ids) == [ADA]
+    unknown, stage.gate = stage.written[-1], None
+    await stage.coordinated.settle()
+    doubts.append(stage.group.in_doubt)
+    assert doubts == [True, False]
+    assert stage.standing is not None
+    assert stage.standing.revision > unknown.revision
+    assert [member.member_id for member in stage.standing.members] == [ADA]
+
+
+async def test_a_write_that_certainly_failed_leaves_no_doubt() -> None:
+    stage = Stage()
+    stage.group.join(ADA, WISH)
+    await stage.coordinated.settle()
+    gate = stage.hold()
+    stage.group.join(BOB, WISH)
+    done = stage.coordinated.settle()
+    await asyncio.sleep(0.01)
+    gate.set_exception(ProtocolError(pb.DISK_FULL, "full"))
+    with pytest.raises(ProtocolError, match="full"):
+        await done
+    assert not stage.group.in_doubt, "members are answered while the disk is full"
 
 
 async def test_nothing_is_told_of_a_record_that_another_one_has_overtaken() -> None:

@@ -10,10 +10,13 @@ import pytest
 from tests.broker.founded import Founded
 from tests.broker.group_member import GroupMember, share
 from tests.broker.metric import value_of
-from tests.broker.peer import Peer
+from tests.broker.peer import Peer, batch
 
+from tidelog_broker.core.groups.readers import ANYBODY, GroupReader
+from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import OFFSETS_KEY
 from tidelog_broker.groups import coordinator as coordinator_module
+from tidelog_broker.node.node import Node
 from tidelog_broker.partition.access import Access
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -94,6 +97,19 @@ async def test_members_go_on_when_the_coordinator_is_killed(three: Founded) -> N
     )
 
 
+async def test_a_group_is_not_made_in_another_epoch_than_its_creators_groups_were_counted_in(three: Founded) -> None:
+    coordinator = three.nodes[coordinator_of(three)].broker.groups.of("g").coordinator
+    epoch = await coordinator.ready()
+    wish = pb.GroupWish(topics=["t"])
+    asked = pb.GroupHeartbeat(group="g", member_id="ada0000000000000", join=wish)
+    with pytest.raises(ProtocolError) as refused:
+        await coordinator.heartbeat(asked, ANYBODY, creator="ann", counted_in=epoch - 1)
+    assert refused.value.code == pb.EPOCH_CHANGING
+    assert coordinator.is_new("g")
+    await coordinator.heartbeat(asked, ANYBODY, creator="ann", counted_in=epoch)
+    assert not coordinator.is_new("g")
+
+
 async def test_any_node_takes_what_members_say(three: Founded) -> None:
     coordinator = coordinator_of(three)
     near, far = await three.peer(coordinator), await three.peer(another_than(three, coordinator))
@@ -168,3 +184,56 @@ async def test_one_that_owns_the_log_no_longer_tells_nothing(three: Founded, mon
         assert (await peer.refused(committed=pb.Committed(group="g"))).code == pb.QUORUM_LOST
     assert (await ada.ask()).unchanged
     assert await commit_again(ada, topic_id, 0, 1) == 0
+
+
+@pytest.mark.parametrize("principal", ["gate", "gateway2", "Gateway", ""])
+async def test_member_of_one_caller_is_not_spoken_for_by_one_with_a_similar_name(node: Node, principal: str) -> None:
+    coordinator, permissions = node.broker.groups.of("g").coordinator, node.broker.security.registry.permissions
+    member_id = "member0000000000"
+    joins = pb.GroupHeartbeat(group="g", member_id=member_id, join=pb.GroupWish(topics=["t"]))
+    await coordinator.heartbeat(joins, GroupReader(Session(permissions, "gateway")))
+    coordinator.check_caller("g", member_id, GroupReader(Session(permissions, "gateway", frozenset({"etl"}))))
+    with pytest.raises(ProtocolError) as refused:
+        coordinator.check_caller("g", member_id, GroupReader(Session(permissions, principal)))
+    assert refused.value.code == pb.MEMBER_FENCED
+
+
+async def test_coordinator_of_an_epoch_that_is_over_writes_nothing_and_takes_no_commit(node: Node, peer: Peer) -> None:
+    made = await peer.create("t")
+    await peer.publish(made.topic_id, batch(b"v"))
+    entry = pb.CommitEntry(topic_id=made.topic_id, next_offset=1)
+    shard = node.broker.groups.of("g")
+    kept = next(name for name in map(str, range(10_000)) if node.broker.groups.of(name) is shard)
+    await peer.ask(commit=pb.Commit(group=kept, entries=[entry]))
+    ada = GroupMember(peer, "t")
+    await ada.ask()
+    shard.coordinator.begin(node.broker.partitions.get(*shard.key).state.epoch + 1)
+    for group, member_id in (("g", ada.membership.member_id), ("other", "")):
+        with pytest.raises(ProtocolError) as refused:
+            shard.coordinator.check_commit(group, member_id, 1, (made.topic_id, 0))
+        assert refused.value.code == pb.EPOCH_CHANGING
+    with pytest.raises(ProtocolError) as refused:
+        await shard.coordinator.delete(kept)
+    assert refused.value.code == pb.EPOCH_CHANGING
+    assert shard.positions.count_of(kept) == 1
+
+
+async def test_heartbeat_is_refused_when_the_epoch_changes_before_its_answer(
+    node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await peer.create("t")
+    ada = GroupMember(peer, "t")
+    await ada.ask()
+    shard = node.broker.groups.of("g")
+    coordinator, epoch = shard.coordinator, node.broker.partitions.get(*shard.key).state.epoch
+    usual = coordinator.ready
+
+    async def begins_anew(*, confirmed: bool = False) -> None:
+        await usual(confirmed=confirmed)
+        if confirmed:
+            coordinator.begin(epoch)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(coordinator, "ready", begins_anew)
+        assert await ada.refused() == pb.EPOCH_CHANGING
+    assert (await ada.ask()).unchanged

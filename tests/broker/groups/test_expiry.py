@@ -144,8 +144,9 @@ async def test_what_is_on_its_way_keeps_a_group(stand: Stand, node: Node, peer: 
 
 async def test_what_nobody_knows_the_age_of_stays(node: Node, peer: Peer) -> None:
     await make(peer)
-    await node.broker.groups.of("unstamped").coordinator.ready()
-    await node.broker.groups.of("unstamped").log.write_group(pb.GroupRecord(group="unstamped", revision=1))
+    shard = node.broker.groups.of("unstamped")
+    epoch = await shard.coordinator.ready()
+    await shard.log.write_group(pb.GroupRecord(group="unstamped", revision=1), epoch=epoch)
     told = Time()
     told.passes(2 * RETENTION_S)
     assert await expiry(node, told).look() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog_broker.core.groups.readers import ANYBODY
 from tidelog_broker.groups.sessions import GAP_S, Sessions, Who
 
 ADA, BOB = Who("g", "ada"), Who("g", "bob")
@@ -63,6 +64,23 @@ def test_a_stall_before_the_first_look_is_a_gap_too() -> None:
     sessions.heard(ADA, until=5.5)
     assert sessions.expired(20.0) == []
     assert looks(sessions, 20, 30) == {ADA: 20.5}
+
+
+def test_shortest_gap_is_a_gap_and_anything_shorter_is_not() -> None:
+    sessions = watched()
+    sessions.heard(ADA, until=GAP_S)
+    assert sessions.expired(GAP_S) == [], "no look came in between"
+    sessions.heard(BOB, until=GAP_S + 0.5)
+    assert sessions.expired(1.9 * GAP_S) == [BOB]
+
+
+def test_forgotten_member_has_no_caller() -> None:
+    sessions = watched()
+    sessions.heard(ADA, until=1.0)
+    sessions.reads_for(ADA, ANYBODY)
+    assert sessions.reader(ADA) is ANYBODY
+    sessions.forget([ADA])
+    assert sessions.reader(ADA) is None
 
 
 def test_a_time_without_members_is_no_gap() -> None:

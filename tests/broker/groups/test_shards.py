@@ -131,7 +131,7 @@ async def test_a_coordinator_behind_a_snapshot_forgets_what_was_deleted_meanwhil
     await peer.ask(group_delete=pb.GroupDelete(group=gone))
     for next_offset in range(1, 50):  # more than a segment
         await commit(peer, topic_id, "stays", next_offset, note="n" * 2000)
-    await shard.log.snapshot()
+    await shard.log.snapshot(await shard.log.ready())
     assert stand.node.broker.partitions.get(*shard.key).state.log_start > 0
     shard.positions.apply(old)  # as a node has it that was the owner before the deletion
     shard.log.applied = 1

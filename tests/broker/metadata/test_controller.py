@@ -119,10 +119,11 @@ class Written(MetaLog):
     def __init__(self, world: World) -> None:
         self._world = world
 
-    async def ready(self, *, confirmed: bool = False) -> None:
+    async def ready_to_change(self, *, confirmed: bool = False) -> int:
         """Nothing is on its way."""
+        return 0
 
-    async def write_node(self, record: pb.NodeRecord) -> None:
+    async def write_node(self, record: pb.NodeRecord, *, epoch: int) -> None:
         """Take a node as it is now."""
         self._world.nodes.apply(record)
 

@@ -61,7 +61,8 @@ async def test_a_rule_that_denies_the_administrator_something_is_refused(stand: 
 async def test_a_quota_of_a_name_that_older_releases_took_can_be_removed(stand: Stand) -> None:
     node = await stand.start()
     old = pb.SecurityRecord(id=QUOTA + "old", revision=1, quota=pb.Quota(quota_id="old", subject="ann ", topics=1))
-    await node.broker.meta_log.write_security(old)
+    epoch = await node.broker.meta_log.ready_to_change()
+    await node.broker.meta_log.write_security(old, epoch=epoch)
     with pytest.raises(ProtocolError, match="ends with a space"):
         await changes(node).change(pb.SecurityChange(set_quota=pb.Quota(subject="ann ", topics=2)))
     await changes(node).change(pb.SecurityChange(remove_quota="ann "))
@@ -82,7 +83,7 @@ async def test_keys_and_rules_outlive_the_node(stand: Stand) -> None:
         ids = {record.security.id for record in node.broker.meta_log.standing() if isinstance(record, pb.MetaRecord)}
         assert KEY + kept in ids, "a snapshot has what stands"
         assert KEY + gone not in ids
-        await node.broker.meta_log.snapshot()
+        await node.broker.meta_log.snapshot(await node.broker.meta_log.ready())
 
 
 async def test_a_quota_is_replaced_removed_and_outlives_the_node(stand: Stand) -> None:
@@ -95,7 +96,7 @@ async def test_a_quota_is_replaced_removed_and_outlives_the_node(stand: Stand) -
         quotas = node.broker.security.registry.quotas
         assert quotas.of_principal("ann").topics == 2
         assert quotas.of_principal("ben").topics is None
-        await node.broker.meta_log.snapshot()
+        await node.broker.meta_log.snapshot(await node.broker.meta_log.ready())
     await changes(node).change(pb.SecurityChange(set_quota=pb.Quota(subject="*", topics=4)))
     assert node.broker.security.registry.quotas.of_principal("ben").topics == 4
 

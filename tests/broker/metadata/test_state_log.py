@@ -18,8 +18,9 @@ from tidelog_broker.node.node import Node
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch, iter_batches
+from tidelog_proto.batch import RecordBatch, columns_of, encode_batch, iter_batches
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import stamp_owner
 from tidelog_proto.limits import KIB
 
 
@@ -144,6 +145,35 @@ async def test_all_who_wait_for_a_reading_hear_that_it_failed(error: Exception) 
         assert readings == asked
 
 
+async def test_a_state_that_is_read_while_the_epoch_ends_is_read_again() -> None:
+    """The other owner of the epoch in between has committed more than was to be read at first."""
+    values = [encode_batch(columns_of([value]), now_us=1, control=True).to_bytes() for value in (b"old", b"new")]
+    state = SimpleNamespace(log_start=0, high_watermark=1, epoch=1)
+
+    async def ensure_active() -> None:
+        await asyncio.sleep(0)
+
+    async def read_log(offset: int, _: int) -> list[memoryview]:
+        await asyncio.sleep(0)
+        data = bytearray(values[offset])
+        stamp_owner(data, base_offset=offset, append_timestamp_us=1, epoch=1, owner_incarnation=1, previous_digest=0)
+        if state.epoch == 1:
+            state.epoch = 3
+            asyncio.get_running_loop().call_soon(setattr, state, "high_watermark", 2)
+        return [memoryview(data)]
+
+    partition = SimpleNamespace(
+        name="t/0",
+        state=state,
+        access=SimpleNamespace(ensure_active=ensure_active),
+        reader=SimpleNamespace(read_log=read_log),
+    )
+    applied: list[bytes] = []
+    log = StateLog(Tasks(), lambda: cast(Partition, partition), apply=applied.append, live=lambda: ())
+    assert await log.ready() == 3
+    assert applied == [b"old", b"new"]
+
+
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("operation", ["unlink", "sync"])
 async def test_a_crash_during_a_snapshot_loses_nothing(stand: Stand, operation: str) -> None:
@@ -186,7 +216,7 @@ async def test_a_snapshot_holds_what_became_durable_in_the_same_turn(
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(*[b"x"] * 10))
     shard = node.broker.groups.of("g")
-    await shard.coordinator.ready()
+    epoch = await shard.coordinator.ready()
     offsets, partition = shard.log, node.broker.partitions.get(*shard.key)
     written: list[list[bytes | None]] = []
     bounds: list[int] = []
@@ -197,15 +227,15 @@ async def test_a_snapshot_holds_what_became_durable_in_the_same_turn(
         monkeypatch.undo()
         monkeypatch.setattr(partition.pipeline, "submit", note)
         monkeypatch.setattr(partition.retention, "delete_before", bound)
-        node.broker.tasks.spawn(offsets.snapshot(), "a snapshot")
+        node.broker.tasks.spawn(offsets.snapshot(epoch), "a snapshot")
 
     def note(pending: PendingPublish) -> None:
         written.append(RecordBatch.parse(pending.data).values())
         submit(pending)
 
-    async def bound(offset: int) -> None:
+    async def bound(offset: int, *, epoch: int) -> None:
         bounds.append(offset)
-        await delete_before(offset)
+        await delete_before(offset, epoch=epoch)
 
     monkeypatch.setattr(partition, "appended", begin_a_snapshot)
     await commit(peer, topic.topic_id, 7, "g")
@@ -244,11 +274,11 @@ async def test_nodes_stand_beside_the_topics_and_outlast_snapshots(stand: Stand)
         said.incarnation = start << 24
         record = node.broker.nodes.announced(said)
         assert record is not None
-        await node.broker.meta_log.write_node(record)
+        await node.broker.meta_log.write_node(record, epoch=await node.broker.meta_log.ready())
     assert [one.revision for one in node.broker.nodes.live()] == [5]
     partition = node.broker.partitions.get(*META_KEY)
     begin = partition.state.high_watermark
-    await node.broker.meta_log.snapshot()
+    await node.broker.meta_log.snapshot(await node.broker.meta_log.ready())
     buffers = await partition.reader.read_log(begin, 1 << 20)
     snapshot = [
         value for buffer in buffers for view in iter_batches(buffer) for value in RecordBatch.parse(view).values()
@@ -270,7 +300,7 @@ async def test_a_position_that_may_have_been_written_is_not_written_over(
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(*[b"x"] * 10))
     key = OffsetKey("g", topic.topic_id, 0)
-    await node.broker.groups.of("g").coordinator.ready()
+    epoch = await node.broker.groups.of("g").coordinator.ready()
     first = node.broker.groups.of("g").positions.prepare(key, next_offset=3, note="", reset=False, now_us=1)
     assert first is not None
 
@@ -280,15 +310,19 @@ async def test_a_position_that_may_have_been_written_is_not_written_over(
     with monkeypatch.context() as patched:
         patched.setattr(node.broker.partitions.get(*node.broker.groups.key_of("g")).pipeline, "submit", failing)
         with pytest.raises(ProtocolError):
-            await node.broker.groups.of("g").log.write_offsets([first])
+            await node.broker.groups.of("g").log.write_offsets([first], epoch=epoch)
     second = node.broker.groups.of("g").positions.prepare(key, next_offset=5, note="", reset=False, now_us=2)
     assert second is not None
     assert second.revision - first.revision == (1 if code == pb.TIMED_OUT else 0)
 
 
+@pytest.mark.parametrize("snapshotting", [False, True], ids=["alone", "beside a snapshot"])
 async def test_a_change_waits_for_the_outcome_of_the_one_before_it(
-    node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch, *, snapshotting: bool
 ) -> None:
+    if snapshotting:
+        monkeypatch.setattr(state_log_module, "SNAPSHOT_AFTER_BYTES", 1)
+        monkeypatch.setattr(node.broker.meta_log, "snapshot", lambda _: asyncio.Event().wait())
     await peer.create()
     held: list[PendingPublish] = []
     with monkeypatch.context() as patched:
@@ -315,9 +349,9 @@ async def test_no_group_is_deleted_while_a_snapshot_might_have_it_still(
     offsets_log, go_on = node.broker.groups.of("g").log, asyncio.Event()
     snapshot = offsets_log.snapshot
 
-    async def later() -> None:
+    async def later(epoch: int) -> None:
         await go_on.wait()
-        await snapshot()
+        await snapshot(epoch)
 
     monkeypatch.setattr(state_log_module, "SNAPSHOT_AFTER_BYTES", 1)
     monkeypatch.setattr(offsets_log, "snapshot", later)
@@ -351,3 +385,6 @@ async def test_no_snapshot_begins_while_a_group_is_being_deleted(
     await settled(lambda: resting(node), "a snapshot never ended")
     await stand.restart()
     assert await groups_of(await stand.peer()) == ["h"]
+
+
+# --- epochs of other nodes -----------------------------------------------------------------------------

@@ -13,7 +13,12 @@ from tests.broker.stand import Stand, settled
 from tidelog.errors import QuotaExceededError
 from tidelog.quota import Quota
 from tidelog.security import AccessRule
+from tidelog_broker.core.security.quotas import Quotas
+from tidelog_broker.core.topics import TopicRegistry
+from tidelog_broker.metadata.topic_quotas import TopicQuotas
 from tidelog_broker.node.node import Node
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
 
 RULE = AccessRule("role:maker", ("all",), "topic", "", prefix=True)
 
@@ -63,3 +68,15 @@ async def test_the_owner_of_meta_counts_whichever_node_is_asked(founded: Founded
 
 def _has_quota(node: Node) -> bool:
     return node.broker.security.registry.quotas.of_subject("ann") is not None
+
+
+def test_roles_of_a_caller_count_for_its_own_topics_alone() -> None:
+    quotas, topics = Quotas(), TopicRegistry()
+    quotas.put(pb.Quota(quota_id="1", subject="*", partitions=5))
+    quotas.put(pb.Quota(quota_id="2", subject="role:big", partitions=100))
+    checked = TopicQuotas(quotas, topics)
+    ben = pb.Caller(principal="ben", roles=["big"])
+    checked.check("ben", ben, topics=1, partitions=6)
+    with pytest.raises(ProtocolError, match="'ann' has made partitions") as refused:
+        checked.check("ann", ben, topics=0, partitions=6)
+    assert refused.value.code == pb.QUOTA_EXCEEDED

@@ -75,7 +75,7 @@ async def test_users_outlive_the_node_and_what_is_told_of_them_verifies_nothing(
         assert kept.stored_key == b"n" * 32
         assert registry.user("ben") is None
         assert registry.scram_secret() == secret
-        await node.broker.meta_log.snapshot()
+        await node.broker.meta_log.snapshot(await node.broker.meta_log.ready())
 
 
 async def test_the_last_user_who_may_change_permissions_stays(node: Node) -> None:
@@ -96,7 +96,8 @@ async def test_no_user_is_the_administrator(node: Node) -> None:
 
 async def test_a_user_whose_name_older_releases_took_gets_another_password(node: Node) -> None:
     old = pb.SecurityRecord(id=USER + "old", revision=1, user=asked("ann ", user_id="old"))
-    await node.broker.meta_log.write_security(old)
+    epoch = await node.broker.meta_log.ready_to_change()
+    await node.broker.meta_log.write_security(old, epoch=epoch)
     await changed(node, set_password=asked("ann ", stored_key=b"n" * 32))
     kept = node.broker.security.registry.user("ann ")
     assert kept is not None

@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -262,16 +263,40 @@ async def test_a_node_binds_nobody_but_who_asks(founded: Founded) -> None:
     assert founded.nodes["b"].dir.bound("x") == b""
 
 
-async def test_a_wiped_joiner_is_refused_although_the_node_that_it_asks_has_not_heard_of_it(founded: Founded) -> None:
+def apply_no_more(founded: Founded, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a node lag behind `__meta`, unless it comes to own it: an owner applies all that is committed first."""
+    meta_log = founded.nodes[name].broker.meta_log
+    usual = meta_log.apply_committed
+
+    async def apply_committed() -> None:
+        if founded.owner(META_KEY, name) == name:
+            await usual()
+
+    monkeypatch.setattr(meta_log, "apply_committed", apply_committed)
+
+
+@pytest.mark.parametrize("takes_over", [False, True], ids=["lags on", "takes over"])
+async def test_a_wiped_joiner_is_refused_although_the_node_that_it_asks_has_not_heard_of_it(
+    founded: Founded, monkeypatch: pytest.MonkeyPatch, takes_over: bool
+) -> None:
     await founded.found()
     await founded.settled()
-    await founded.join("d", "a")
-    await founded.settled()
-    await founded.stop("d")
-    lagging = next(name for name in "abc" if name != founded.owner(META_KEY, "a"))
-    del founded.nodes[lagging].broker.nodes._by_id["d"]
-    with pytest.raises(IdentityError, match="is new, but the cluster knows a node 'd' with data"):
-        await founded.join("d", lagging, data="empty")
+    owner = founded.owner(META_KEY, "a")
+    lagging, other = (name for name in "abc" if name != owner)
+    with monkeypatch.context() as lags:
+        apply_no_more(founded, lagging, lags)
+        await founded.join("d", other)
+        known_by = [founded.nodes[name].broker.nodes for name in (owner, other, "d")]
+        await founded.until(lambda: all(nodes.get("d") is not None for nodes in known_by), "d is not registered")
+        await founded.stop("d")
+        if takes_over:
+            meta = founded.nodes[owner].broker.partitions.get(*META_KEY)
+            meta.driver.roll_over(replace(meta.replica.ownership.plan_on(), owner=lagging))
+            await founded.until(lambda: founded.owner(META_KEY, lagging) == lagging, "the owner stays")
+        else:
+            assert founded.nodes[lagging].broker.nodes.get("d") is None or founded.owner(META_KEY, lagging) == lagging
+        with pytest.raises(IdentityError, match="is new, but the cluster knows a node 'd' with data"):
+            await founded.join("d", lagging, data="empty")
     await founded.join("d", lagging)
     await founded.settled()
 

@@ -80,6 +80,14 @@ def test_what_was_set_stands_before_the_file(tmp_path: Path) -> None:
     assert as_founded(settings, BOOTSTRAP, "joiner") is settings
 
 
+def test_a_founder_that_listens_on_another_port_advertises_that_of_the_file(tmp_path: Path) -> None:
+    found = as_founded(settings_of(data=tmp_path, port=9, gossip_port=10), BOOTSTRAP, "log2")
+    assert (found.port, found.gossip_port) == (9, 10)
+    assert (found.advertise_port, found.advertise_gossip_port) == (7500, 7600)
+    told = as_founded(settings_of(data=tmp_path, port=9, advertise_port=11), BOOTSTRAP, "log2")
+    assert told.advertise_port == 11
+
+
 async def test_a_stranger_to_the_file_is_refused(tmp_path: Path, bootstrap: Path, secret: Path) -> None:
     settings = settings_of(data=tmp_path / "d", bootstrap=bootstrap, secret_file=secret, node_id="log9")
     with pytest.raises(BootstrapError, match="log9"):

@@ -10,7 +10,9 @@ import pytest
 from tests.broker.founded import Founded
 
 from tidelog_broker.base.bootstrap import load_bootstrap
+from tidelog_broker.cluster import node_lives
 from tidelog_broker.node.node import Node
+from tidelog_broker.server.handlers import peers
 from tidelog_broker.storage.io.errors import NodeDirError, OldCopyError
 from tidelog_broker.storage.node.node_dir import open_node_dir, relabel
 from tidelog_cli.local_cluster import free_ports
@@ -190,3 +192,21 @@ async def test_copy_that_was_relabelled_may_have_been_refused_before(founded: Fo
     relabel(founded.path / "a", bytes(16), [])
     with contextlib.closing(open_node_dir(founded.path / "a", cluster_id=bytes(16))) as directory:
         assert directory.node_id == "a"
+
+
+async def test_running_node_that_does_not_answer_in_time_outlives_a_copy_of_it(
+    founded: Founded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as gossip has the node as alive: its machine may be slow, or cut off from the node that calls it."""
+    monkeypatch.setattr(node_lives, "TICK_S", 3600)  # the copy is as new as the node
+    await founded.found()
+    await founded.settled()
+    copy(founded, "a", "copy")
+    monkeypatch.setattr(peers, "IN_USE_TIMEOUT_S", 0)
+    port, gossip_port = free_ports(2)
+    elsewhere = {"bootstrap": founded.path / "cluster.json", "port": port, "gossip_port": gossip_port}
+    async with founded.beside("a") as running:
+        started = await founded.start_as("a", "copy", elsewhere)
+        assert not started.broker.cluster.linked
+    assert not running.life.stop_reason
+    await founded.settled()

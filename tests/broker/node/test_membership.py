@@ -14,6 +14,7 @@ from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.node.admitting import IdentityError
 from tidelog_broker.wire.link import Link
+from tidelog_broker.wire.lives import HandshakeLives
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -78,6 +79,7 @@ async def test_a_node_that_was_removed_is_told_so_and_stops(founded: Founded, ru
     if not runs:
         await founded.stop("c")
     await founded.remove(peer, "c")
+    await founded.until(lambda: not founded.nodes["a"].broker.lives.offer("c").known, "its lives are kept")
     if not runs:
         await founded.start("c")
     removed = founded.nodes["c"]
@@ -126,10 +128,12 @@ async def test_an_owner_that_gossip_reaches_and_nobody_can_speak_with_is_replace
     with monkeypatch.context() as patched:
         greet = Link.greet
 
-        async def filtered(link: Link, own: Identity, *, called: str | None, timeout_s: float) -> int:
+        async def filtered(
+            link: Link, own: Identity, *, called: str | None, timeout_s: float, lives: HandshakeLives | None
+        ) -> int:
             if "b" in {own.node_id, called}:
                 raise TimeoutError
-            return await greet(link, own, called=called, timeout_s=timeout_s)
+            return await greet(link, own, called=called, timeout_s=timeout_s, lives=lives)
 
         patched.setattr(Link, "greet", filtered)
         for name, node in founded.nodes.items():

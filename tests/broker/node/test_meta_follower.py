@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 from tests.broker.founded import Founded
 
 from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID
 from tidelog_broker.storage.io.filesystem import RealFileSystem
-from tidelog_broker.storage.node.meta_snapshot import load_meta_snapshot
+from tidelog_broker.storage.io.workers import WorkersFullError
+from tidelog_broker.storage.node.meta_snapshot import load_meta_snapshot, save_meta_snapshot
 
 
 def topics_of(founded: Founded, name: str) -> list[str]:
@@ -61,3 +66,28 @@ async def test_what_was_known_outlasts_a_start_at_which_nobody_can_be_asked(foun
     partition = founded.nodes["b"].broker.partitions.get(topic.topic_id, 0)
     await founded.until(lambda: partition.state.readable_end == 1, "what was committed is not known again")
     assert await (await founded.peer("b")).read_all(topic.topic_id) == [b"v"]
+
+
+async def test_follower_goes_on_after_the_workers_had_no_room_for_it(
+    founded: Founded, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the node would miss all that comes after, for as long as it runs."""
+    caplog.set_level("INFO")
+    await founded.found()
+    await founded.settled()
+    workers = founded.nodes["b"].broker.threads.io
+    usual, refused = workers.call, list[object]()
+
+    async def full_once(key: int, work: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        if work is save_meta_snapshot and not refused:
+            refused.append(work)
+            raise WorkersFullError("65536 pieces of work wait for a thread of 'io'")
+        return await usual(key, work, *args, **named)
+
+    monkeypatch.setattr(workers, "call", full_once)
+    peer = await founded.peer("a")
+    await peer.create("one")
+    await founded.until(lambda: bool(refused), "nothing is written down")
+    await peer.create("two")
+    await founded.until(lambda: topics_of(founded, "b") == ["one", "two"], "b follows no more")
+    assert "pieces of work wait" in caplog.text

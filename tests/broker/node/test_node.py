@@ -4,6 +4,7 @@ import asyncio
 import socket
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.broker.peer import Peer, batch
@@ -12,7 +13,10 @@ from tests.broker.stand import Stand, settled
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import META_TOPIC_ID
 from tidelog_broker.node.node import Node
-from tidelog_broker.storage.io.errors import DamagedError, NodeDirLockedError
+from tidelog_broker.partition.compaction import Compaction
+from tidelog_broker.partition.retention import Retention
+from tidelog_broker.storage.io.errors import DamagedError, LimboError, NodeDirLockedError
+from tidelog_broker.storage.io.workers import WorkersFullError
 from tidelog_broker.storage.node import node_dir
 from tidelog_broker.storage.node.node_dir import open_node_dir
 from tidelog_proto import broker_pb2 as pb
@@ -325,3 +329,25 @@ async def test_clients_that_come_while_a_node_recovers_are_told_to_come_again(
     go_on.set()
     await starting
     assert (await peer.create()).name == "t"
+
+
+@pytest.mark.parametrize("kind", [Retention, Compaction])
+@pytest.mark.parametrize("fault", [WorkersFullError("full"), LimboError("damaged")], ids=["workers full", "damaged"])
+async def test_looks_at_partitions_go_on_after_one_that_failed(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch, kind: type[Retention | Compaction], fault: Exception
+) -> None:
+    """Else nothing would be deleted, or compacted, on this node for as long as it runs."""
+    looks = 0
+    usual = kind.look
+
+    async def fails_first(self: Any) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise fault
+        await usual(self)
+
+    monkeypatch.setattr(kind, "look", fails_first)
+    await stand.start(retention_interval_ms=10)
+    await (await stand.peer()).create(cleanup=pb.COMPACT)
+    await settled(lambda: looks > 3, "there is no second look")

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.broker.peer import batch
-from tests.broker.stand import Stand
+from tests.broker.stand import Stand, settled
 
 from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.partition.ages import LONG, ROLLS, RecordAges
@@ -59,6 +60,49 @@ async def test_records_are_too_old_when_the_topic_s_time_has_passed(stand: Stand
         await ages.look()
         found.append((ages.expired_below, ages.long_expired_below))
     assert found == [(0, 0), (0, 0), (3, 0), (3, 0), (3, 3)]
+
+
+async def ended(partition: Partition) -> None:
+    """End the open epoch."""
+    await partition.access.ensure_active()
+    epoch = partition.state.epoch
+    partition.driver.roll_over(partition.replica.ownership.plan_on())
+    await settled(lambda: partition.state.epoch > epoch, "the epoch does not end")
+
+
+async def test_offsets_that_have_expired_are_forgotten_when_the_epoch_ends(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log may be cut there, and new records get the same offsets."""
+    passing, partition = Passing(), await filled(stand, retention_ms=DAY_MS)
+    ages = passing.ages(partition)
+    monkeypatch.setattr(partition.retention, "ages", ages)
+    passing.passed_s = LONG * DAY_S + 60
+    await ages.look()
+    assert (ages.expired_below, ages.long_expired_below) == (3, 3)
+    await ended(partition)
+    assert (ages.expired_below, ages.long_expired_below) == (0, 0)
+    await ages.look()
+    assert (ages.expired_below, ages.long_expired_below) == (3, 3)
+
+
+async def test_what_is_found_while_an_epoch_ends_does_not_count(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    passing, partition = Passing(), await filled(stand, retention_ms=DAY_MS)
+    ages = passing.ages(partition)
+    passing.passed_s = DAY_S + 60
+    look, loop = partition.log.times.look, asyncio.get_running_loop()
+
+    def look_while_it_ends(before_us: int | None) -> Ages:
+        found = look(before_us)
+        asyncio.run_coroutine_threadsafe(ended(partition), loop).result(30)
+        return found
+
+    monkeypatch.setattr(partition.log.times, "look", look_while_it_ends)
+    await ages.look()
+    assert ages.expired_below == 0
+    monkeypatch.undo()
+    await ages.look()
+    assert ages.expired_below == 3
 
 
 async def test_what_is_too_old_stays_so_until_it_is_deleted(stand: Stand) -> None:

@@ -15,8 +15,11 @@ from tests.broker.storage.partition.keyed import all_records
 
 from tidelog_broker.core.replication.versions import Versions
 from tidelog_broker.partition import compacted_versions
+from tidelog_broker.partition.compacted_versions import CompactedVersions
+from tidelog_broker.partition.partition import Partition
 from tidelog_broker.replication.driver import ReplicaDriver
-from tidelog_broker.storage.partition.compaction_pass import CompactionPass, Made
+from tidelog_broker.storage.partition.compaction_pass import CompactionPass, Made, Terms
+from tidelog_broker.storage.partition.copied import LogPosition
 from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
 from tidelog_proto.batch import columns_of, encode_batch
 from tidelog_proto.errors import ProtocolError
@@ -103,6 +106,103 @@ async def test_nothing_is_put_in_place_before_the_journal_has_the_decision(
         await asyncio.sleep(0.02)
     monkeypatch.undo()
     await alike(cluster)
+
+
+async def test_copy_makes_no_pass_while_its_log_is_being_cut(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records beyond the cut are not committed: a pass over them would drop the newest committed record of a key."""
+    slow = others(await cluster.owner())[0]
+    copy = cluster.partition(slow)
+    await publish(cluster, (b"a", b"1"), (b"a", b"2"))
+    await settled(lambda: copy.log.end_offset == 2, "the copy does not follow")
+    monkeypatch.setattr(ReplicaDriver, "cut_offset", property(lambda self: 2 if self is copy.driver else None))
+    await compact(cluster)
+    usual = [name for name in NODES if name != slow]
+    await settled(lambda: all(len(all_records(cluster.partition(name).log)) == 1 for name in usual), "it stays")
+    await settled(lambda: copy.compaction.is_behind, "the copy has not heard of the decision")
+    for _ in range(20):  # the copy looks again and again
+        assert len(all_records(copy.log)) == 2
+        await asyncio.sleep(0.02)
+    monkeypatch.undo()
+    await alike(cluster)
+
+
+async def outdated_copy(stand: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> tuple[Partition, CompactedVersions]:
+    """A copy of two records that was decided to keep one of them, and looks at nothing by itself."""
+    copy = stand.partition(others(await stand.owner())[0])
+    monkeypatch.setattr(copy.compaction, "look", lambda: asyncio.sleep(0))
+    await publish(stand, (b"a", b"1"), (b"a", b"2"))
+    await compact(stand)
+    await settled(lambda: copy.compaction.is_behind, "the copy has not heard of the decision")
+    assert len(all_records(copy.log)) == 2
+    return copy, copy.compaction.versions
+
+
+async def test_copy_is_not_replaced_while_others_are_asked_what_producers_sent(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compacted_versions, "WHOLE_S", 0.05)
+    copy, versions = await outdated_copy(cluster, monkeypatch)
+    with monkeypatch.context() as asking:
+        asking.setattr(type(copy.replica.backfill.producers), "is_asking", property(lambda _: True))
+        await versions.converge()
+        assert len(all_records(copy.log)) == 2
+    await versions.converge()
+    assert len(all_records(copy.log)) == 1
+
+
+async def test_copy_of_a_topic_on_hold_is_not_replaced(cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy, versions = await outdated_copy(cluster, monkeypatch)
+    await configure(cluster, hold=True)
+    await versions.converge()
+    assert len(all_records(copy.log)) == 2
+    await configure(cluster, hold=False)
+    await versions.converge()
+    assert len(all_records(copy.log)) == 1
+
+
+async def test_copy_with_a_damaged_log_is_not_replaced(cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy, versions = await outdated_copy(cluster, monkeypatch)
+    with monkeypatch.context() as damaged:
+        damaged.setattr(type(copy.log), "limbo", property(lambda self: "damaged" if self is copy.log else None))
+        await versions.converge()
+        assert len(all_records(copy.log)) == 2
+    await versions.converge()
+    assert len(all_records(copy.log)) == 1
+
+
+async def test_copy_below_the_log_start_is_left_to_retention(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, _ = await outdated_copy(cluster, monkeypatch)
+    end = copy.log.epochs[0].end_offset
+    for log_start, is_behind in ((end - 1, True), (end, False)):
+        monkeypatch.setattr(copy.replica.state, "log_start", log_start)
+        assert copy.compaction.is_behind is is_behind
+
+
+async def test_version_that_was_made_for_another_decision_is_made_again(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, versions = await outdated_copy(cluster, monkeypatch)
+    held = next(held for held in copy.log.epochs if held.end_offset)
+    versions.keep([Made(held.epoch, LogPosition(held.end_offset, 1), held.size_bytes)])
+    await versions.converge()
+    assert (len(all_records(copy.log)), copy.compaction.is_behind) == (1, False)
+
+
+async def test_pass_needs_the_whole_log_from_its_first_epoch_or_the_floor_to_the_horizon(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, versions = await outdated_copy(cluster, monkeypatch)
+    (first,) = (held.epoch for held in copy.log.epochs if held.start_offset == 0 and held.end_offset)
+    end = copy.log.end_offset
+    assert versions.can_pass(Terms(end, 0, 0), [first])
+    assert not versions.can_pass(Terms(end + 1, 0, 0), [first])
+    monkeypatch.setattr(type(copy.log), "start_offset", property(lambda _: 1))
+    assert not versions.can_pass(Terms(end, 0, 0), [first])
+    assert versions.can_pass(Terms(end, 0, 1), [first])
 
 
 async def test_behind_a_pass_memory_gives_nothing_that_the_log_has_not(cluster: ClusterStand) -> None:

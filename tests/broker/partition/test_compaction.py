@@ -13,6 +13,7 @@ from tests.broker.partition.compaction_stand import alike, compact, compacting, 
 from tests.broker.stand import settled
 from tests.broker.storage.partition.keyed import all_records
 
+from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.partition import compacted_versions as versions_module
 from tidelog_broker.partition import compaction as compaction_module
 from tidelog_broker.partition.access import Access
@@ -66,6 +67,134 @@ async def test_tombstones_go_with_a_later_pass_than_the_first_that_sees_them(clu
         "the tombstone stays",
     )
     await alike(cluster)
+
+
+@pytest.mark.parametrize(("after_us", "left"), [(59_999_999, [1]), (60_000_000, [])])
+async def test_tombstone_stays_for_its_time_after_the_first_pass_that_saw_it(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch, after_us: int, left: list[int]
+) -> None:
+    await configure(cluster, tombstone_retention_ms=60_000)
+    await publish(cluster, (b"a", b"1"), (b"a", None))
+    await compact(cluster)
+    await alike(cluster)
+    owner = await cluster.owner()
+    compaction = cluster.partition(owner).compaction
+    (decided_us,) = {one.decided_us for one in compaction.rounds()}
+    monkeypatch.setattr(cluster.nodes[owner].broker.clock, "now_us", lambda: decided_us + after_us)
+    await compact(cluster)
+    await alike(cluster)
+    assert [one.offset for one in all_records(cluster.partition(owner).log)] == left
+
+
+async def test_pass_that_changes_nothing_counts_for_tombstones(cluster: ClusterStand) -> None:
+    """Else it would be due again at once, and for ever."""
+    await configure(cluster, tombstone_retention_ms=1)
+    await publish(cluster, (b"a", b"1"))
+    assert (await compact(cluster)).below == 1
+    await asyncio.sleep(0.01)
+    await compact(cluster)
+    await alike(cluster)
+    assert not cluster.partition(await cluster.owner()).compaction.is_due()
+
+
+async def test_epoch_that_fits_no_batch_makes_no_pass_due(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = cluster.partition(await cluster.owner())
+    stuck = partition.state.epoch
+
+    class Narrow(Deriver):
+        def finish(self) -> list[bytearray]:
+            if self._epoch == stuck:
+                raise ProtocolError(pb.BATCH_TOO_LARGE, "too large")
+            return super().finish()
+
+    monkeypatch.setattr(compaction_pass, "Deriver", Narrow)
+    value = b"v" * 50_000
+    await publish(cluster, (b"a", value))
+    await publish(cluster, (b"b", value))
+    await compact(cluster)
+    await configure(cluster, dirty_percent=50)
+    assert partition.compaction.left == {stuck}
+    assert not partition.compaction.is_due(), "a pass would leave the epoch as it is, again and again"
+    monkeypatch.setattr(partition.compaction, "left", frozenset())
+    assert partition.compaction.is_due(), "the epoch is too small to matter"
+
+
+async def test_pass_over_more_epochs_than_fit_one_decision_compacts_all_of_them(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction_module, "COMPACTIONS_MAX", 1)
+    compaction = cluster.partition(await cluster.owner()).compaction
+    for number in range(4):
+        await publish(cluster, (b"a", b"%d" % number))
+        await compaction.end_epoch(())
+    await compact(cluster)
+    await alike(cluster)
+    assert [one.offset for one in all_records(cluster.partition("a").log)] == [3]
+
+
+async def test_partition_that_is_being_moved_is_not_compacted_by_itself(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = cluster.partition(await cluster.owner())
+    monkeypatch.setattr(type(partition.compaction), "look", lambda _: asyncio.sleep(0))
+    await configure(cluster, dirty_percent=0)
+    for _ in range(2):
+        await publish(cluster, (b"a", b"v" * 50_000))
+    assert partition.compaction.is_due()
+    monkeypatch.setattr(type(partition.state), "is_moving", property(lambda _: True))
+    assert not partition.compaction.is_due()
+
+
+async def test_epoch_is_compacted_when_its_last_record_is_as_old_as_the_lag(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await configure(cluster, compaction_lag_ms=1_000)
+    owner = await cluster.owner()
+    compaction = cluster.partition(owner).compaction
+    monkeypatch.setattr(cluster.nodes[owner].broker.clock, "now_us", lambda: 5_000_000)
+    assert compaction.horizon_of([(10, 3_000_000), (20, 4_000_000), (30, 4_000_001)]) == 20
+    await configure(cluster, compaction_lag_ms=0)
+    assert compaction.horizon_of([(10, 3_000_000), (20, 5_000_001)]) == 20
+
+
+async def test_a_pass_is_dropped_when_another_node_has_owned_the_partition_meanwhile(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That node has compacted more and dropped a tombstone, without which the value of this pass would be back."""
+    await configure(cluster, tombstone_retention_ms=1)
+    await publish(cluster, (b"a", b"1"), (b"b", b"2"))
+    first = await cluster.owner()
+    second = others(first)[0]
+    made, go_on, run = threading.Event(), threading.Event(), CompactionPass.run
+
+    def held(one: CompactionPass) -> list[Made]:
+        passed, is_first = run(one), not made.is_set()
+        made.set()
+        assert not is_first or go_on.wait(60), "the test never let go"
+        return passed
+
+    monkeypatch.setattr(CompactionPass, "run", held)
+    passing = asyncio.create_task(cluster.partition(first).compaction.run_now())
+    await settled(made.is_set, "no pass was made")
+    cluster.partition(first).driver.roll_over(Plan(second, NODES, 2, pb.ALWAYS))
+    await settled(lambda: cluster.owners() == [second], "the partition was not handed over")
+    await publish(cluster, (b"a", None))
+    for value in (b"3", b"4"):
+        await publish(cluster, (b"b", value))
+        await compact(cluster)
+    await settled(lambda: b"a" not in latest(cluster, second), "the tombstone stays")
+    cluster.partition(second).driver.roll_over(Plan(first, NODES, 2, pb.ALWAYS))
+    await settled(lambda: cluster.owners() == [first], "the partition was not handed back")
+    go_on.set()
+    with pytest.raises(ProtocolError) as refused:
+        await passing
+    assert refused.value.code == pb.EPOCH_CHANGING
+    monkeypatch.undo()
+    await compact(cluster)
+    await alike(cluster)
+    assert all(latest(cluster, name) == {b"b": b"4"} for name in NODES)
 
 
 async def test_a_node_that_was_away_comes_to_the_same_bytes(cluster: ClusterStand) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+import threading
+from typing import Any
 
 import pytest
 from tests.broker.founded import Founded
 from tests.broker.peer import Peer, batch
-from tests.broker.stand import Stand
+from tests.broker.stand import Stand, settled
 
+from tidelog_broker.core.content_window import ContentWindow
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition import content_history
+from tidelog_broker.partition.deduplication import INLINE_RECORDS
 from tidelog_broker.partition.partition import Partition
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
@@ -207,6 +211,88 @@ async def test_settings_may_change_and_the_window_is_read_anew(node: Node, peer:
     assert refused.code == pb.INVALID_REQUEST
 
 
+@pytest.mark.parametrize("work", ["step", "fill"])
+async def test_window_being_read_for_older_settings_is_discarded(
+    node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    topic = await peer.create("t")
+    await one(peer, topic, batch(b"a", b"b", b"c"))
+    may_end, is_at_work = threading.Event(), threading.Event()
+    usual = getattr(content_history.ContentHistory, work)
+
+    def held(self: content_history.ContentHistory, *args: ContentWindow) -> None:
+        is_at_work.set()
+        assert may_end.wait(60)
+        usual(self, *args)
+
+    async def alter(records: int) -> None:
+        reply = await peer.ask(topic_alter=pb.TopicAlter(name="t", deduplicate_records=records))
+        assert reply.envelope.WhichOneof("kind") == "topic_reply", reply.envelope
+
+    await alter(1)
+    monkeypatch.setattr(content_history.ContentHistory, work, held)
+    number = peer.post_publish(topic.topic_id, batch(b"a"), timeout_ms=20_000)
+    await settled(is_at_work.is_set, "the window is not read")
+    await alter(3)
+    may_end.set()
+    (result,) = await peer.published(number)
+    assert result.duplicates == 1, "judged by a window of one record, though the topic asks for three"
+    assert of(node, topic).deduplication.window_records == 3
+
+
+async def test_batch_screened_by_the_window_of_older_settings_is_screened_again(
+    node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await peer.create("t", deduplicate_records=1)
+    await one(peer, topic, batch(b"a", b"b", b"c"))
+    may_end, is_at_work = threading.Event(), threading.Event()
+    usual = ContentWindow.find
+
+    def held(self: ContentWindow, *args: Any, **named: Any) -> Any:
+        found = usual(self, *args, **named)
+        if not is_at_work.is_set():
+            is_at_work.set()
+            assert may_end.wait(60)
+        return found
+
+    monkeypatch.setattr(ContentWindow, "find", held)
+    long = [b"%d" % number for number in range(INLINE_RECORDS + 1)]
+    number = peer.post_publish(topic.topic_id, batch(b"a", *long), timeout_ms=20_000)
+    await settled(is_at_work.is_set, "the batch is not screened by another thread")
+    reply = await peer.ask(topic_alter=pb.TopicAlter(name="t", deduplicate_records=10_000))
+    assert reply.envelope.WhichOneof("kind") == "topic_reply", reply.envelope
+    may_end.set()
+    (result,) = await peer.published(number)
+    assert result.duplicates == 1, "the window of one record did not have it"
+
+
+async def test_window_that_is_filled_when_its_topic_is_deleted_gives_its_memory_back(
+    node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await peer.create("t")
+    await one(peer, topic, batch(b"a", b"b", b"c"))
+    may_end, is_at_work = threading.Event(), threading.Event()
+    usual = content_history.ContentHistory.fill
+
+    def held(self: content_history.ContentHistory, window: ContentWindow) -> None:
+        is_at_work.set()
+        assert may_end.wait(60)
+        usual(self, window)
+
+    reply = await peer.ask(topic_alter=pb.TopicAlter(name="t", deduplicate_records=10))
+    assert reply.envelope.WhichOneof("kind") == "topic_reply", reply.envelope
+    monkeypatch.setattr(content_history.ContentHistory, "fill", held)
+    number = peer.post_publish(topic.topic_id, batch(b"a"), timeout_ms=20_000)
+    await settled(is_at_work.is_set, "the window is not filled")
+    assert node.broker.contents.in_flight_bytes > 0
+    deleted = peer.post(topic_delete=pb.TopicDelete(name="t"))
+    await settled(lambda: node.broker.partitions.find((topic.topic_id, 0)) is None, "the topic stays")
+    may_end.set()
+    await peer.reply(deleted)
+    await peer.published(number)
+    await settled(lambda: node.broker.contents.in_flight_bytes == 0, "the memory of the window is not given back")
+
+
 async def test_time_bounds_the_window(node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = await peer.create(deduplicate_s=10)
     await one(peer, topic, batch(b"a"))
@@ -236,6 +322,8 @@ async def test_batches_of_too_many_records_are_refused(peer: Peer) -> None:
     columns = columns_of([b""] * 65_537)
     (refused,) = await peer.publish(topic.topic_id, encode_batch(columns, now_us=1).to_bytes())
     assert refused.error.code == pb.BATCH_TOO_LARGE
+    most = encode_batch(columns_of([b""] * 65_536), now_us=1).to_bytes()
+    assert (await one(peer, topic, most)).duplicates == 65_535
 
 
 async def test_without_memory_nothing_is_taken(stand: Stand) -> None:

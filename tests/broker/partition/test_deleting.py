@@ -112,9 +112,53 @@ async def test_without_a_quorum_of_notes_nothing_is_told(
     for name in others(owner):
         monkeypatch.setattr(cluster.partition(name).driver, "receive", lambda *_: None)
     with pytest.raises(ProtocolError, match="too few replicas have noted") as late:
-        await cluster.partition(owner).deletion.agree(5)
+        await cluster.partition(owner).deletion.agree(5, epoch=cluster.partition(owner).state.epoch)
     assert late.value.code == pb.TIMED_OUT
     assert cluster.partition(owner).state.log_start == 0
+
+
+async def test_records_up_to_the_end_can_be_deleted_and_none_beyond_it(cluster: ClusterStand, held: Held) -> None:
+    held.free.set()
+    partition = cluster.partition(await cluster.owner())
+    with pytest.raises(ProtocolError) as refused:
+        await partition.deletion.delete_below(11)
+    assert refused.value.code == pb.OFFSET_OUT_OF_RANGE
+    assert partition.state.log_start == 0
+    await partition.deletion.delete_below(10)
+    assert partition.state.log_start == 10
+
+
+async def test_deletion_that_waits_for_a_quorum_is_refused_once_its_topic_is_held(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = await cluster.owner()
+    partition = cluster.partition(owner)
+    for name in others(owner):
+        monkeypatch.setattr(cluster.partition(name).driver, "receive", lambda *_: None)
+    deleting = asyncio.create_task(partition.deletion.agree(5, epoch=partition.state.epoch))
+    await asyncio.sleep(0)
+    assert not deleting.done()
+    partition.state.topic.config.hold = True
+    partition.changes.changed()
+    with pytest.raises(ProtocolError, match="is on hold"):
+        await deleting
+
+
+@pytest.mark.parametrize("call", ["agree", "delete_below"])
+async def test_an_offset_of_an_epoch_that_ended_in_front_of_it_deletes_nothing(
+    cluster: ClusterStand, held: Held, call: str
+) -> None:
+    """Other records have these offsets now than those that were to be deleted."""
+    held.free.set()
+    partition = cluster.partition(await cluster.owner())
+    epoch = partition.state.epoch - 1
+    assert partition.replica.state.decision(epoch).end_offset < 5
+    with pytest.raises(ProtocolError) as refused:
+        await getattr(partition.deletion, call)(5, epoch=epoch)
+    assert refused.value.code == pb.OFFSET_OUT_OF_RANGE
+    assert partition.state.log_start == 0
+    await getattr(partition.deletion, call)(5, epoch=partition.state.epoch)
+    assert partition.state.log_start == 5
 
 
 # ------------------------------------------------------------------------------- how old records are

@@ -6,13 +6,15 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.broker.cluster_stand import NODES, TOPIC_ID, standing
 from tests.broker.peer import Peer, batch
-from tests.broker.stand import Stand
+from tests.broker.stand import Stand, settled
 
+from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.partition.pipeline import PendingPublish
+from tidelog_broker.partition.pipeline import GROUP_BATCHES_MAX, PendingPublish
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -107,6 +109,65 @@ async def test_an_unverified_head_holds_the_queue_and_a_refused_one_leaves_it(pa
     assert first_outcome.code == pb.CORRUPT_BATCH
     assert (second_outcome.offset, third_outcome.offset) == (1, 2)
     assert partition.pipeline.queued_bytes == 0
+
+
+async def test_a_batch_that_is_bound_to_another_epoch_is_refused_alone(stand: Stand, partition: Partition) -> None:
+    epoch = partition.state.epoch
+    stand.disk.hold("sync")
+    outcomes = [submit(partition)[1]]
+    await stand.disk.held_up()
+    for bound in (epoch, None, epoch - 1, epoch + 1, epoch):
+        settle, data = Settled(), memoryview(bytearray(batch(b"x")))
+        partition.pipeline.submit(PendingPublish(data, unpack_header(data), settle, epoch=bound))
+        outcomes.append(settle)
+    stand.disk.heal()
+    await partition.pipeline.idle()
+    assert [outcome.offset for outcome in outcomes[:3] + outcomes[5:]] == [1, 2, 3, 4]
+    assert [outcome.code for outcome in outcomes[3:5]] == [pb.EPOCH_CHANGING] * 2
+
+
+async def test_a_bound_batch_is_refused_in_the_next_epoch_of_the_same_owner(stand: Stand, partition: Partition) -> None:
+    epoch = partition.state.epoch
+    stand.disk.hold("sync")
+    first, settle, data = submit(partition)[1], Settled(), memoryview(bytearray(batch(b"x")))
+    await stand.disk.held_up()
+    partition.pipeline.submit(PendingPublish(data, unpack_header(data), settle, epoch=epoch))
+    partition.driver.roll_over(partition.replica.ownership.plan_on())
+    stand.disk.heal()
+    await partition.pipeline.idle()
+    assert (first.offset, settle.code) == (1, pb.EPOCH_CHANGING)
+    assert partition.state.epoch == epoch + 1
+
+
+@pytest.mark.parametrize("operation", ["sync", "allocate"])
+async def test_a_batch_that_is_pending_while_another_node_owns_the_partition_is_refused(
+    tmp_path: Path, operation: str
+) -> None:
+    """It waits in the queue, or for space; its sender has been elsewhere since, and has lost a permission perhaps."""
+    async with standing(tmp_path) as cluster:
+        await cluster.start()
+        first = await cluster.owner()
+        await cluster.publish(b"kept")
+        partition, peer = cluster.partition(first), await cluster.peer(first)
+        cluster.disks[first].hold(operation)
+        cluster.cut = {first}
+        values = [bytes([65 + number]) * (60 * KIB) for number in range(3)]
+        waiting = [peer.post_publish(TOPIC_ID, batch(value)) for value in values]
+        await cluster.disks[first].held_up()
+        await settled(lambda: partition.pipeline.queued_bytes > 0, "nothing is queued")
+        cluster.suspect(first)
+        second = await cluster.owner(but=first)
+        await cluster.publish(b"meanwhile", to=second)
+        epoch = cluster.partition(second).state.epoch + 1
+        cluster.partition(second).driver.roll_over(Plan(first, NODES, 2, pb.ALWAYS))
+        await settled(lambda: cluster.partition(second).state.epoch == epoch, "the epoch did not end")
+        cluster.isolate()
+        cluster.disks[first].heal()
+        await settled(lambda: cluster.owners() == [first], "it does not own the partition again")
+        for number in waiting:
+            (told,) = await peer.published(number)
+            assert (told.error.definite, told.error.retriable) == (True, True)
+        await cluster.agree(b"kept", b"meanwhile")
 
 
 async def test_only_refused_batches_leave_the_pipeline_idle(partition: Partition) -> None:
@@ -248,7 +309,9 @@ async def test_the_log_is_asked_for_space_once_before_the_loop_writes_by_itself(
 async def test_a_full_disk_of_an_epoch_that_is_over_is_forgotten(partition: Partition) -> None:
     """Another node owned the partition meanwhile; when it comes back here, there may be space again."""
     partition.pipeline.full_since_s = 1.0
-    partition.pipeline.decided(partition.log.end_offset, ProtocolError(pb.EPOCH_CHANGING, "over"), held_by_all=0)
+    partition.pipeline.decided(
+        partition.log.end_offset, ProtocolError(pb.EPOCH_CHANGING, "over"), held_by_all=0, handed_over=False
+    )
     assert partition.pipeline.full_since_s is None
 
 
@@ -264,3 +327,17 @@ async def test_what_waits_goes_on_behind_a_segment_whose_beginning_deletes_recor
             await partition.pipeline.idle()
         assert all(isinstance(outcome, StoredBatch) for ((outcome, _),) in outcomes)
     assert partition.replica.state.deleted_below > 0
+
+
+async def test_thousands_of_small_batches_are_written_a_bounded_group_at_a_time(
+    stand: Stand, partition: Partition
+) -> None:
+    stand.disk.hold("sync")
+    outcomes = [submit(partition)[1]]
+    await stand.disk.held_up()
+    before = syncs(stand)
+    outcomes += [submit(partition)[1] for _ in range(3 * GROUP_BATCHES_MAX)]
+    stand.disk.heal()
+    await partition.pipeline.idle()
+    assert [outcome.offset for outcome in outcomes] == list(range(1, 2 + 3 * GROUP_BATCHES_MAX))
+    assert syncs(stand) == before + 3

@@ -12,9 +12,10 @@ from tests.broker.peer import batch
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.partition.retention import PATIENCE
+from tidelog_broker.partition.retention import ENDS_MAX, PATIENCE
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.storage.partition.log_start import NAME, load_log_start, raise_log_start
+from tidelog_broker.storage.partition.snapshots import ProducerSnapshot
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import KIB
@@ -221,6 +222,103 @@ async def test_nothing_behind_a_cut_that_is_on_its_way_is_deleted(
     assert partition.retention._outdated(partition.log.end_offset, 0, partition.log.end_offset) <= log_start + 1
     monkeypatch.setattr(ReplicaDriver, "cut_offset", None)
     assert partition.retention._outdated(partition.log.end_offset, 0, partition.log.end_offset) > log_start + 1
+
+
+async def test_bound_deletes_nothing_while_older_history_is_being_fetched(cluster: ClusterStand) -> None:
+    """The size of the log does not count what is missing: what is there is newer than what the bound is about."""
+    owner = await cluster.owner()
+    partition = cluster.partition(owner)
+    partition.state.topic.config.hold = True
+    for sequence in range(20):
+        await publish(cluster, owner, sequence)
+    assert partition.retention.due() > 0
+    partition.replica.backfill.incomplete.add(0)
+    assert partition.retention.due() == 0
+    partition.replica.backfill.incomplete.clear()
+
+
+async def test_epoch_ends_for_a_replica_that_is_away_only_where_it_lacks_what_is_to_go(cluster: ClusterStand) -> None:
+    owner = await cluster.owner()
+    partition = cluster.partition(owner)
+    for sequence in range(6):
+        await publish(cluster, owner, sequence)
+    await settled(lambda: all(each.held_offset == 6 for each in partition.replica.followers), "a copy lags")
+    await cluster.stop(others(owner)[0])
+    assert not partition.retention.lacks_for_long(6)
+    assert partition.retention.lacks_for_long(7)
+
+
+async def test_full_disk_has_the_epoch_end_before_what_a_copy_lacks_goes(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = await cluster.owner()
+    partition = cluster.partition(owner)
+    fall_behind(cluster, owner, others(owner)[0], monkeypatch)
+    monkeypatch.setattr(partition.retention, "look", lambda: asyncio.sleep(0))
+    monkeypatch.setattr(partition.retention, "look_soon", lambda: None)
+    monkeypatch.setattr(partition.retention, "records_deleted", lambda: None)
+    for sequence in range(10):
+        await publish(cluster, owner, sequence)
+    await partition.deletion.agree(6, epoch=partition.state.epoch)
+    partition.tools.disk.spares.end()
+    for tried, goes in ((1, False), (ENDS_MAX, False), (ENDS_MAX + 1, True)):
+        monkeypatch.setattr(partition.retention, "end_epoch", lambda tried=tried: tried)
+        assert (partition.retention.removable() > 0) is goes
+
+
+async def test_deletion_below_an_uncommitted_offset_deletes_nothing(cluster: ClusterStand) -> None:
+    """A log start may be heard before what makes it committed here, and the end of the epoch may still be below it."""
+    owner = await cluster.owner()
+    partition = cluster.partition(owner)
+    await publish(cluster, owner, 0)
+    for name in others(owner):
+        cluster.disks[name].hold("sync")
+    peer = await cluster.peer(owner)
+    for sequence in range(1, 7):
+        peer.post_publish(TOPIC_ID, batch(b"%020d" % sequence * 1500, producer_id=7, sequence=sequence))
+    await settled(lambda: partition.log.end_offset == 7, "the owner has not written them")
+    assert partition.log.epochs[-1].oldest_end_offset < 7, "there is no whole segment to delete"
+    committed = partition.state.high_watermark
+    for offset in (committed + 1, 6):
+        await partition.tools.io.call(partition.io_key, partition.retention.delete_files_below, offset)
+        assert (partition.state.high_watermark, partition.log.start_offset) == (committed, 0)
+
+
+@pytest.mark.parametrize("why", ["hold", "damage"])
+async def test_deletion_that_was_begun_deletes_nothing_of_a_log_that_is_held_or_damaged_by_then(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    partition = await begun_late(cluster)
+    log_start, end = partition.log.start_offset, partition.state.high_watermark
+    assert partition.log.outdated(below=end, bytes_max=0, committed=end) > log_start, "nothing could be deleted"
+    looked: list[int] = []
+    monkeypatch.setattr(partition.retention, "producers_before", lambda offset, _: looked.append(offset))
+    with monkeypatch.context() as patched:
+        if why == "hold":
+            partition.state.topic.config.hold = True
+        else:
+            patched.setattr(type(partition.log), "limbo", property(lambda self: self is partition.log or None))
+        await partition.tools.io.call(partition.io_key, partition.retention.delete_files_below, end)
+    assert (looked, partition.log.start_offset) == ([], log_start)
+
+
+async def test_hold_that_comes_during_a_deletion_keeps_what_is_not_deleted_yet(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = await begun_late(cluster)
+    log_start, retention = partition.log.start_offset, partition.retention
+    usual = retention.producers_before
+
+    def held_meanwhile(offset: int, committed: int) -> ProducerSnapshot | None:
+        snapshot = usual(offset, committed)
+        partition.state.topic.config.hold = True
+        return snapshot
+
+    monkeypatch.setattr(retention, "producers_before", held_meanwhile)
+    end = partition.state.high_watermark
+    assert partition.log.outdated(below=end, bytes_max=0, committed=end) > log_start, "nothing could be deleted"
+    await partition.tools.io.call(partition.io_key, retention.delete_files_below, end)
+    assert partition.log.start_offset == log_start
 
 
 async def test_a_note_that_comes_late_takes_nothing_back(cluster: ClusterStand) -> None:

@@ -20,6 +20,7 @@ from tests.broker.storage.partition.keyed import all_records
 from tidelog_broker.partition import scrubber
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.scrubber import Scrubber
+from tidelog_broker.storage.io.workers import WorkersFullError
 from tidelog_broker.storage.partition.scrub import parts_of
 
 
@@ -172,3 +173,18 @@ async def test_a_segment_that_goes_meanwhile_is_no_damage(cluster: ClusterStand)
     with patch.object(scrubber, "is_held", lambda *_: True), patch.object(scrubber, "parts_of", lambda _: parts):
         parts[0].path.unlink()
         assert await scrubber_of(cluster, node).run_once() == 0
+
+
+async def test_pass_goes_on_after_the_workers_had_no_room_for_a_segment(
+    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await sealed(cluster)
+    monkeypatch.setattr(scrubber, "PAUSE_S", 0)
+    name = await cluster.owner()
+    readers = cluster.nodes[name].broker.threads.readers
+
+    async def full(*_: object, **__: object) -> None:
+        raise WorkersFullError("65536 pieces of work wait for a thread of 'read'")
+
+    monkeypatch.setattr(readers, "call", full)
+    assert await scrubber_of(cluster, name).run_once() == 0

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 
+import pytest
 from tests.broker.stand import settled
 
 from tidelog_broker.core.security.quotas import Limits
 from tidelog_broker.wire.account import Account
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
 
 
 class FakeClient:
@@ -18,6 +21,7 @@ class FakeClient:
         self.account: Account | None = None
         self.meter: Account | None = None
         self.in_flight_bytes = 0
+        self.work_us = 0
         self.is_open = True
         self.told: list[str] = []
 
@@ -187,3 +191,32 @@ async def test_a_connection_that_goes_waits_no_more_and_is_asked_about_while_it_
     await settled(lambda: "are you there" in client.told, "nobody looked whether it is still there")
     world.account.leave(client)
     assert world.account.waiting == 0
+
+
+async def test_request_over_a_shared_connection_always_passes_where_nothing_else_is_in_flight() -> None:
+    world = World(in_flight_bytes=100)
+    assert not world.account.is_filled_by(101)
+    world.account.in_flight_bytes = 40
+    assert [world.account.is_filled_by(size) for size in (0, 60, 61)] == [False, False, True]
+
+
+async def test_connection_past_the_quota_is_refused_and_the_last_within_it_is_not() -> None:
+    world = World(connections=2)
+    world.client()
+    world.client()
+    with pytest.raises(ProtocolError, match="may have 2") as refused:
+        world.client()
+    assert (refused.value.code, len(world.account.clients)) == (pb.QUOTA_EXCEEDED, 2)
+
+
+async def test_time_for_which_several_requests_wait_for_one_debt_counts_once() -> None:
+    world = World(requests=1)
+    assert [world.account.came_through(0) for _ in range(2)] == [0.0, 0.0]
+    assert [world.account.came_through(0) for _ in range(2)] == [1.0, 1.0]
+    assert world.account.throttled_s == 1.0
+    world.now_s = 0.5
+    assert world.account.came_through(0) == 0.5
+    assert world.account.throttled_s == 1.0
+    world.account.came(world.client(), 0)
+    assert world.account.came_through(0) == 1.5
+    assert world.account.throttled_s == 2.0, "until 1 s it had been counted"

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.cli.conftest import Cli
+from tests.json_texts import EXAMPLES
 
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.parquet.importing import files_in, pieces_of
@@ -42,6 +43,16 @@ def test_files_of_a_directory_come_by_name(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(CommandFailed, match=r"no \.parquet file"):
         files_in([tmp_path / "empty"])
+
+
+def test_json_comes_back_through_lines_and_files_as_it_was(cli: Cli, topic: str, tmp_path: Path) -> None:
+    sent = [f'{{"value_encoding":"json","value": {text} }}' for text in EXAMPLES]
+    produce = ("produce", topic, "--format", "records", "--partition", 0)
+    assert cli(*produce, stdin="\n".join(sent).encode()).code == 0
+    assert cli("export", topic, tmp_path / "out").code == 0
+    assert cli("import", topic, tmp_path / "out").code == 0
+    assert cli(*produce, stdin=cli("consume", topic, "--json").out.encode()).code == 0
+    assert cli("consume", topic).out.splitlines() == [*EXAMPLES] * 4
 
 
 def test_what_is_wrong_is_said_before_anything_is_published(cli: Cli, topic: str, tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ def answer(*rows: tuple[Any, ...]) -> Answer:
     [
         (datetime(2013, 1, 2, tzinfo=UTC), "2013-01-02T00:00:00Z"),
         (float("nan"), "nan"),
-        (Decimal("1.50"), 1.5),
-        (Decimal("2.00"), 2),
+        (Decimal("1.50"), Decimal("1.50")),
+        (Decimal("NaN"), "NaN"),
         (bytearray(b"text"), "text"),
         (b"\xff", "/w=="),
         ({"k": [b"v", None]}, {"k": ["v", None]}),
@@ -37,6 +37,17 @@ def test_a_cell_is_one_line_that_orders_nothing() -> None:
     assert cell_of(None) == "\u2013"
     assert cell_of([1, "ü"]) == '[1, "ü"]'
     assert cell_of("x" * 300) == "x" * 200 + "…"
+
+
+@pytest.mark.parametrize("number", ["12345678901234567.89", "1.50", "-0.000000000000000001", "9" * 38, "2.00"])
+def test_a_decimal_is_printed_with_all_of_its_digits(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    value = Decimal(number)
+    assert cell_of(value) == number
+    assert cell_of([value, {"a": value}]) == f'[{number}, {{"a": {number}}}]'
+    print_json_lines(answer((value, [value], {"x": value})), None)
+    assert capsys.readouterr().out == f'{{"a": {number}, "a_2": [{number}], "b": {{"x": {number}}}}}\n'
+    print_csv(answer((value, 1, "x")), None)
+    assert capsys.readouterr().out == f"a,a,b\n{number},1,x\n"
 
 
 def test_names_are_distinct_in_json() -> None:

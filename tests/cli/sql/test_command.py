@@ -7,8 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.cli.conftest import Cli
 
@@ -84,11 +88,86 @@ def test_a_number_that_is_not_whole_is_never_rounded(cli: Cli, topic: str, whole
     assert cli("produce", topic, "--partition", 0, stdin=lines).code == 0
     ended = cli("sql", f'SELECT sum(n) FROM "{topic}"', "--sample", 10)
     assert (ended.code, ended.out) == (1, "")
-    assert "not always a whole number" in ended.err
+    assert "n is BIGINT by the sampled records" in ended.err
     assert "--sample" in ended.err
-    assert rows(cli, f'SELECT sum(n) AS n FROM "{topic}"') == [{"n": pytest.approx(80 * whole + 1.5)}]
+    assert "1.5" in ended.err
+    ended = cli("sql", f'SELECT sum(n) AS n FROM "{topic}"', "--json")
+    assert ended.out == f'{{"n": {80 * whole + 1}.5}}\n'
     others = 'SELECT max(n) AS n, typeof(max(n)) AS kind FROM "{}" WHERE "offset" <> 40'
     assert rows(cli, others.format(topic), "--sample", 10) == [{"n": whole, "kind": "BIGINT"}]
+
+
+@pytest.mark.parametrize("numbers", [("18446744073709551617", "18446744073709551616"), ("9007199254740993", "0.5")])
+def test_ids_of_any_size_are_distinct(cli: Cli, topic: str, numbers: tuple[str, str]) -> None:
+    assert cli("produce", topic, stdin="".join(f'{{"id":{number}}}\n' for number in numbers).encode()).code == 0
+    ended = cli("sql", f'SELECT id, count(*) AS n FROM "{topic}" GROUP BY id ORDER BY id DESC', "--csv")
+    assert [Decimal(line.split(",")[0]) for line in ended.out.splitlines()[1:]] == sorted(map(Decimal, numbers))[::-1]
+    assert rows(cli, f'SELECT count(*) AS n FROM "{topic}" WHERE id = {numbers[0]}') == [{"n": 1}]
+
+
+def test_decimals_are_printed_with_all_digits(cli: Cli, topic: str) -> None:
+    assert cli("produce", topic, stdin=b'{"a":12345678901234567.89,"b":{"c":1.10}}\n').code == 0
+    statement = f'SELECT a, b FROM "{topic}"'
+    assert cli("sql", statement, "--json").out == '{"a": 12345678901234567.89, "b": "{\\"c\\":1.10}"}\n'
+    assert cli("sql", statement, "--csv").out == 'a,b\n12345678901234567.89,"{""c"":1.10}"\n'
+    assert " 12345678901234567.89 " in cli("sql", statement).out
+
+
+def test_dates_and_times_are_recognised_and_announced(cli: Cli, topic: str) -> None:
+    line = b'{"day":"2024-02-29","seen":"2024-02-29T10:00:00.5+02:00","note":"2024"}\n'
+    assert cli("produce", topic, stdin=line).code == 0
+    ended = cli(
+        "sql",
+        f"SELECT day + 1 AS next, seen, note FROM \"{topic}\" WHERE seen > TIMESTAMPTZ '2024-01-01 00:00:00Z'",
+        "--json",
+    )
+    assert json.loads(ended.out)["seen"] == "2024-02-29T08:00:00.500000Z"
+    assert json.loads(ended.out)["next"].startswith("2024-03-01")
+    assert f"{topic}: the fields 'day' (date), 'seen' (moment) are ISO 8601 and cast" in ended.err
+
+
+def test_a_file_with_a_byte_order_mark_loses_no_record(cli: Cli, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "x.ndjson").write_bytes(b'\xef\xbb\xbf{"a":1}\n{"a":2}\n')
+    assert cli("produce", topic, tmp_path / "x.ndjson").code == 0
+    assert rows(cli, f'SELECT sum(a) AS a, count(a) AS n FROM "{topic}"') == [{"a": 3, "n": 2}]
+
+
+def test_nanoseconds_of_a_parquet_file_are_printed(cli: Cli, tmp_path: Path) -> None:
+    stamps = [1_700_000_000_123_456_789, None]
+    zones = {"at": pa.array(stamps, pa.timestamp("ns")), "zoned": pa.array(stamps, pa.timestamp("ns", "UTC"))}
+    pq.write_table(pa.table(zones), tmp_path / "x.parquet")
+    first, second = rows(cli, f"SELECT * FROM '{tmp_path}/x.parquet' ORDER BY 1 NULLS LAST")
+    assert first == {"at": "2023-11-14T22:13:20.123456789", "zoned": "2023-11-14T22:13:20.123456789Z"}
+    assert second == {"at": None, "zoned": None}
+
+
+@pytest.mark.parametrize(("where", "word"), [("offset < 5", "offset"), ("to = 1", "to")])
+def test_a_column_that_has_the_name_of_a_word_is_to_be_quoted(cli: Cli, flights: str, where: str, word: str) -> None:
+    ended = cli("sql", f"SELECT * FROM {flights} WHERE {where}")
+    assert (ended.code, ended.out) == (1, "")
+    assert f'{word} is a word of SQL: a column of that name is quoted, "{word}"' in ended.err
+    assert "is a word of SQL" not in cli("sql", f"SELECT * FRM {flights}").err
+
+
+def test_fields_of_an_empty_topic_are_not_known(cli: Cli, topic: str) -> None:
+    ended = cli("sql", f'SELECT n FROM "{topic}"')
+    assert (ended.code, ended.out) == (1, "")
+    assert f"{topic}: no records yet to find columns by" in ended.err
+
+
+def test_following_waits_for_the_first_records_of_a_topic(cli: Cli, topic: str, node: str) -> None:
+    statement = f'SELECT n FROM "{topic}" WHERE n > 0'
+    command = [sys.executable, "-m", "tidelog_cli", "sql", statement, "--follow", "--json"]
+    environ = os.environ | {"TIDELOG_BOOTSTRAP": node}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stderr.readline() == f"{topic}: no records yet to find columns by\n"
+        for number in (1, 2):
+            assert cli("produce", topic, stdin=b'{"n":%d}\n' % number).code == 0
+            assert json.loads(process.stdout.readline()) == {"n": number}
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
 
 
 def test_an_empty_topic_and_one_that_is_read_from_later_on(cli: Cli, flights: str, topic: str) -> None:

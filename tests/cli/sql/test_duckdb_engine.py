@@ -1,14 +1,24 @@
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.cli.sql.values_as_tables import table_of
+from tests.json_texts import EXAMPLES, NOT_JSON, numbers, strings, values
 
 from tidelog_cli.failures import CommandFailed
-from tidelog_cli.sql.columns import shape_of
+from tidelog_cli.sql.columns import FieldKind, ValueKind, shape_of
 from tidelog_cli.sql.duckdb_engine import DuckDbEngine, explained, view_of
+from tidelog_cli.sql.tables import TopicTable
+from tidelog_proto.json_text import exact_json
 
 
 @pytest.fixture
@@ -42,16 +52,27 @@ def test_what_is_refused(engine: DuckDbEngine, statement: str, said: str) -> Non
         engine.answer(statement, none_of, lambda rows: None)  # type: ignore[arg-type]
 
 
+def test_time_zone_is_utc_wherever_the_command_runs() -> None:
+    code = (
+        "from tidelog_cli.sql.duckdb_engine import DuckDbEngine; engine = DuckDbEngine(64); "
+        "answer = engine.answer(\"SELECT current_setting('TimeZone')\", lambda *_: [], lambda rows: None); "
+        "print(*next(answer.rows)); engine.close()"
+    )
+    zone = {**os.environ, "TZ": "America/New_York"}
+    ran = subprocess.run([sys.executable, "-c", code], env=zone, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "UTC"
+
+
 def test_memory_is_bounded_and_the_disk_takes_the_rest(engine: DuckDbEngine) -> None:
     statement = "SELECT count(*) FROM (SELECT DISTINCT hash(range) FROM range(3000000))"
     answer = engine.answer(statement, lambda names, optional=(): [], lambda rows: None)
     assert list(answer.rows) == [(3_000_000,)]
 
 
-def test_the_place_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_place_of_an_error() -> None:
     message = "Parser Error: syntax error\n\nLINE 2: FROM x WHERE\n             ^"
-    assert str(explained(message, "SELECT 1\nFROM x WHERE")) == "line 2, column 6: Parser Error: syntax error"
-    assert capsys.readouterr().err == "FROM x WHERE\n     ^\n"
+    failed = explained(message, "SELECT 1\nFROM x WHERE")
+    assert (str(failed), failed.excerpt) == ("line 2, column 6: Parser Error: syntax error", "FROM x WHERE\n     ^")
     statement = "x" * 100 + " here " + "y" * 100
     cut = f"E\n\nLINE 1: ...xxx here yyy...\n{' ' * 15}^"
     assert str(explained(cut, statement)) == "line 1, column 102: E"
@@ -60,7 +81,8 @@ def test_the_place_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
 def test_names_and_fields_are_quoted() -> None:
     made = view_of('a"b', shape_of([([], [b'{"it\'s \\"x\\"":"v"}'])], None))
     assert made.startswith('CREATE OR REPLACE TEMPORARY VIEW "a""b" AS SELECT "partition"')
-    assert 'j."it\'s ""x""" AS "it\'s ""x"""' in made
+    assert '"field 0" AS "it\'s ""x"""' in made
+    assert 'j."it\'s ""x"""' in made
     assert """'{"it''s \\\\"x\\\\"": "VARCHAR"}'""".replace("\\\\", "\\") in made
 
 
@@ -89,8 +111,97 @@ def test_which_tables_a_statement_names(engine: DuckDbEngine, tmp_path: Path) ->
     )
     assert names_of(engine, "WITH a AS (SELECT * FROM a), b AS (FROM c) SELECT * FROM a, b") == (["c"], ["a", "b"])
     assert names_of(engine, "WITH A AS (SELECT 1) SELECT * FROM a, b") == (["b"], ["a"])
+    assert names_of(engine, "WITH a AS (SELECT 1) SELECT * FROM A, b") == (["b"], ["A"])
     assert names_of(engine, "DESCRIBE a") == (["a"], [])
     assert names_of(engine, "SUMMARIZE a") == (["a"], [])
     (tmp_path / "more.csv").write_text("x\n1\n")
     for more in (tmp_path / "more.csv", "*.parquet"):
         assert names_of(engine, f"SELECT * FROM a, '{more}'") == (["a"], [])
+
+
+def column_of(engine: DuckDbEngine, table: TopicTable, name: str) -> list[Any]:
+    statement = f'SELECT "{name}" FROM t ORDER BY "offset"'
+    return [row[0] for row in engine.answer(statement, lambda names, optional=(): [table], lambda rows: None).rows]
+
+
+def is_same(answered: Any, number: str) -> bool:
+    """Whether what a column has is the number that was sent, to the last digit."""
+    if isinstance(answered, str):
+        return answered == number
+    return Decimal(repr(answered) if isinstance(answered, float) else answered) == Decimal(number)
+
+
+@settings(max_examples=100)
+@given(st.lists(numbers, min_size=1, max_size=5), strings)
+def test_any_numbers_are_answered_exactly(texts: list[str], other: str) -> None:
+    engine = DuckDbEngine(64)
+    try:
+        table = table_of([f'{{"x":{other},"n":{text}}}'.encode() for text in texts])
+        answered = column_of(engine, table, "n")
+        assert all(map(is_same, answered, texts)), (answered, table.shape)
+    finally:
+        engine.close()
+
+
+@settings(max_examples=100)
+@given(st.lists(numbers, min_size=1, max_size=5), st.lists(numbers, min_size=1, max_size=5))
+def test_numbers_that_were_not_looked_at_are_exact_or_an_error(seen: list[str], texts: list[str]) -> None:
+    engine = DuckDbEngine(64)
+    lines = [[f'{{"n": {text} }}'.encode() for text in some] for some in (seen, texts)]
+    try:
+        table = table_of(lines[1], lines[0])
+        refused = ""
+        answered: list[Any] = []
+        try:
+            answered = column_of(engine, table, "n")
+        except CommandFailed as failed:
+            refused = str(failed)
+        if refused:
+            assert "does not hold every number exactly" in refused
+        else:
+            assert list(map(is_same, answered, texts)) == [True] * len(texts), (answered, table.shape)
+    finally:
+        engine.close()
+
+
+@settings(max_examples=100)
+@given(st.lists(values.filter(lambda text: text != "null"), min_size=1, max_size=5))
+def test_parts_are_the_text_of_their_json_with_all_digits(texts: list[str]) -> None:
+    engine = DuckDbEngine(64)
+    try:
+        table = table_of([b'{"v":true}', b'{"v":{}}', *(f'{{"v":{text}}}'.encode() for text in texts)])
+        assert table.shape.fields == {"v": FieldKind.JSON}
+        answered = column_of(engine, table, "v")[2:]
+        assert [repr(exact_json(one)) for one in answered] == [repr(exact_json(text)) for text in texts]
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("text", ["1.10", "-0", "5.0", "100.00", "1e5", "0.00001", "123456789.5", "0.123456789"])
+def test_a_number_where_text_was_seen_has_its_digits(engine: DuckDbEngine, text: str) -> None:
+    table = table_of([f'{{"v":{text}}}'.encode()], [b'{"v":"x"}'])
+    assert column_of(engine, table, "v") == [text]
+
+
+def test_what_is_json_is_the_one_definition(engine: DuckDbEngine) -> None:
+    odd = [b'{"n":2,"v":%s}' % content for content in NOT_JSON]
+    bare = [content for content in NOT_JSON if content.startswith(b"\xef")]
+    good = [f'{{"n":1,"v":{text}}}'.encode() for text in EXAMPLES if text[0] != "["]
+    table = table_of([*odd, *bare, *good], good, ValueKind.JSON)
+    assert column_of(engine, table, "n") == [None] * len([*odd, *bare]) + [1] * len(good)
+
+
+@pytest.mark.parametrize("seen", ["1", "18446744073709551616", "1.5", "12345678901234567.89", "1e999", "true", '"x"'])
+def test_null_and_what_is_missing_are_null(engine: DuckDbEngine, seen: str) -> None:
+    table = table_of([f'{{"n":{seen}}}'.encode(), b'{"n":null}', b"{}", b"no"], [f'{{"n":{seen}}}'.encode()])
+    first, *others = column_of(engine, table, "n")
+    assert first is not None
+    assert others == [None, None, None]
+
+
+def test_another_kind_is_null_and_the_value_has_it(engine: DuckDbEngine) -> None:
+    seen = [b'{"n":1,"f":1.5,"t":true,"d":"2024-02-29"}']
+    table = table_of([b'{"n":"x","f":"nan","t":1,"d":"soon"}', b'{"n":true,"f":{},"t":"x","d":20240229}'], seen)
+    for name in table.shape.fields:
+        assert column_of(engine, table, name) == [None, None]
+    assert column_of(engine, table, "value")[0] == '{"n":"x","f":"nan","t":1,"d":"soon"}'

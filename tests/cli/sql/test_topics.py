@@ -33,3 +33,12 @@ def test_what_the_next_answer_is_made_of(cli: Cli, topic: str, node: str) -> Non
     assert cli("topic", "create", topic, "--partitions", 2).code == 0
     publish()
     assert begins() == {0: 0, 1: 0}, "it is another topic"
+
+
+def test_topic_that_was_empty_is_looked_at_once_it_has_records(cli: Cli, topic: str, node: str) -> None:
+    topics = Topics(node, "earliest", {}, 10)
+    (empty,) = topics.provide([topic])
+    assert not empty.shape.fields
+    assert cli("produce", topic, stdin=b'{"a":1}\n').code == 0
+    (table,) = topics.provide([topic])
+    assert list(table.shape.fields) == ["a"]

@@ -49,7 +49,10 @@ async def test_auth_sub_batch_commit_and_unsub(serve: Serve, log: FakeLog) -> No
     async with serve() as served, opened(served) as socket:
         assert socket.subprotocol == SUBPROTOCOL
         assert await ask(socket, {"id": 0, "auth": {"token": "x"}}) == {"id": 0, "ok": {}}
-        assert await ask(socket, sub(group="g")) == {"id": 1, "ok": {"sid": 1, "offsets": {"0": 0, "1": 0}}}
+        answer = await ask(socket, sub(group="g"))
+        assert answer.pop("id") == 1
+        assert answer["ok"].pop("resume_token")
+        assert answer == {"ok": {"sid": 1, "offsets": {"0": 0, "1": 0}}}
         batch = (await receive(socket))["batch"]
         assert (batch["sid"], batch["partition"], batch["next_offset"]) == (1, 0, 10)
         assert [record["value"] for record in batch["records"]] == [f"v{at}" for at in range(10)]
@@ -82,6 +85,36 @@ async def test_credit_in_bytes_cuts_batches(serve: Serve) -> None:
         assert "ok" in await ask(socket, {"id": 2, "auth": {"token": "x"}})
         await socket.send(json.dumps({"credit": {"sid": 1, "bytes": 1}}))
         assert len((await receive(socket))["batch"]["records"]) == 1, "one record may pass the limit"
+
+
+@pytest.mark.parametrize("value", [b"\x01" * 1000, b"\xff" * 1000, b"x" * 1200], ids=["escaped", "base64", "plain"])
+async def test_a_client_with_a_limit_of_1_mib_takes_every_batch(serve: Serve, log: FakeLog, value: bytes) -> None:
+    log.logs["t"] = [[]]
+    await log.append("t", 0, columns_of([value] * 3000))
+    offsets: list[int] = []
+    async with serve() as served, opened(served, max_size=1 << 20) as socket:
+        await ask(socket, sub(credit={"records": 3000}))
+        while len(offsets) < 3000:
+            offsets += [record["offset"] for record in (await receive(socket))["batch"]["records"]]
+    assert offsets == list(range(3000))
+
+
+async def test_a_record_longer_than_a_batch_message_is_sent_alone(serve: Serve, log: FakeLog) -> None:
+    log.logs["t"] = [[]]
+    await log.append("t", 0, columns_of([b"a", b"\x01" * 5000, b"b", b"c"]))
+    async with serve(ws_batch_bytes_max=2048) as served, opened(served) as socket:
+        await ask(socket, sub())
+        pieces = [[each["offset"] for each in (await receive(socket))["batch"]["records"]] for _ in range(3)]
+    assert pieces == [[0], [1], [2, 3]]
+
+
+async def test_a_topic_that_is_recreated_under_a_subscription_ends_it(serve: Serve, log: FakeLog) -> None:
+    async with serve() as served, opened(served) as socket:
+        await ask(socket, sub(credit={"records": 0}))
+        log.ids["t"] = b"another topic id"
+        await socket.send(json.dumps({"credit": {"sid": 1, "records": 5}}))
+        end = (await receive(socket))["end"]
+        assert (end["sid"], end["error"]["code"]) == (1, "unknown_topic")
 
 
 async def test_resume_goes_on_without_loss_or_repetition(serve: Serve) -> None:

@@ -12,7 +12,7 @@ from tests.gateway.fake_log import FakeClient, FakeLog
 from tests.proto.derived_batches import END_OFFSET, SURVIVORS, compacted_log
 
 from tidelog.client import Client
-from tidelog.errors import UnknownPartitionError, UnknownTopicError
+from tidelog.errors import UnknownTopicError
 from tidelog.model import ConsumedBatch
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.incoming import Budget
@@ -23,7 +23,7 @@ from tidelog_gateway.problems import Problem
 from tidelog_gateway.producers import Kept, Producers
 from tidelog_gateway.records_out import BatchReader
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.websocket.delivery import Delivery, starting_offsets
+from tidelog_gateway.websocket.delivery import Delivery
 from tidelog_gateway.websocket.messages import Sub
 from tidelog_gateway.websocket.sending import Sender
 from tidelog_gateway.websocket.ws_protocol import CommitOffsets, OpenSubscription, WsProtocol
@@ -65,24 +65,6 @@ def sub(**more: Any) -> Sub:
     return Sub.model_validate({"sid": 1, "topic": "t", "credit": {"records": 100}, **more})
 
 
-async def test_resume_comes_before_the_group_and_the_group_before_from(gateway: Gateway) -> None:
-    await gateway.client.commit("g", "t", {0: 3})
-    await gateway.client.commit("g", "t", {1: 0})
-    assert await starting_offsets(gateway, sub()) == {0: 10, 1: 0, 2: 0}
-    assert await starting_offsets(gateway, sub(**{"from": "earliest"})) == {0: 0, 1: 0, 2: 0}
-    assert await starting_offsets(gateway, sub(group="g")) == {0: 3, 1: 0, 2: 0}
-    assert await starting_offsets(gateway, sub(group="g", resume={0: 8})) == {0: 8, 1: 0, 2: 0}
-    assert await starting_offsets(gateway, sub(resume={0: 10})) == {0: 10, 1: 0, 2: 0}, "the end is a place to begin"
-
-
-async def test_a_group_that_retention_has_overtaken_is_told(gateway: Gateway, log: FakeLog) -> None:
-    await gateway.client.commit("g", "t", {0: 3})
-    log.starts["t", 0] = 5
-    with pytest.raises(Problem) as caught:
-        await starting_offsets(gateway, sub(group="g"))
-    assert (caught.value.status, caught.value.extra) == (410, {"log_start_offset": 5, "high_watermark": 10})
-
-
 async def test_batches_are_cut_to_the_message_size_and_wait_for_credit(gateway: Gateway) -> None:
     protocol = WsProtocol(gateway.settings)
     wire = Wire()
@@ -113,18 +95,6 @@ async def test_the_end_of_the_log_ends_delivery(gateway: Gateway, log: FakeLog) 
     log.fault = UnknownTopicError("deleted")
     with pytest.raises(UnknownTopicError):
         await delivery.run()
-
-
-async def test_what_a_node_that_lags_denies_is_asked_of_the_owner(gateway: Gateway, log: FakeLog) -> None:
-    log.told["t"] = [4, 0]
-    assert await starting_offsets(gateway, sub(resume={0: 10, 2: 0})) == {0: 10, 1: 0, 2: 0}
-    await gateway.client.commit("g", "t", {0: 7, 2: 0})
-    assert await starting_offsets(gateway, sub(group="g")) == {0: 7, 1: 0, 2: 0}
-    with pytest.raises(Problem) as caught:
-        await starting_offsets(gateway, sub(resume={0: 11}))
-    assert (caught.value.status, caught.value.extra["high_watermark"]) == (422, 10)
-    with pytest.raises(UnknownPartitionError):
-        await starting_offsets(gateway, sub(resume={3: 0}))
 
 
 async def test_partitions_that_are_added_are_delivered(gateway: Gateway, log: FakeLog) -> None:

@@ -1,20 +1,24 @@
-"""The conversation in `docs/websocket.md`, held word by word; the rest of the page is held against the code."""
+"""The conversation and the example of `docs/websocket.md`, held word by word; the rest is held against the code."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
+import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import pytest
 from tests.gateway.conftest import Serve
 from tests.gateway.fake_log import FakeLog
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
+from tidelog_gateway.websocket import ws_protocol
 from tidelog_gateway.websocket.messages import REQUESTS
 from tidelog_gateway.websocket.ws_protocol import SUBPROTOCOL
+from tidelog_proto.batch import columns_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "websocket.md").read_text()
 
@@ -36,6 +40,25 @@ async def test_the_conversation_goes_as_it_is_written(serve: Serve, log: FakeLog
                 said = json.dumps(json.loads(await socket.recv()), separators=(",", ":"), ensure_ascii=False)
             pattern = line[2:].replace("[", "[[]").replace("?", "[?]").replace("*", "[*]").replace("…", "*")
             assert fnmatchcase(said, pattern), f"{said} is not {line}"
+
+
+@pytest.mark.parametrize("short_token_chars", [1024, 0], ids=["a token in each batch", "rare tokens"])
+async def test_the_example_resumes_as_it_is_shown(
+    serve: Serve, log: FakeLog, short_token_chars: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ws_protocol, "SHORT_TOKEN_CHARS", short_token_chars)
+    example = re.search(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert example is not None
+    log.logs["visits"] = [[], []]
+    await log.append("visits", 0, columns_of([b"first", b"second"]))
+    await log.append("visits", 1, columns_of([b"third", b"fourth"]))
+    async with serve() as served:
+        code = example[1].replace("ws://127.0.0.1:8080/v1/ws", served.ws)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-W", "error", "-c", code, stdout=asyncio.subprocess.PIPE
+        )
+        output, _ = await process.communicate()
+    assert (process.returncode, output.decode()) == (0, example[2])
 
 
 def test_every_request_and_the_subprotocol_are_named() -> None:

@@ -40,7 +40,12 @@ def test_a_message_is_one_request_with_an_id(text: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "said"), [("", "a member needs a group"), (',"group":"g","resume":{"0":1}', "leave resume out")]
+    ("more", "said"),
+    [
+        ("", "a member needs a group"),
+        (',"group":"g","resume":{"0":1}', "leave resume and resume_token out"),
+        (',"group":"g","resume_token":"AQ"', "leave resume and resume_token out"),
+    ],
 )
 def test_a_member_is_one_of_a_group_and_begins_where_that_says(more: str, said: str) -> None:
     text = '{"id":1,"sub":{"sid":1,"topic":"t","member":true,"credit":{"records":1}' + more + "}}"

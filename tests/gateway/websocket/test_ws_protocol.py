@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.json_texts import NOT_JSON, values
 
+from tidelog_gateway.resume_tokens import ResumeTokens, Scope, positions_in
 from tidelog_gateway.settings import GatewaySettings
+from tidelog_gateway.websocket import ws_protocol
 from tidelog_gateway.websocket.messages import AtTime, Sub
 from tidelog_gateway.websocket.ws_protocol import (
     Allowance,
@@ -42,6 +45,21 @@ def error_of(action: Any) -> dict[str, Any]:
     assert isinstance(action, Reply), action
     error: dict[str, Any] = action.message["error"]
     return error
+
+
+@given(st.lists(values.filter(lambda text: text != "null"), min_size=1, max_size=3))
+def test_json_is_kept_as_it_was_sent(texts: list[str]) -> None:
+    records = ",".join(f'{{"value": {text} ,"value_encoding":"json"}}' for text in texts)
+    action = protocol().receive(f'{{"pub":{{"topic":"t","records":[{records}]}},"id":1}}', now_us=0)
+    assert isinstance(action, Publish)
+    assert action.records.values == [text.encode() for text in texts]
+
+
+@pytest.mark.parametrize("content", [each for each in NOT_JSON if b"\xff" not in each and b"\xed" not in each])
+def test_what_is_json_is_the_one_definition(content: bytes) -> None:
+    record = f'{{"value_encoding":"json","value":{content.decode()}}}'
+    action = protocol().receive(f'{{"id":1,"pub":{{"topic":"t","records":[{record}]}}}}', now_us=0)
+    assert error_of(action)["status"] == 422
 
 
 def test_auth_is_answered() -> None:
@@ -248,3 +266,45 @@ def test_a_member_is_sent_what_it_has_and_commits_what_it_gives_up() -> None:
     on.assigned(7, {0: 9})
     assert on.may_send(7, 0, on.term(7, 0))
     assert not on.may_send(7, 0, on.term(7, 0) - 1), "of what was at hand when it went"
+
+
+def tokens_of(on: WsProtocol, partitions: int) -> int:
+    """Open subscription 1 with so many partitions and return the length of its first token."""
+    on.receive(json.dumps({"id": 1, "sub": SUB | {"sid": 1}}), now_us=0)
+    positions = dict.fromkeys(range(partitions), 10**9)
+    on.opened(1, positions, ResumeTokens(Scope("t", bytes(16)), positions))
+    return len(on.resume_token(1) or "")
+
+
+def test_a_short_token_goes_with_every_batch() -> None:
+    on = protocol()
+    assert tokens_of(on, 100) <= ws_protocol.SHORT_TOKEN_CHARS
+    for at in range(1, 5):
+        on.passed(1, 0, next_offset=10**9 + at)
+        token = on.batch_token(1, size_bytes=1)
+        assert token is not None
+        assert positions_in(token, Scope("t", bytes(16)))[0] == 10**9 + at
+
+
+def test_a_long_token_is_a_small_share_of_what_is_sent() -> None:
+    on = protocol()
+    chars = tokens_of(on, 5000)
+    sent = [len(on.batch_token(1, size_bytes=chars) or "") for _ in range(100)]
+    assert 5 <= sum(map(bool, sent)) <= 100 / ws_protocol.TOKEN_SHARE
+
+
+def test_a_token_without_room_beside_records_is_not_in_batches() -> None:
+    on = protocol(ws_batch_bytes_max=1024)
+    chars = tokens_of(on, 5000)
+    assert not any(on.batch_token(1, size_bytes=chars) for _ in range(100))
+
+
+def test_a_token_that_grows_by_many_partitions_waits_for_a_message_with_room() -> None:
+    on = protocol()
+    tokens_of(on, 3)
+    on.passed(1, 200, next_offset=1)
+    assert on.batch_token(1) is None
+    before = on.records_bytes_max(1)
+    token = on.batch_token(1)
+    assert token is not None
+    assert len(token) + before <= 1_000_000

@@ -3,6 +3,10 @@
 A node keeps what it knows for all its life, also what it prepared as an owner and what has no outcome. It reads on when
 it becomes the owner, and as it writes. A snapshot says all that stands once more, while others write; then what lies
 before it is deleted.
+
+In some worlds pending writes wait at the node while another one owns the log: it may learn of that late, and fails the
+write; or it learns of it when it is the owner again, with the write still pending. The shipped `PendingPublish` decides
+then whether the write may be appended. In the others they fail at once.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey
 from tidelog_broker.core.groups.records import GroupRecords
+from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, ProtocolError
 
@@ -19,6 +24,10 @@ if TYPE_CHECKING:
     from tests.simulation.groups.world import World
 
 NODES = 3
+HEARS = 0.3
+"""How often a node hears that another one owns the log by now, each time that it looks."""
+HEARS_AFTER_US = 300_000
+HELD_US = 1_000_000
 Value = pb.GroupRecord | pb.OffsetRecord
 Settle = Callable[[ProtocolError | None], None]
 
@@ -50,7 +59,7 @@ class Node:
 
 
 class Log:
-    """See the module. Its owner of the moment writes to it, in order; what an earlier owner still writes fails."""
+    """See the module. Its owner of the moment writes to it, in order. `owner` counts the epochs."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -62,10 +71,20 @@ class Log:
         self._nodes = [Node(self) for _ in range(NODES)]
         self._node = self._nodes[0]
 
-    def takes_over(self) -> Node:
-        """Return a node that owns the log from now on, and has read all of it."""
-        self._node = self.world.clock.random.choice(self._nodes)
+    @property
+    def node(self) -> Node:
+        """The node that owns the log."""
+        return self._node
+
+    def hold(self) -> None:
+        """Let nothing come about for a while of what is written from now on."""
+        self._due_us = max(self._due_us, self.world.clock.now_us) + HELD_US
+
+    def takes_over(self, node: Node | None) -> Node:
+        """Return the node that owns the log from now on, `node` or any, and has read all of it."""
+        self._node = node or self.world.clock.random.choice(self._nodes)
         self._node.read_on()
+        self._node.positions.forget_pending()
         return self._node
 
     def since(self, at: int) -> list[Value]:
@@ -73,15 +92,22 @@ class Log:
         return self._values[at - self.start :]
 
     def write(self, owner: int, values: list[Value], settle: Settle) -> None:
-        """Write all values or none; `settle` is told what became of them, or that nobody knows."""
+        """Write all values, or none, in the epoch `owner`; `settle` gets the outcome, TIMED_OUT if it is unknown."""
         clock, random = self.world.clock, self.world.clock.random
+        node, pending = self._node, PendingPublish(memoryview(b""), None, lambda *_: None, epoch=owner)
         self._due_us = max(self._due_us, clock.now_us) + int(random.expovariate(1.0) * 3_000) + 100
         fails = not self.world.calm and random.random() < 0.08
         unknown = not self.world.calm and random.random() < 0.08
 
         def come() -> None:
-            if owner != self.owner:
+            if owner != self.owner and not self.world.hands_back:
                 settle(ProtocolError(pb.TIMED_OUT, "another owner"))
+            elif self._node is not node and random.random() < HEARS:
+                settle(ProtocolError(pb.NOT_OWNER, "another owner"))
+            elif self._node is not node:
+                clock.after(random.randrange(HEARS_AFTER_US), come)
+            elif not pending.may_enter(self.owner):
+                settle(ProtocolError(pb.EPOCH_CHANGING, "another epoch"))
             elif fails:
                 settle(ProtocolError(pb.DISK_FULL, "simulated"))
             else:
@@ -89,7 +115,7 @@ class Log:
                 settle(ProtocolError(pb.TIMED_OUT, "simulated") if unknown else None)
 
         def lose() -> None:
-            if owner == self.owner:
+            if self._node is node and pending.may_enter(self.owner):
                 self._apply(values)
 
         if unknown and random.random() < 0.5:  # said to have failed before it has come about

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
@@ -12,9 +12,10 @@ from tests.simulation.hints import hint
 from tests.simulation.truth import ViolationError
 
 from tidelog.group_membership import Change, Membership, Place
-from tidelog_broker.core.groups.membership import ConsumerGroup, Told
+from tidelog_broker.core.groups.membership import ConsumerGroup, ConsumerMember, Told
 from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey
 from tidelog_broker.groups.sessions import Sessions, Who
+from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_proto import broker_pb2 as pb
 
 Mutant = Callable[[], AbstractContextManager[object]]
@@ -25,6 +26,7 @@ _report, _answered, _restart, _told = (
     ConsumerGroup.restart,
     ConsumerGroup.told,
 )
+_join = ConsumerGroup.join
 _check_commit, _next_record = ConsumerGroup.check_commit, ConsumerGroup.next_record
 _prepare, _apply = GroupOffsets.prepare, GroupOffsets.apply
 
@@ -34,6 +36,32 @@ def _grants_what_is_held(self: ConsumerGroup) -> None:
         for key in sorted(member.target - member.held.keys()):
             member.held[key] = self._generation
             self._changed = True
+
+
+def _has_no_doubt(self: ConsumerGroup, record: pb.GroupRecord | None, *, in_doubt: bool = False) -> None:
+    del in_doubt
+    _restart(self, record)
+
+
+def _waits_for_nobody(self: ConsumerGroup, members: Mapping[str, ConsumerMember], ended: str) -> set[str]:
+    del self, members, ended
+    return set()
+
+
+def _frees_what_a_replaced_member_holds(
+    self: ConsumerGroup, member_id: str, wish: pb.GroupWish, *, ended: str = ""
+) -> list[str]:
+    replaced = _join(self, member_id, wish, ended=ended)
+    for member in self._members.values():
+        if member.replaced:
+            member.held = {}
+    return replaced
+
+
+def _forgets_who_is_replaced(self: ConsumerGroup, record: pb.GroupRecord | None, *, in_doubt: bool = False) -> None:
+    _restart(self, record, in_doubt=in_doubt)
+    for member_id in [each for each, member in self._members.items() if member.replaced]:
+        self.remove(member_id)
 
 
 def _believes_any_report(self: ConsumerGroup, member_id: str, *, seen_revision: int, held: Collection[Place]) -> None:
@@ -79,15 +107,17 @@ def _checks_no_generation(self: ConsumerGroup, member_id: str, generation: int, 
     _check_commit(self, member_id, 1 << 60, key)
 
 
-def _forgets_members(self: ConsumerGroup, record: pb.GroupRecord | None) -> None:
-    _restart(self, record)
+def _forgets_members(self: ConsumerGroup, record: pb.GroupRecord | None, *, in_doubt: bool = False) -> None:
+    _restart(self, record, in_doubt=in_doubt)
     self._members = {}
     self._needs_target = True
 
 
-def _goes_on_with_what_was_decided(self: ConsumerGroup, record: pb.GroupRecord | None) -> None:
+def _goes_on_with_what_was_decided(
+    self: ConsumerGroup, record: pb.GroupRecord | None, *, in_doubt: bool = False
+) -> None:
     if not self._members:
-        _restart(self, record)
+        _restart(self, record, in_doubt=in_doubt)
 
 
 def _is_silent_at_once(self: Sessions, now: float) -> list[Who]:
@@ -196,10 +226,23 @@ MUTANTS: dict[str, Mutant] = {
     "positions of an earlier owner are not loaded": lambda: patch.object(GroupOffsets, "apply", _takes_only_its_own),
     "the position that was read last stands": lambda: patch.object(GroupOffsets, "apply", _takes_the_last),
     "the position that was read first stands": lambda: patch.object(GroupOffsets, "apply", _takes_the_first),
+    "records of an epoch that is over appended": lambda: patch.object(
+        PendingPublish, "may_enter", lambda self, epoch: True
+    ),
     "a member begins with what is not its own": lambda: patch.object(Membership, "begin", _begins_with_anything),
     "a session counts from the answer": lambda: patch.object(Membership, "answered", _counts_from_the_answer),
     "a member says that it gave up what it reads": lambda: patch.object(Membership, "answered", _gives_up_at_once),
     "an old answer is carried out": lambda: patch.object(Membership, "answered", _takes_old_answers),
+    "members are answered by a record that may not hold": lambda: patch.object(ConsumerGroup, "restart", _has_no_doubt),
+    "a successor does not wait for the member that it replaces": lambda: patch.object(
+        ConsumerGroup, "still_reading", _waits_for_nobody
+    ),
+    "what a replaced member holds is free": lambda: patch.object(
+        ConsumerGroup, "join", _frees_what_a_replaced_member_holds
+    ),
+    "a coordinator begins without replaced members": lambda: patch.object(
+        ConsumerGroup, "restart", _forgets_who_is_replaced
+    ),
     "the generation does not grow": lambda: patch.object(ConsumerGroup, "next_record", _keeps_the_generation),
 }
 

@@ -11,6 +11,8 @@ Invariants:
     G3  a member begins where the partition's newest commit that was acknowledged is, or further on; a commit is
         acknowledged when it stands, or a later one does, and what stands never goes back
     G4  when all is calm every partition is read by one member, and each member has as many as any other, or one less
+    G5  a member hands out nothing of a partition after another one has begun with it, whatever their instance ids are,
+        unless that one's process, or an earlier successor, took over at once from the first
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tests.simulation.clock import Clock
-from tests.simulation.groups.log import Log, Positions
+from tests.simulation.groups.log import Log, Node, Positions
 from tests.simulation.truth import ViolationError
 
 from tidelog.group_membership import Membership, Place
@@ -29,7 +31,7 @@ from tidelog_broker.core.groups.positions import OffsetKey
 from tidelog_broker.core.groups.readers import ANYBODY
 from tidelog_broker.groups.sessions import Sessions, Who
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.errors import ProtocolError
+from tidelog_proto.errors import NATURE, ProtocolError
 
 TOPICS = (b"a" * 16, b"b" * 16, b"c" * 16)
 GROUP = "g"
@@ -45,6 +47,8 @@ LATE_US = 900_000
 QUESTION_TIMEOUT_US = 1_000_000
 COUNT = 10_000
 FAULTS_US = 20_000_000
+REFUSED_US = 500_000
+SUCCESSORS_MAX = 3
 CALM_US = 30_000_000
 CALM_BY_LOAD_US = 120_000_000
 """Loads are told, and bring a new target some ten seconds after the last one, or after a few of them later."""
@@ -52,6 +56,8 @@ HEAVY = 1e6
 """Bytes per second of every second partition; of the others a thousandth."""
 BY_LOAD_SEEDS = 3
 """Of four seeds this one shares by load."""
+HAND_BACK_SEEDS = 1
+"""In this one of four seeds the log goes to another node and back, while writes are pending."""
 
 
 def load_of(place: Place) -> float:
@@ -71,10 +77,10 @@ class Waiting:
 class Coordinator:
     """What the shipped shell does, in as many lines as it takes without an event loop."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: World, number: int, node: Node | None = None) -> None:
         self.world = world
         self.number = number
-        self.node = world.log.takes_over()
+        self.node = world.log.takes_over(node)
         self.positions = Positions(self.node, partial(world.log.write, number))
         self.group = ConsumerGroup(GROUP, lambda _wish, _reader: dict(world.topics), lambda _: ANYBODY)
         self.sessions = Sessions()
@@ -93,13 +99,15 @@ class Coordinator:
     def ask(self, asked: pb.GroupHeartbeat, answer: Callable[[pb.GroupHeartbeatReply | ProtocolError], None]) -> None:
         if not self.stands:
             return
-        if asked.leave:
-            if self.group.remove(asked.member_id):
+        if asked.leave or asked.stopped:
+            if (self.group.stop if asked.stopped else self.group.remove)(asked.member_id):
                 self.settle()
+            if self.group.member(asked.member_id) is not None:
+                self._hear(asked.member_id)
             return
         if asked.HasField("join"):
             try:
-                replaced = self.group.join(asked.member_id, asked.join)
+                replaced = self.group.join(asked.member_id, asked.join, ended=asked.ended_member_id)
             except ProtocolError as error:
                 answer(error)
                 return
@@ -145,7 +153,7 @@ class Coordinator:
         def settled(error: ProtocolError | None) -> None:
             self.writing = False
             if error is not None:
-                self.group.restart(self.node.records.get(GROUP))
+                self.group.restart(self.node.records.get(GROUP), in_doubt=not NATURE[error.code].definite)
                 for member_id in self.group.member_ids:
                     if Who(GROUP, member_id) not in self.sessions:
                         self._hear(member_id)
@@ -158,7 +166,7 @@ class Coordinator:
 
     def look(self) -> None:
         """Answer whoever is to be told something, or has waited for long enough."""
-        if not self.stands:
+        if not self.stands or self.group.in_doubt:
             return
         for member_id, waiting in list(self.waiting.items()):
             told = self.group.told(member_id)
@@ -212,11 +220,23 @@ class Sent:
 
 @dataclass
 class Reader:
-    """A member's process. `reading`: where it is in each partition that it reads."""
+    """A member's process, or, without another one beside it, one process after the other.
+
+    Attributes:
+        reading: where it is in each partition that it reads.
+        at_once: whether it takes over at once from earlier processes of its instance.
+        is_retired: whether no process of it is started any more.
+        is_outrun: whether a process that takes over at once has its instance, so that others may read what it reads.
+    """
 
     world: World
     name: str
     instance_id: str = ""
+    at_once: bool = False
+    is_outrun: bool = False
+    is_retired: bool = False
+    born_us: int = 0
+    ended_id: str = ""
     lives: int = 0
     membership: Membership | None = None
     reading: dict[Place, int] = field(default_factory=dict[Place, int])
@@ -227,16 +247,26 @@ class Reader:
     ending: set[Place] = field(default_factory=set[Place])
 
     def begin(self) -> None:
+        if self.is_retired:
+            return
         self.lives += 1
+        if self.membership is None:  # a process begins
+            self.born_us, self.ended_id, self.is_outrun = self.world.clock.now_us, "", False
+            for other in self.world.readers:
+                if self.at_once and other is not self and other.instance_id == self.instance_id:
+                    other.is_outrun = True
+        elif self.membership.is_joined:
+            self.ended_id = self.membership.member_id
         wish = pb.GroupWish(
             topics=["t"],
             assignor=pb.BY_LOAD if self.world.is_by_load else pb.ASSIGNOR_UNSPECIFIED,
             instance_id=self.instance_id,
             session_timeout_ms=int(SESSION_S * 1000),
-            born_us=self.world.clock.now_us,
+            born_us=self.born_us,
+            takes_over_at_once=self.at_once,
         )
         member_id = f"{self.name}x{self.lives}".ljust(16, "0")
-        self.membership = Membership(GROUP, member_id, wish, SESSION_S)
+        self.membership = Membership(GROUP, member_id, wish, SESSION_S, self.ended_id)
         self.reading, self.ending = {}, set()
         self.is_asking = False
         self.ask()
@@ -246,7 +276,8 @@ class Reader:
         membership, self.membership = self.membership, None
         self.reading = {}
         if membership is not None and says_so:
-            self.world.send(lambda: self.world.coordinator.ask(membership.leaving(), lambda _: None))
+            last = membership.stopping() if self.instance_id else membership.leaving()
+            self.world.send(lambda: self.world.coordinator.ask(last, lambda _: None))
 
     def ask(self) -> None:
         membership = self.membership
@@ -287,7 +318,11 @@ class Reader:
         if self.asked_at == number:
             self.is_asking = False
         if isinstance(reply, ProtocolError):
-            self.begin()
+            if membership.is_joined:
+                self.begin()
+            else:  # another process has its instance, or the id has left
+                self.reading = {}
+                self.world.clock.after(REFUSED_US, lambda: self.begin_again(membership))
             return
         self.check_session()
         if membership is not self.membership:
@@ -301,6 +336,11 @@ class Reader:
                 partial(self.when_awake, partial(self.read, membership, place)),
             )
         self.ask()
+
+    def begin_again(self, membership: Membership) -> None:
+        """Ask to join under another id, if the process still lives."""
+        if membership is self.membership:
+            self.begin()
 
     def give_up_place(self, membership: Membership, place: Place) -> None:
         """Commit, then read no longer; the commit may take a while."""
@@ -335,6 +375,7 @@ class Reader:
             return
         self.check_session()
         for place in list(self.reading):
+            self.world.hands_out(self, place)
             self.reading[place] += self.world.clock.random.randrange(3)
         if self.reading:
             self.commit(self.world.clock.random.choice(sorted(self.reading)), lambda _: None)
@@ -372,10 +413,12 @@ class World:
         random = self.clock.random
         self.calm = False
         self.is_by_load = seed % 4 == BY_LOAD_SEEDS
+        self.hands_back = seed % 4 == HAND_BACK_SEEDS
         self.topics = {topic: random.choice([1, 3, 8]) for topic in TOPICS[: random.choice([1, 2])]}
         self.loss = random.choice([0.0, 0.05, 0.2])
         self.acknowledged: dict[Place, int] = {}
         self.tenures: dict[Place, tuple[int, str]] = {}
+        self.successors = 0
         self.log = Log(self)
         self.coordinator = Coordinator(self, 0)
         self.readers = [
@@ -403,8 +446,7 @@ class World:
             membership = other.membership
             if other is reader or membership is None or place not in other.reading:
                 continue
-            same = reader.instance_id and reader.instance_id == other.instance_id
-            if not same and not membership.is_over(self.now_s):
+            if not (reader.is_outrun or other.is_outrun) and not membership.is_over(self.now_s):
                 raise ViolationError("G1", f"{reader.name} and {other.name} read {place} at {self.clock.now_us}")
         if offset < self.acknowledged.get(place, 0):
             raise ViolationError(
@@ -412,19 +454,30 @@ class World:
             )
         assert reader.membership is not None, "it lives"
         tenure, last = self.tenures.get(place, (0, ""))
+        if reader.is_outrun:  # what it reads may be another's already
+            return tenure
         if last != reader.membership.member_id:  # who gives up and takes back in between had it all the time
             tenure += 1
         self.tenures[place] = tenure, reader.membership.member_id
         return tenure
 
+    def hands_out(self, reader: Reader, place: Place) -> None:
+        """A member hands out a record."""
+        assert reader.membership is not None, "it lives"
+        _, last = self.tenures.get(place, (0, ""))
+        if last != reader.membership.member_id and not reader.is_outrun:
+            raise ViolationError("G5", f"{reader.name} hands out of {place} at {self.clock.now_us}, which {last} reads")
+
     def committing(self, sent: Sent) -> None:
         """A commit is taken in."""
-        tenure, last = self.tenures[sent.place]
+        tenure, last = self.tenures.get(sent.place, (0, ""))
         if sent.tenure < tenure:
             raise ViolationError("G2", f"{sent} is taken, and {last} has begun since, tenure {tenure}")
         for other in self.readers:
             membership = other.membership
             if membership is None or sent.place not in other.reading or membership.is_over(self.now_s):
+                continue
+            if membership.member_id != sent.member_id and other.is_outrun:
                 continue
             if membership.member_id != sent.member_id:
                 raise ViolationError("G2", f"{sent} is taken, and {membership.member_id} reads there")
@@ -454,6 +507,12 @@ class World:
         self._work()
         self.clock.run_until(self.clock.now_us + FAULTS_US)
         self.calm = True
+        newest = {each.instance_id: each for each in sorted(self.readers, key=lambda each: each.born_us)}
+        for reader in list(self.readers):
+            if reader.instance_id and newest[reader.instance_id] is not reader:
+                reader.end(says_so=False)
+                reader.is_retired = True
+                self.readers.remove(reader)
         for reader in self.readers:
             reader.paused = False
             if reader.membership is None:
@@ -464,6 +523,11 @@ class World:
             if self.clock.now_us > end_us:
                 raise ViolationError("G4", fault)
             self.clock.run_until(self.clock.now_us + 200_000)
+
+    def _fail_over(self, node: Node | None = None) -> None:
+        """Begin another epoch of the log, of a node or of any."""
+        self.log.owner += 1
+        self.coordinator = Coordinator(self, self.log.owner, node)
 
     def _unsettled(self) -> str:
         wanted = {(topic, number) for topic, count in self.topics.items() for number in range(count)}
@@ -476,6 +540,16 @@ class World:
             too_much = max(loads) > 1.3 * sum(loads) / len(loads)  # a moment more than a member is let have
             return f"uneven: {loads}" if too_much and max(loads) - min(loads) > 1.5 * HEAVY else ""
         return f"uneven: {counts}" if max(counts) - min(counts) > 1 else ""
+
+    def _start_successor(self, reader: Reader) -> None:
+        """Start another process of a static member, while the one before it runs, is paused or cannot be heard."""
+        if not reader.instance_id or reader.membership is None or self.successors == SUCCESSORS_MAX:
+            return
+        self.successors += 1
+        name = f"s{self.successors}"
+        successor = Reader(self, name, reader.instance_id, at_once=self.clock.random.random() < 0.25)
+        self.readers.append(successor)
+        successor.begin()
 
     def _work(self) -> None:
         for reader in self.readers:
@@ -490,18 +564,24 @@ class World:
             return
         random = self.clock.random
         reader = random.choice(self.readers)
-        kind = random.choice(
-            ["kill", "leave", "pause", "pause", "failover", "failover", "stall", "grow", "delete", "snapshot"]
-        )
-        if kind in {"kill", "leave"}:
+        kinds = ["kill", "leave", "pause", "pause", "failover", "failover", "stall", "grow", "delete", "snapshot"]
+        kinds += ["successor", "hand back"] if self.hands_back else ["successor"]
+        kind = random.choice(kinds)
+        if kind == "successor":
+            self._start_successor(reader)
+        elif kind in {"kill", "leave"}:
             reader.end(says_so=kind == "leave")
             self._later(lambda: reader.begin() if reader.membership is None else None)
         elif kind == "pause":
             reader.paused = True
             self.clock.after(random.choice([300_000, 1_500_000, 4_000_000]), lambda: setattr(reader, "paused", False))
         elif kind == "failover":
-            self.log.owner += 1
-            self.coordinator = Coordinator(self, self.log.owner)
+            self._fail_over()
+        elif kind == "hand back":
+            first = self.log.node
+            self.log.hold()
+            self.clock.after(random.randrange(300_000), self._fail_over)
+            self.clock.after(random.randrange(300_000, 900_000), lambda: self._fail_over(first))
         elif kind == "stall":
             coordinator = self.coordinator
             coordinator.paused = True

@@ -1,4 +1,4 @@
-"""The invariants of the world of whole nodes: I23 and I24, see docs/verification.md.
+"""The invariants of the world of whole nodes: I23, I24 and I30, see docs/verification.md.
 
 A directory counts where its node holds it for admitted. What a quorum of `__meta` has decided is known by who has made
 it durable, and in which directory: one that a disk took with it is another one than that which has the name now.
@@ -7,7 +7,7 @@ it durable, and in which directory: one that a disk took with it is another one 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from tests.broker.storage.sim_disk import SimDisk
@@ -178,6 +178,11 @@ class Checks:
         """A node applies a committed record of `__meta`."""
         before = self._records.setdefault((kind, name, revision), raw)
         self.require(before == raw, "I23", f"two records of {kind} {name!r} have revision {revision}")
+
+    def named(self, records: Iterable[pb.TopicRecord]) -> None:
+        """A node has applied a record, and knows these topics."""
+        names = [record.name for record in records if not record.deleted]
+        self.require(len(names) == len(set(names)), "I30", f"two topics have one name: {sorted(names)}")
 
     # ------------------------------------------------------------------------------------------ the end
 

@@ -67,7 +67,8 @@ class Faults:
                 machine.start_later(100)
             elif fate < 0.9:
                 machine.start_later(LATE_MS)
-        self._later(self._gap_ms, self._next)
+        if not self._world.hands_over:
+            self._later(self._gap_ms, self._next)
 
     def stop(self) -> None:
         """Undo everything: all machines run, all links and disks are well."""

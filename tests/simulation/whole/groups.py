@@ -7,6 +7,7 @@ Invariants, as in `tests/simulation/groups/world.py`, of shipped nodes under the
         answered with what it asked for, or more
     G4  when all is calm every partition is read by one member, and each member has as many as any other, or one less
     G5  of a revision of the group one record stands, at whichever node
+    G6  of a revision of a position one record is written, and a higher revision is no lower position
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Groups:
         """Which member began with a partition last."""
         self._applied: set[tuple[Place, int]] = set()
         self._stood: dict[int, bytes] = {}
+        self._written: dict[Place, dict[int, pb.OffsetRecord]] = {}
+        """Position by revision, as any node has applied it."""
         self._is_made = False
         self.commits = 0
         pattern = self._random.choice(["", "t[0-9]+"])
@@ -176,11 +179,31 @@ class Groups:
     def position_stands(self, record: pb.OffsetRecord) -> None:
         """A node applies a position: before every grant behind it in the log, so before anybody begins there."""
         place = (record.topic_id, record.partition)
+        if record.group == GROUP:
+            self._check_order(place, record)
         if record.group != GROUP or (place, record.revision) in self._applied:
             return
         self._applied.add((place, record.revision))
         if (last := self._last.get(place, record.note)) != record.note:
             self.world.checks.fail("G2", f"{record.note} commits for {place[1]}, and {last} has begun there since")
+
+    def _check_order(self, place: Place, record: pb.OffsetRecord) -> None:
+        """See that positions grow with their revisions, of which none is written twice."""
+        written = self._written.setdefault(place, {})
+        if record.revision in written:
+            self.world.checks.require(
+                written[record.revision] == record,
+                "G6",
+                f"two positions in {place[1]} have revision {record.revision}: {written[record.revision]}, {record}",
+            )
+            return
+        written[record.revision] = record
+        order = sorted(written)
+        at = order.index(record.revision)
+        offsets = [written[revision].next_offset for revision in order[max(at - 1, 0) : at + 2]]
+        self.world.checks.require(
+            offsets == sorted(offsets), "G6", f"the position in {place[1]} goes back with its revision: {offsets}"
+        )
 
     def stands(self, record: pb.GroupRecord) -> None:
         """A record has become the newest at some node."""

@@ -173,7 +173,7 @@ class Life:
                 "replication_factor_default": min(3, len(self.world.founders)),
             }
             # Decisions of other partitions are live, and a journal is compacted when more of it is dead.
-            | ({"offsets_partitions": 1} if self.world.churns else {})
+            | ({"offsets_partitions": 1} if self.world.churns or self.world.hands_over else {})
         )
         bootstrap = self.world.bootstrap if machine.is_founder else None
         directory = open_directory(

@@ -63,7 +63,9 @@ class Reader:
         wish = pb.GroupWish(born_us=self._clock.now_us)
         wish.MergeFrom(self._wish)
         member_id = f"{self.name}x{self._lives}x".ljust(16, "0")
-        self.membership = Membership(GROUP, member_id, wish, SESSION_S)
+        before = self.membership  # of this process, which reads nothing under that id any more
+        ended_id = before.member_id if before is not None and before.is_joined else ""
+        self.membership = Membership(GROUP, member_id, wish, SESSION_S, ended_id)
         self.reading, self._ending, self._found = {}, set(), {}
         self._asked_us = -1
         self._ask(self.membership)
@@ -73,7 +75,8 @@ class Reader:
         membership, self.membership = self.membership, None
         self.reading = {}
         if membership is not None and says_so:
-            self._groups.ask(pb.Envelope(group_heartbeat=membership.leaving()), lambda _: None)
+            last = membership.stopping() if self._wish.instance_id else membership.leaving()
+            self._groups.ask(pb.Envelope(group_heartbeat=last), lambda _: None)
 
     def is_over(self) -> bool:
         """Whether it has stopped by its own clock, whether or not it has noticed."""

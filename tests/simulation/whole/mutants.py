@@ -11,9 +11,10 @@ from unittest.mock import patch
 
 from tests.broker.storage.sim_disk import SimFile
 from tests.simulation.mutants import Mutant, Replacement
+from tests.simulation.whole import mutations_epochs as epochs
 from tests.simulation.whole import mutations_groups as groups
 from tests.simulation.whole import mutations_lives as lives
-from tests.simulation.whole.world import CHURNING, GROUPED, MEETING, MIXED, ROLLED_BACK, SLEEPY
+from tests.simulation.whole.world import CHURNING, GROUPED, HANDED_OVER, MEETING, MIXED, ROLLED_BACK, SLEEPY
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.membership import admission
@@ -203,6 +204,9 @@ MUTANTS = {
         Mutant("an owner that has not read its log", groups.log_not_read, mixture=GROUPED),
         Mutant("members found by a successor have no session", groups.members_found_have_no_session, mixture=GROUPED),
         Mutant("members told before a quorum has it", groups.told_before_it_is_durable, mixture=GROUPED),
+        Mutant("records of an epoch that is over appended", epochs.epochs_not_compared, mixture=HANDED_OVER),
+        Mutant("records compared with the newest epoch only", epochs.newest_epoch_compared, mixture=HANDED_OVER),
+        Mutant("positions pending from an earlier epoch", epochs.prepared_counts_for_ever, mixture=HANDED_OVER),
     )
 }
 

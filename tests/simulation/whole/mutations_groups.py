@@ -20,8 +20,9 @@ def begins_without_members() -> Replacements:
     """A coordinator begins as if its groups had no members."""
     restart = ConsumerGroup.restart
 
-    def forgets(self: ConsumerGroup, record: pb.GroupRecord | None) -> None:
-        restart(self, None if record is None else pb.GroupRecord(group=record.group, revision=record.revision))
+    def forgets(self: ConsumerGroup, record: pb.GroupRecord | None, *, in_doubt: bool = False) -> None:
+        empty = None if record is None else pb.GroupRecord(group=record.group, revision=record.revision)
+        restart(self, empty, in_doubt=in_doubt)
 
     return [(ConsumerGroup, "restart", forgets)]
 
@@ -39,11 +40,12 @@ def positions_not_loaded() -> Replacements:
     """A coordinator that takes over knows the members of its groups, and no positions."""
     ready = Coordinator.ready
 
-    async def forgets(self: Coordinator, *, confirmed: bool = False) -> None:
+    async def forgets(self: Coordinator, *, confirmed: bool = False) -> int:
         before = self._epoch
-        await ready(self, confirmed=confirmed)
-        if self._epoch != before:
+        epoch = await ready(self, confirmed=confirmed)
+        if epoch != before:
             self._positions.forget_all()
+        return epoch
 
     return [(Coordinator, "ready", forgets)]
 
@@ -51,9 +53,10 @@ def positions_not_loaded() -> Replacements:
 def log_not_read() -> Replacements:
     """An owner answers from what it happens to have read of its log."""
 
-    async def ready(self: OffsetsLog, *, confirmed: bool = False) -> None:
+    async def ready(self: OffsetsLog, *, confirmed: bool = False) -> int:
         access = self._partition.access
         await (access.confirm_owner() if confirmed else access.ensure_active())
+        return self._partition.state.epoch
 
     return [(OffsetsLog, "ready", ready)]
 

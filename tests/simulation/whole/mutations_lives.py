@@ -8,7 +8,7 @@ from tests.simulation.mutants import Replacement
 
 from tidelog_broker.cluster.node_lives import NodeLives
 from tidelog_broker.core.incarnation import boot_counter
-from tidelog_broker.core.lives import Claim, NodeLife, directory_of, known_life
+from tidelog_broker.core.lives import Claim, Directory, NodeLife, directory_of
 from tidelog_broker.node.membership import Membership
 from tidelog_broker.server.handlers import peers
 from tidelog_broker.storage.node.node_dir import NodeDir
@@ -68,13 +68,12 @@ def noted_in_memory() -> list[Replacement]:
                 raise self.refuted(peer_id, known, in_use=False)
         self._known.learn((peer_id, said.directory_id), NodeLife(incarnation, said.tick))
 
-    return [(NodeLives, "meet", meet), (NodeLives, "_send_news", send_without_keeping)]
+    return [(NodeLives, "meet", meet), (NodeLives, "_keep_news", forget_news)]
 
 
-async def send_without_keeping(self: NodeLives, neighbours: Any) -> None:
+async def forget_news(self: NodeLives) -> dict[Directory, NodeLife]:
     news, self._news = self._news, {}
-    for node_id in sorted(neighbours.linked):
-        await self._send(neighbours, node_id, [known_life(of, life) for of, life in news.items()])
+    return news
 
 
 def not_spread() -> list[Replacement]:

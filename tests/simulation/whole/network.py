@@ -49,6 +49,7 @@ class Incoming:
         self.session: Session | None = None
         self.account: Account | None = None
         self.meter: Account | None = None
+        self.work_us = 0
         self.challenge: Challenge | None = None
         self.inbox: Inbox | None = None
         self.client_id = ""
@@ -64,6 +65,12 @@ class Incoming:
     @property
     def peer_id(self) -> str | None:
         return None if self.inbox is None else self.inbox.node_id
+
+    def took(self, size_bytes: int) -> None:
+        pass
+
+    def end_if_gone(self) -> None:
+        pass
 
     def certified(self, kind: str) -> list[str]:
         del kind
@@ -295,15 +302,17 @@ class SimLinks:
             raise unreachable(node_id)
         return peer.link.request(envelope, attachment, timeout_s=timeout_s)
 
-    async def who_answers(self, node_id: str, address: Address, *, timeout_s: float) -> int:
+    async def who_answers(self, node_id: str, address: Address, *, timeout_s: float) -> int | None:
         called = self._life.world.listening(address)
-        if called is None or not self._life.world.reaches(self._life, called):
+        if called is None:
             return 0
+        if not self._life.world.reaches(self._life, called):
+            return None
         link = Outgoing(self._life, called, node_id)
         try:
             return int(await link.who_answers(self._identity, called=node_id, timeout_s=timeout_s))
-        except ProtocolError:
-            return 0
+        except ProtocolError as error:
+            return 0 if error.code in _FINAL else None
         finally:
             link.close("asked")
 

@@ -51,12 +51,16 @@ from tidelog_broker.storage.node import journal, node_dir, typed_journal
 from tidelog_broker.storage.node.fences import FENCES
 from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.typed_journal import JournalKind, TypedJournal
-from tidelog_broker.wire import turns
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto import turns
 
 JOURNAL_RESERVE_BYTES = 4096
 COMPACT_AFTER_BYTES = 400
 TRACE_SHOWN = 60
+SNAPSHOT_AFTER_BYTES = 3_000
+"""Where logs are handed over: small, so that records are pending while a snapshot is written."""
+WRITE_TIMEOUT_S = 1.5
+"""Where logs are handed over: short, so that records are pending whose writer has given up."""
 SLEEPY_SHARE = 10_000
 """Nothing is opened by and by: only what is needed."""
 HASH_SEED = "PYTHONHASHSEED"
@@ -131,6 +135,8 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             (secrets, "randbits", random.getrandbits),
             (secrets, "token_bytes", random.randbytes),
             (secrets, "token_hex", lambda count: random.randbytes(count).hex()),
+            *([(state_log, "SNAPSHOT_AFTER_BYTES", SNAPSHOT_AFTER_BYTES)] if world.hands_over else []),
+            *([(state_log, "WRITE_TIMEOUT_S", WRITE_TIMEOUT_S)] if world.hands_over else []),
             *_watching(world),
         ):
             stack.enter_context(patch.object(target, name, value))
@@ -196,6 +202,7 @@ def _watching(world: World) -> Sequence[tuple[Any, str, Any]]:
     def watched_apply(self: MetaLog, value: bytes) -> None:
         _note_applied(checks, value)
         apply_value(self, value)
+        checks.named(self._topics.records())
 
     return [
         (node_dir, "_write_record", watched_record),

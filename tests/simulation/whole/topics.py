@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, cast
 
@@ -12,6 +13,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame
 
 if TYPE_CHECKING:
+    from tests.simulation.whole.life import Life
     from tests.simulation.whole.world import World
 
 GAP_MS = 250
@@ -30,6 +32,8 @@ class Topics:
         self._made: set[str] = set()
         """Acknowledged, and nobody has asked since to delete them."""
         self._deleted: set[str] = set()
+        self._for_good: set[str] = set()
+        self._made_for_good: set[str] = set()
         self._number = 0
         self._partitions = self._random.choice([1, 1, 2, 4]) if not world.churns else 6
         self._gap_ms = GAP_MS if not world.churns else CHURN_GAP_MS
@@ -67,8 +71,17 @@ class Topics:
             name = f"t{self._number}"
             config = pb.TopicConfig(partitions=self._partitions)
             envelope = pb.Envelope(topic_create=pb.TopicCreate(name=name, config=config))
-        life = self._random.choice(lives)
+        self._ask(self._random.choice(lives), envelope, name)
 
+    def ask_for(self, name: str, is_asked: Callable[[Life], bool]) -> None:
+        """Ask a node that `is_asked` picks for a topic that is never deleted."""
+        self._for_good.add(name)
+        lives = [life for life in self._world.lives() if life.is_up and is_asked(life)]
+        if lives:
+            envelope = pb.Envelope(topic_create=pb.TopicCreate(name=name, config=pb.TopicConfig(partitions=1)))
+            self._ask(self._random.choice(lives), envelope, name)
+
+    def _ask(self, life: Life, envelope: pb.Envelope, name: str) -> None:
         def answered(answer: pb.Envelope, _: bytes) -> None:
             self._answered(envelope, name, answer)
 
@@ -81,7 +94,9 @@ class Topics:
         if answer.HasField("error"):
             return
         self.calm_changes += self._world.calm
-        if asked.HasField("topic_create"):
+        if name in self._for_good:
+            self._made_for_good.add(name)
+        elif asked.HasField("topic_create"):
             self._made.add(name)
             self.made += 1
         else:
@@ -97,7 +112,7 @@ class Topics:
         """Say which node does not know what was said of a topic; empty when all do."""
         for life in self._world.lives():
             node = life.node
-            if missing := [name for name in self._made if not node.broker.topics.exists(name)]:
+            if missing := [name for name in self._made | self._made_for_good if not node.broker.topics.exists(name)]:
                 return f"{node.node_id} does not know {missing}"
             if back := [name for name in self._deleted if node.broker.topics.exists(name)]:
                 return f"{node.node_id} still has {back}"

@@ -13,6 +13,7 @@ from tests.simulation.clock import Clock
 from tests.simulation.whole.checks import Checks
 from tests.simulation.whole.faults import Faults
 from tests.simulation.whole.groups import Groups
+from tests.simulation.whole.handover import Handover
 from tests.simulation.whole.machine import Machine
 from tests.simulation.whole.meetings import Meetings
 from tests.simulation.whole.records import Records
@@ -49,6 +50,10 @@ ROLLED_BACK_SEEDS = 5
 ROLLED_BACK_MS = 30_000
 COPIES = 100
 """Added to the number of a machine, the number of its copy."""
+HANDED_OVER = "handed over"
+"""As `GROUPED`, and `__meta` and `__offsets` go to another node and back while records are pending at their owner."""
+HANDED_OVER_SEEDS = 10
+"""One of so many seeds is of this kind."""
 
 
 class World:
@@ -81,9 +86,12 @@ class World:
         if kind is None and seed % ROLLED_BACK_SEEDS == 0:
             self.kind = ROLLED_BACK
         self.rolls_back = self.kind == ROLLED_BACK
+        if kind is None and seed % HANDED_OVER_SEEDS == HANDED_OVER_SEEDS - 4:
+            self.kind = HANDED_OVER
+        self.hands_over = self.kind == HANDED_OVER
         self.churns = self.kind == CHURNING
         self.sleeps = self.kind == SLEEPY
-        self.has_groups = self.kind == GROUPED
+        self.has_groups = self.kind in {GROUPED, HANDED_OVER}
         self.fault_ms = random.choice([4_000, 8_000, 12_000]) if self.kind == MIXED else 12_000
         if self.has_groups:
             self.fault_ms = GROUPED_MS
@@ -91,6 +99,8 @@ class World:
         if self.rolls_back:
             self.fault_ms = ROLLED_BACK_MS
             self.loss, self.write_ms = min(self.loss, 0.02), min(self.write_ms, 2.0)
+        if self.hands_over:
+            self.loss, self.delay_ms = 0.0, min(self.delay_ms, 3.0)
         if self.churns or self.sleeps:
             self.loss, self.delay_ms, self.write_ms = 0.0, min(self.delay_ms, 3.0), min(self.write_ms, 2.0)
         self.cut: set[tuple[int, int]] = set()
@@ -104,6 +114,7 @@ class World:
         self.records = Records(self)
         self.groups = Groups(self) if self.has_groups else None
         self.meetings = Meetings(self)
+        self.handover = Handover(self) if self.hands_over else None
 
     # ------------------------------------------------------------------------------------------ who is where
 
@@ -175,6 +186,8 @@ class World:
                 self.meetings.start()
             if self.groups is not None:
                 self.groups.start()
+            if self.handover is not None:
+                self.handover.start()
             self.clock.run_until(self.clock.now_us + self.fault_ms * 1000)
             self._calm_down()
             self._settle()

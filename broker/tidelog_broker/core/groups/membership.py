@@ -14,6 +14,11 @@ A member is given only what its caller may read. Who that is stands in no record
 member that has asked since it coordinates. One that it has not heard of yet keeps the topics that it has, and is given
 no others.
 
+A member with an instance id has a *successor* when another member joins under that id. The successor takes over the
+target. Unless the earlier member has said that it reads nothing any more, or the successor does not want to wait, the
+earlier one stays a member, *replaced*, until it has given up all that it holds or its session is over. So what it holds
+changes hands as between any two members.
+
 A report says which record the member has seen when it made it. Only a member that has seen the target by which it is
 to give something up can have given it up: what an older report does not name may be on its way to the member.
 """
@@ -37,15 +42,27 @@ PARTITIONS_MAX: Final = 20_000
 """Of all topics that a group reads."""
 WISHES_BYTES_MAX: Final = 256 * 1024
 """Of all members of a group, so that its record stays below a megabyte."""
+REPLACED_MAX: Final = MEMBERS_MAX
+"""Members of one group whose successors wait for them."""
 
 
 @dataclass(slots=True)
 class ConsumerMember:
-    """One member. `held`: partition -> the generation in which it was granted; `target`: what it is to have."""
+    """One member.
+
+    Attributes:
+        wish: what it asked for when it joined.
+        held: partition -> the generation in which it was granted.
+        target: what it is to have.
+        replaced: a successor has its instance; it is a member until it holds nothing, and is given nothing more.
+        stopped: it reads nothing any more, and is granted nothing; its target waits for its successor.
+    """
 
     wish: pb.GroupWish
     held: dict[PartitionKey, int] = field(default_factory=dict[PartitionKey, int])
     target: set[PartitionKey] = field(default_factory=set[PartitionKey])
+    replaced: bool = False
+    stopped: bool = False
     first_revision: int = 0
     """Of the record that takes it in: what an earlier one says of its id was said of an earlier life."""
 
@@ -93,6 +110,9 @@ class ConsumerGroup:
         self._needs_target = False
         self._target_is_new = False
         self._changed = False
+        self.in_doubt = False
+        """Whether a record that was decided here may still come about, after which the one that stands would not hold.
+        Members are answered when a later one stands, so that no answer extends a session by a record that is gone."""
         self._standing = pb.GroupRecord(group=name)
         self._told: dict[str, Told] = {}
         self._load_watch = LoadWatch()
@@ -124,16 +144,23 @@ class ConsumerGroup:
         is_durable = member is not None and member.first_revision <= self._standing.revision
         return self._told.get(member_id) if is_durable else None
 
-    def restart(self, record: pb.GroupRecord | None) -> None:
+    def restart(self, record: pb.GroupRecord | None, *, in_doubt: bool = False) -> None:
         """Begin from a durable record: what was decided after it is forgotten.
 
         A record that was made here and has not come about by then may come about still: what is made from now on has a
         higher revision.
+
+        Args:
+            record: the newest that is durable; None for a new group.
+            in_doubt: whether it is not known if a later one comes about; the next record then says once more what
+                stands.
         """
         record = record if record is not None else pb.GroupRecord(group=self.name, creator=self.creator)
         self.creator = record.creator
         self._members = {
-            member.member_id: ConsumerMember(member.wish, _held_of(member), keys_of(member.target))
+            member.member_id: ConsumerMember(
+                member.wish, _held_of(member), keys_of(member.target), replaced=member.replaced, stopped=member.stopped
+            )
             for member in record.members
         }
         self._generation = record.generation
@@ -146,52 +173,90 @@ class ConsumerGroup:
         self._told = {}
         self._stand(record)
         self.look_at_topics()
+        self._changed = self.in_doubt = in_doubt and self._revision > record.revision
 
     # -------------------------------------------------------------------------------------------- decisions
 
-    def join(self, member_id: str, wish: pb.GroupWish) -> list[str]:
-        """Take a member in, which has nothing yet. Return whom it takes the place of.
+    def join(self, member_id: str, wish: pb.GroupWish, *, ended: str = "") -> list[str]:
+        """Take a member in, which has nothing yet, and return the members that are removed because of it.
 
-        Who names the instance of another member gets what that one held, and that one is a member no longer. One that
-        is a member already has asked twice, or its first question comes late: that changes nothing. For another wish
-        it joins under another id.
+        A member with an instance id takes over the target of earlier members of that instance. Partitions that they
+        hold are granted to it at once if they have stopped, or if it does not want to wait; else when they have given
+        them up, or their sessions are over. One that is a member already has asked twice, or its first question comes
+        late: that changes nothing. For another wish it joins under another id.
+
+        Args:
+            member_id: its id.
+            wish: what it asks for.
+            ended: an earlier id of the same process, which reads nothing under it any more.
 
         Raises:
             ProtocolError: INVALID_REQUEST: there are as many members as may be, or more partitions; MEMBER_FENCED: a
-                member that was born later has the instance.
+                member that was born later has the instance, or too many members are waited for.
         """
         if member_id in self._members:
             return []
-        replaced = [
-            other
+        earlier = {
+            other: member
             for other, member in self._members.items()
             if wish.instance_id and member.wish.instance_id == wish.instance_id
-        ]
-        if any(self._members[other].wish.born_us > wish.born_us for other in replaced):
+        }
+        if any(member.wish.born_us > wish.born_us for member in earlier.values()):
             raise ProtocolError(
                 pb.MEMBER_FENCED,
                 f"a later process has the instance id {wish.instance_id!r} in the group {self.name!r}: "
                 "give each its own",
             )
-        if len(self._members) - len(replaced) >= MEMBERS_MAX:
+        stay = {other: member.wish for other, member in self._current().items() if other not in earlier}
+        if len(stay) >= MEMBERS_MAX:
             raise ProtocolError(
                 pb.INVALID_REQUEST, f"the group {self.name!r} has {MEMBERS_MAX} members, and no group may have more"
             )
-        stay = {other: member.wish for other, member in self._members.items() if other not in replaced}
         self._check_size({**stay, member_id: wish})
+        reads_on = set[str]() if wish.takes_over_at_once else self.still_reading(earlier, ended)
+        if len(self._members) - len(self._current()) + len(reads_on) > REPLACED_MAX:
+            raise ProtocolError(
+                pb.MEMBER_FENCED,
+                f"the group {self.name!r} waits for {REPLACED_MAX} replaced members to stop reading; join again later",
+            )
         joined = ConsumerMember(wish, first_revision=self._revision + 1)
-        for other in replaced:
-            joined.target = self._members.pop(other).target
+        for other, member in earlier.items():
+            joined.target |= member.target
+            if other in reads_on:
+                member.replaced, member.target, member.wish = True, set(), _wish_of_replaced(member.wish)
+            else:
+                del self._members[other]
         self._members[member_id] = joined
         self._assignor = wish.assignor or self._assignor
         self._needs_target = True
-        return replaced
+        return sorted(earlier.keys() - reads_on)
+
+    def still_reading(self, members: Mapping[str, ConsumerMember], ended: str) -> set[str]:
+        """Return those of some members that may still hand out records; `ended`: see `join`."""
+        return {each for each, member in members.items() if member.held and not member.stopped and each != ended}
+
+    def stop(self, member_id: str) -> bool:
+        """Take in that a member reads nothing any more, and keep its target for its successor.
+
+        Returns whether there is such a member.
+        """
+        member = self._members.get(member_id)
+        if member is None:
+            return False
+        if member.replaced:
+            return self.remove(member_id)
+        member.held, member.stopped, self._changed = {}, True, True
+        return True
 
     def remove(self, member_id: str) -> bool:
         """Take a member out; it holds nothing any more. Return whether there was one."""
-        if self._members.pop(member_id, None) is None:
+        member = self._members.pop(member_id, None)
+        if member is None:
             return False
-        self._needs_target = True
+        if member.replaced:
+            self._changed = True
+        else:
+            self._needs_target = True
         return True
 
     def report(self, member_id: str, *, seen_revision: int, held: Collection[PartitionKey]) -> None:
@@ -204,6 +269,8 @@ class ConsumerGroup:
         for key in [key for key in member.held if key not in member.target and key not in held]:
             del member.held[key]
             self._changed = True
+        if member.replaced and not member.held:
+            self.remove(member_id)
 
     @property
     def wants_loads(self) -> bool:
@@ -241,7 +308,7 @@ class ConsumerGroup:
         if self._members and _partitions_in(asked) != self._given:
             self._needs_target = True
         named = _topic_sets(asked)
-        for member_id, member in self._members.items():
+        for member_id, member in self._current().items():
             topics = named[member_id]
             if topics != self._made_of.get(member_id, topics) or any(key[0] not in topics for key in member.target):
                 self._needs_target = True
@@ -289,12 +356,15 @@ class ConsumerGroup:
                     wish=member.wish,
                     held=_grants(member.held),
                     target=partitions_of(member.target),
+                    replaced=member.replaced,
+                    stopped=member.stopped,
                 )
             )
         return record
 
     def written(self, record: pb.GroupRecord) -> list[str]:
         """Take note that a record is durable; return the members that are to be told something new by it."""
+        self.in_doubt = False
         return self._stand(record)
 
     def check_commit(self, member_id: str, generation: int, key: PartitionKey) -> None:
@@ -329,9 +399,13 @@ class ConsumerGroup:
 
     # -------------------------------------------------------------------------------------------- internals
 
+    def _current(self) -> dict[str, ConsumerMember]:
+        """Return the members that have no successor, by id."""
+        return {member_id: member for member_id, member in self._members.items() if not member.replaced}
+
     def _asked(self) -> dict[str, Mapping[bytes, int]]:
         """Return for what each member asks by now, of what its caller may read."""
-        return self._answers({member_id: member.wish for member_id, member in self._members.items()})
+        return self._answers({member_id: member.wish for member_id, member in self._current().items()})
 
     def _answers(self, wishes: Mapping[str, pb.GroupWish]) -> dict[str, Mapping[bytes, int]]:
         """Return which topics the wishes of members stand for; those that mean the same share one answer."""
@@ -380,7 +454,7 @@ class ConsumerGroup:
 
     def _question(self) -> Question:
         """Return what a target is made of. A member with an instance comes by its name: a restart changes nothing."""
-        ordered = sorted(self._members, key=lambda each: (self._members[each].wish.instance_id or each, each))
+        ordered = sorted(self._current(), key=lambda each: (self._members[each].wish.instance_id or each, each))
         topics = _topic_sets(self._asked())
         asked = {each: topics[each] for each in ordered}
         has = {key: each for each, member in self._members.items() for key in member.target}
@@ -390,7 +464,7 @@ class ConsumerGroup:
         """Give members what they are to have and nobody holds."""
         held = {key for member in self._members.values() for key in member.held}
         for member in self._members.values():
-            for key in sorted(member.target - held):
+            for key in sorted(member.target - held) if not member.stopped else ():
                 member.held[key] = self._generation
                 self._changed = True
 
@@ -436,6 +510,15 @@ def fenced(group: str) -> ProtocolError:
         f"this is no member of the group {group!r}: it was silent for longer than its session timeout, or another "
         "process has its instance id; what it read since its last commit is read again by others. Join anew",
     )
+
+
+def _wish_of_replaced(wish: pb.GroupWish) -> pb.GroupWish:
+    """Return what has to be kept of a member's wish once it is given nothing more."""
+    kept = pb.GroupWish()
+    kept.CopyFrom(wish)
+    kept.ClearField("topics")
+    kept.ClearField("pattern")
+    return kept
 
 
 def partitions_of(keys: Iterable[PartitionKey]) -> list[pb.TopicPartitions]:

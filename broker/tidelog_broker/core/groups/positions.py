@@ -152,6 +152,11 @@ class GroupOffsets:
             if self.get(key) is None:
                 self._give_up(key)
 
+    def forget_pending(self) -> None:
+        """Forget all prepared records: all that came about of them is applied, and no more will."""
+        for record in list(self._pending.values()):
+            self.withdraw(record)
+
     def get(self, key: OffsetKey) -> pb.OffsetRecord | None:
         """Return the durable position, or None."""
         group = self._groups.get(key.group)

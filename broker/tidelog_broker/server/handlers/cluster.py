@@ -45,13 +45,13 @@ async def cluster_status(broker: Broker, request: Request) -> None:
     page, told = Page(), list[pb.ClusterStatusReply]()
     if not is_client and asked.partitions:
         await described.open_named(broker, request)
-        async with broker.bounds.turns.turn(request.connection):
+        async with broker.bounds.turns.turn(request.connection, request.payer):
             named = described.named_partitions(broker, request)
             if asked.ages:
                 await described.add_ages(broker, named.topics)
             request.reply(pb.Envelope(cluster_status_reply=named))
         return
-    async with broker.bounds.turns.turn(request.connection):
+    async with broker.bounds.turns.turn(request.connection, request.payer):
         reply = pb.ClusterStatusReply(cluster_id=broker.cluster_id)
         if asked.nodes_only:
             pass
@@ -66,7 +66,7 @@ async def cluster_status(broker: Broker, request: Request) -> None:
         reply.nodes.extend(_merged(broker, statuses) if is_client else [broker.status()])
     elif others:
         told = await _told(broker, page, others)
-    async with broker.bounds.turns.turn(request.connection):
+    async with broker.bounds.turns.turn(request.connection, request.payer):
         described.merge(broker, page, told)
         reply.topics.extend(page.infos)
         if page.next is not None:

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey, Place
@@ -26,19 +26,31 @@ from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.server.access import check_entries
 from tidelog_broker.server.coordination import at_coordinator
 from tidelog_broker.server.group_quota import group_made
+from tidelog_broker.server.pieces import Pieces, check_wanted, in_pieces
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENVELOPE_BYTES_MAX, NOTE_BYTES_MAX, PAGE_BYTES
 from tidelog_proto.names import check_group_name
 
-_OWNER_S: Final = 2.0
+OWNER_S: Final = 2.0
+"""How long the epochs of only copies are waited for, all together."""
 _RESULT_BYTES: Final = 128
 """A position in an answer, without its note and the topic's name: at most so much."""
 _TELL_OF_TOPIC: Final = frozenset({pb.UNKNOWN_PARTITION, pb.OFFSET_OUT_OF_RANGE})
 """Errors that say what a topic is called, and more of it."""
+LARGE_COMMIT: Final = 256
+"""Positions of a commit that is prepared, and answered, in a turn: commits that were written together end together."""
 PAGE_POSITIONS: Final = 2_000
 """So that a page takes the event loop no longer than a few milliseconds."""
+
+
+class _Committer(NamedTuple):
+    """A commit's request, the principal that creates the group by it or "", and the epoch of the state it read."""
+
+    request: Request
+    creator: str
+    epoch: int
 
 
 async def commit(broker: Broker, request: Request) -> None:
@@ -54,31 +66,46 @@ async def commit(broker: Broker, request: Request) -> None:
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         shard = broker.groups.of(asked.group)
-        await shard.coordinator.ready()
+        epoch = await shard.coordinator.ready()
         shard.coordinator.check_caller(asked.group, asked.member_id, GroupReader(request.session))
         async with group_made(broker, shard, asked.group, request.session) as creator:
-            return await _commit(broker, shard, envelope.commit, creator, request.session)
+            return await _commit(broker, shard, envelope.commit, _Committer(request, creator, epoch))
 
     request.reply(await at_coordinator(broker, asked.group, request, local))
 
 
-async def _commit(
-    broker: Broker, shard: GroupShard, asked: pb.Commit, creator: str, session: Session | None
-) -> pb.Envelope:
-    positions, coordinator = shard.positions, shard.coordinator
+async def _commit(broker: Broker, shard: GroupShard, asked: pb.Commit, committer: _Committer) -> pb.Envelope:
+    positions, coordinator, request = shard.positions, shard.coordinator, committer.request
     _check_answer(positions, asked)
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in asked.entries)
-    if broker.cluster.is_alone:  # else nobody's end of the log counts here, see `_check_entry`
-        await _known_ends(broker, asked.entries)
+    await _known_ends(broker, request, asked.entries)
     now_us = broker.clock.now_us()
     reply = pb.CommitReply()
     records: list[pb.OffsetRecord] = []
     results: list[tuple[OffsetKey, pb.CommittedResult]] = []
-    for entry in asked.entries:
+    checked: list[tuple[pb.CommitEntry, pb.CommittedResult]] = []
+
+    def refuse(entry: pb.CommitEntry, result: pb.CommittedResult, error: ProtocolError) -> None:
+        # Whoever may commit for the group may do so for a topic that he cannot see, and is told nothing of that.
+        if error.code in _TELL_OF_TOPIC and _hides(broker.topics, request.session, entry.topic_id):
+            error = no_topic_with(entry.topic_id)
+        result.error.CopyFrom(denial(error, current=current).to_message())
+
+    async for entry in in_pieces(broker, request, asked.entries):
         result = reply.results.add(topic_id=entry.topic_id, partition=entry.partition)
-        place = (entry.topic_id, entry.partition)
         try:
             _check_entry(broker, entry)
+        except ProtocolError as error:
+            refuse(entry, result, error)
+        else:
+            checked.append((entry, result))
+    is_large = len(asked.entries) > LARGE_COMMIT
+    if is_large:
+        await broker.bounds.turns.piece(request.connection, request.payer)
+        check_wanted(broker, request)
+    for entry, result in checked:  # in one go, and written with nothing in between: see `check_commit`
+        place = (entry.topic_id, entry.partition)
+        try:
             coordinator.check_commit(asked.group, asked.member_id, asked.generation, place)
             key = OffsetKey(asked.group, *place)
             record = positions.prepare(
@@ -91,39 +118,45 @@ async def _commit(
                 record_epoch=entry.record_epoch if entry.HasField("record_epoch") else None,
             )
         except ProtocolError as error:
-            # Whoever may commit for the group may do so for a topic that he cannot see, and is told nothing of that.
-            if error.code in _TELL_OF_TOPIC and _hides(broker.topics, session, entry.topic_id):
-                error = no_topic_with(entry.topic_id)
-            result.error.CopyFrom(denial(error, current=current).to_message())
+            refuse(entry, result, error)
             continue
         if record is not None:
             records.append(record)
         results.append((key, result))
     made = None
-    if creator and coordinator.is_new(asked.group):  # it outdates nothing: whatever else comes about holds
-        made = pb.GroupRecord(group=asked.group, creator=creator, changed_us=now_us)
-    await shard.log.write_offsets(records, made=made)
+    if committer.creator and coordinator.is_new(asked.group):  # it outdates nothing: whatever else comes about holds
+        made = pb.GroupRecord(group=asked.group, creator=committer.creator, changed_us=now_us)
+    await shard.log.write_offsets(records, made=made, epoch=committer.epoch)
+    if is_large:
+        await broker.bounds.turns.piece(request.connection, request.payer)
+    if results and not records and await coordinator.ready(confirmed=True) != committer.epoch:
+        raise ProtocolError(pb.EPOCH_CHANGING, f"the coordinator of the group {asked.group!r} has changed; send again")
     for key, result in results:
         standing = positions.get(key)
-        if standing is None:
+        if standing is None or broker.topics.is_deleted(key.topic_id):  # its positions are about to be forgotten
             result.error.CopyFrom(ProtocolError(pb.UNKNOWN_TOPIC, "the topic was deleted meanwhile").to_message())
         else:
             _fill(result, standing)
     return pb.Envelope(commit_reply=reply)
 
 
-async def _known_ends(broker: Broker, entries: Sequence[pb.CommitEntry]) -> None:
-    """Let logs be opened whose ends are to be known, and their epochs begun: what is committed is known by then.
+async def _known_ends(broker: Broker, request: Request, entries: Sequence[pb.CommitEntry]) -> None:
+    """Begin the epochs of partitions whose only copy is here: where such a log ends is not known before that.
 
-    A log that is damaged stays as it is; its end is that of what is good.
+    A log that is damaged stays as it is; its end is that of what is good. Ends that are not known within `OWNER_S`
+    refuse nothing, see `_check_entry`.
     """
-    await broker.partitions.awake((entry.topic_id, entry.partition) for entry in entries)
-    for entry in entries:
-        partition = broker.partitions.find((entry.topic_id, entry.partition))
-        if partition is not None and entry.next_offset > partition.state.high_watermark:
-            with contextlib.suppress(ProtocolError, TimeoutError):
-                async with asyncio.timeout(_OWNER_S):
-                    await partition.access.ensure_active()
+    if broker.cluster.is_alone:
+        await broker.partitions.awake((entry.topic_id, entry.partition) for entry in entries)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(OWNER_S):
+            async for entry in in_pieces(broker, request, entries):
+                partition = broker.partitions.find((entry.topic_id, entry.partition))
+                if partition is None:
+                    continue
+                if partition.state.is_alone and entry.next_offset > partition.state.high_watermark:
+                    with contextlib.suppress(ProtocolError):
+                        await partition.access.ensure_active()
 
 
 def _check_answer(positions: GroupOffsets, asked: pb.Commit) -> None:
@@ -153,10 +186,12 @@ def _check_entry(broker: Broker, entry: pb.CommitEntry) -> None:
     if partition is None:
         return  # its topic was just made, and its log is being opened
     state = partition.state
-    if state.is_alone and entry.next_offset > state.high_watermark:  # else a successor may know of more
+    is_known = state.writer is not None or state.replica.state.halted is not None
+    # With several copies a successor may know of more, and the end of an only copy is unknown until its epoch begins.
+    if state.is_alone and is_known and entry.next_offset > state.high_watermark:
         raise ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
-            f"{partition.name}: {entry.next_offset} lies behind the end of the log",
+            f"{partition.name}: {entry.next_offset} lies beyond the end of the log, {state.high_watermark}",
             log_start_offset=state.log_start,
             high_watermark=state.high_watermark,
         )
@@ -174,12 +209,13 @@ async def committed(broker: Broker, request: Request) -> None:
         check_entries(len(asked.entries))
     request.reply(
         await at_coordinator(
-            broker, asked.group, request, lambda envelope: _committed(broker, envelope.committed, request.session)
+            broker, asked.group, request, lambda envelope: _committed(broker, envelope.committed, request)
         )
     )
 
 
-async def _committed(broker: Broker, asked: pb.Committed, session: Session | None) -> pb.Envelope:
+async def _committed(broker: Broker, asked: pb.Committed, request: Request) -> pb.Envelope:
+    session = request.session
     if asked.topic_id:
         await broker.meta_freshness.refresh_for([(asked.topic_id, 0)])
         broker.topics.with_id(asked.topic_id)  # positions of a topic that is gone are none, not "never committed"
@@ -187,23 +223,29 @@ async def _committed(broker: Broker, asked: pb.Committed, session: Session | Non
     await shard.coordinator.ready(confirmed=True)
     after = (asked.after.topic_id, asked.after.partition) if asked.HasField("after") else None
     if asked.entries:
-        reply = _of_entries(partial(_hides, broker.topics, session), shard.positions, asked, after)
+        pieces = Pieces(broker, request, len(asked.entries))
+        reply = await _of_entries(partial(_hides, broker.topics, session), shard.positions, asked, after, pieces)
     else:
-        reply = _of_group(partial(_name_for, broker.topics, session), shard.positions, asked, after)
+        async with broker.bounds.turns.turn(request.connection, request.payer):
+            reply = _of_group(partial(_name_for, broker.topics, session), shard.positions, asked, after)
     return pb.Envelope(committed_reply=reply)
 
 
-def _of_entries(
-    hides: Callable[[bytes], bool], positions: GroupOffsets, asked: pb.Committed, after: Place | None
+async def _of_entries(
+    hides: Callable[[bytes], bool], positions: GroupOffsets, asked: pb.Committed, after: Place | None, pieces: Pieces
 ) -> pb.CommittedReply:
     """Return a page of the positions that are asked for, in the order of the question.
 
     One on a topic that is hidden from who asks is none, as where nothing is committed.
+
+    Raises:
+        ProtocolError: as `check_wanted`.
     """
     reply = pb.CommittedReply()
     size_bytes = 0
     hidden = {topic_id for topic_id in {entry.topic_id for entry in asked.entries} if hides(topic_id)}
     for entry in _behind(asked.entries, after):
+        await pieces.step()
         if size_bytes >= PAGE_BYTES:
             last = reply.results[-1]
             reply.last.CopyFrom(pb.CommittedEntry(topic_id=last.topic_id, partition=last.partition))

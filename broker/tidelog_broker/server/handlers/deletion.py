@@ -47,16 +47,17 @@ async def _local(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
     (entry,) = envelope.delete_records.entries
     await broker.partitions.awake([(entry.topic_id, entry.partition)])
     partition = broker.partitions.get(entry.topic_id, entry.partition)
+    epoch = None
     match entry.WhichOneof("before"):
         case "offset":
             offset = entry.offset
         case "timestamp_us":
             await partition.access.confirm_owner()
-            end_offset = partition.state.high_watermark
+            epoch, end_offset = partition.state.epoch, partition.state.high_watermark
             found = await partition.reader.find_by_time(entry.timestamp_us)
             offset = found[0] if found is not None else end_offset
         case _:
             raise ProtocolError(pb.INVALID_REQUEST, "say up to which offset or time records are to be deleted")
-    await partition.deletion.delete_below(offset)
+    await partition.deletion.delete_below(offset, epoch=epoch)
     result = pb.DeleteRecordsResult(log_start_offset=partition.state.log_start)
     return pb.Envelope(delete_records_reply=pb.DeleteRecordsReply(results=[result]))

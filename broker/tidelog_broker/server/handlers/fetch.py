@@ -18,11 +18,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog_broker.broker import Broker
+from tidelog_broker.core.request_costs import look_up_weight
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.partition.filtered_reader import wanted_of
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.projected_reader import projection_of
 from tidelog_broker.server.access import check_entries, check_entry
+from tidelog_broker.server.pieces import Pieces, check_wanted, in_pieces
 from tidelog_broker.storage.partition.matching import ReadResult, Wanted
 from tidelog_broker.wire.account import READ_WAIT_LEAST_S, Account
 from tidelog_broker.wire.connection import Request
@@ -63,18 +65,20 @@ async def fetch(broker: Broker, request: Request) -> None:
     turn_until = max(deadline, began + READ_WAIT_LEAST_S)
     woken = asyncio.Event()
     await broker.partitions.awake((entry.topic_id, entry.partition) for entry in asked.entries)
-    partitions = _listen(broker, asked.entries, woken)
+    partitions: list[Partition] = []
     current = True
     positions = [entry.offset for entry in asked.entries]
     epochs: list[tuple[Partition, int]] = []
     request.connection.closed_listeners.add(woken.set)
     try:
+        await _listen(broker, request, partitions, woken)
         if len(partitions) < len(asked.entries):
             current = await broker.meta_freshness.refresh_for(
                 (entry.topic_id, entry.partition) for entry in asked.entries
             )
             await broker.partitions.awake((entry.topic_id, entry.partition) for entry in asked.entries)
-            partitions = _listen(broker, asked.entries, woken)
+            partitions.clear()
+            await _listen(broker, request, partitions, woken)
         while True:
             woken.clear()
             account, meter = request.account, request.connection.meter
@@ -135,15 +139,17 @@ def _tell_changes(gathered: _Gathered, epochs: list[tuple[Partition, int]]) -> N
             result.error.CopyFrom(error.to_message())
 
 
-def _listen(broker: Broker, entries: Sequence[pb.FetchEntry], woken: asyncio.Event) -> list[Partition]:
-    """Be woken by every partition of the request that exists; the others are answered with their error."""
-    partitions: list[Partition] = []
-    for entry in entries:
-        with contextlib.suppress(ProtocolError):  # _gather reports it in the entry's result
+async def _listen(broker: Broker, request: Request, partitions: list[Partition], woken: asyncio.Event) -> None:
+    """Be woken by every partition of the request that exists, and list them; `_gather` reports why others are not.
+
+    Raises:
+        ProtocolError: as `check_wanted`.
+    """
+    async for entry in in_pieces(broker, request, request.envelope.fetch.entries):
+        with contextlib.suppress(ProtocolError):
             partition = broker.partitions.get(entry.topic_id, entry.partition)
             partition.changes.listeners.add(woken.set)
             partitions.append(partition)
-    return partitions
 
 
 async def _gather_what_fits(
@@ -170,10 +176,16 @@ async def _gather(
     """Read what there is now, at least one batch of the first entry that has any.
 
     `positions` is where each entry is read from; a filter that finds nothing moves it on.
+
+    Raises:
+        ProtocolError: as `check_wanted`.
     """
     gathered = _Gathered()
     is_prompt = request.connection.backlog.is_prompt
-    for number, entry in enumerate(request.envelope.fetch.entries):
+    entries = request.envelope.fetch.entries
+    pieces = Pieces(broker, request, len(entries))
+    for number, entry in enumerate(entries):
+        await pieces.step()
         result = gathered.reply.results.add(next_offset=positions[number])
         try:
             check_entry(broker, "fetch", request, pb.OP_CONSUME, entry.topic_id)
@@ -232,7 +244,10 @@ async def list_offsets(broker: Broker, request: Request) -> None:
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in entries)
     await broker.partitions.awake((entry.topic_id, entry.partition) for entry in entries)
     reply = pb.ListOffsetsReply()
-    for entry in entries:
+    weights = [look_up_weight(entry) for entry in entries]
+    pieces = Pieces(broker, request, sum(weights))
+    for weight, entry in zip(weights, entries, strict=True):
+        await pieces.step(weight)
         result = reply.results.add()
         try:
             await _locate(broker, request, entry, result)
@@ -260,6 +275,7 @@ async def _locate(broker: Broker, request: Request, entry: pb.ListOffsetsEntry, 
         case "latest_of_key":
             await partition.access.confirm_owner()
             async with request.connection.reading:
+                check_wanted(broker, request)
                 newest = await partition.filtered.find_newest(
                     Wanted(entry.latest_of_key), lambda: request.connection.is_open and not broker.life.stopping
                 )

@@ -10,6 +10,7 @@ from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.groups.readers import GroupReader
+from tidelog_broker.core.request_costs import HELD_MAX
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.groups.descriptions import Descriptions
@@ -33,8 +34,6 @@ from tidelog_proto.names import check_group_name
 PAGE_GROUPS: Final = 1_000
 PAGE_EFFORT: Final = 50_000
 """So that a page takes the event loop no longer than some tens of milliseconds; see `Descriptions.effort`."""
-HELD_MAX: Final = 100_000
-"""Partitions that one report names."""
 
 _MEMBER_ID: Final = re.compile(r"[A-Za-z0-9]{16,64}")
 
@@ -57,9 +56,10 @@ async def _heartbeat(broker: Broker, session: Session | None, envelope: pb.Envel
     reader = GroupReader(session)
     if session is None or asked.leave or not asked.HasField("join"):
         return pb.Envelope(group_heartbeat_reply=await shard.coordinator.heartbeat(asked, reader))
-    await shard.coordinator.ready()
+    epoch = await shard.coordinator.ready()
     async with group_made(broker, shard, asked.group, session) as creator:
-        return pb.Envelope(group_heartbeat_reply=await shard.coordinator.heartbeat(asked, reader, creator=creator))
+        told = await shard.coordinator.heartbeat(asked, reader, creator=creator, counted_in=epoch)
+        return pb.Envelope(group_heartbeat_reply=told)
 
 
 async def describe(broker: Broker, request: Request) -> None:
@@ -75,7 +75,8 @@ async def describe(broker: Broker, request: Request) -> None:
         coordinator = broker.groups.of(group).coordinator
         await coordinator.ready(confirmed=True)
         may_see = None if request.session is None else request.session.may_see
-        return pb.Envelope(group_describe_reply=coordinator.descriptions.describe(group, may_see))
+        async with broker.bounds.turns.turn(request.connection, request.payer):
+            return pb.Envelope(group_describe_reply=coordinator.descriptions.describe(group, may_see))
 
     request.reply(await at_coordinator(broker, group, request, local))
 
@@ -98,7 +99,7 @@ async def list_some(broker: Broker, request: Request) -> None:
         async def local(_: pb.Envelope) -> pb.Envelope:
             coordinator = broker.groups.at(key[1]).coordinator
             await coordinator.ready(confirmed=True)
-            async with broker.bounds.turns.turn(request.connection):
+            async with broker.bounds.turns.turn(request.connection, request.payer):
                 return pb.Envelope(group_list_reply=_page(coordinator.descriptions, asked.after, request.session))
 
         if asked.HasField("partition") or request.connection.peer_id is not None:

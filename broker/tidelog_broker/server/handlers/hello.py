@@ -145,7 +145,8 @@ def _greet(broker: Broker, request: Request, connection: Connection, proof: str 
             connection.close()
             return
         broker.bounds.open_clients += 1
-        connection.greet(request.envelope.hello.client_id, frame_bytes_max=FRAME_BYTES_MAX)
+        asked = request.envelope.hello
+        connection.greet(asked.client_id, asked.software, frame_bytes_max=FRAME_BYTES_MAX)
     session = connection.session
     bound = None if connection.meter is None else connection.meter.limits.produce_bytes
     request.reply(

@@ -58,13 +58,13 @@ async def metadata(broker: Broker, request: Request) -> None:
         answer.metadata_reply.unconfirmed = unconfirmed
         request.reply(answer)
 
-    async with broker.bounds.turns.turn(request.connection):
+    async with broker.bounds.turns.turn(request.connection, request.payer):
         unknown = _first_unknown(broker, names, cursor_of(asked))
         if unknown is None or not is_client:
             reply()
             return
     unsure = None if await is_current(broker) else cannot_be_asked(unknown)
-    async with broker.bounds.turns.turn(request.connection):
+    async with broker.bounds.turns.turn(request.connection, request.payer):
         reply(unsure)
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.cluster.node_lives import ENTRIES_MAX
+from tidelog_broker.core.incarnation import boot_counter
 from tidelog_broker.core.lives import NodeLife, known_life
 from tidelog_broker.core.peer_auth import Challenge, answer_hello, check_certificate
 from tidelog_broker.wire.connection import Request
@@ -81,6 +82,9 @@ async def proof(broker: Broker, request: Request) -> None:
             connection.close()
             return
         await broker.lives.meet(challenge.node_id, challenge.incarnation, said)
+        if not connection.is_open:  # its end was noticed already: nothing would ever remove it from the peers
+            request.drop()
+            return
         peers.welcome(connection, challenge, secret)
     except ProtocolError as error:
         _refuse(request, challenge.node_id, error)
@@ -94,13 +98,25 @@ async def _old_life(broker: Broker, challenge: Challenge, said: pb.PeerLife) -> 
 
     The start of a copy compares as the next start of the original. So where an earlier life is known, that node's
     address is called: if the earlier life answers, it runs, and the life that was noted first goes on.
+
+    Raises:
+        ProtocolError: EPOCH_CHANGING, it is in doubt whether the earlier life runs; the node may try again.
     """
     node_id, incarnation = challenge.node_id, challenge.incarnation
     refutation = broker.lives.refutation(node_id, incarnation, said)
     if refutation is not None:
         return pb.PeerWelcome(old_life=refutation)
     earlier = broker.lives.predecessor(node_id, incarnation, said)
-    if earlier and await broker.cluster.who_answers(node_id, timeout_s=IN_USE_TIMEOUT_S) == earlier:
+    if not earlier:
+        return None
+    is_running = await broker.cluster.is_running(node_id, earlier, timeout_s=IN_USE_TIMEOUT_S)
+    if is_running is None:
+        raise ProtocolError(
+            pb.EPOCH_CHANGING,
+            f"start {boot_counter(earlier)} of the node {node_id!r} is alive by gossip, and does not answer at its "
+            "address: stop that process if it still runs",
+        )
+    if is_running:
         running = known_life((node_id, said.directory_id), NodeLife(earlier, 0))
         return pb.PeerWelcome(old_life=running, in_use=True)
     return None

@@ -10,7 +10,7 @@ from tidelog_broker.core.security.registry import KEY, QUOTA, RULE, USER, Securi
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.security_changes import without_secrets
 from tidelog_broker.metadata.user_changes import without_verifier
-from tidelog_broker.server.access import judged
+from tidelog_broker.server.access import count_refusal, judged
 from tidelog_broker.server.forwarding import at_owner
 from tidelog_broker.server.handlers.quota_usage import usage
 from tidelog_broker.server.hearing import heard
@@ -76,14 +76,15 @@ async def list_some(broker: Broker, request: Request) -> None:
         prefix = _PREFIXES.get(asked.what)
         if prefix is None:
             raise ProtocolError(pb.INVALID_REQUEST, "keys, users, rules or quotas are listed")
-        records, more = broker.security.registry.page(prefix, asked.after)
-        reply = pb.SecurityListReply(
-            keys=[without_secrets(record.api_key) for record in records if record.HasField("api_key")],
-            rules=[record.rule for record in records if record.HasField("rule")],
-            users=[without_verifier(record.user) for record in records if record.HasField("user")],
-            quotas=[record.quota for record in records if record.HasField("quota")],
-            last=records[-1].id if more else "",
-        )
+        async with broker.bounds.turns.turn(request.connection, request.payer):
+            records, more = broker.security.registry.page(prefix, asked.after)
+            reply = pb.SecurityListReply(
+                keys=[without_secrets(record.api_key) for record in records if record.HasField("api_key")],
+                rules=[record.rule for record in records if record.HasField("rule")],
+                users=[without_verifier(record.user) for record in records if record.HasField("user")],
+                quotas=[record.quota for record in records if record.HasField("quota")],
+                last=records[-1].id if more else "",
+            )
         return pb.Envelope(security_list_reply=reply)
 
     request.reply(await at_owner(broker, META_KEY, request, local))
@@ -93,6 +94,16 @@ def test(broker: Broker, request: Request) -> None:
     """Handle ACCESS_TEST, by what this node knows.
 
     Raises:
-        ProtocolError: FORBIDDEN to ask about others, INVALID_REQUEST.
+        ProtocolError: FORBIDDEN to ask about others, and with `enforce` what the caller may not do; INVALID_REQUEST.
     """
+    asked, session = request.envelope.access_test, request.session
+    if asked.enforce:
+        if asked.principal:
+            raise ProtocolError(pb.INVALID_REQUEST, "enforce is about the caller: leave principal empty")
+        if session is not None:
+            try:
+                session.check(asked.operation, asked.resource, asked.name)
+            except ProtocolError as error:
+                count_refusal(broker, "access_test", request, error)
+                raise
     request.reply(pb.Envelope(access_test_reply=judged(request.session, request.envelope.access_test, broker)))

@@ -25,6 +25,7 @@ from tidelog_broker.partition.filtered_reader import wanted_of
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.server.access import check_entries, check_entry, check_topic_id, why_over
 from tidelog_broker.server.handlers.fetch import end_of
+from tidelog_broker.server.pieces import in_pieces
 from tidelog_broker.storage.partition.matching import Wanted
 from tidelog_broker.wire.connection import SESSION_S_MAX, Connection, Request
 from tidelog_proto import broker_pb2 as pb
@@ -387,7 +388,7 @@ async def subscribe(broker: Broker, request: Request) -> None:
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in asked.entries)
     await broker.partitions.awake((entry.topic_id, entry.partition) for entry in asked.entries)
     reply = pb.SubscribeReply()
-    for entry in asked.entries:
+    async for entry in in_pieces(broker, request, asked.entries):
         result = reply.results.add()
         try:
             check_entry(broker, "subscribe", request, pb.OP_CONSUME, entry.topic_id)

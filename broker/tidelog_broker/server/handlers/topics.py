@@ -93,12 +93,12 @@ async def describe_one(broker: Broker, request: Request) -> None:
     if is_client and not await is_current(broker) and (asked.confirmed or not broker.topics.exists(name)):
         raise cannot_be_asked(name)
     cursor = cursor_of(asked)
-    async with broker.bounds.turns.turn(request.connection):
+    async with broker.bounds.turns.turn(request.connection, request.payer):
         page = described.page_of(broker, [(name, broker.topics.named(name))], cursor)
     if await described.opened(broker, page):
-        async with broker.bounds.turns.turn(request.connection):
+        async with broker.bounds.turns.turn(request.connection, request.payer):
             page = described.page_of(broker, [(name, broker.topics.named(name))], cursor)
-    async with broker.bounds.turns.turn(request.connection):
+    async with broker.bounds.turns.turn(request.connection, request.payer):
         await described.add_ages(broker, page.infos)
     if is_client:
         stored_by = {
@@ -123,7 +123,7 @@ async def list_some(broker: Broker, request: Request) -> None:
     begins = cursor is None or not cursor.topic_id  # a page's end has an id: who lists from a name on begins there
     if begins and request.connection.peer_id is None:
         await is_current(broker)
-    async with broker.bounds.turns.turn(request.connection):
+    async with broker.bounds.turns.turn(request.connection, request.payer):
         page = _page(broker, asked, cursor, request.session)
         request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next)))
 

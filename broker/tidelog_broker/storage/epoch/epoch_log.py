@@ -23,11 +23,12 @@ from tidelog_broker.storage.epoch.recovery import Damage, recover_epoch, remove_
 from tidelog_broker.storage.epoch.repair import has_note, remove_note, write_note
 from tidelog_broker.storage.epoch.truncation import cut_files, keep_files, kept_part
 from tidelog_broker.storage.io.errors import (
-    DiskFullError,
     DivergedError,
     LimboError,
     StorageFailedError,
-    is_disk_full,
+    is_shortage,
+    space_or_failure,
+    unreadable,
 )
 from tidelog_broker.storage.segment.active_segment import ActiveSegment, SegmentStart
 from tidelog_broker.storage.segment.disk import Disk, OpenSegment
@@ -35,6 +36,7 @@ from tidelog_broker.storage.segment.index import SegmentEnd
 from tidelog_broker.storage.segment.layout import MARK_BYTES, check_group
 from tidelog_broker.storage.segment.sealed_segment import SealedSegment
 from tidelog_broker.storage.segment.spare import Spare
+from tidelog_proto.descriptors import is_out_of_descriptors
 from tidelog_proto.header import Buffer
 
 State = Literal["active", "sealed", "limbo", "failed"]
@@ -229,12 +231,14 @@ class EpochLog:
                 active = self._roll(active)
             active.ensure_space(needed)
         except OSError as error:
-            if is_disk_full(error):
+            if is_shortage(error):
                 self._disk.spares.end()
                 self._disk.open_segments.mappings.let_go()
+                if is_out_of_descriptors(error):
+                    self._disk.open_segments.close_unused()
                 if self._give_up_spare():
                     return self.ensure_space(needed_bytes)
-                raise DiskFullError(f"no space for {needed} bytes in {self.directory}: {error}") from error
+                raise space_or_failure(f"no space for {needed} bytes in {self.directory}", error) from error
             raise self._fail("taking space", error) from error
         except StorageFailedError as error:
             self._failure = self._failure or error.message
@@ -253,9 +257,9 @@ class EpochLog:
         try:
             self._roll(active)
         except OSError as error:
-            if is_disk_full(error):
+            if is_shortage(error):
                 self._disk.spares.end()
-                raise DiskFullError(f"no space for another segment in {self.directory}: {error}") from error
+                raise space_or_failure(f"no space for another segment in {self.directory}", error) from error
             raise self._fail("taking space", error) from error
         except StorageFailedError as error:
             self._failure = self._failure or error.message
@@ -375,8 +379,8 @@ class EpochLog:
         try:
             write_note(self._disk.fs, self.directory)
         except OSError as error:
-            if is_disk_full(error):
-                raise DiskFullError(f"{self.directory} cannot be cut in front of its damage: {error}") from error
+            if is_shortage(error):
+                raise space_or_failure(f"{self.directory} cannot be cut in front of its damage", error) from error
             raise self._fail("noting that the log is cut", error) from error
         try:
             self._deferred.sync_names()
@@ -455,7 +459,7 @@ class EpochLog:
             elif has_note(self._disk.fs, self.directory):
                 self._begin_repairing()
         except OSError as error:
-            raise StorageFailedError(f"{self.directory} cannot be recovered: {error}; check the disk") from error
+            raise unreadable(f"{self.directory} cannot be recovered", error) from error
 
     def _begin_repairing(self) -> None:
         path, end = self._held.segments[-1].path, self._held.end
@@ -504,7 +508,7 @@ class EpochLog:
         try:
             active.ensure_space(MARK_BYTES)
         except OSError as error:
-            if not is_disk_full(error):
+            if not is_shortage(error):
                 raise
         active.write_mark(end_offset)
         active.datasync()
@@ -541,6 +545,7 @@ class EpochLog:
         # A log that nobody syncs goes by this, too: after a crash all that lies behind it is read.
         owed_from = max(0, len(self._held.segments) - 1 - self._deferred.segment_count)
         self.synced_offset = max(self.synced_offset, self._held.segments[owed_from].base_offset)
+        old.keep_open()  # where it cannot be opened, nothing has changed yet
         start = SegmentStart(
             self.topic_id, self.partition, self.epoch, self._held.end.offset, self._held.end.digest, self.synced_offset
         )

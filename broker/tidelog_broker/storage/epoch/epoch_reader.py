@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from tidelog_broker.storage.epoch.deferred_syncs import UNSYNCED_SEGMENTS_MAX
 from tidelog_broker.storage.epoch.recovery import Damage
-from tidelog_broker.storage.io.errors import DamagedError, StorageFailedError
+from tidelog_broker.storage.io.errors import DamagedError, StorageFailedError, unreadable
 from tidelog_broker.storage.segment.active_segment import ActiveSegment
 from tidelog_broker.storage.segment.disk import Disk, OpenSegment
 from tidelog_broker.storage.segment.index import SegmentEnd
@@ -97,7 +97,7 @@ class EpochReader:
                 # The log was cut meanwhile: what is gone was never decided.
                 raise self._out_of_range(position) from None
             except OSError as error:
-                raise StorageFailedError(f"{segment.path} cannot be read: {error}; check the disk") from error
+                raise unreadable(f"{segment.path} cannot be read", error) from error
             batches += found.batches
             heads += found.heads
             position = found.next_offset
@@ -230,7 +230,7 @@ class EpochReader:
             # Deleted between the look and the open.
             now = None
         except OSError as error:
-            raise StorageFailedError(f"{segment.path} cannot be opened: {error}; check the disk") from error
+            raise unreadable(f"{segment.path} cannot be opened", error) from error
         if now is None:
             raise self._out_of_range(segment.base_offset)
         raise StorageFailedError(f"{segment.path}: the log is closed")

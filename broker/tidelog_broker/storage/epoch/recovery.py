@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tidelog_broker.storage.epoch.rewrite import write_anew
-from tidelog_broker.storage.io.errors import DamagedError, StorageFailedError
+from tidelog_broker.storage.io.errors import DamagedError, unreadable
 from tidelog_broker.storage.io.filesystem import File, FileSystem
 from tidelog_broker.storage.segment.active_segment import ActiveSegment, write_index
 from tidelog_broker.storage.segment.disk import Disk, OpenSegment
@@ -108,7 +108,7 @@ def recover_epoch(
             return _recover_sealed(fs, found, sealed_end_offset)
         return _recover_open(fs, found, damage, is_new=is_new)
     except OSError as error:
-        raise StorageFailedError(f"{directory} cannot be recovered: {error}; check the disk") from error
+        raise unreadable(f"{directory} cannot be recovered", error) from error
 
 
 def _remove_unfinished(fs: FileSystem, directory: Path) -> None:

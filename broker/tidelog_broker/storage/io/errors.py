@@ -3,6 +3,7 @@
     ProtocolError
     └── StorageError
         ├── DiskFullError        no space; nothing was written, nothing has changed
+        │   └── NoDescriptorError    the same, as no more files can be open
         ├── StorageFailedError   a write or a sync failed: this log takes nothing more, for good
         ├── DamagedError         bytes that were synced once are not what they were
         ├── LimboError           an append to a log that is damaged
@@ -22,6 +23,7 @@ import errno
 from pathlib import Path
 
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.descriptors import REMEDY, is_out_of_descriptors
 from tidelog_proto.errors import ProtocolError
 
 
@@ -34,6 +36,14 @@ class DiskFullError(StorageError):
 
     def __init__(self, message: str) -> None:
         super().__init__(pb.DISK_FULL, message)
+
+
+class NoDescriptorError(DiskFullError):
+    """No more files can be open (OVERLOADED). Nothing was written, and the same request may succeed later."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.code = pb.OVERLOADED
 
 
 class StorageFailedError(StorageError):
@@ -88,11 +98,20 @@ class NodeDirLockedError(NodeDirError):
     """Another process has the data directory open."""
 
 
-def is_disk_full(error: OSError) -> bool:
-    """Whether an error means that there is no space or no quota left."""
-    return error.errno in {errno.ENOSPC, errno.EDQUOT}
+def is_shortage(error: OSError) -> bool:
+    """Whether an error means that there is no space, no quota or no descriptor left, and all is as it was."""
+    return error.errno in {errno.ENOSPC, errno.EDQUOT} or is_out_of_descriptors(error)
 
 
 def space_or_failure(what: str, error: OSError) -> DiskFullError | StorageFailedError:
     """Return the storage's error for an operating system's."""
-    return DiskFullError(f"{what}: {error}") if is_disk_full(error) else StorageFailedError(f"{what}: {error}")
+    if is_out_of_descriptors(error):
+        return NoDescriptorError(f"{what}: {error}; {REMEDY}")
+    return DiskFullError(f"{what}: {error}") if is_shortage(error) else StorageFailedError(f"{what}: {error}")
+
+
+def unreadable(what: str, error: OSError) -> NoDescriptorError | StorageFailedError:
+    """Return the error of a file that could not be opened or read; where descriptors ran out, the disk is not named."""
+    if is_out_of_descriptors(error):
+        return NoDescriptorError(f"{what}: {error}; {REMEDY}")
+    return StorageFailedError(f"{what}: {error}; check the disk")

@@ -11,11 +11,14 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
 from tidelog_broker.storage.io.mapping import Mapping, RealMapping, RealWriteMapping, WriteMapping, read_ahead
+from tidelog_proto.descriptors import is_out_of_descriptors
 from tidelog_proto.header import Buffer
 
 _IOV_MAX: Final = 1024
@@ -284,9 +287,43 @@ class RealFileSystem:
         return path.exists()
 
     def sync_dir(self, path: Path) -> None:
-        """Sync a directory; see `FileSystem.sync_dir`."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        """Sync a directory; see `FileSystem.sync_dir`. It has a descriptor also where no more files can be open."""
         try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+            _sync_dir(path)
+        except OSError as error:
+            if not is_out_of_descriptors(error):
+                raise
+            with _SPARE.given_up():
+                _sync_dir(path)
+
+
+class _SpareDescriptor:
+    """A descriptor kept for what must not fail: a name that is not synced would stop its log for good."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    @contextmanager
+    def given_up(self) -> Iterator[None]:
+        """Leave the descriptor to whoever is inside, one at a time."""
+        with self._lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+            try:
+                yield
+            finally:
+                with suppress(OSError):  # another open took it; the next call tries again
+                    self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+
+_SPARE: Final = _SpareDescriptor()
+
+
+def _sync_dir(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -47,7 +47,13 @@ from typing import Final
 
 from crc32c import crc32c
 
-from tidelog_broker.storage.io.errors import DamagedError, DiskFullError, StorageFailedError, is_disk_full
+from tidelog_broker.storage.io.errors import (
+    DamagedError,
+    DiskFullError,
+    StorageFailedError,
+    is_shortage,
+    space_or_failure,
+)
 from tidelog_broker.storage.io.filesystem import File, FileSystem
 from tidelog_broker.storage.segment.layout import NEW_SUFFIX, LayoutError, padded
 from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, MIB
@@ -113,7 +119,7 @@ class Journal:
         try:
             _write_file(fs, path, magic, [])[0].close()
         except OSError as error:
-            raise _as_storage_error(f"{path} cannot be made", error) from error
+            raise space_or_failure(f"{path} cannot be made", error) from error
 
     @classmethod
     def open(cls, fs: FileSystem, path: Path, magic: bytes) -> tuple[Journal, list[bytes]]:
@@ -140,13 +146,25 @@ class Journal:
                 file.close()
                 raise
         except OSError as error:
-            raise _as_storage_error(f"{path} cannot be opened", error) from error
+            raise space_or_failure(f"{path} cannot be opened", error) from error
         return journal, payloads
 
     @property
     def size_bytes(self) -> int:
         """What it holds, without the space taken ahead."""
         return self._end_position
+
+    def has_reserve(self) -> bool:
+        """Take the reserve if the disk has space for it, and return whether it is taken.
+
+        Entries that can be left out are not to use it up.
+
+        Raises:
+            StorageFailedError: the disk failed, now or before.
+        """
+        self._check()
+        self._take_space(0)
+        return self._end_position + RESERVE_BYTES // 2 <= self._allocated_bytes
 
     def append(self, payloads: Sequence[bytes]) -> None:
         """Write a group of payloads and return when it is synced.
@@ -200,8 +218,8 @@ class Journal:
         try:
             file, nonce, end_position = _write_file(self._fs, self.path, self._magic, list(live))
         except OSError as error:
-            if is_disk_full(error):
-                raise DiskFullError(f"no space to compact {self.path}: {error}") from error
+            if is_shortage(error):
+                raise space_or_failure(f"no space to compact {self.path}", error) from error
             raise self._fail("compaction", error) from error
         except StorageFailedError as error:
             self._failure = error.message
@@ -229,10 +247,10 @@ class Journal:
             self._file.allocate(self._allocated_bytes, needed + RESERVE_BYTES - self._allocated_bytes)
             self._allocated_bytes = needed + RESERVE_BYTES
         except OSError as error:
-            if not is_disk_full(error):
+            if not is_shortage(error):
                 raise self._fail("taking space", error) from error
             if needed > self._allocated_bytes:
-                raise DiskFullError(f"no space for {length_bytes} bytes in {self.path}: {error}") from error
+                raise space_or_failure(f"no space for {length_bytes} bytes in {self.path}", error) from error
 
     def _check(self) -> None:
         if self._failure:
@@ -241,10 +259,6 @@ class Journal:
     def _fail(self, what: str, error: OSError) -> StorageFailedError:
         self._failure = f"{what} failed: {error}"
         return StorageFailedError(f"{self.path}: {self._failure}; check the disk and restart")
-
-
-def _as_storage_error(what: str, error: OSError) -> DiskFullError | StorageFailedError:
-    return DiskFullError(f"{what}: {error}") if is_disk_full(error) else StorageFailedError(f"{what}: {error}")
 
 
 def _pack_header(magic: bytes, nonce: int) -> bytes:

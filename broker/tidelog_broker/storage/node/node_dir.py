@@ -193,7 +193,10 @@ class NodeDir:
         Raises:
             NodeDirError: it could not be written; the next start asks the cluster again.
         """
-        on_disk = _read_record(self._fs, self.path)
+        try:
+            on_disk = _read_record(self._fs, self.path)
+        except OSError as error:
+            raise NodeDirError(f"{self.path / _NODE_JSON} cannot be read: {error}") from error
         if (on_disk.directory_id, on_disk.boot_counter) == (self._record.directory_id, self._record.boot_counter):
             self._rewrite(lambda record: replace(record, refused=why))
 

@@ -112,6 +112,10 @@ class TypedJournal(Generic[E]):
         if self._journal.size_bytes > COMPACT_AFTER_BYTES and self._dead_bytes > self._live_bytes:
             self._compact()
 
+    def has_reserve(self) -> bool:
+        """See `Journal.has_reserve`."""
+        return self._journal.has_reserve()
+
     def mark(self) -> None:
         """See `Journal.mark`."""
         self._journal.mark()

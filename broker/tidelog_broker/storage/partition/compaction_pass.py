@@ -41,7 +41,8 @@ READ_BYTES: Final = 4 * MIB
 
 OFFSET_BYTES: Final = 8
 SLICES_MAX: Final = 1 << 16
-_MERGE_ROWS: Final = 1 << 16
+MERGE_ROWS: Final = 1 << 16
+"""Rows that are gathered before they are merged into the table, which only then is held against its memory."""
 _KEY: Final = "key"
 _OFFSET: Final = "offset"
 
@@ -122,7 +123,7 @@ class CompactionPass:
         self._memory_bytes = memory_bytes
         self._survivors_max = max(1, memory_bytes // OFFSET_BYTES)
         self._pace = pace
-        self._slices = 1
+        self.slices = 1
         """In how many the keys are looked at; a power of two."""
         self.left: list[int] = []
         """Epochs that stay as they are, because a batch of what survives of them would be too large."""
@@ -204,10 +205,10 @@ class CompactionPass:
         end = max(one.end_offset for one in self._epochs)
         found: list[Offsets] = []
         part = 0
-        while part < self._slices:
+        while part < self.slices:
             newest = self._newest(start, part)
             if newest is None:
-                self._slices, part = 2 * self._slices, 2 * part
+                self.slices, part = 2 * self.slices, 2 * part
                 continue
             found.append(newest[newest < end])
             if sum(map(len, found)) > self._survivors_max:
@@ -234,9 +235,9 @@ class CompactionPass:
                 continue
             waiting.append(rows)
             waiting_rows += rows.num_rows
-            if waiting_rows >= max(_MERGE_ROWS, table.num_rows):
+            if waiting_rows >= max(MERGE_ROWS, table.num_rows):
                 table, waiting, waiting_rows = _merged([table, *waiting]), [], 0
-                if table.nbytes > self._memory_bytes and self._slices < SLICES_MAX:
+                if table.nbytes > self._memory_bytes and self.slices < SLICES_MAX:
                     return None
         offsets: Any = _merged([table, *waiting]).column(_OFFSET)
         result: Offsets = offsets.to_numpy()
@@ -251,9 +252,9 @@ class CompactionPass:
         if keys.null_count:
             valid: Any = keys.is_valid()
             keys, offsets = keys.filter(valid), offsets.filter(valid)
-        if self._slices > 1:
+        if self.slices > 1:
             hashes = hash_slices(slices_of(keys))
-            mine = pa.array((hashes >> np.uint64(64 - self._slices.bit_length() + 1)) == np.uint64(part))
+            mine = pa.array((hashes >> np.uint64(64 - self.slices.bit_length() + 1)) == np.uint64(part))
             keys, offsets = keys.filter(mine), offsets.filter(mine)
         if not len(keys):
             return None

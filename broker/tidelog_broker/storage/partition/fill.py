@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
-from tidelog_broker.storage.io.errors import DamagedError, DivergedError, StorageFailedError
+from tidelog_broker.storage.io.errors import DamagedError, DivergedError, unreadable
 from tidelog_broker.storage.partition.copied import LogPosition, check_copied
 from tidelog_broker.storage.partition.partition_dirs import fill_dir_name, put_aside
 from tidelog_broker.storage.segment.disk import Disk
@@ -92,7 +92,7 @@ class EpochFill:
         try:
             log = _go_on(disk, path, target, segment_bytes=segment_bytes) if disk.fs.exists(path) else None
         except OSError as error:
-            raise StorageFailedError(f"{path} cannot be gone on with: {error}; check the disk") from error
+            raise unreadable(f"{path} cannot be gone on with", error) from error
         if log is None:
             return None
         if log.end_offset == target.end.offset:

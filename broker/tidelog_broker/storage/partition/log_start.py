@@ -18,7 +18,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from tidelog_broker.storage.io.errors import StorageFailedError, is_disk_full, space_or_failure
+from tidelog_broker.storage.io.errors import StorageFailedError, is_shortage, space_or_failure
 from tidelog_broker.storage.io.filesystem import File, FileSystem
 from tidelog_broker.storage.segment.layout import NEW_SUFFIX
 
@@ -86,7 +86,7 @@ def _write(file: File, offset: int, at: int) -> None:
     try:
         file.pwritev_durably([_line(offset)], at)
     except OSError as error:
-        if at == 0 or not is_disk_full(error):
+        if at == 0 or not is_shortage(error):
             raise
         file.pwritev_durably([_line(offset)], 0)
 

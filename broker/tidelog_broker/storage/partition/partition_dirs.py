@@ -37,7 +37,7 @@ from tidelog_broker.storage.epoch.presence import (
     prepare_note,
 )
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
-from tidelog_broker.storage.io.errors import DamagedError, is_disk_full
+from tidelog_broker.storage.io.errors import DamagedError, is_shortage
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.layout import NEW_SUFFIX, SEGMENT_SUFFIX
@@ -179,7 +179,7 @@ def note_newest_dir(fs: FileSystem, directory: Path) -> None:
             note_directory(fs, directory)
             fs.sync_dir(directory.parent)
     except OSError as error:
-        if not is_disk_full(error):
+        if not is_shortage(error):
             raise
     fs.sync_dir(directory)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from tidelog_broker.storage.epoch.epoch_log import AppendedGroup, EpochLog, State
 from tidelog_broker.storage.epoch.presence import forget_directory
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
-from tidelog_broker.storage.io.errors import DiskFullError, DivergedError, LimboError, StorageFailedError
+from tidelog_broker.storage.io.errors import DiskFullError, DivergedError, LimboError, StorageFailedError, unreadable
 from tidelog_broker.storage.partition.append_times import AppendTimes
 from tidelog_broker.storage.partition.compacted_copies import CompactedCopies
 from tidelog_broker.storage.partition.epoch_copies import EpochCopies
@@ -92,7 +92,7 @@ class PartitionLog:
                 lost = find_lost_epoch(disk, directory, opened)
                 fills = list(fill_dirs(disk.fs, directory))
         except OSError as error:
-            raise StorageFailedError(f"{directory} cannot be opened: {error}; check the disk") from error
+            raise unreadable(f"{directory} cannot be opened", error) from error
         return cls(HeldEpochs(disk, directory, name, opened.logs, segment_bytes=segment_bytes, lost=lost), fills)
 
     # ------------------------------------------------------------------------------------ what it is

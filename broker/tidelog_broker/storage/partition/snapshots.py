@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from tidelog_broker.storage.io.errors import DiskFullError, StorageFailedError, is_disk_full
+from tidelog_broker.storage.io.errors import StorageFailedError, is_shortage, space_or_failure, unreadable
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.segment.layout import NEW_SUFFIX
 from tidelog_proto.limits import MIB
@@ -61,8 +61,8 @@ def save_snapshot(fs: FileSystem, directory: Path, snapshot: ProducerSnapshot, *
         for old in [path for path in _paths(fs, directory) if _offset(path) <= committed][:-SNAPSHOTS_KEPT]:
             fs.unlink(old)
     except OSError as error:
-        if is_disk_full(error):
-            raise DiskFullError(f"no space for {path.name}: {error}") from error
+        if is_shortage(error):
+            raise space_or_failure(f"no space for {path.name}", error) from error
         raise StorageFailedError(f"{path} cannot be written: {error}") from error
 
 
@@ -79,7 +79,7 @@ def load_snapshots(fs: FileSystem, directory: Path) -> Iterator[ProducerSnapshot
             if snapshot is not None:
                 yield snapshot
     except OSError as error:
-        raise StorageFailedError(f"the snapshots in {directory} cannot be read: {error}") from error
+        raise unreadable(f"the snapshots in {directory} cannot be read", error) from error
 
 
 def drop_snapshots_behind(fs: FileSystem, directory: Path, offset: int) -> None:

@@ -8,9 +8,10 @@ file cannot be given up at the moment stays, so the bound may be passed by what 
 
 from __future__ import annotations
 
-import resource
 import threading
 from typing import Final, Protocol
+
+from tidelog_proto.descriptors import descriptor_limit
 
 ACTIVE_FILES_MAX: Final = 2048
 ACTIVE_FILES_MIN: Final = 64
@@ -75,8 +76,6 @@ class ActiveFiles:
             return None
 
 
-def active_files_max() -> int:
+def active_files_max(limit: int | None = None) -> int:
     """Return how many files logs may keep open for appends: a quarter of what this process may open, within bounds."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = ACTIVE_FILES_MAX if soft == resource.RLIM_INFINITY else soft // 4
-    return max(ACTIVE_FILES_MIN, min(ACTIVE_FILES_MAX, allowed))
+    return max(ACTIVE_FILES_MIN, min(ACTIVE_FILES_MAX, (descriptor_limit() if limit is None else limit) // 4))

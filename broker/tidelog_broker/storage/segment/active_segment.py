@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tidelog_broker.storage.io.errors import is_disk_full
+from tidelog_broker.storage.io.errors import is_shortage
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.segment.disk import Disk, OpenSegment
 from tidelog_broker.storage.segment.index import Index, SegmentEnd, pack_index
@@ -204,6 +204,16 @@ class ActiveSegment:
             if not self.is_parked:
                 self._disk.open_segments.release(self.opened)
 
+    def keep_open(self) -> None:
+        """Open the file if it is parked.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        with self._file_lock:
+            if self.is_parked:
+                self._unpark()
+
     def hand_over(self) -> OpenSegment:
         """Return the open file; its lease is the caller's from now on.
 
@@ -387,7 +397,7 @@ class ActiveSegment:
             try:
                 self._allocate(missing + min(next_chunk_bytes(size_bytes), rest))
             except OSError as error:
-                if not is_disk_full(error):
+                if not is_shortage(error):
                     raise
                 # What is needed may still fit where a whole chunk does not.
                 self._allocate(missing)
@@ -429,7 +439,7 @@ def write_index(fs: FileSystem, segment: Path, header: SegmentHeader, index: Ind
             file.pwritev([pack_index(index, nonce=header.nonce, end=end)], 0)
         fs.rename(unnamed, path)
     except OSError as error:
-        if not is_disk_full(error):
+        if not is_shortage(error):
             raise
         _remove_leftover(fs, unnamed)
 

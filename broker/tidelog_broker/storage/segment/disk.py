@@ -15,19 +15,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tidelog_broker.storage.io.errors import NoDescriptorError
 from tidelog_broker.storage.io.filesystem import File, FileSystem, RealFileSystem
 from tidelog_broker.storage.io.mapped_writer import MappedWriter
 from tidelog_broker.storage.io.workers import IoWorkers
-from tidelog_broker.storage.segment.active_files import ActiveFiles
+from tidelog_broker.storage.segment.active_files import ActiveFiles, active_files_max
 from tidelog_broker.storage.segment.hash_memory import HashMemory
 from tidelog_broker.storage.segment.index import Index
 from tidelog_broker.storage.segment.mappings import Mappings
 from tidelog_broker.storage.segment.segment_hashes import SegmentHashes
 from tidelog_broker.storage.segment.spare import SpareBudget
+from tidelog_proto.descriptors import descriptor_limit
 from tidelog_proto.limits import MIB
 
 OPEN_SEGMENTS_MAX: Final = 512
-"""How many segments stay open without a lease: a descriptor each, and one for each index of keys or tags."""
+"""How many segments stay open at most."""
+OPEN_SEGMENTS_MIN: Final = 16
+"""Beside those that are appended to."""
+FILES_PER_SEGMENT: Final = 4
+"""Descriptors of one: the segment's own, a mapping's, and one for each index of keys or tags."""
 INDEXES_BYTES_MAX: Final = 64 * MIB
 """What the indexes of those may take in memory."""
 
@@ -96,8 +102,8 @@ class OpenSegment:
 class OpenSegments:
     """A least-recently-used set of open segments, bounded but for those that are leased. Thread-safe."""
 
-    def __init__(self, capacity: int = OPEN_SEGMENTS_MAX, *, indexes_bytes_max: int = INDEXES_BYTES_MAX) -> None:
-        self._capacity = capacity
+    def __init__(self, capacity: int | None = None, *, indexes_bytes_max: int = INDEXES_BYTES_MAX) -> None:
+        self._capacity = open_segments_max() if capacity is None else capacity
         self._indexes_bytes_max = indexes_bytes_max
         self._indexes_bytes = 0
         """Of the segments in the set, as they were when they came or were last let go of."""
@@ -140,7 +146,7 @@ class OpenSegments:
         segment = self._take(path)
         if segment is None:
             try:
-                segment = self._put(path, opener())
+                segment = self._put(path, self._opened(opener))
             finally:
                 with self._lock:
                     self._let_go(path)
@@ -176,6 +182,21 @@ class OpenSegments:
         if segment is not None and close:
             is_free = self._close(segment) and is_free
         return is_free
+
+    def close_unused(self) -> None:
+        """Close all segments without a lease, to free descriptors."""
+        with self._lock:
+            unused = [path for path, segment in self._open.items() if segment.leases == 0]
+            closing = [segment for path in unused if (segment := self._remove(path)) is not None]
+        for segment in closing:
+            self._close(segment)
+
+    def _opened(self, opener: Callable[[], OpenSegment]) -> OpenSegment:
+        try:
+            return opener()
+        except NoDescriptorError:
+            self.close_unused()
+            return opener()
 
     def _add(self, path: Path, segment: OpenSegment) -> None:
         segment.name = path
@@ -246,6 +267,12 @@ class OpenSegments:
 
     def _fits(self) -> bool:
         return len(self._open) <= self._capacity and self._indexes_bytes <= self._indexes_bytes_max
+
+
+def open_segments_max(limit: int | None = None) -> int:
+    """Return how many segments stay open where `limit` descriptors may be: those of appends, and a sixteenth."""
+    limit = descriptor_limit() if limit is None else limit
+    return min(OPEN_SEGMENTS_MAX, active_files_max(limit) + max(OPEN_SEGMENTS_MIN, limit // 16))
 
 
 @dataclass(slots=True)

@@ -88,7 +88,7 @@ class Mappings:
     def _slice(self, file: File, at: int, length_bytes: int) -> tuple[Mapping, memoryview] | None:
         self.let_go()
         with self._lock:
-            if self.held_bytes > self._held_bytes_max:
+            if self.held_bytes > self._held_bytes_max or len(self._held) >= self._files_max:  # each has a descriptor
                 return None
             mapping = self._mapped.get(file)
             if mapping is None:

@@ -35,8 +35,18 @@ def group(topics: Topics) -> ConsumerGroup:
     return ConsumerGroup("g", topics, lambda _: ANYBODY)
 
 
-def wish(*, instance_id: str = "", born_us: int = 0, topics: tuple[bytes, ...] = (T,)) -> pb.GroupWish:
-    return pb.GroupWish(topics=[one.decode() for one in topics], instance_id=instance_id, born_us=born_us)
+def wish(
+    *, instance_id: str = "", born_us: int = 0, topics: tuple[bytes, ...] = (T,), at_once: bool = False
+) -> pb.GroupWish:
+    return pb.GroupWish(
+        topics=[one.decode() for one in topics], instance_id=instance_id, born_us=born_us, takes_over_at_once=at_once
+    )
+
+
+def join_as_one(group: ConsumerGroup, member_id: str, born_us: int, *, at_once: bool = False, ended: str = "") -> None:
+    """Let a member of the instance "one" join, and make that durable."""
+    group.join(member_id, wish(instance_id="one", born_us=born_us, at_once=at_once), ended=ended)
+    write(group)
 
 
 def write(group: ConsumerGroup) -> list[str]:
@@ -137,17 +147,128 @@ def test_joining_twice_changes_nothing(group: ConsumerGroup) -> None:
     assert has(group, ADA) == {0, 1, 2, 3}
 
 
-def test_an_instance_that_comes_back_gets_what_it_had(group: ConsumerGroup) -> None:
+def test_an_instance_that_takes_over_at_once_gets_what_it_had(group: ConsumerGroup) -> None:
     group.join(ADA, wish(instance_id="i", born_us=1))
     join(group, BOB)
     before = has(group, ADA)
-    assert group.join(EVE, wish(instance_id="i", born_us=2)) == [ADA]
+    assert group.join(EVE, wish(instance_id="i", born_us=2, at_once=True)) == [ADA]
     write(group)
     assert has(group, EVE) == before
     assert group.told(ADA) is None
     with pytest.raises(ProtocolError) as refused:
         group.join("late000000000000", wish(instance_id="i", born_us=1))
     assert refused.value.code == pb.MEMBER_FENCED
+
+
+@pytest.fixture
+def succeeded(group: ConsumerGroup) -> ConsumerGroup:
+    """Let EVE join while ADA, of the same instance, reads all, and cannot be heard."""
+    join_as_one(group, ADA, 1)
+    assert has(group, ADA) == {0, 1, 2, 3}
+    join_as_one(group, EVE, 2)
+    return group
+
+
+def test_a_successor_gets_what_the_member_before_it_gives_up(succeeded: ConsumerGroup) -> None:
+    generation = succeeded.standing.generation
+    assert (has(succeeded, ADA), has(succeeded, EVE)) == (set(), set())
+    assert code(succeeded, ADA, generation, (T, 0)) == 0, "it may commit what it holds"
+    report(succeeded, ADA, 2, 3)
+    assert has(succeeded, EVE) == {0, 1}
+    assert code(succeeded, ADA, generation, (T, 0)) == pb.MEMBER_FENCED
+    report(succeeded, ADA)
+    assert has(succeeded, EVE) == {0, 1, 2, 3}
+    assert succeeded.member(ADA) is None
+    assert succeeded.standing.generation == generation, "the target is the same"
+
+
+def test_a_successor_gets_all_when_the_session_of_the_member_before_it_is_over(succeeded: ConsumerGroup) -> None:
+    assert succeeded.remove(ADA)
+    write(succeeded)
+    assert has(succeeded, EVE) == {0, 1, 2, 3}
+
+
+def test_another_coordinator_knows_who_is_waited_for(succeeded: ConsumerGroup, topics: Topics) -> None:
+    other = ConsumerGroup("g", topics, lambda _: ANYBODY)
+    other.restart(succeeded.standing)
+    write(other)
+    assert has(other, EVE) == set()
+    report(other, ADA)
+    assert has(other, EVE) == {0, 1, 2, 3}
+
+
+def test_a_replaced_member_is_given_nothing_more(succeeded: ConsumerGroup, topics: Topics) -> None:
+    topics.all[T] = 6
+    succeeded.look_at_topics()
+    write(succeeded)
+    assert (has(succeeded, ADA), has(succeeded, EVE)) == (set(), {4, 5})
+    succeeded.remove(EVE)
+    write(succeeded)
+    assert has(succeeded, ADA) == set()
+    report(succeeded, ADA)
+    assert succeeded.is_empty
+
+
+def test_a_third_process_waits_for_both_before_it(succeeded: ConsumerGroup) -> None:
+    report(succeeded, ADA, 2, 3)
+    join_as_one(succeeded, BOB, 3)
+    assert has(succeeded, BOB) == set()
+    report(succeeded, EVE)
+    assert has(succeeded, BOB) == {0, 1}
+    report(succeeded, ADA)
+    assert has(succeeded, BOB) == {0, 1, 2, 3}
+
+
+def test_a_process_that_dies_before_it_holds_anything_is_not_waited_for(succeeded: ConsumerGroup) -> None:
+    join_as_one(succeeded, BOB, 3)
+    assert succeeded.member(EVE) is None
+
+
+def test_a_successor_waits_for_no_member_that_has_stopped(group: ConsumerGroup) -> None:
+    join_as_one(group, ADA, 1)
+    join(group, BOB)
+    report(group, ADA, *has(group, ADA))
+    before, others = has(group, ADA), has(group, BOB)
+    assert group.stop(ADA)
+    write(group)
+    assert (has(group, ADA), has(group, BOB)) == (set(), others), "its partitions wait for its successor"
+    other = ConsumerGroup("g", Topics(), lambda _: ANYBODY)
+    other.restart(group.standing)
+    for each in (group, other):
+        join_as_one(each, EVE, 2)
+        assert (has(each, EVE), has(each, BOB)) == (before, others)
+        assert each.member(ADA) is None
+
+
+def test_partitions_of_a_member_that_has_stopped_go_to_others_after_its_session(group: ConsumerGroup) -> None:
+    join_as_one(group, ADA, 1)
+    join(group, BOB)
+    group.stop(ADA)
+    group.remove(ADA)
+    write(group)
+    assert has(group, BOB) == {0, 1, 2, 3}
+
+
+def test_a_replaced_member_that_stops_is_a_member_no_longer(succeeded: ConsumerGroup) -> None:
+    assert succeeded.stop(ADA)
+    assert not succeeded.stop(ADA)
+    write(succeeded)
+    assert has(succeeded, EVE) == {0, 1, 2, 3}
+
+
+def test_a_process_that_joins_again_does_not_wait_for_itself(group: ConsumerGroup) -> None:
+    join_as_one(group, ADA, 1)
+    join_as_one(group, EVE, 1, ended=ADA)
+    assert has(group, EVE) == {0, 1, 2, 3}
+
+
+def test_replaced_members_are_bounded(succeeded: ConsumerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    report(succeeded, ADA, 2, 3)
+    monkeypatch.setattr(membership, "REPLACED_MAX", 1)
+    with pytest.raises(ProtocolError) as refused:
+        join_as_one(succeeded, BOB, 3)
+    assert refused.value.code == pb.MEMBER_FENCED, "a client tries that again"
+    join_as_one(succeeded, BOB, 3, at_once=True)
 
 
 def test_generations_grow_with_every_target(group: ConsumerGroup) -> None:
@@ -390,3 +511,54 @@ def test_partitions_travel_by_topic_and_in_order() -> None:
     travelling = partitions_of(keys)
     assert [(one.topic_id, list(one.partitions)) for one in travelling] == [(b"a", [2]), (b"b", [0, 1])]
     assert keys_of(travelling) == keys
+
+
+def test_of_two_processes_born_at_once_the_one_that_joins_later_has_the_instance(group: ConsumerGroup) -> None:
+    group.join(ADA, wish(instance_id="i", born_us=5))
+    write(group)
+    assert group.join(BOB, wish(instance_id="i", born_us=5)) == [ADA]
+    write(group)
+    assert has(group, BOB) == {0, 1, 2, 3}
+
+
+def test_rejoined_member_gets_no_assignment_of_its_earlier_life(group: ConsumerGroup) -> None:
+    join(group, ADA)
+    group.remove(ADA)
+    group.join(ADA, wish())
+    record = group.next_record()
+    assert record is not None
+    assert group.told(ADA) is None, "its joining is not durable"
+    group.written(record)
+    assert has(group, ADA) == {0, 1, 2, 3}
+
+
+def test_commit_without_a_member_is_refused_until_the_last_members_leaving_is_durable(group: ConsumerGroup) -> None:
+    join(group, ADA)
+    group.remove(ADA)
+    assert code(group, "", 0, (T, 0)) == pb.GROUP_NOT_EMPTY
+    write(group)
+    assert code(group, "", 0, (T, 0)) == 0
+
+
+def test_member_not_heard_of_since_a_takeover_gets_no_new_topic(group: ConsumerGroup, topics: Topics) -> None:
+    other = b"u" * 16
+    group.join(ADA, wish(topics=(T, other)))
+    write(group)
+    topics.all[other] = 2
+    successor = ConsumerGroup("g", topics, lambda _: None)
+    successor.restart(group.standing)
+    successor.join(BOB, wish())
+    write(successor)
+    assert {key[0] for key in keys_of(successor.standing.members[0].target)} == {T}
+
+
+def test_partitions_and_names_up_to_their_bounds_are_taken(
+    group: ConsumerGroup, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership, "PARTITIONS_MAX", topics.all[T])
+    monkeypatch.setattr(membership, "WISHES_BYTES_MAX", wish().ByteSize())
+    group.join(ADA, wish())
+    monkeypatch.setattr(membership, "PARTITIONS_MAX", topics.all[T] - 1)
+    monkeypatch.setattr(membership, "WISHES_BYTES_MAX", 2 * wish().ByteSize())
+    with pytest.raises(ProtocolError, match="4 partitions"):
+        group.join(BOB, wish())

@@ -227,3 +227,45 @@ def test_a_group_is_committing_until_its_commits_are_settled() -> None:
     assert "g" not in offsets.names()
     offsets.forget_group("g")
     assert (len(offsets), offsets.size_bytes) == (0, 0)
+
+
+def test_withdrawing_an_older_commit_leaves_the_newer_one_on_its_way() -> None:
+    offsets = GroupOffsets()
+    first, second = prepare(offsets, 5), prepare(offsets, 8)
+    assert first is not None
+    assert second is not None
+    offsets.withdraw(first)
+    assert offsets.is_committing("g")
+    repeated = prepare(offsets, 6)
+    assert repeated is not None
+    assert (repeated.next_offset, repeated.revision) == (8, second.revision + 1)
+
+
+def test_durable_older_commit_leaves_the_newer_one_on_its_way() -> None:
+    offsets = GroupOffsets()
+    first, second = prepare(offsets, 5), prepare(offsets, 8)
+    assert first is not None
+    assert second is not None
+    offsets.apply(first)
+    assert offsets.is_committing("g")
+    repeated = prepare(offsets, 6)
+    assert repeated is not None
+    assert (repeated.next_offset, repeated.revision) == (8, second.revision + 1)
+
+
+@pytest.mark.parametrize("record_epoch", [None, 0, 3])
+def test_overtaken_commit_repeats_the_epoch_of_the_one_on_its_way(record_epoch: int | None) -> None:
+    offsets = GroupOffsets()
+    offsets.prepare(KEY, next_offset=8, note="", reset=False, now_us=1, epoch=4, record_epoch=record_epoch)
+    second = offsets.prepare(KEY, next_offset=6, note="", reset=False, now_us=1, epoch=2, record_epoch=1)
+    assert second is not None
+    assert (second.next_offset, second.epoch) == (8, 4)
+    assert (second.record_epoch if second.HasField("record_epoch") else None) == record_epoch
+
+
+def test_commits_on_their_way_count_for_the_memory_that_all_may_take() -> None:
+    offsets = GroupOffsets(GroupBounds(size_bytes=2 * POSITION_BYTES))
+    keys = [OffsetKey("g", KEY.topic_id, number) for number in range(3)]
+    for key in keys[:2]:
+        assert offsets.prepare(key, next_offset=1, note="", reset=False, now_us=1) is not None
+    assert "positions_bytes" in refused(offsets, keys[2])

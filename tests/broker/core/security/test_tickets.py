@@ -45,6 +45,13 @@ def test_a_ticket_is_of_no_use_to_another_and_in_no_other_cluster() -> None:
         assert "no node of this cluster" in why(others, ticket)
 
 
+@pytest.mark.parametrize("holder", ["gate", "gateway2", "Gateway", "ateway", "gateway ", ""])
+def test_ticket_is_refused_from_a_principal_with_a_similar_name(holder: str) -> None:
+    ticket = of_cluster(SECRET).signed(ANN, holder="gateway", now_us=NOW_US)
+    assert "somebody else" in why(of_cluster(SECRET), ticket, holder=holder)
+    assert of_cluster(SECRET).read(ticket, holder="gateway", now_us=NOW_US).caller == ANN
+
+
 def test_secrets_are_changed_without_a_stop() -> None:
     old, between, new = of_cluster(SECRET), of_cluster(NEWER, SECRET), of_cluster(NEWER)
     before, after = (tickets.signed(ANN, holder="gate", now_us=NOW_US) for tickets in (old, between))
@@ -84,6 +91,20 @@ def test_no_bit_of_a_ticket_can_be_changed(at: int, bit: int) -> None:
 @given(st.binary(max_size=100))
 def test_garbage_is_no_ticket(garbage: bytes) -> None:
     assert "no node of this cluster" in why(of_cluster(SECRET), garbage)
+
+
+def test_ticket_of_the_greatest_length_is_read() -> None:
+    tickets = of_cluster(SECRET)
+
+    def signed(role_chars: int) -> bytes:
+        caller = pb.Caller(principal="ann", roles=["x" * role_chars])
+        return tickets.signed(caller, holder="gate", now_us=NOW_US)
+
+    beside = len(signed(TICKET_BYTES_MAX // 2)) - TICKET_BYTES_MAX // 2
+    longest, longer = signed(TICKET_BYTES_MAX - beside), signed(TICKET_BYTES_MAX - beside + 1)
+    assert (len(longest), len(longer)) == (TICKET_BYTES_MAX, TICKET_BYTES_MAX + 1)
+    assert tickets.read(longest, holder="gate", now_us=NOW_US).caller.principal == "ann"
+    assert "no node of this cluster" in why(tickets, longer)
 
 
 def test_a_huge_ticket_is_not_looked_at() -> None:

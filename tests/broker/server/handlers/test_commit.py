@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
+from tests.broker.founded import Founded
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand
 
@@ -66,6 +68,42 @@ async def test_a_commit_is_taken_right_after_a_start(stand: Stand, end: str) -> 
     peer = await stand.peer()
     assert (await commit(peer, topic_id, 11)).error.code == pb.OFFSET_OUT_OF_RANGE
     assert (await commit(peer, topic_id, 10)).next_offset == 10
+
+
+@pytest.mark.parametrize("end", ["stop", "crash"])
+@pytest.mark.parametrize("founders", [("a",), ("a", "b", "c")], ids=["one founder", "three founders"])
+async def test_commit_on_an_only_copy_in_a_cluster_is_taken_right_after_a_start(
+    tmp_path: Path, founders: tuple[str, ...], end: str
+) -> None:
+    cluster = Founded(tmp_path, founders)
+    try:
+        await cluster.found()
+        await cluster.settled()
+        peer = await cluster.peer("a")
+        topic_id = (await peer.create(replication_factor=1)).topic_id
+        await cluster.publish(peer, topic_id, *[b"x"] * 10)
+        owner = cluster.owner((topic_id, 0), "a")
+        for name in founders:
+            await getattr(cluster, end)(name)
+        await cluster.found()
+        await cluster.settled()
+        peer = await cluster.peer(owner)
+        for number in range(20):  # some of the groups are coordinated by the owner of the partition
+            assert (await commit(peer, topic_id, 10, group=f"g{number}")).next_offset == 10
+    finally:
+        await cluster.close()
+
+
+@pytest.mark.parametrize("end", ["stop", "crash"])
+async def test_commit_on_a_partition_whose_end_is_not_known_in_time_is_taken(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    await stand.start()
+    topic_id = await topic_with(await stand.peer())
+    await getattr(stand, end)()
+    monkeypatch.setattr(commit_module, "OWNER_S", 0)
+    await stand.start()
+    assert (await commit(await stand.peer(), topic_id, 10)).next_offset == 10
 
 
 async def test_a_commit_is_durable_before_its_reply(stand: Stand) -> None:
@@ -169,6 +207,25 @@ async def test_positions_never_committed_are_not_found(peer: Peer) -> None:
     topic_id = await topic_with(peer)
     assert await committed(peer, "nobody") == []
     assert await position(peer, topic_id, "nobody") is None
+
+
+async def test_a_commit_whose_topic_is_deleted_while_it_is_pending_is_refused(
+    stand: Stand, node: Node, peer: Peer
+) -> None:
+    """The record is durable and not applied; the answer must not be the position before it."""
+    topic_id = await topic_with(peer)
+    await commit(peer, topic_id, 3)
+    stand.disk.hold("sync", "__offsets")
+    number = peer.post(commit=commit_of(topic_id, 7))
+    await stand.disk.held_up()
+    deleted = pb.TopicRecord()
+    deleted.CopyFrom(node.broker.topics.named("t"))
+    deleted.revision += 1
+    deleted.deleted = True
+    assert node.broker.topics.apply(deleted)  # its positions are forgotten a moment later
+    stand.disk.heal()
+    (result,) = (await peer.reply(number)).envelope.commit_reply.results
+    assert (result.error.code, result.found) == (pb.UNKNOWN_TOPIC, False)
 
 
 async def test_a_deleted_topic_takes_its_positions_along(stand: Stand, node: Node, peer: Peer) -> None:

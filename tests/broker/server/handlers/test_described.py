@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from tests.broker.founded import Founded
@@ -144,3 +145,36 @@ async def test_another_node_names_a_bounded_number_of_partitions(founded: Founde
     reply = await described_module.ask(broker, other, pb.ClusterStatus(partitions=many[1:]), timeout_s=5)
     assert reply is not None
     assert ([one.node.node_id for one in reply.nodes], len(reply.topics)) == ([other], 0)
+
+
+async def told_ends(port: int) -> list[int]:
+    async with Client(f"127.0.0.1:{port}") as client:
+        return [one.high_watermark for one in (await client.topic("t")).partitions]
+
+
+async def make_topic(port: int) -> None:
+    async with Client(f"127.0.0.1:{port}") as client:
+        await client.create_topic("t", partitions=2, replication_factor=1)
+        await client.producer("t").send_many([b"x"] * 10, partition=1)
+
+
+@pytest.mark.parametrize("end", ["stop", "crash"])
+async def test_description_of_an_unused_only_copy_has_its_end(stand: Stand, end: str) -> None:
+    await make_topic((await stand.start()).port)
+    await getattr(stand, end)()
+    assert await told_ends((await stand.start()).port) == [0, 10]
+
+
+@pytest.mark.parametrize("end", ["stop", "crash"])
+async def test_description_of_an_unused_only_copy_in_a_cluster_has_its_end(tmp_path: Path, end: str) -> None:
+    cluster = Founded(tmp_path, ("a",))
+    try:
+        await cluster.found()
+        await cluster.settled()
+        await make_topic(cluster.ports["a"])
+        await getattr(cluster, end)("a")
+        await cluster.found()
+        await cluster.settled()
+        assert await told_ends(cluster.ports["a"]) == [0, 10]
+    finally:
+        await cluster.close()

@@ -14,9 +14,11 @@ from tests.broker.stand import Stand
 
 from tidelog_broker.core.groups import membership
 from tidelog_broker.groups import descriptions as descriptions_module
+from tidelog_broker.metadata.state_log import OffsetsLog
 from tidelog_broker.node.node import Node
 from tidelog_broker.server.handlers import groups as groups_module
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
 
 GOOD_ID = "a" * 16
 
@@ -69,6 +71,33 @@ async def test_members_of_a_group_that_shares_by_load_are_asked_how_much_they_re
     assert unchanged.wants_loads
     eve = GroupMember(peer, "t", assignor=pb.STICKY)
     assert not (await eve.ask()).wants_loads
+
+
+async def test_no_member_is_answered_while_a_record_with_an_unknown_outcome_may_come_about(
+    stand: Stand, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make(peer)
+    ada, bob = GroupMember(peer, "t"), GroupMember(await stand.peer(), "t")
+    await ada.ask()
+    write, gate = OffsetsLog.write_group, asyncio.Event()
+
+    async def times_out(_: OffsetsLog, record: pb.GroupRecord, *, epoch: int) -> None:
+        del epoch
+        raise ProtocolError(pb.TIMED_OUT, f"revision {record.revision} may come about")
+
+    async def waits(self: OffsetsLog, record: pb.GroupRecord, *, epoch: int) -> None:
+        await gate.wait()
+        await write(self, record, epoch=epoch)
+
+    monkeypatch.setattr(OffsetsLog, "write_group", times_out)
+    assert await bob.refused() == pb.TIMED_OUT
+    monkeypatch.setattr(OffsetsLog, "write_group", waits)
+    number = ada.post()
+    await asyncio.sleep(0.2)
+    assert not peer.answered(number)
+    gate.set()
+    await ada.taken(number)
+    assert (await describe(peer)).summary.members == 1
 
 
 async def test_an_answer_is_held_back_until_there_is_news(stand: Stand, peer: Peer) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -8,8 +9,9 @@ from tests.broker.linked import IDENTITY, Ear, ack, identity, join, linked
 from tests.broker.peer import Peer
 from tests.broker.stand import Stand
 
+from tidelog_broker.cluster.node_lives import LIVES_WORKER
 from tidelog_broker.core.cluster_secrets import ClusterSecrets
-from tidelog_broker.core.peer_auth import hello_of
+from tidelog_broker.core.peer_auth import check_reply, hello_of
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
 from tidelog_broker.node.node import Node
 from tidelog_broker.wire.link import OneWay
@@ -114,3 +116,30 @@ async def test_who_never_proves_itself_is_cut_off(stand: Stand) -> None:
     assert (await peer.event()).envelope.error.code == pb.HELLO_REQUIRED
     async with asyncio.timeout(20):
         await peer.closed()
+
+
+async def test_caller_that_is_gone_before_its_life_was_noted_is_not_connected(stand: Stand, node: Node) -> None:
+    """Nothing would remove it: its connection has told its listeners already that it is gone."""
+    peers = join(node, Ear(), identity("b"))
+    await node.broker.lives.begun()
+    disk = threading.Event()
+    node.broker.threads.journals.start(LIVES_WORKER, disk.wait, lambda _, error: None)
+    try:
+        peer = await stand.peer(greet=False)
+        hello = hello_of(IDENTITY, b"n" * 32)
+        reply = (await peer.ask(peer_hello=hello)).envelope.peer_hello_reply
+        proof = check_reply(IDENTITY, "b", hello, reply)
+        proof.life.directory_id = b"d" * 16
+        peer.send_raw(encode_frame(pb.Envelope(correlation_id=9, peer_proof=proof)))
+        async with asyncio.timeout(20):
+            while node.broker.lives.newest(("a", b"d" * 16)) is None:  # noqa: ASYNC110 - no event says that it is asked
+                await asyncio.sleep(0.01)
+        peer.writer.transport.abort()
+        async with asyncio.timeout(20):
+            while node.server.connections:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
+    finally:
+        disk.set()
+    async with asyncio.timeout(20):
+        await node.server.worked_off()
+    assert peers.connected == set()

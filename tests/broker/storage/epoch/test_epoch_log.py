@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from pathlib import Path
 from random import Random
@@ -14,7 +15,7 @@ from tests.broker.storage.logs import EPOCH, create, new_disk, reopen
 from tests.broker.storage.sim_disk import SimDisk
 
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.io.errors import DiskFullError, StorageFailedError
+from tidelog_broker.storage.io.errors import DiskFullError, NoDescriptorError, StorageFailedError
 from tidelog_broker.storage.segment.layout import index_path
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -198,6 +199,34 @@ def test_a_full_disk_refuses_before_an_offset_and_with_nothing_changed() -> None
             assert nth > 5
             return
     raise AssertionError("the disk never sufficed")
+
+
+@pytest.mark.parametrize("nth", range(4))
+def test_a_roll_without_a_descriptor_changes_nothing_and_does_not_blame_the_disk(nth: int) -> None:
+    sim = new_disk()
+    log = create(sim)
+    batches = append(log, [batch(b"x" * 3500)])
+    log.sync()
+    count = 0
+
+    def fail(operation: str, path: Path) -> OSError | None:
+        nonlocal count
+        count += operation == "create"
+        return OSError(errno.EMFILE, "Too many open files") if operation == "create" and count > nth else None
+
+    sim.fail = fail
+    with contextlib.suppress(NoDescriptorError):
+        log.ensure_space(3000)
+    if nth == 0:
+        with pytest.raises(NoDescriptorError, match="raise the limit of open files") as caught:
+            log.ensure_space(3000)
+        assert caught.value.code == pb.OVERLOADED
+        assert "disk" not in caught.value.message
+    sim.fail = lambda operation, path: None
+    batches += append(log, [batch(b"z" * 3000)])
+    log.sync()
+    assert read_all(log) == batches
+    assert read_all(reopen(sim.restart())) == batches
 
 
 def test_beginning_an_epoch_on_a_full_disk_can_be_tried_again() -> None:

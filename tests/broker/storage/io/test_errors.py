@@ -13,7 +13,7 @@ from tidelog_broker.storage.io.errors import (
     NotHeldError,
     StorageError,
     StorageFailedError,
-    is_disk_full,
+    is_shortage,
     space_or_failure,
 )
 from tidelog_proto import broker_pb2 as pb
@@ -40,9 +40,9 @@ def test_damage_names_file_and_byte() -> None:
 
 
 def test_what_counts_as_a_full_disk() -> None:
-    assert is_disk_full(OSError(errno.ENOSPC, ""))
-    assert is_disk_full(OSError(errno.EDQUOT, ""))
-    assert not is_disk_full(OSError(errno.EIO, ""))
+    assert is_shortage(OSError(errno.ENOSPC, ""))
+    assert is_shortage(OSError(errno.EDQUOT, ""))
+    assert not is_shortage(OSError(errno.EIO, ""))
 
 
 def test_a_full_disk_is_told_from_a_broken_one() -> None:

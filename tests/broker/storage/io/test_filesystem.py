@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -124,3 +126,21 @@ def test_a_lock_is_exclusive_and_ends_with_its_file(tmp_path: Path) -> None:
     assert (tmp_path / "lock").read_bytes() == b"me\n"
     first.close()
     fs.lock(tmp_path / "lock", b"you\n").close()
+
+
+def test_a_directory_is_synced_also_where_no_more_files_can_be_open(tmp_path: Path) -> None:
+    program = """
+import os, resource, sys
+from pathlib import Path
+from tidelog_broker.storage.io.filesystem import RealFileSystem
+fs, held = RealFileSystem(), []
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+while True:
+    try:
+        held.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        break
+fs.sync_dir(Path(sys.argv[1]))
+fs.sync_dir(Path(sys.argv[1]))
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=60)

@@ -195,6 +195,18 @@ def test_the_reserve_takes_entries_when_the_disk_is_full() -> None:
     assert open_journal(sim.restart())[1] == taken
 
 
+def test_reserve_is_taken_again_when_there_is_space() -> None:
+    sim = new_disk()
+    journal, _ = open_journal(sim)
+    assert journal.has_reserve()
+    sim.free_bytes = 0
+    with pytest.raises(DiskFullError):
+        append_until_refused(journal, [])
+    assert not journal.has_reserve()
+    sim.free_bytes = None
+    assert journal.has_reserve()
+
+
 def append_until_refused(journal: Journal, taken: list[bytes]) -> None:
     for _ in range(1000):
         append_noting(journal, taken)

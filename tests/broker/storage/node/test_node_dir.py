@@ -450,3 +450,11 @@ def test_refusal_is_not_written_over_another_process_that_opened_the_directory(t
         change(tmp_path, boot_counter=7)
         directory.mark_refused("it is an older copy")
     open_node_dir(tmp_path).close()
+
+
+def test_refusal_in_a_directory_that_was_moved_away_is_reported(tmp_path: Path) -> None:
+    """An operator has moved it from under its process, which ends all the same: see `Broker`."""
+    with contextlib.closing(open_node_dir(tmp_path / "data")) as directory:
+        (tmp_path / "data").rename(tmp_path / "moved")
+        with pytest.raises(NodeDirError, match="cannot be read"):
+            directory.mark_refused("it is an older copy")

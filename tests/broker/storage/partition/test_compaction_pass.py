@@ -42,6 +42,30 @@ def test_a_pass_leaves_what_a_model_leaves(seed: int) -> None:
     assert all_records(open_partition(sim.restart())) == expected(before, terms.horizon, terms)
 
 
+@pytest.mark.parametrize(("tombstones_below", "left"), [(1, [1]), (2, [])])
+def test_pass_keeps_a_tombstone_at_the_tombstone_horizon_and_drops_the_one_before_it(
+    tombstones_below: int, left: list[int]
+) -> None:
+    log = open_partition(new_disk())
+    log.start_epoch(0, 0)
+    append(log, [keyed_batch([(b"k", b"v"), (b"k", None)])])
+    log.sync()
+    log.start_epoch(1, log.end_offset)
+    compact(log, Terms(2, tombstones_below, 0))
+    assert [record.offset for record in all_records(log)] == left
+
+
+@pytest.mark.parametrize(("floor", "left"), [(1, [1, 2]), (2, [2])])
+def test_pass_keeps_a_record_at_the_floor_and_drops_the_one_before_it(floor: int, left: list[int]) -> None:
+    log = open_partition(new_disk())
+    log.start_epoch(0, 0)
+    append(log, [keyed_batch([(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])])
+    log.sync()
+    log.start_epoch(1, log.end_offset)
+    compact(log, Terms(3, 0, floor))
+    assert [record.offset for record in all_records(log)] == left
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_replica_that_missed_passes_ends_where_the_others_are(seed: int) -> None:
     """Bytes and digests, not only records: whatever passes a copy has been through, the newest decides."""
@@ -77,6 +101,44 @@ def test_many_keys_are_looked_at_in_slices_and_stretches() -> None:
     log.compacted.put_in_place(0, 1, made[0].end)
     assert all_records(log) == expected(before, terms.horizon, terms)
     assert made[0].size_bytes == log.epochs[0].size_bytes
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pass_with_a_table_that_outgrows_its_memory_leaves_what_a_model_leaves(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction_pass, "MERGE_ROWS", 8)
+    monkeypatch.setattr(compaction_pass, "SLICES_MAX", 16)
+    random = Random(seed)
+    log = open_partition(new_disk())
+    keyed_epochs(log, random, epochs=6, keys=60)
+    before, terms = all_records(log), some_terms(random, log)._replace(floor=0)
+    epochs = [one for one in sealed(log) if one.end_offset > one.start_offset]
+    memory_bytes = random.choice([60, 150])
+    one = CompactionPass(
+        log.reader, log.compacted, epochs, terms, begin=0, memory_bytes=memory_bytes, pace=lambda _: None
+    )
+    for made in one.run():
+        log.compacted.put_in_place(made.epoch, 99, made.end)
+    assert one.slices > 1, "the keys fit the memory"
+    assert all_records(log) == expected(before, terms.horizon, terms)
+
+
+def test_pass_ends_although_one_key_alone_outgrows_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction_pass, "MERGE_ROWS", 1)
+    monkeypatch.setattr(compaction_pass, "SLICES_MAX", 4)
+    log = open_partition(new_disk())
+    log.start_epoch(0, 0)
+    append(log, [keyed_batch([(b"k" * 1000, b"1"), (b"k" * 1000, b"2"), (b"l", b"3")])])
+    log.sync()
+    log.start_epoch(1, log.end_offset)
+    one = CompactionPass(
+        log.reader, log.compacted, sealed(log), Terms(3, 0, 0), begin=0, memory_bytes=100, pace=lambda _: None
+    )
+    (made,) = one.run()
+    log.compacted.put_in_place(0, 99, made.end)
+    assert one.slices == 4
+    assert [record.offset for record in all_records(log)] == [1, 2]
 
 
 def test_a_pass_that_is_stopped_leaves_nothing() -> None:

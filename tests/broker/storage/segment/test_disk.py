@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.broker.storage.sim_disk import SimDisk
 
+from tidelog_broker.storage.io.errors import NoDescriptorError
 from tidelog_broker.storage.segment.disk import OpenSegment, OpenSegments
 from tidelog_broker.storage.segment.index import Index
 
@@ -115,6 +116,25 @@ def test_two_threads_that_open_at_once_share_one() -> None:
         thread.join()
     assert found[0] is found[1]
     assert opener.sim.open_files == 1
+
+
+def test_without_a_descriptor_unleased_segments_are_closed_and_the_open_is_retried() -> None:
+    opener, segments = Opener(), OpenSegments(8)
+    for name in ("/a", "/b"):
+        with segments.lease(Path(name), partial(opener.open, Path(name))):
+            pass
+
+    def open_third() -> OpenSegment:
+        if opener.sim.open_files > 1:
+            raise NoDescriptorError("too many open files")
+        return opener.open(Path("/c"))
+
+    with (
+        segments.lease(Path("/leased"), partial(opener.open, Path("/leased"))),
+        segments.lease(Path("/c"), open_third) as opened,
+    ):
+        assert opened.file.size() == 0
+        assert opener.sim.open_files == len(segments) == 2
 
 
 def test_an_opener_that_fails_leaves_nothing() -> None:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tidelog_broker.wire.turns import Turns
+from tidelog_proto.turns import Turns
 
 
 class FakeReader:
@@ -135,3 +135,59 @@ async def test_who_gives_up_gives_its_turn_on(turns: Turns) -> None:
             raise ZeroDivisionError
     async with asyncio.timeout(5), turns.turn(readers[0]):
         pass
+
+
+async def test_pieces_of_callers_take_turns_over_all_their_connections(turns: Turns) -> None:
+    order: list[str] = []
+
+    async def work(caller: str, name: str) -> None:
+        await turns.piece(object(), caller)
+        order.append(name)
+
+    async with turns.turn(FakeReader()):
+        tasks = [asyncio.create_task(work("flood", f"flood {number}")) for number in range(4)]
+        await asyncio.sleep(0)
+        tasks.append(asyncio.create_task(work("quiet", "quiet")))
+        await asyncio.sleep(0)
+    await asyncio.gather(*tasks)
+    assert order == ["flood 0", "quiet", "flood 1", "flood 2", "flood 3"]
+
+
+async def test_what_is_known_of_a_piece_counts_where_it_goes_on_elsewhere(turns: Turns) -> None:
+    """Counted in turns of the loop: without rests there would be a few."""
+    others = 0
+
+    async def beside() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await asyncio.sleep(0.0005)
+
+    watcher = asyncio.create_task(beside())
+    for _ in range(20):
+        await turns.piece(watcher, cost_s=0.004)
+    watcher.cancel()
+    assert others >= 30
+
+
+async def test_a_closed_connection_waits_for_no_turn(turns: Turns) -> None:
+    gone, other = object(), object()
+    async with turns.turn(FakeReader()):
+        waiting = asyncio.create_task(turns.piece(gone, "caller"))
+        behind = asyncio.create_task(turns.piece(other, "caller"))
+        await asyncio.sleep(0)
+        turns.gone(gone)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert waiting.done()
+        assert not behind.done()
+    await asyncio.wait_for(behind, 5)
+
+
+async def test_stop_releases_all_waiting_work(turns: Turns) -> None:
+    async with turns.turn(FakeReader()):
+        waiting = [asyncio.create_task(turns.piece(object(), number % 3)) for number in range(9)]
+        await asyncio.sleep(0)
+        turns.stop()
+        await asyncio.wait_for(asyncio.gather(*waiting), 5)
+        await asyncio.wait_for(turns.piece(object()), 5)

@@ -1,0 +1,181 @@
+"""Large JSON bodies: bounded before anything is made of them, and parsed in pieces between which others have a turn.
+
+A body of records is looked through for its structure first (`json_structure`): how many records there are, and how
+many values each has. One that exceeds a limit is refused before a single object has been made of it. Then its records
+are parsed in pieces of a few milliseconds, and the first piece with a fault ends it. A small body is one piece.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from tidelog_gateway.json_structure import CLOSE, COMMA, marks
+from tidelog_gateway.problems import Problem, invalid, pointer
+from tidelog_gateway.records_in import Records, parse_body
+from tidelog_proto.limits import KIB
+
+VALUES_MAX: Final = 64_000
+"""JSON values that are parsed in one go: those of one record, of one WebSocket message, of the body of any other
+request. Some 15 ms of the event loop; a document with more is sent as a string (`value_encoding` utf8)."""
+AT_ONCE_BYTES: Final = 16 * KIB
+"""A body up to this size is parsed at once: it has no more than some 8,000 values."""
+MEMBERS_MAX: Final = 100
+"""Members of one object that is validated. None has as many, and each that does not belong there is a fault."""
+PIECE_BYTES: Final = 256 * KIB
+PIECE_VALUES: Final = 5_000
+PIECE_RECORDS: Final = 500
+
+Pace = Callable[[], Awaitable[None]]
+"""Waits for the turn of the next piece; raises Problem when the answer cannot be delivered any more."""
+
+_BEGIN: Final = re.compile(rb'\s*\{\s*"records"\s*:\s*\[')
+_END: Final = re.compile(rb"\s*\}\s*\Z")
+
+
+class _Piece(NamedTuple):
+    first: int
+    start: int
+    stop: int
+
+
+async def records_in(body: bytes, *, records_max: int, now_us: int, pace: Pace) -> Records:
+    """Read a JSON body of at most `records_max` records into lists.
+
+    Raises:
+        Problem: 422 with a pointer for what is wrong with the first records that have a fault; as `pace`.
+    """
+    if len(body) <= AT_ONCE_BYTES:
+        return parse_body(body, records_max=records_max, now_us=now_us)
+    begin = _BEGIN.match(body)
+    if begin is None:
+        raise invalid([{"pointer": "", "detail": 'a body is JSON and begins with {"records": ['}])
+    parts: list[Records] = []
+    elements = await _elements(body, begin.end(), records_max, pace)
+    for piece in _pieces(elements, begin.end()):
+        await pace()
+        text = b'{"records":[%b]}' % body[piece.start : piece.stop]
+        try:
+            parts.append(parse_body(text, records_max=records_max, now_us=now_us))
+        except Problem as problem:
+            raise _shifted(problem, piece.first) from problem
+    return _joined(parts, now_us)
+
+
+async def check_values(text: bytes, pace: Pace) -> None:
+    """Refuse a JSON text with more values than are parsed in one go.
+
+    Raises:
+        Problem: 422; as `pace`.
+    """
+    count = 0
+    for found in marks(text):
+        count += int(np.count_nonzero(found.kinds != CLOSE))
+        if count > VALUES_MAX:
+            raise invalid([{"pointer": "", "detail": f"at most {VALUES_MAX} JSON values in one request"}])
+        await pace()
+
+
+class _Elements(NamedTuple):
+    """Where each element of the list of records ends, at its comma or bracket, and how many marks came before."""
+
+    ends: Any
+    values: Any
+
+
+def _check_each(counts: Any, most: int, detail: str) -> None:
+    """Refuse a list of which an element has too many of something, whose running sums are given.
+
+    Raises:
+        Problem: 422.
+    """
+    each = np.diff(counts, prepend=0)
+    if each.max() > most:
+        raise invalid([{"pointer": pointer(["records", int(each.argmax())]), "detail": detail}])
+
+
+async def _elements(body: bytes, start: int, records_max: int, pace: Pace) -> _Elements:
+    """Find the elements of the list that begins at `start`, and check what can be checked without parsing them."""
+    ends: list[Any] = []
+    values: list[Any] = []
+    members: list[Any] = []
+    count = seen = member_count = 0
+    for found in marks(body, start):
+        await pace()
+        closing = np.flatnonzero(found.depths < 0)
+        stop = int(closing[0]) + 1 if len(closing) else len(found.kinds)
+        kinds, depths = found.kinds[:stop], found.depths[:stop]
+        divides = np.flatnonzero(((kinds == COMMA) & (depths == 0)) | (depths < 0))
+        ends.append(found.places[divides])
+        values.append(seen + divides)
+        seen += stop
+        sums = member_count + np.cumsum((kinds == COMMA) & (depths == 1))
+        members.append(sums[divides])
+        member_count = int(sums[-1]) if len(sums) else member_count
+        count += len(divides)
+        if count > records_max:
+            # Counting the rest would mean reading all of it.
+            raise invalid([{"pointer": "/records", "detail": f"at most {records_max} records, here are more"}])
+        if len(closing):
+            if _END.match(body, int(found.places[stop - 1]) + 1) is None:
+                raise invalid([{"pointer": "", "detail": "unexpected text after the list of records"}])
+            break
+    else:
+        raise invalid([{"pointer": "", "detail": "the body is not JSON: its list of records does not end"}])
+    elements = _Elements(np.concatenate(ends), np.concatenate(values))
+    many = f"at most {VALUES_MAX} JSON values in one record; send a larger document as a string"
+    _check_each(elements.values, VALUES_MAX, many)
+    _check_each(np.concatenate(members), MEMBERS_MAX, f"a record has at most {MEMBERS_MAX} members")
+    return elements
+
+
+def _pieces(elements: _Elements, start: int) -> Iterator[_Piece]:
+    """Divide the elements into pieces: at least one element each."""
+    at, count = 0, len(elements.ends)
+    values_before = 0
+    while at < count:
+        last = min(
+            at + PIECE_RECORDS,
+            int(np.searchsorted(elements.ends, start + PIECE_BYTES, side="right")),
+            int(np.searchsorted(elements.values, values_before + PIECE_VALUES, side="right")),
+        )
+        last = max(at, last - 1)
+        yield _Piece(at, start, int(elements.ends[last]))
+        start, values_before = int(elements.ends[last]) + 1, int(elements.values[last])
+        at = last + 1
+
+
+def _shifted(problem: Problem, first: int) -> Problem:
+    """Return the problem of a piece whose first record has this number in the body."""
+
+    def moved(where: str) -> str:
+        _, *path = where.split("/")
+        if path[1:2] and path[1].isdigit():
+            path[1] = str(int(path[1]) + first)
+            return "/" + "/".join(path)
+        return pointer(["records", first])
+
+    errors = problem.extra.get("errors", [])
+    return invalid([each | {"pointer": moved(each.get("pointer", ""))} for each in errors])
+
+
+def _joined(parts: list[Records], now_us: int) -> Records:
+    """Put the records of all pieces together; a column that only some of them use is filled up in the others."""
+    if len(parts) == 1:
+        return parts[0]
+    joined = Records([value for part in parts for value in part.values])
+
+    def column(name: str, missing: Callable[[], Any]) -> Any:
+        if all(getattr(part, name) is None for part in parts):
+            return None
+        return [item for part in parts for item in (getattr(part, name) or [missing() for _ in range(len(part))])]
+
+    joined.keys = column("keys", lambda: None)
+    joined.headers = column("headers", list)
+    joined.tags = column("tags", lambda: None)
+    joined.partitions = column("partitions", lambda: None)
+    joined.timestamps_us = column("timestamps_us", lambda: now_us)
+    return joined

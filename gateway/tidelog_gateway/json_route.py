@@ -1,0 +1,63 @@
+"""Routes whose body is JSON: what is checked before the framework reads it, in time that is bounded by its values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidelog_gateway.bodies import AT_ONCE_BYTES, MEMBERS_MAX, check_values
+from tidelog_gateway.context import gateway_of, require_json
+from tidelog_gateway.pace import pace_of
+from tidelog_gateway.problems import invalid
+
+
+class JsonRoute(APIRoute):
+    """A route whose body, if it has one, is JSON in UTF-8; that is checked before anything reads the body.
+
+    The framework reads the body first, and its parser takes UTF-16 and UTF-32 for JSON as well. It makes objects of all
+    values, and lists all faults: so how many there may be of either is bounded here.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the framework's handler behind the checks."""
+        handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
+
+        async def checked(request: Request) -> Response:
+            require_json(request)
+            body = await request.body()
+            try:
+                body.decode()
+            except UnicodeDecodeError as error:
+                raise invalid([{"pointer": "", "detail": "the body is not UTF-8"}]) from error
+            if b"\0" in body:  # ASCII in UTF-16 is UTF-8 as well, but no JSON
+                raise invalid([{"pointer": "", "detail": "the body is not JSON in UTF-8"}])
+            if len(body) > AT_ONCE_BYTES:
+                await check_values(body, pace_of(gateway_of(request), request))
+            _check_members(body)
+            return await handle(request)
+
+        return checked
+
+
+def _check_members(body: bytes) -> None:
+    """Refuse objects with more members than any body has; what is not JSON at all the framework refuses.
+
+    Raises:
+        Problem: 422.
+    """
+
+    def count(members: list[tuple[str, Any]]) -> None:
+        if len(members) > MEMBERS_MAX:
+            raise invalid([{"pointer": "", "detail": f"an object has {len(members)} members, at most {MEMBERS_MAX}"}])
+
+    try:
+        json.loads(body, object_pairs_hook=count)
+    except (ValueError, RecursionError):
+        return

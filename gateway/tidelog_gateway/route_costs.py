@@ -1,0 +1,86 @@
+"""Event-loop time of the largest request of each route of a gateway, and its bound.
+
+A route without a line here fails `tests/test_costs.py`. The work of nodes is in their own table
+(`tidelog_broker.core.request_costs`).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from tidelog_gateway.bodies import VALUES_MAX
+
+
+class RouteCost(NamedTuple):
+    """The line of one route.
+
+    Attributes:
+        largest: the largest request.
+        largest_ms: what that costs the event loop's thread, in milliseconds, rounded up.
+        bound: what is checked before the work starts.
+        paced: whether the work is done in pieces, in the caller's turn; else in one piece for each answer of a node.
+    """
+
+    largest: str
+    largest_ms: int
+    bound: str
+    paced: bool = False
+
+
+_QUERY: Final = RouteCost("a head of 64 KiB", 5, "the head's size")
+_JSON: Final = f"{VALUES_MAX} JSON values, 100 members of an object, body_bytes_max"
+_PARTITIONS: Final = "what a topic may have: 16,384 partitions, asked for 4,096 at a time"
+
+HTTP_COSTS: Final[dict[str, RouteCost]] = {
+    "POST /v1/topics/{topic}/records": RouteCost(
+        "10,000 records in 8 MiB",
+        170,
+        f"the permission, records_per_request_max, {VALUES_MAX} JSON values of a record, body_bytes_max",
+        paced=True,
+    ),
+    "GET /v1/topics/{topic}/partitions/{partition}/records": RouteCost(
+        "10,000 records in 8 MiB", 40, "records_per_request_max, fetch_bytes_max"
+    ),
+    "DELETE /v1/topics/{topic}/partitions/{partition}/records": _QUERY,
+    "POST /v1/topics": RouteCost("8 MiB", 20, _JSON, paced=True),
+    "GET /v1/topics": RouteCost("a page of 1,000 topics", 20, "the limit of a page"),
+    "GET /v1/topics/{topic}": RouteCost("4,096 partitions", 70, _PARTITIONS),
+    "PATCH /v1/topics/{topic}": RouteCost("8 MiB", 20, _JSON, paced=True),
+    "DELETE /v1/topics/{topic}": _QUERY,
+    "GET /v1/topics/{topic}/offsets": RouteCost("4,096 partitions", 80, _PARTITIONS),
+    "GET /v1/topics/{topic}/partitions/{partition}/offsets": _QUERY,
+    "GET /v1/topics/{topic}/keys/{key:any_text}": RouteCost("a key of 4,096 characters", 10, "partitions of a topic"),
+    "GET /v1/groups": RouteCost("a page of 1,000 groups", 20, "the limit of a page"),
+    "GET /v1/groups/{group}": RouteCost("1,000 members", 20, "members of a group"),
+    "DELETE /v1/groups/{group}": _QUERY,
+    "GET /v1/groups/{group}/offsets": RouteCost("4,096 positions", 20, "positions of a group"),
+    "PUT /v1/groups/{group}/offsets": RouteCost("4,096 positions", 40, f"4,096 positions, {_JSON}", paced=True),
+    "GET /v1/groups/{group}/lag": RouteCost("4,096 partitions", 130, _PARTITIONS),
+    "POST /v1/groups/{group}/offsets:reset": RouteCost("16,384 partitions", 90, _JSON, paced=True),
+    "POST /v1/api-keys": RouteCost("8 MiB", 20, _JSON, paced=True),
+    "GET /v1/api-keys": RouteCost("a page of keys", 5, "the node's page"),
+    "DELETE /v1/api-keys/{key_id}": _QUERY,
+    "POST /v1/rules": RouteCost("8 MiB", 20, _JSON, paced=True),
+    "GET /v1/rules": RouteCost("a page of rules", 5, "the node's page"),
+    "DELETE /v1/rules/{rule_id}": _QUERY,
+    "GET /livez": _QUERY,
+    "GET /readyz": _QUERY,
+    "GET /metrics": _QUERY,
+    "GET /openapi.json": _QUERY,
+    "GET /docs": _QUERY,
+    "GET /docs/assets/{name}": _QUERY,
+}
+"""Method and path -> the line."""
+
+_MESSAGE: Final = f"ws_message_bytes_max, {VALUES_MAX} JSON values"
+
+MESSAGE_COSTS: Final[dict[str, RouteCost]] = {
+    "auth": RouteCost("18 KiB", 1, _MESSAGE),
+    "sub": RouteCost("16,384 positions", 15, f"ws_subscriptions_max, {_MESSAGE}"),
+    "credit": RouteCost("1 KiB", 1, _MESSAGE),
+    "commit": RouteCost("16,384 positions", 15, _MESSAGE),
+    "committed": RouteCost("16,384 partitions", 15, _MESSAGE),
+    "pub": RouteCost("10,000 records in 1 MiB", 45, f"records_per_request_max, {_MESSAGE}", paced=True),
+    "unsub": RouteCost("1 KiB", 1, _MESSAGE),
+}
+"""Kind of a WebSocket's message -> the line."""

@@ -1,0 +1,79 @@
+"""Refuse headers and query parameters that the gateway does not implement, instead of ignoring them.
+
+Health, metrics and the documentation take any request: load balancers and browsers add what they like.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from fastapi import Request
+from fastapi.routing import APIRoute
+from starlette.datastructures import QueryParams
+
+from tidelog_gateway.problems import Problem, invalid
+from tidelog_proto.printable import printable
+
+_JSON: Final = ("application", "json")
+_CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_SHOWN_CHARS_MAX: Final = 100
+
+
+async def refuse_unsupported(request: Request) -> None:
+    """Refuse what this route would ignore; a dependency of every route of the API.
+
+    Raises:
+        Problem: 400 an Idempotency-Key; 406 no JSON is accepted; 422 a query parameter that is unknown or given twice.
+    """
+    if request.method in _CHANGING and "idempotency-key" in request.headers:
+        raise Problem(
+            400,
+            "idempotency_key_unsupported",
+            "Idempotency-Key is not supported, and a request with it would be done as often as it is sent: leave it "
+            "out; a topic created with `deduplicate` stores equal records once",
+        )
+    accepts = request.headers.getlist("accept")
+    if any(accepts) and not takes_json(",".join(accepts)):
+        asked = printable(accepts[0], _SHOWN_CHARS_MAX)
+        raise Problem(406, "not_acceptable", f"answers are application/json, which Accept: {asked} leaves out")
+    route = request.scope.get("route")
+    if isinstance(route, APIRoute):
+        refuse_unknown(request.query_params, {field.alias for field in route.dependant.query_params})
+
+
+def refuse_unknown(given: QueryParams, known: set[str]) -> None:
+    """Refuse query parameters besides the known ones, and those that are given more than once.
+
+    Raises:
+        Problem: 422; names them.
+    """
+    counts = Counter(name for name, _ in given.multi_items())
+    there = f"there are {', '.join(sorted(known))}" if known else "this route takes no query parameters"
+    errors = [
+        {"parameter": name, "detail": f"is unknown; {there}" if name not in known else "is given more than once"}
+        for name, count in counts.items()
+        if name not in known or count > 1
+    ]
+    if errors:
+        raise invalid(errors)
+
+
+def takes_json(accept: str) -> bool:
+    """Tell whether an Accept header (RFC 9110, 12.5.1) takes application/json: the most specific range counts."""
+    best, is_taken = -1, False
+    for part in accept.split(","):
+        media_range, *parameters = (word.strip().lower() for word in part.split(";"))
+        kind, _, subtype = media_range.partition("/")
+        if not media_range or (kind, subtype) not in {_JSON, (_JSON[0], "*"), ("*", "*")}:
+            continue
+        specific = (kind != "*") + (subtype != "*")
+        is_wanted = not any(_is_zero(parameter) for parameter in parameters)
+        if specific > best or (specific == best and is_wanted):
+            best, is_taken = specific, is_wanted
+    return is_taken
+
+
+def _is_zero(parameter: str) -> bool:
+    name, _, value = parameter.partition("=")
+    return name.strip() == "q" and not value.strip().strip("0.")

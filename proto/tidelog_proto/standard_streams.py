@@ -1,0 +1,247 @@
+"""Standard streams that are closed at start, and writes to them that never block an event loop (docs/adr/0130)."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import select
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final, TextIO
+
+from tidelog_proto.limits import MIB
+
+QUEUE_BYTES_MAX: Final = MIB
+"""Text that waits for the reader of one stream; further writes are dropped and counted."""
+DRAIN_S: Final = 1.0
+"""How long the end of the process waits for what is queued."""
+_WRITE_BYTES: Final = 4096
+"""One write at a time: PIPE_BUF, so that lines of several processes in one pipe are not torn apart."""
+
+_dropped_before = 0
+_open: list[QueuedWriter] = []
+
+
+class OutputLostError(OSError):
+    """Standard output takes nothing: it is closed, full, or its reader has gone.
+
+    It has no `errno`: the command-line library ends a command on EPIPE, before its outcome is reported.
+
+    Attributes:
+        reader_gone: whether the other end of a pipe was closed.
+    """
+
+    def __init__(self, error: OSError) -> None:
+        why = error.strerror or str(error)
+        super().__init__(why)
+        self.strerror = why
+        self.reader_gone = isinstance(error, BrokenPipeError)
+
+
+def open_closed_streams() -> None:
+    """Occupy those of the descriptors 0, 1 and 2 that are closed, and give `sys` a stream for each.
+
+    Otherwise the next file or socket gets the number, and is taken for a standard stream. A read or write of such a
+    stream fails with EBADF, as it would have: data is not lost without an error.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The wrong direction on purpose. The lowest free number is taken, and all below are in use.
+            os.open(os.devnull, os.O_WRONLY if descriptor == 0 else os.O_RDONLY)
+            os.set_inheritable(descriptor, True)
+        if getattr(sys, name) is None:
+            file = io.FileIO(descriptor, "r" if descriptor == 0 else "w", closefd=False)
+            buffered = io.BufferedReader(file) if descriptor == 0 else io.BufferedWriter(file)
+            text = io.TextIOWrapper(buffered, "utf-8", "backslashreplace", line_buffering=descriptor == 2)
+            setattr(sys, name, text)
+
+
+def escape_what_cannot_be_encoded() -> None:
+    """Have the standard streams escape characters that their encoding lacks, such as with PYTHONIOENCODING=ascii."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+def is_unicode(stream: TextIO) -> bool:
+    """Tell whether a stream can encode every character."""
+    return (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-").startswith("utf")
+
+
+def dropped_writes() -> int:
+    """Return how many writes to standard streams were dropped since the process started."""
+    return _dropped_before + sum(writer.dropped for writer in _open)
+
+
+@contextlib.contextmanager
+def queued_streams() -> Iterator[None]:
+    """Have writes to `sys.stdout` and `sys.stderr` never block, for the life of a process with an event loop.
+
+    Streams without a descriptor (those of tests) stay as they are. On the way out, what is queued has DRAIN_S.
+    """
+    before = sys.stdout, sys.stderr
+    ours = [stream if (found := _queued(stream)) is None else found for stream in before]
+    sys.stdout, sys.stderr = ours
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        until = time.monotonic() + DRAIN_S
+        for stream in ours:
+            if isinstance(stream, QueuedStream):
+                stream.writer.close(max(0.0, until - time.monotonic()))
+
+
+def _queued(stream: TextIO) -> QueuedStream | None:
+    try:
+        descriptor = stream.fileno()
+        stream.flush()
+    except (OSError, ValueError):
+        return None
+    return QueuedStream(QueuedWriter(descriptor))
+
+
+class QueuedWriter:
+    """Writes to a descriptor on a thread of its own, in order. Thread-safe.
+
+    Attributes:
+        descriptor: where to.
+        dropped: writes that were dropped, because the queue was full or the descriptor takes nothing.
+    """
+
+    def __init__(self, descriptor: int, *, bytes_max: int = QUEUE_BYTES_MAX) -> None:
+        self.descriptor = descriptor
+        self.dropped = 0
+        self._reported = 0
+        self._bytes_max = bytes_max
+        self._pending: deque[bytes] = deque()
+        self._pending_bytes = 0
+        self._is_writing = False
+        self._is_closed = False
+        self._changed = threading.Condition()
+        _open.append(self)
+        threading.Thread(target=self._run, name=f"tidelog-stream-{descriptor}", daemon=True).start()
+
+    def put(self, data: bytes) -> None:
+        """Queue a write; drop and count it where there is no room. Never blocks."""
+        if not data:
+            return
+        with self._changed:
+            if self._is_closed or self._pending_bytes + len(data) > self._bytes_max:
+                self.dropped += 1
+                return
+            self._pending.append(data)
+            self._pending_bytes += len(data)
+            self._changed.notify_all()
+
+    def close(self, timeout_s: float) -> None:
+        """Take no more writes, and wait so long at most for what is queued."""
+        global _dropped_before  # noqa: PLW0603 - a total of the process
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._pending and not self._is_writing, timeout_s)
+            self.dropped += len(self._pending)
+            self._pending.clear()
+        if self in _open:
+            _open.remove(self)
+            _dropped_before += self.dropped
+
+    def _run(self) -> None:
+        while (data := self._take()) is not None:
+            is_written = _write(self.descriptor, data)
+            with self._changed:
+                self._is_writing = False
+                if not is_written:
+                    self.dropped += 1
+                    self._reported += 1  # a line about it could not be written either
+                self._changed.notify_all()
+
+    def _take(self) -> bytes | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._pending or self._is_closed)
+            if not self._pending:
+                return None
+            self._is_writing = True
+            if self.dropped > self._reported and self._pending_bytes < self._bytes_max // 2:
+                missing, self._reported = self.dropped - self._reported, self.dropped
+                return f"{missing} writes were dropped here: this stream was not read\n".encode()
+            data = self._pending.popleft()
+            self._pending_bytes -= len(data)
+            return data
+
+
+class QueuedStream(io.TextIOBase):
+    """A text stream in UTF-8 over a `QueuedWriter`: writes return at once and never fail."""
+
+    def __init__(self, writer: QueuedWriter) -> None:
+        super().__init__()
+        self.writer = writer
+        self.buffer = _QueuedBytes(writer)
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # typeshed has a variable
+        """The stream's encoding."""
+        return "utf-8"
+
+    @property
+    def errors(self) -> str:  # type: ignore[override]  # typeshed has a variable
+        """How lone surrogates are written."""
+        return "backslashreplace"
+
+    def writable(self) -> bool:
+        """Tell that it takes text."""
+        return True
+
+    def fileno(self) -> int:
+        """Return the descriptor that is written to."""
+        return self.writer.descriptor
+
+    def isatty(self) -> bool:
+        """Tell whether it is a terminal."""
+        return os.isatty(self.writer.descriptor)
+
+    def write(self, text: str, /) -> int:
+        """Queue text; returns its length, also where it was dropped."""
+        self.writer.put(text.encode(errors=self.errors))
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing: the thread writes as soon as it can."""
+
+
+class _QueuedBytes(io.RawIOBase):
+    """The same for bytes, as `sys.stderr.buffer` is."""
+
+    def __init__(self, writer: QueuedWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        taken = bytes(data)
+        self._writer.put(taken)
+        return len(taken)
+
+
+def _write(descriptor: int, data: bytes) -> bool:
+    """Write all, however long that takes; False where the descriptor takes nothing."""
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(descriptor, rest[:_WRITE_BYTES]) :]
+        except BlockingIOError:  # another process has set O_NONBLOCK on what both have open
+            poll = select.poll()
+            poll.register(descriptor, select.POLLOUT)
+            poll.poll()
+        except OSError:
+            return False
+    return True

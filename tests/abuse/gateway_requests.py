@@ -1,0 +1,96 @@
+"""The largest request of each route of a gateway, as the bytes of an HTTP request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tests.abuse.stand import Stand
+
+from tidelog_proto.limits import MIB
+
+BODY_BYTES: Final = 8 * MIB
+"""The default of `body_bytes_max`."""
+
+Http = Callable[[Stand], bytes]
+
+
+def request(stand: Stand, line: str, body: bytes = b"", *, principal: str = "flood") -> bytes:
+    """Return a request of a principal, with a JSON body if there is one."""
+    head = f"{line} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {stand.keys[principal]}\r\n"
+    if body:
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    return f"{head}\r\n".encode() + body
+
+
+def _post(body: bytes, line: str = "POST /v1/topics/flood/records") -> Http:
+    return lambda stand: request(stand, line, body)
+
+
+def _get(path: str) -> Http:
+    return lambda stand: request(stand, f"GET {path}")
+
+
+def _records(record: Mapping[str, Any], count: int) -> bytes:
+    one = json.dumps(record).encode()
+    return b'{"records":[' + b",".join([one] * count) + b"]}"
+
+
+def _offsets(item: Mapping[str, Any], count: int) -> bytes:
+    return json.dumps({"offsets": [dict(item, partition=number) for number in range(count)]}).encode()
+
+
+HTTP: Final[dict[str, Http]] = {
+    "POST records: 300,000 empty objects": _post(_records({}, 300_000)),
+    "POST records: 8 MiB of empty objects": _post(_records({}, (BODY_BYTES - 100) // 3)),
+    "POST records: 10,000 records": _post(_records({"value": "x", "key": "k"}, 10_000)),
+    "POST records: 10,000 records of 700 bytes": _post(_records({"value": "x" * 700, "key": "k"}, 10_000)),
+    "POST records: 10,000 JSON values": _post(
+        _records({"value": {"a": list(range(20))}, "value_encoding": "json"}, 9_999)
+    ),
+    "POST records: a value of 63,000 numbers": _post(_records({"value": [0] * 63_000, "value_encoding": "json"}, 1)),
+    "POST records: a value of 4,000,000 numbers": _post(
+        b'{"records":[{"value_encoding":"json","value":[' + b"0," * 4_000_000 + b"0]}]}"
+    ),
+    "POST records: 8 MiB of text": _post(_records({"value": "x" * (BODY_BYTES - 100)}, 1)),
+    "POST records: 90,000 unknown members": _post(_records({f"m{number}": 0 for number in range(90_000)}, 1)),
+    "POST records: 8 MiB that are no JSON": _post(b'{"records":[' + b"[" * (BODY_BYTES - 100)),
+    "POST records: a raw body of 8 MiB": lambda stand: request(
+        stand, "POST /v1/topics/flood/records", b"x" * BODY_BYTES
+    ).replace(b"application/json", b"application/octet-stream"),
+    "POST topics: 8 MiB of members": _post(
+        json.dumps({f"m{number}": 0 for number in range(500_000)}).encode()[:-1] + b"}", "POST /v1/topics"
+    ),
+    "PUT group offsets: 4,096 positions": _post(
+        _offsets({"topic": "wide", "next_offset": 0}, 4_096), "PUT /v1/groups/abuse/offsets"
+    ),
+    "PUT group offsets: 8 MiB of empty objects": _post(
+        b'{"offsets":[' + b"{}," * 2_700_000 + b"{}]}", "PUT /v1/groups/abuse/offsets"
+    ),
+    "POST offsets:reset: 16,384 partitions": _post(
+        json.dumps({"to": "earliest", "topic": "wide", "partitions": list(range(16_384))}).encode(),
+        "POST /v1/groups/abuse/offsets:reset",
+    ),
+    "POST rules: 40,000 operations": _post(
+        json.dumps({"principal": "p", "operations": ["consume"] * 40_000, "resource": "topic"}).encode(),
+        "POST /v1/rules",
+    ),
+    "GET records: 10,000 records": _get("/v1/topics/flood/partitions/0/records?max_records=10000"),
+    "GET records: by a missing key": _get("/v1/topics/flood/partitions/0/records?key=none&max_records=10000"),
+    "GET key: a missing one": _get("/v1/topics/flood/keys/none"),
+    "GET topic: 4,096 partitions": _get("/v1/topics/wide"),
+    "GET topics: 1,000": _get("/v1/topics?limit=1000"),
+    "GET offsets: 4,096 partitions": _get("/v1/topics/wide/offsets"),
+    "GET offsets: 4,096 partitions by time": _get("/v1/topics/wide/offsets?timestamp=1700000000000"),
+    "GET group offsets: 4,096 positions": _get("/v1/groups/abuse/offsets"),
+    "GET group lag: 4,096 partitions": _get("/v1/groups/abuse/lag?topic=wide"),
+    "GET groups": _get("/v1/groups?limit=1000"),
+    "GET group": _get("/v1/groups/abuse"),
+    "GET rules": _get("/v1/rules"),
+    "GET api-keys": _get("/v1/api-keys"),
+    "GET metrics": _get("/metrics"),
+    "GET openapi.json": _get("/openapi.json"),
+    "GET readyz": _get("/readyz"),
+}
+"""The requests to measure, by a name that begins with the route."""

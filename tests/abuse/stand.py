@@ -1,0 +1,114 @@
+"""A measured node, and a measured gateway in front of it: two principals, and topics with something in them.
+
+`quiet` is polite, `flood` is not; each has an API key and the permissions that its requests need, so that they differ
+in nothing but what they send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.abuse.probe import Probe
+
+from tidelog import Client
+from tidelog.security import AccessRule
+from tidelog_cli.children import Child, running
+from tidelog_proto.api_key import new_key
+from tidelog_proto.limits import MIB
+
+WIDE: Final = 4_096
+"""Partitions of the topic that requests of many entries name."""
+RECORDS: Final = 200_000
+STOP_TIMEOUT_S: Final = 10.0
+"""The default `stop_timeout` of a node and a gateway."""
+
+PRINCIPALS: Final = ("quiet", "flood")
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """A node and what is known of it.
+
+    Attributes:
+        child: the process.
+        probe: its measurements.
+        port: of the node.
+        keys: API keys by principal, and `admin`.
+        topics: ids by name: `quiet`, `flood` (one partition, `RECORDS` records), `wide`.
+    """
+
+    child: Child
+    probe: Probe
+    port: int
+    keys: Mapping[str, str]
+    topics: Mapping[str, bytes]
+
+
+def _secret(path: Path, text: str) -> Path:
+    path.touch(mode=0o600)
+    path.write_text(text)
+    return path
+
+
+@asynccontextmanager
+async def node(directory: Path) -> AsyncIterator[Stand]:
+    """Run a measured node in a directory, with topics, principals and records."""
+    key = new_key().text
+    admin_key = _secret(directory / "admin.key", key)
+    config = directory / "node.toml"
+    config.write_text(f'[node]\nauth = "required"\nadmin_key_file = "{admin_key}"\n')
+    probe = Probe(directory / "node.probe")
+    data = str(directory / "data")
+    arguments = ("node", "--config", str(config), "--data", data, "--port", "0", "--management-port", "0")
+    async with AsyncExitStack() as stack:
+        log = stack.enter_context((directory / "node.log").open("ab"))
+        measured = (str(probe.path), *arguments)
+        child = await stack.enter_async_context(running("node", measured, module="tests.abuse.probed", log=log))
+        probe.pid = child.process.pid
+        port = child.ready["port"]
+        async with Client(f"127.0.0.1:{port}", api_key=key) as admin:
+            keys = {"admin": key} | {name: await _principal(admin, name) for name in PRINCIPALS}
+            topics = {
+                name: (await admin.create_topic(name, flush="never", partitions=count)).topic_id
+                for name, count in (("quiet", 1), ("flood", 1), ("wide", WIDE))
+            }
+            async with admin.producer("flood") as producer:
+                for first in range(0, RECORDS, 4_000):
+                    await producer.send_many([b"%d" % number for number in range(first, first + 4_000)])
+        yield Stand(child, probe, port, keys, topics)
+
+
+async def _principal(admin: Client, name: str) -> str:
+    key = await admin.security.create_key(name)
+    for resource in ("topic", "group", "cluster"):
+        await admin.security.grant(AccessRule(name, ("all",), resource, prefix=resource != "cluster"))
+    return key.api_key
+
+
+@asynccontextmanager
+async def gateway(directory: Path, stand: Stand) -> AsyncIterator[tuple[Child, Probe]]:
+    """Run a measured gateway that asks its callers who they are, in front of a node."""
+    key_file = _secret(directory / "gateway.key", stand.keys["admin"])
+    probe = Probe(directory / "gateway.probe")
+    arguments = ("gateway", "--bootstrap", f"127.0.0.1:{stand.port}", "--http-port", "0", "--auth", "callers")
+    environ = environment() | {
+        "TIDELOG_API_KEY_FILE": str(key_file),
+        "TIDELOG_GATEWAY_OUT_BYTES_MAX": str(128 * MIB),
+        "TIDELOG_GATEWAY_IN_FLIGHT_BYTES_MAX": str(64 * MIB),
+    }
+    with (directory / "gateway.log").open("ab") as log:
+        measured = (str(probe.path), *arguments)
+        async with running("gateway", measured, module="tests.abuse.probed", log=log, environ=environ) as child:
+            probe.pid = child.process.pid
+            yield child, probe
+
+
+def environment() -> dict[str, str]:
+    """Return this process's environment without settings of Tidelog."""
+    import os  # noqa: PLC0415
+
+    return {name: value for name, value in os.environ.items() if not name.startswith("TIDELOG_")}

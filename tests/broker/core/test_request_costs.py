@@ -1,0 +1,36 @@
+"""The cost of a request is computed from its envelope, up to the largest number of entries."""
+
+from __future__ import annotations
+
+from tidelog_broker.core.request_costs import COSTS, LOOK_UP_KEY, LOOK_UP_TIME, PIECE_US, Pace
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
+
+
+def look_ups(count: int, **at: int | bytes | bool) -> pb.Envelope:
+    entry = pb.ListOffsetsEntry(**at)  # type: ignore[arg-type] # one of the kinds
+    return pb.Envelope(list_offsets=pb.ListOffsets(entries=[entry] * count))
+
+
+def test_each_entry_adds_to_the_cost_of_a_request() -> None:
+    line = COSTS["fetch"]
+    envelope = pb.Envelope(fetch=pb.Fetch(entries=[pb.FetchEntry()] * 100))
+    assert COSTS["fetch"].of(envelope) == line.request_us + 100 * line.entry_us
+
+
+def test_look_ups_that_read_the_log_cost_more() -> None:
+    base_us, entry_us = COSTS["list_offsets"].request_us, COSTS["list_offsets"].entry_us
+    assert COSTS["list_offsets"].of(look_ups(10, latest=True)) == base_us + 10 * entry_us
+    assert COSTS["list_offsets"].of(look_ups(10, timestamp_us=1)) == base_us + 10 * LOOK_UP_TIME * entry_us
+    assert COSTS["list_offsets"].of(look_ups(10, latest_of_key=b"k")) == base_us + 10 * LOOK_UP_KEY * entry_us
+
+
+def test_a_request_with_too_many_entries_costs_no_more_than_the_largest() -> None:
+    envelope = pb.Envelope(fetch=pb.Fetch(entries=[pb.FetchEntry()] * (2 * ENTRIES_PER_REQUEST_MAX)))
+    assert COSTS["fetch"].of(envelope) == COSTS["fetch"].largest_us
+
+
+def test_a_piece_is_as_long_as_a_turn() -> None:
+    for kind, cost in COSTS.items():
+        if cost.pace is Pace.PIECES:
+            assert cost.piece_entries * cost.entry_us <= PIECE_US, kind

@@ -1,0 +1,92 @@
+"""Write `docs/costs.md` from the tables themselves: `python -m tests.costs_table`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tidelog_broker.core.request_costs import COSTS, PIECE_US
+from tidelog_broker.wire.account import WORK_US_MAX
+from tidelog_gateway.bodies import AT_ONCE_BYTES, VALUES_MAX
+from tidelog_gateway.route_costs import HTTP_COSTS, MESSAGE_COSTS, RouteCost
+from tidelog_proto.limits import KIB
+
+PAGE = Path(__file__).parents[1] / "docs" / "costs.md"
+
+INTRODUCTION = f"""\
+# What requests cost
+
+A node and a gateway are one event loop each. The cost of a request is computed from its envelope or its body
+before its work starts and charged to the caller, and a request of many entries is worked through in pieces of about
+{PIECE_US // 1000} ms. Between two pieces everything else has its turn, and callers take turns with each other
+([ADR 0127](adr/0127-every-request-kind-has-a-cost-that-is-known-before-its-work-starts.md),
+[ADR 0128](adr/0128-large-json-bodies-are-bounded-by-structure-and-parsed-in-pieces.md)).
+
+The promises, which `make abuse` judges with the largest request of every kind and route:
+
+- One request keeps an event loop for at most 50 ms in one go.
+- Beside a principal that sends such requests over four connections, p99 of another one is at most three times what it
+  is on a quiet node, or 90 ms where a quiet one is faster than 30 ms.
+- While the requests of one caller that are being worked on cost {WORK_US_MAX / 1e6:.0f} s of the loop together, nothing
+  more is read from its connections. More of a gateway's caller is refused with OVERLOADED.
+- The work of a request ends when its connection is gone and when the node stops. A change that has
+  begun is finished.
+- A gateway checks the caller's permission, the number of records and of JSON values before it makes objects of a body
+  of more than {AT_ONCE_BYTES // KIB} KiB. A larger JSON document than {VALUES_MAX:,} values is sent as a string.
+- Steps of TLS handshakes are done in turns by address.
+
+The figures are processor time on the machine of [Performance](performance.md), rounded up.
+"""
+
+
+def render() -> str:
+    """Return the page."""
+    return "\n".join([INTRODUCTION, *_kinds(), *_routes()])
+
+
+def _kinds() -> list[str]:
+    rows = []
+    for kind, cost in sorted(COSTS.items()):
+        entry = f"{cost.entry_us:g} us a {cost.what}" if cost.entry_us else ""
+        most = f"{cost.entries_max:,}" if cost.entry_us else ""
+        largest = f"{max(cost.largest_us / 1000, 0.1):,.1f} ms"
+        rows.append(f"| `{kind}` | {cost.request_us:,} us | {entry} | {most} | {largest} | {cost.pace.value} |")
+    return [
+        "## At a node",
+        "",
+        "| kind | a request | and | at most | the largest | its work is done |",
+        "| --- | --- | --- | --- | --- | --- |",
+        *rows,
+        "",
+        "A look-up of `list_offsets` by time counts as four entries, one by key as eight. *In pages*: an answer is one",
+        "page, made in one turn. *Queued*: batches wait in the partition's bounded queue, of which the loop does 256",
+        "at a time. *At once*: in one piece.",
+        "",
+    ]
+
+
+def _routes() -> list[str]:
+    return [
+        "## At a gateway",
+        "",
+        *_table("route", HTTP_COSTS),
+        "",
+        "| message of a WebSocket | the largest | costs | bounded by |",
+        "| --- | --- | --- | --- |",
+        *(_row(kind, cost) for kind, cost in MESSAGE_COSTS.items()),
+        "",
+    ]
+
+
+def _table(what: str, costs: Mapping[str, RouteCost]) -> list[str]:
+    head = [f"| {what} | the largest | costs | bounded by |", "| --- | --- | --- | --- |"]
+    return head + [_row(route, cost) for route, cost in sorted(costs.items())]
+
+
+def _row(name: str, cost: RouteCost) -> str:
+    pieces = ", in pieces" if cost.paced else ""
+    return f"| `{name}` | {cost.largest} | {cost.largest_ms} ms{pieces} | {cost.bound} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())

@@ -1,0 +1,119 @@
+"""Large bodies are bounded by what they hold before anything is made of it, and read in pieces like small ones."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tidelog_gateway import bodies
+from tidelog_gateway.bodies import VALUES_MAX, check_values, records_in
+from tidelog_gateway.problems import Problem
+from tidelog_gateway.records_in import Records, parse_body
+
+NOW_US = 1_700_000_000_000_000
+
+
+class Turns:
+    """Counts the turns that are taken."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    async def pace(self) -> None:
+        self.taken += 1
+
+
+async def read(body: bytes, *, records_max: int = 10_000) -> Records:
+    return await records_in(body, records_max=records_max, now_us=NOW_US, pace=Turns().pace)
+
+
+async def refused(body: bytes, *, records_max: int = 10_000) -> list[dict[str, str]]:
+    with pytest.raises(Problem) as caught:
+        await read(body, records_max=records_max)
+    assert caught.value.status == 422
+    errors: list[dict[str, str]] = caught.value.extra["errors"]
+    return errors
+
+
+def body_of(records: list[dict[str, Any]]) -> bytes:
+    return json.dumps({"records": records}).encode()
+
+
+async def test_a_large_body_gives_what_one_parse_gives() -> None:
+    records: list[dict[str, Any]] = [
+        {"value": 'text with ",]}{[ and \\"' * 3, "key": f"k{number}"} for number in range(2_000)
+    ]
+    records[7]["timestamp_ms"] = 5
+    records[900] = {"value": {"a": [1, 2, {"b": "]"}]}, "value_encoding": "json", "headers": [["h", "v"]]}
+    records[1_500] = {"value": None, "tag": "t", "partition": 3}
+    body = body_of(records)
+    assert len(body) > bodies.AT_ONCE_BYTES
+    assert await read(body) == parse_body(body, records_max=10_000, now_us=NOW_US)
+
+
+async def test_records_beyond_the_limit_are_refused_before_one_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "parse_body", None)
+    (error,) = await refused(b'{"records":[' + b"{}," * 300_000 + b"{}]}")
+    assert error["pointer"] == "/records"
+
+
+async def test_only_the_first_fault_is_reported() -> None:
+    empty: dict[str, Any] = {}
+    errors = await refused(body_of([empty] * 9_000))
+    assert [error["pointer"] for error in errors] == ["/records/0/value"]
+
+
+async def test_a_fault_in_a_later_piece_has_its_place_in_the_body() -> None:
+    records: list[dict[str, Any]] = [{"value": "x" * 20} for _ in range(3_000)]
+    records[2_345]["value"] = 7
+    assert [error["pointer"] for error in await refused(body_of(records))] == ["/records/2345/value"]
+
+
+async def test_a_record_of_many_values_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "parse_body", None)
+    records: list[dict[str, Any]] = [{"value": "x"}, {"value": [0] * (VALUES_MAX + 1), "value_encoding": "json"}]
+    (error,) = await refused(body_of(records))
+    assert error["pointer"] == "/records/1"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"records":[' + b'{"value":"x"},' * 5_000,
+        b'{"records":[' + b'{"value":"x"},' * 5_000 + b"]}",
+        b'{"records":[' + b'{"value":"x"},' * 5_000 + b'{"value":"x"}], "more": 1}',
+        b'{"records":[' + b'{"value":"x"},' * 5_000 + b'{"value":"x"]}',
+        b'{"records":[' + b'{"value":"x"},,' * 5_000 + b'{"value":"x"}]}',
+        b"[" + b"1," * 20_000 + b"1]",
+        b'{"records":[{"value":"' + b"x" * 20_000,
+    ],
+    ids=["no end", "comma at the end", "more members", "braces", "two commas", "a list", "no end of a string"],
+)
+async def test_what_is_no_body_is_refused_in_a_large_one(body: bytes) -> None:
+    assert await refused(body)
+
+
+async def test_a_large_body_takes_a_turn_for_each_piece() -> None:
+    turns = Turns()
+    body = body_of([{"value": "x"}] * 5_000)
+    await records_in(body, records_max=10_000, now_us=NOW_US, pace=turns.pace)
+    assert turns.taken >= 5_000 / bodies.PIECE_RECORDS
+
+
+async def test_reading_ends_when_the_client_is_gone() -> None:
+    class GoneError(Exception):
+        pass
+
+    async def gone() -> None:
+        raise GoneError
+
+    with pytest.raises(GoneError):
+        await records_in(body_of([{"value": "x"}] * 5_000), records_max=10_000, now_us=NOW_US, pace=gone)
+
+
+async def test_values_are_counted_outside_of_strings() -> None:
+    await check_values(json.dumps(["," * (2 * VALUES_MAX)]).encode(), Turns().pace)
+    with pytest.raises(Problem):
+        await check_values(json.dumps([0] * (VALUES_MAX + 1)).encode(), Turns().pace)
