@@ -1,4 +1,7 @@
-"""`tidelog cluster init`: write the two files that found a cluster, and say how each founder is started.
+"""`tidelog cluster init`: write the two files that found a cluster, and print how each founder is started.
+
+A cluster of whose nodes others than their machine reach one is started with TLS and authentication: the lines for its
+certificates and the administrator's key come first, and every command names them. No command has a secret in it.
 
 Nothing is asked of any node: there is none yet. What is there is never overwritten, because with other files under the
 same names the founders of an older cluster would not know each other any more.
@@ -10,6 +13,7 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -18,8 +22,11 @@ import typer
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.founding_files import BOOTSTRAP, SECRET, bootstrap_document, write_bootstrap, write_secret
 from tidelog_cli.output import JsonOption, print_json
+from tidelog_proto.loopback import is_loopback
+from tidelog_proto.private_files import PRIVATE_DIR_MODE
 
 PORT: Final = 7400
+ADMIN_KEY: Final = "admin.key"
 SHAPE: Final = "ID=HOST[:PORT][,zone=ZONE][,gossip_port=PORT][,role=ingestion|persistence]"
 
 _ID: Final = re.compile(r"[^\s,=:/\x00-\x1f\x7f]{1,128}")
@@ -58,25 +65,57 @@ def init(
         document["cluster_id"] = lone_cluster(from_data, founders)
     bootstrap, secret = directory / BOOTSTRAP, directory / SECRET
     write(directory, document)
-    commands = {one["node_id"]: command(directory, one["node_id"], from_data) for one in founders}
+    secured = any(not is_loopback(one["host"]) for one in founders)
+    issuing = preparations(directory, founders) if secured else []
+    commands = {one["node_id"]: command(directory, one["node_id"], from_data, secured=secured) for one in founders}
     if as_json:
         told = {"cluster_id": document["cluster_id"], "bootstrap": str(bootstrap), "secret_file": str(secret)}
-        print_json(told | {"commands": commands})
+        print_json(told | {"preparations": issuing, "commands": commands})
         return
     sys.stdout.write(
         f"{bootstrap}: the cluster {document['name']!r}, id {document['cluster_id']}\n"
         f"{secret}: its secret; who has it can be a node of the cluster\n\n"
-        "Copy both to the machine of each founder, and start there, in any order:\n\n"
     )
-    for words in commands.values():
-        sys.stdout.write(f"  {shlex.join(words)}\n")
+    if secured:
+        sys.stdout.write("Other machines reach these nodes, so they need certificates and an administrator's key:\n\n")
+        _print_lines(issuing)
+        sys.stdout.write(
+            f"\nCopy {BOOTSTRAP}, {SECRET}, ca.pem and {ADMIN_KEY} to the machine of each founder, with its own ID.pem "
+            "and ID.key; ca.key stays here. Start there, in any order:\n\n"
+        )
+    else:
+        sys.stdout.write("Copy both to the machine of each founder, and start there, in any order:\n\n")
+    _print_lines(commands.values())
     sys.stdout.write(f"\nThe founders wait for each other: {waiting(len(founders))}.\n")
     if from_data is not None:
-        sys.stdout.write(
-            "Stop it where it runs alone, start it so, and let others join: tidelog node --seeds "
-            f"{founders[0]['host']}:{founders[0]['port']} --secret-file {SECRET} --data DATA\n"
-            "Its topics get copies with: tidelog topic alter TOPIC --replication-factor 3\n"
-        )
+        sys.stdout.write("Stop it where it runs alone, start it so, and let others join:\n\n")
+        _print_lines(_joining(directory, founders[0], secured=secured))
+        sys.stdout.write("\nIts topics get copies with: tidelog topic alter TOPIC --replication-factor 3\n")
+
+
+def _print_lines(lines: Iterable[Sequence[str]]) -> None:
+    """Print commands as a shell takes them, whatever characters are in their words."""
+    for words in lines:
+        sys.stdout.write(f"  {shlex.join(words)}\n")
+
+
+def _joining(directory: Path, founder: dict[str, Any], *, secured: bool) -> list[list[str]]:
+    """Return the commands for a node that joins, with the placeholders ID, HOST and DATA."""
+    host = f"[{founder['host']}]" if ":" in founder["host"] else founder["host"]
+    seeds = ("--seeds", f"{host}:{founder['port']}", "--secret-file", str(directory / SECRET))
+    start = [
+        *_secured(directory, "ID", secured=secured),
+        "tidelog",
+        "node",
+        *seeds,
+        "--node-id",
+        "ID",
+        "--data",
+        "DATA",
+    ]
+    return (
+        [["tidelog", "certs", "issue", str(directory), "node", "ID", "--host", "HOST"], start] if secured else [start]
+    )
 
 
 def waiting(founders: int) -> str:
@@ -108,9 +147,42 @@ def lone_cluster(data: Path, founders: list[dict[str, Any]]) -> str:
     return cluster_id
 
 
-def command(directory: Path, node_id: str, data: Path | None = None) -> list[str]:
-    """Return the words of the command that starts a founder whose machine has the files in the same directory."""
+def preparations(directory: Path, founders: list[dict[str, Any]]) -> list[list[str]]:
+    """Return the commands that make certificates for founders, and the administrator's key."""
+    issue = ("tidelog", "certs", "issue", str(directory), "node")
     return [
+        ["tidelog", "certs", "init", str(directory)],
+        *([*issue, one["node_id"], "--host", one["host"]] for one in founders),
+        ["tidelog", "key", "new", "--out", str(directory / ADMIN_KEY)],
+    ]
+
+
+def _secured(directory: Path, node_id: str, *, secured: bool) -> list[str]:
+    """Return what begins the command of a node that has certificates: names of files, and no secret."""
+    if not secured:
+        return []
+    settings = {
+        "TLS_CERT_FILE": directory / f"{node_id}.pem",
+        "TLS_KEY_FILE": directory / f"{node_id}.key",
+        "TLS_CA_FILE": directory / "ca.pem",
+        "PEER_AUTH": "certificate",
+        "AUTH": "required",
+        "ADMIN_KEY_FILE": directory / ADMIN_KEY,
+    }
+    return ["env", *(f"TIDELOG_NODE_{name}={value}" for name, value in settings.items())]
+
+
+def command(directory: Path, node_id: str, data: Path | None = None, *, secured: bool) -> list[str]:
+    """Return the words of the command that starts a founder whose machine has the files in the same directory.
+
+    Args:
+        directory: of the files.
+        node_id: of the founder.
+        data: its data directory; one of its name in `directory` unless given.
+        secured: whether it has certificates and asks its clients for credentials.
+    """
+    return [
+        *_secured(directory, node_id, secured=secured),
         *("tidelog", "node", "--bootstrap", str(directory / BOOTSTRAP), "--secret-file", str(directory / SECRET)),
         *("--node-id", node_id, "--data", str(data or directory / node_id)),
     ]
@@ -128,7 +200,7 @@ def write(directory: Path, document: dict[str, Any]) -> None:
             raise CommandFailed(f"{path} is there already and stays as it is: give another directory", EXIT_USAGE)
     written: list[Path] = []
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=PRIVATE_DIR_MODE, parents=True, exist_ok=True)
         write_secret(secret, replace=False)
         written.append(secret)
         write_bootstrap(bootstrap, document, replace=False)
@@ -146,8 +218,8 @@ def founder(text: str) -> dict[str, Any]:
     """
     address, *options = text.split(",")
     node_id, equals, place = address.partition("=")
-    if not equals or not _ID.fullmatch(node_id):
-        raise _wrong(text, "it begins with an id of up to 128 characters and =")
+    if not equals or not _ID.fullmatch(node_id) or not _is_plain(node_id):
+        raise _wrong(text, "it begins with an id of up to 128 printable characters, not . or .. or -, and =")
     host, port = _host_and_port(text, place)
     found: dict[str, Any] = {"node_id": node_id, "host": host, "port": port}
     for option in options:
@@ -155,7 +227,7 @@ def founder(text: str) -> dict[str, Any]:
         if not value.strip() or (key in found and key != "roles"):
             raise _wrong(text, f"{option!r} is empty, or stands twice")
         match key:
-            case "zone":
+            case "zone" if value.isprintable():
                 found["zone"] = value
             case "gossip_port":
                 found["gossip_port"] = _port(text, value)
@@ -164,6 +236,11 @@ def founder(text: str) -> dict[str, Any]:
             case _:
                 raise _wrong(text, f"{option!r} is none of them")
     return found
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a terminal, an option parser and a path all read a name as the same text."""
+    return name.isprintable() and not name.startswith("-") and name not in {".", ".."}
 
 
 def refuse_twice(founders: list[dict[str, Any]]) -> None:
@@ -190,7 +267,7 @@ def _host_and_port(text: str, place: str) -> tuple[str, int]:
     host, port = bracketed.groups() if bracketed else (place.partition(":")[0], None)
     if not bracketed and ":" in place:
         port = place.partition(":")[2]
-    if not _HOST.fullmatch(host):
+    if not _HOST.fullmatch(host) or not _is_plain(host):
         raise _wrong(text, f"{host!r} is no host")
     return host, PORT if port is None else _port(text, port)
 

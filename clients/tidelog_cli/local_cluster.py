@@ -18,6 +18,7 @@ from typing import Any, Final
 from tidelog.free_ports import HOST, free_ports
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.founding_files import BOOTSTRAP, SECRET, bootstrap_document, write_bootstrap, write_secret
+from tidelog_proto.private_files import PRIVATE_DIR_MODE
 
 __all__ = ["HOST", "PORT_STEP", "LocalNode", "free_ports", "is_of_one_node", "nodes_in", "prepare"]
 
@@ -103,7 +104,7 @@ def _node(data: Path, founder: dict[str, Any], management_port: int) -> LocalNod
 
 def _found(data: Path, nodes: int, port: int) -> None:
     """Write the secret, then the bootstrap file: where that stands, all is there."""
-    data.mkdir(parents=True, exist_ok=True)
+    data.mkdir(mode=PRIVATE_DIR_MODE, parents=True, exist_ok=True)
     write_secret(data / SECRET, replace=True)
     ports = [port + index * PORT_STEP for index in range(nodes)] if port else free_ports(nodes)
     founders = [

@@ -20,25 +20,37 @@ from typing import Final
 from tidelog import Client
 from tidelog.client_options import ClientOptions
 from tidelog.contexts import Context, Contexts, change_contexts, with_context
-from tidelog.credentials import (
-    API_KEY_FILE_VARIABLE,
-    API_KEY_VARIABLE,
-    PASSWORD_FILE_VARIABLE,
-    TOKEN_FILE_VARIABLE,
-    USER_VARIABLE,
-)
 from tidelog.free_ports import HOST
 from tidelog.security import AccessRule
-from tidelog.tls import CA_FILE_VARIABLE, CERT_FILE_VARIABLE, CRL_FILE_VARIABLE, KEY_FILE_VARIABLE, TLS_VARIABLE
+from tidelog.tls import CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE
 from tidelog_cli.certs import CA_DAYS, DAYS, new_ca, new_certificate
 from tidelog_cli.certs_files import CA, paths
 from tidelog_cli.failures import CommandFailed
 from tidelog_proto.api_key import new_key
+from tidelog_proto.private_files import PRIVATE_DIR_MODE
 
 HOSTS: Final = (HOST, "localhost", "::1")
 _NODE: Final = "node"
 _GATEWAY: Final = "gateway"
 _HTTPS: Final = "https"
+_PREFIX: Final = "TIDELOG_"
+
+NODE_VARIABLES: Final = (
+    *("io_workers", "segment_read", "segment_write", "group_bytes", "idle_poll_us", "stop_timeout_ms"),
+    *("connections_max", "requests_in_flight", "subscriptions_max", "partitions_max", "groups_max", "followed_max"),
+    *("node_in_flight_bytes", "connection_in_flight_bytes", "caller_in_flight_bytes", "partition_in_flight_bytes"),
+    *("node_outgoing_bytes", "connection_outgoing_bytes", "peers_in_flight_bytes", "peer_queue_bytes"),
+    *("push_windows_bytes", "ring_bytes", "rings_bytes", "indexes_bytes", "positions_bytes", "deduplication_bytes"),
+    *("fill_bytes_per_s", "compaction_bytes", "compaction_bytes_per_s", "scrub_bytes_per_s", "scrub_interval_s"),
+)
+"""Settings of a node that variables may change: its use of the machine, not its identity, trust or addresses."""
+
+GATEWAY_VARIABLES: Final = (
+    *("callers_max", "connections_max", "producers_max", "ws_connections_max", "ws_subscriptions_max"),
+    *("ws_publishes_max", "body_bytes_max", "in_flight_bytes_max", "out_bytes_max", "connection_out_bytes_max"),
+    *("records_per_request_max", "fetch_bytes_max", "request_timeout_s", "stop_timeout_s"),
+)
+"""The same of the gateway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +74,13 @@ class LocalSecurity:
         return ("--config", str(self.certs / f"{name}.toml"))
 
     def node_environ(self) -> Mapping[str, str]:
-        """Return the environment of a node: what its settings say goes before variables of this process."""
-        return _without(_NODE, self._node_settings(""), os.environ)
+        """Return the environment of a node, without variables of this process that may be meant for another cluster."""
+        return _allowed(_NODE, NODE_VARIABLES, os.environ)
 
     def gateway_environ(self) -> Mapping[str, str]:
         """Return the environment of the gateway: to nodes it is the principal `gateway`; see `let_gateway_ask`."""
         cert, key = paths(self.certs, _GATEWAY)
-        others = {name: value for name, value in os.environ.items() if name not in _ABOUT_NODES}
-        kept = _without(_GATEWAY, self._gateway_settings(), others)
+        kept = _allowed(_GATEWAY, GATEWAY_VARIABLES, os.environ)
         ca, _ = paths(self.certs, CA)
         return kept | {CA_FILE_VARIABLE: str(ca), CERT_FILE_VARIABLE: str(cert), KEY_FILE_VARIABLE: str(key)}
 
@@ -137,12 +148,6 @@ class LocalSecurity:
         return name
 
 
-_ABOUT_NODES: Final = {
-    *(API_KEY_VARIABLE, API_KEY_FILE_VARIABLE, TOKEN_FILE_VARIABLE, USER_VARIABLE, PASSWORD_FILE_VARIABLE),
-    *(TLS_VARIABLE, CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE, CRL_FILE_VARIABLE),
-}
-
-
 def secured(data: Path) -> LocalSecurity | None:
     """Return what a directory has of it; None: nothing."""
     found = LocalSecurity(data)
@@ -161,8 +166,8 @@ def secure(data: Path, node_ids: Sequence[str]) -> LocalSecurity:
     """
     made = LocalSecurity(data)
     try:
-        data.mkdir(parents=True, exist_ok=True)
-        made.certs.mkdir(mode=0o700, exist_ok=True)
+        data.mkdir(mode=PRIVATE_DIR_MODE, parents=True, exist_ok=True)
+        made.certs.mkdir(mode=PRIVATE_DIR_MODE, exist_ok=True)
         if not made.admin_key.exists():
             _write_key(made.admin_key)
         ca, ca_key = paths(made.certs, CA)
@@ -195,10 +200,13 @@ def _tls(certs: Path, name: str) -> dict[str, str]:
     return {"tls_cert_file": str(cert), "tls_key_file": str(key)}
 
 
-def _without(section: str, settings: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without the variables of some settings, which would go before a file's."""
-    said = {f"TIDELOG_{section}_{name}".upper() for name in settings}
-    return {name: value for name, value in environ.items() if name not in said}
+def _allowed(section: str, settings: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment with no variable of Tidelog but those of some settings.
+
+    A variable goes before a file, and the terminal may have some that are meant for another cluster.
+    """
+    kept = {f"{_PREFIX}{section}_{name}".upper() for name in settings}
+    return {name: value for name, value in environ.items() if not name.startswith(_PREFIX) or name in kept}
 
 
 def _write_settings(path: Path, table: str, settings: Mapping[str, str]) -> None:

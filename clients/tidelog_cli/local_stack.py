@@ -16,6 +16,7 @@ from tidelog_cli.children import Child, running
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.local_cluster import HOST, LocalNode
 from tidelog_cli.local_security import LocalSecurity
+from tidelog_proto.private_files import open_private_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ async def running_stack(
         environ = None
         if security is not None:
             command, environ = [*command, *security.config()], security.gateway_environ()
-        log = None if gateway_log is None else stack.enter_context(gateway_log.open("wb"))
+        log = None if gateway_log is None else stack.enter_context(open_private_log(gateway_log, append=False))
         gateway = await stack.enter_async_context(running("gateway", command, log=log, environ=environ))
         yield LocalStack(nodes, gateway, security)
 
@@ -93,7 +94,7 @@ async def _start(
     """Start all nodes; the first that cannot start ends it, and is the reason that is told."""
 
     async def start(node: LocalNode) -> Child:
-        log = None if node.log is None else stack.enter_context(node.log.open("ab"))
+        log = None if node.log is None else stack.enter_context(open_private_log(node.log, append=True))
         name = node.node_id if node.node_id == "node" else f"node {node.node_id}"
         return await stack.enter_async_context(running(name, node.command, log=log, environ=environ))
 

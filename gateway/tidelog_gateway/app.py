@@ -26,6 +26,7 @@ from tidelog.errors import TidelogError
 from tidelog_gateway import access, deletion, docs_page, fetch, groups, keys, offsets, publish, service, topics
 from tidelog_gateway.answers import AnswersMiddleware
 from tidelog_gateway.authentication import AuthenticationMiddleware
+from tidelog_gateway.browser_headers import BrowserHeadersMiddleware
 from tidelog_gateway.callers import Callers, told
 from tidelog_gateway.context import Gateway, gateway_of
 from tidelog_gateway.credentials import Shown, UserPassword, kind_of
@@ -169,6 +170,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
     app.add_middleware(RequestIdMiddleware)
     app.add_middleware(AnswersMiddleware, outgoing=outgoing, slow_timeout_s=settings.ws_slow_timeout_s)
     app.add_middleware(MetricsMiddleware, metrics=metrics)
+    app.add_middleware(BrowserHeadersMiddleware)
     app.state.outgoing = outgoing
     app.state.incoming = budget
     app.state.turns = turns

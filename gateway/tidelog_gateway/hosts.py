@@ -1,17 +1,11 @@
 """By which names this gateway is asked, where it asks nobody who he is: what keeps rebound names out.
 
-A page of `evil.example` may have that name lead to this machine once it is loaded (DNS rebinding). For the browser its
-requests are then of its own origin: it shows it every answer, and `Origin` equals `Host`. What the page cannot choose
-is `Host`: it is the name in its address. So a gateway that lets everybody in takes only names that no stranger can give
-to it: addresses, `localhost`, the machine's own name, and what the settings name. With `auth = "callers"` a page has
-nothing to show, and with TLS the browser has compared the name with the certificate: neither looks at the name.
+Which names those are, and why, is in `tidelog_proto.host_names`. With `auth = "callers"` a page has nothing to show,
+and with TLS the browser has compared the name with the certificate: neither looks at the name.
 """
 
 from __future__ import annotations
 
-import ipaddress
-import re
-import socket
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -20,12 +14,12 @@ from starlette.datastructures import Headers
 from tidelog_gateway.origins import ANY_ORIGIN
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.settings import GatewaySettings
+from tidelog_proto.host_names import HostNames
 
 ANY_HOST: Final = "*"
 UNCHECKED_PATHS: Final = frozenset({"/livez", "/readyz"})
 """What supervisors ask under whatever name; a page learns nothing from it."""
 
-_HOST: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?", re.ASCII)
 _SHOWN_CHARS: Final = 200
 
 
@@ -38,12 +32,10 @@ class Hosts:
     """
 
     def __init__(self, settings: GatewaySettings, machine: str | None = None) -> None:
-        machine = socket.gethostname() if machine is None else machine
         asks = settings.auth != "none" or settings.tls_cert_file is not None
         self._any = asks or ANY_HOST in settings.allowed_hosts or ANY_ORIGIN in settings.allowed_origins
         named = (*settings.allowed_hosts, *map(_host_of_origin, settings.allowed_origins))
-        own = ("localhost", settings.host, machine, machine.partition(".")[0])
-        self._names = {_plain(name) for name in (*own, *named)} - {""}
+        self._names = HostNames((settings.host, *named), machine)
 
     def refuse_strange(self, headers: Headers, path: str) -> None:
         """Refuse a request that came by a name that is not the gateway's.
@@ -65,24 +57,7 @@ class Hosts:
 
     def is_own(self, host: str) -> bool:
         """Say whether a `Host` names this gateway; its port does not matter."""
-        parts = _HOST.fullmatch(host.strip())
-        if parts is None:
-            return False
-        name = _plain(parts[1])
-        return name in self._names or _is_address(name)
-
-
-def _plain(name: str) -> str:
-    """Return a name as it is compared: without brackets, in lower case, and without the dot at the end."""
-    return name.strip().strip("[]").lower().removesuffix(".")
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+        return self._names.is_own(host)
 
 
 def _host_of_origin(origin: str) -> str:

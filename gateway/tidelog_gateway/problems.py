@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from tidelog.errors import ClosedError, OffsetOutOfRangeError, TidelogError
+from tidelog_gateway.browser_headers import BROWSER_HEADERS
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError, code_name
 from tidelog_proto.printable import printable
@@ -134,7 +135,7 @@ class Problem(Exception):  # noqa: N818  "problem" is RFC 9457's own word
 
     def response(self, request_id: str) -> Response:
         """Return the HTTP response."""
-        headers = dict(self.headers)
+        headers = BROWSER_HEADERS | self.headers
         if self.retry_after_s is not None and self.status in {429, 503}:
             headers["Retry-After"] = str(self.retry_after_s)
         return Response(orjson.dumps(self.document(request_id)), self.status, headers=headers, media_type=MEDIA_TYPE)

@@ -12,6 +12,7 @@ from typing import Final
 
 import orjson
 
+from tidelog_gateway.browser_headers import BROWSER_HEADERS
 from tidelog_gateway.problems import MEDIA_TYPE, Problem
 from tidelog_proto.seldom import SeldomLog
 
@@ -41,6 +42,7 @@ def refusal_bytes(problem: Problem) -> bytes:
     body = orjson.dumps(document)
     lines = [f"HTTP/1.1 {problem.status} {document['title']}", f"Content-Type: {MEDIA_TYPE}"]
     lines += [f"Content-Length: {len(body)}", f"X-Request-Id: {request_id}", "Connection: close"]
+    lines += [f"{name}: {value}" for name, value in BROWSER_HEADERS.items()]
     if problem.retry_after_s is not None:
         lines.append(f"Retry-After: {problem.retry_after_s}")
     return "\r\n".join(lines).encode("ascii") + b"\r\n\r\n" + body

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote_to_bytes
 
 _SCHEME: Final = "tidelog:"
 
@@ -15,7 +15,7 @@ def uri_of(kind: str, name: str) -> str:
 
 
 def names_in(peercert: Mapping[str, Any] | None, kind: str) -> list[str]:
-    """Return the nodes (or clients) that a certificate vouches for.
+    """Return the nodes (or clients) that a certificate vouches for; names that are not UTF-8 are left out.
 
     Args:
         peercert: as `ssl.SSLObject.getpeercert` returns it, verified; None: nobody has shown one.
@@ -23,4 +23,12 @@ def names_in(peercert: Mapping[str, Any] | None, kind: str) -> list[str]:
     """
     begin = f"{_SCHEME}{kind}:"
     alternatives = (peercert or {}).get("subjectAltName", ())
-    return [unquote(value.removeprefix(begin)) for of, value in alternatives if of == "URI" and value.startswith(begin)]
+    uris = [value.removeprefix(begin) for of, value in alternatives if of == "URI" and value.startswith(begin)]
+    return [name for uri in uris if (name := _decoded(uri)) is not None]
+
+
+def _decoded(part: str) -> str | None:
+    try:
+        return unquote_to_bytes(part).decode()
+    except UnicodeDecodeError:  # a replacement character would make one name of many
+        return None

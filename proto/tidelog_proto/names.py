@@ -33,6 +33,14 @@ def check_topic_name(name: str) -> None:
         raise _invalid(f"{name!r}: names that begin with {INTERNAL_PREFIX} are the broker's own")
 
 
+def may_begin_topic_name(text: str) -> bool:
+    """Whether users may give a topic a name that begins with a text; every name begins with the empty one."""
+    if not text:
+        return True
+    is_internal = text.startswith(INTERNAL_PREFIX)
+    return len(text) <= TOPIC_NAME_CHARS_MAX and _TOPIC.fullmatch(text) is not None and not is_internal
+
+
 def check_group_name(name: str) -> None:
     """Refuse a group's name that is empty, too long or unprintable.
 

@@ -75,6 +75,10 @@ def test_a_key_of_a_ca_that_cannot_be_used_is_said() -> None:
             issue(authority._replace(key=made), "client", "x", [], days=5)
 
 
+def test_a_name_that_is_not_utf8_is_left_out() -> None:
+    assert names_in({"subjectAltName": (("URI", "tidelog:node:%ff"), ("URI", "tidelog:node:a"))}, "node") == ["a"]
+
+
 def test_names_are_read_back_as_they_were_given() -> None:
     shown = {"subjectAltName": (("DNS", "tidelog:node:evil"), ("URI", uri_of("node", "a:b/ü")), ("URI", "other:x"))}
     assert names_in(shown, "node") == ["a:b/ü"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -47,8 +48,9 @@ def test_the_files_are_what_a_node_takes_and_each_founder_has_a_command(
     assert caplog.text == "", "the node has nothing to warn of"
     out = capsys.readouterr().out
     assert read.cluster_id in out
-    commands = [shlex.split(line) for line in out.splitlines() if line.startswith("  tidelog node")]
-    assert commands == [cluster_init.command(home, node.node_id) for node in read.nodes]
+    lines = [shlex.split(line) for line in out.splitlines() if line.startswith("  ")]
+    commands = [cluster_init.command(home, node.node_id, secured=True) for node in read.nodes]
+    assert lines == [*cluster_init.preparations(home, [founder(text) for text in THREE]), *commands]
     assert "all of them have been started" in out
 
 
@@ -58,7 +60,71 @@ def test_a_program_is_told_the_same(tmp_path: Path, capsys: pytest.CaptureFixtur
     read = load_bootstrap(Path(told["bootstrap"]))
     assert (told["cluster_id"], read.name) == (read.cluster_id, "orders")
     assert [*told["commands"]] == ["log1", "log2", "log3"]
+    assert told["preparations"][0] == ["tidelog", "certs", "init", str(tmp_path / "orders")]
     assert read_secrets(Path(told["secret_file"])).first
+
+
+def test_nodes_that_other_machines_reach_are_started_with_tls_and_authentication(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "orders $(id)"
+    assert init(home, *options("log1=127.0.0.1", "log'2=log2.example.org;id"), "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    secret = (home / "secret").read_text().strip()
+    for node_id, words in told["commands"].items():
+        assert words[0] == "env"
+        settings = dict(word.split("=", 1) for word in words[1 : words.index("tidelog")])
+        assert settings["TIDELOG_NODE_AUTH"] == "required"
+        assert settings["TIDELOG_NODE_PEER_AUTH"] == "certificate"
+        assert settings["TIDELOG_NODE_TLS_KEY_FILE"] == str(home / f"{node_id}.key")
+        assert "--insecure" not in words
+        assert secret not in " ".join(words)
+    assert ["tidelog", "key", "new", "--out", str(home / "admin.key")] in told["preparations"]
+
+
+def test_nodes_of_one_machine_are_started_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert init(tmp_path / "orders", *options("log1=127.0.0.1", "log2=localhost:7410"), "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["preparations"] == []
+    assert [words[0] for words in told["commands"].values()] == ["tidelog", "tidelog"]
+
+
+def test_the_line_for_nodes_that_join_is_one_that_a_shell_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "node.json").write_text(json.dumps({"node_id": "log1", "cluster_id": "0" * 32}))
+    for number, host in enumerate(("[2001:db8::1]", "h;reboot", "::1")):
+        home = tmp_path / f"my orders {number}"
+        bracketed = f"[{host.strip('[]')}]" if ":" in host else host
+        assert init(home, "--node", f"log1={bracketed}", "--from", tmp_path) == 0
+        lines = [shlex.split(line) for line in capsys.readouterr().out.splitlines() if "--seeds" in line]
+        (words,) = lines
+        assert words[words.index("--seeds") + 1] == f"{bracketed}:7400"
+        assert words[words.index("--secret-file") + 1] == str(home / "secret")
+        assert ("TIDELOG_NODE_AUTH=required" in words) == (host != "::1")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_the_printed_lines_start_a_node_that_others_reach(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (port,) = free_ports(1)
+    assert init(tmp_path / "my orders", "--node", f"log1=0.0.0.0:{port}") == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    *preparing, start = lines
+    bin_dir = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    for line in preparing:
+        subprocess.run(["/bin/sh", "-c", line], check=True, capture_output=True, env=os.environ | {"PATH": bin_dir})
+    command = ["/bin/sh", "-c", f"exec {start} --management-port 0"]
+    environ = os.environ | {"PATH": bin_dir}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as process:
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+        finally:
+            process.terminate()
+        said = process.communicate(timeout=60)[1]
+    assert line, said
+    assert json.loads(line)["port"] == port
 
 
 @pytest.mark.long
@@ -107,6 +173,13 @@ def test_what_cannot_be_written_leaves_nothing_behind(
         ("=h:1", "begins with an id"),
         ("a b=h:1", "begins with an id"),
         ("a" * 129 + "=h", "begins with an id"),
+        ("..=h", "begins with an id"),
+        ("-x=h", "begins with an id"),
+        ("a\x9b31m=h", "begins with an id"),
+        ("a\u202eb=h", "begins with an id"),
+        ("log1=-h", "'-h' is no host"),
+        ("log1=h\x9b", "is no host"),
+        ("log1=h,zone=a\x9bb", "zone=a"),
         ("log1=", "'' is no host"),
         ("log1=h:0", "'0' is no port"),
         ("log1=h:65536", "'65536' is no port"),

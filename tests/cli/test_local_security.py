@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import stat
 from pathlib import Path
 
@@ -10,7 +12,8 @@ from tidelog.contexts import Context, change_contexts, find_context, read_contex
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.tls import NodeTls
 from tidelog_broker.metadata.admin_keys import read_admin_keys
-from tidelog_cli.local_security import secure, secured
+from tidelog_cli.local_security import GATEWAY_VARIABLES, NODE_VARIABLES, secure, secured
+from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.settings import load_settings
 
 
@@ -30,6 +33,8 @@ def test_nodes_read_what_is_made_and_it_is_made_once(tmp_path: Path) -> None:
     (key,) = read_admin_keys(settings.admin_key_file)
     for path in (made.admin_key, *made.certs.glob("*.key")):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    for directory in (made.data, made.certs):
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700, directory
     before = {path.name: path.read_bytes() for path in (made.admin_key, *made.certs.iterdir())}
     secure(data, ["node1", "node2"])
     after = {path.name: path.read_bytes() for path in (made.admin_key, *made.certs.iterdir())}
@@ -48,29 +53,36 @@ def test_nodes_read_what_is_made_and_it_is_made_once(tmp_path: Path) -> None:
 def test_what_the_terminal_has_from_another_cluster_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("TOKEN_FILE", "USER", "PASSWORD_FILE", "API_KEY", "API_KEY_FILE", "TLS", "CRL_FILE"):
+    for name in ("TOKEN_FILE", "USER", "PASSWORD_FILE", "API_KEY", "API_KEY_FILE", "TLS", "CRL_FILE", "BOOTSTRAP", "X"):
         monkeypatch.setenv(f"TIDELOG_{name}", "another's")
-    monkeypatch.setenv("TIDELOG_GATEWAY_AUTH", "none")
+    for table, model in (("NODE", NodeSettings), ("GATEWAY", GatewaySettings)):
+        for name in model.model_fields:
+            monkeypatch.setenv(f"TIDELOG_{table}_{name}".upper(), "another's")
     monkeypatch.setenv("TIDELOG_GATEWAY_CONNECTIONS_MAX", "7")
-    for name, value in {
-        "AUTH": "none",
-        "ADMIN_KEY_FILE": "another.key",
-        "PEER_AUTH": "secret",
-        "TLS_CERT_FILE": "another.pem",
-        "TLS_KEY_FILE": "another.key",
-        "TLS_CA_FILE": "another.pem",
-        "AUDIT_TOPIC": "false",
-    }.items():
-        monkeypatch.setenv(f"TIDELOG_NODE_{name}", value)
+    monkeypatch.setenv("TIDELOG_NODE_RING_BYTES", "8")
+    for name in (*NODE_VARIABLES, *GATEWAY_VARIABLES):
+        for table in ("NODE", "GATEWAY"):
+            if os.environ.get(variable := f"TIDELOG_{table}_{name}".upper()) == "another's":
+                monkeypatch.delenv(variable)
     made = secure(tmp_path / "data", ["node1"])
     command = {"data": tmp_path / "data"}
     config = Path(made.config("node1")[1])
     settings = load_settings(NodeSettings, "node", config, command, environ=made.node_environ())
-    assert settings == load_settings(NodeSettings, "node", config, command, environ={"TIDELOG_NODE_AUDIT_TOPIC": "no"})
+    assert settings == load_settings(NodeSettings, "node", config, command, environ={"TIDELOG_NODE_RING_BYTES": "8"})
     environ = made.gateway_environ()
     assert "another's" not in environ.values()
-    assert "TIDELOG_GATEWAY_AUTH" not in environ
-    assert environ["TIDELOG_GATEWAY_CONNECTIONS_MAX"] == "7"
+    assert environ["PATH"] == os.environ["PATH"]
+    gateway = load_settings(GatewaySettings, "gateway", Path(made.config()[1]), {}, environ=environ)
+    assert (gateway.auth, gateway.host, gateway.connections_max) == ("callers", "127.0.0.1", 7)
+
+
+def test_variables_that_are_kept_are_settings_without_trust_or_addresses() -> None:
+    for names, model in ((NODE_VARIABLES, NodeSettings), (GATEWAY_VARIABLES, GatewaySettings)):
+        assert set(names) <= model.model_fields.keys()
+        assert not any(
+            re.search(r"host|port|auth|admin|key|cert|tls|jwt|audit|origin|secret|wrong", name) for name in names
+        )
+        assert len(set(names)) == len(names)
 
 
 def test_another_clusters_context_of_the_same_name_stays(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import stat
 from asyncio.subprocess import Process
 from pathlib import Path
 from typing import cast
@@ -37,7 +38,9 @@ async def test_three_nodes_and_a_gateway_run_and_end(tmp_path: Path) -> None:
             assert (await http.get(f"{stack.http_url}/readyz")).json() == {"status": "ready", "nodes": 3}
         processes = [each.process for each in (*stack.nodes, stack.gateway)]
     assert [process.returncode for process in processes] == [0, 0, 0, 0]
-    assert (tmp_path / "gateway.log").exists()
+    logs = [tmp_path / "gateway.log", *(one.log for one in wanted if one.log is not None)]
+    assert [stat.S_IMODE(log.stat().st_mode) for log in logs] == [0o600] * 4
+    assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
 
 
 @pytest.mark.e2e

@@ -5,6 +5,7 @@ import json
 import shlex
 import signal
 import ssl
+import stat
 import subprocess
 import sys
 import urllib.error
@@ -63,6 +64,9 @@ def test_secure_in_one_go_and_for_good(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("TIDELOG_CONTEXTS", str(tmp_path / "contexts.json"))
     monkeypatch.setenv("TIDELOG_NODE_ADMIN_KEY_FILE", "of another cluster")
     monkeypatch.setenv("TIDELOG_USER", "of another cluster")
+    monkeypatch.setenv("TIDELOG_NODE_JWT_JWKS", "of another cluster")
+    monkeypatch.setenv("TIDELOG_NODE_HOST", "of another cluster")
+    monkeypatch.setenv("TIDELOG_GATEWAY_HOST", "of another cluster")
     command = [sys.executable, "-m", "tidelog_cli", "up", "--data", str(tmp_path / "safe"), "--json"]
     secure = ["--secure", "--nodes", "3", "--port", "0", "--management-port", "0", "--http-port", "0"]
     for options in (secure, []):
@@ -85,6 +89,9 @@ def test_secure_in_one_go_and_for_good(tmp_path: Path, monkeypatch: pytest.Monke
             assert main(["--context", ready["context"], "topic", "create", name]) == failures.EXIT_OK
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == failures.EXIT_OK
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "safe").glob("*.log")}
+    assert modes == {"node1.log": 0o600, "node2.log": 0o600, "node3.log": 0o600}
+    assert stat.S_IMODE((tmp_path / "safe").stat().st_mode) == 0o700
 
 
 def test_the_ports_of_a_cluster_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 
 import httpx
@@ -20,6 +22,24 @@ async def test_the_page_needs_nobody_else(api: httpx.AsyncClient) -> None:
         "window.location.protocol + '//'", ""
     )
     assert "'/openapi.json'" in page.text
+
+
+async def test_the_policy_of_the_page_lets_it_run_its_own_scripts_and_nothing_else(api: httpx.AsyncClient) -> None:
+    page = await api.get("/docs")
+    directives = dict(part.strip().split(" ", 1) for part in page.headers["content-security-policy"].split(";"))
+    assert directives["default-src"] == directives["frame-ancestors"] == "'none'"
+    assert directives["connect-src"] == "'self'"
+    inline = re.findall(r"<script>(.*?)</script>", page.text, re.DOTALL)
+    assert len(inline) == 1
+    digest = base64.b64encode(hashlib.sha256(inline[0].encode()).digest()).decode()
+    assert directives["script-src"].split() == ["'self'", f"'sha256-{digest}'"]
+    assert re.search(r"\son\w+=|javascript:", page.text) is None, "the policy refuses handlers in attributes"
+    styles = (await api.get("/docs/assets/swagger-ui.css")).text
+    assert set(re.findall(r"url\([\"']?(\w+:)?", styles)) == {"data:"}
+    assert directives["img-src"] == "'self' data:"
+    asset = await api.get("/docs/assets/swagger-ui.css")
+    assert asset.headers.get_list("cache-control") == ["public, max-age=86400"]
+    assert asset.headers["x-content-type-options"] == "nosniff"
 
 
 async def test_the_page_reads_the_version_that_is_served(api: httpx.AsyncClient) -> None:

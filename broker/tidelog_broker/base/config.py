@@ -18,6 +18,7 @@ from tidelog_broker.core.placement.placement import WEIGHT_MAX, WEIGHT_ORDINARY
 from tidelog_broker.core.placement.registry import NODE_ID_CHARS_MAX
 from tidelog_proto.idle_poll import POLL_US_DEFAULT, POLL_US_MAX
 from tidelog_proto.limits import FRAME_BYTES_MAX, MIB, PRINCIPAL_CHARS_MAX, RETENTION_MS_MAX
+from tidelog_proto.principal_names import principal_name_fault
 
 REPLICATION_FACTOR_MAX: Final = 9
 OFFSETS_PARTITIONS_MAX: Final = 1_024
@@ -358,6 +359,13 @@ class NodeSettings(BaseModel):
             raise ValueError(
                 "clients cannot connect to an unspecified address; give a name or an address of this machine"
             )
+        return value
+
+    @field_validator("admin")
+    @classmethod
+    def _admin_is_a_principal(cls, value: str) -> str:
+        if (fault := principal_name_fault(value)) is not None:
+            raise ValueError(fault)
         return value
 
     @field_validator("seeds")

@@ -69,6 +69,11 @@ class MetricsGuard:
         is_open = settings.insecure or is_loopback(settings.management_host)
         return cls(settings.management_token_file, is_open=is_open)
 
+    @property
+    def asks_for_tokens(self) -> bool:
+        """Whether there are tokens, without which metrics are refused."""
+        return self._tokens is not None
+
     def refusal(self, authorization: str) -> MetricsRefusal | None:
         """Return what is answered to who has sent this header, `Authorization`; None: he may see all."""
         if self._tokens is None:

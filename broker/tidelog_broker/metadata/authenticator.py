@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable
 
 from tidelog_broker.core.security.api_keys import KnownSecrets, slow_hash
-from tidelog_broker.core.security.registry import KEY, SecurityRegistry
+from tidelog_broker.core.security.registry import ADMIN_BY_RECORD, KEY, SecurityRegistry
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.metadata.admin_keys import IN_FILE, AdminKeys
 from tidelog_broker.metadata.credential_work import CredentialWork
@@ -86,6 +86,8 @@ class Authenticator:
             raise ProtocolError(pb.CREDENTIALS_EXPIRED, f"the API key {key.key_id} has expired")
         if not self._registry.vouches_for(KEY + key.key_id, kept.principal):
             raise ProtocolError(pb.UNAUTHENTICATED, "this API key was revoked")  # while its secret was looked at
+        if permissions.is_admin(kept.principal):  # made by an older release, or before `admin` was set to it
+            raise ProtocolError(pb.UNAUTHENTICATED, ADMIN_BY_RECORD)
         return Session(
             permissions,
             kept.principal,

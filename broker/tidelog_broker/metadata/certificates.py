@@ -11,12 +11,13 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 from tidelog_broker.core.security.permissions import Permissions, check_principal
 from tidelog_broker.core.security.session import Session
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.principal_names import principal_name_fault
 from tidelog_proto.settings import SettingsError
 
 _ALTERNATIVES: Final = {"uri": "URI", "dns": "DNS", "email": "email"}
@@ -39,7 +40,12 @@ class Rule(NamedTuple):
         if not fits:
             return None
         part = name[len(self.begin) : len(name) - len(self.end)]
-        return self.principal.replace("*", unquote(part) if self.kind == "uri" else part)
+        if self.kind == "uri":
+            try:
+                part = unquote_to_bytes(part).decode()
+            except UnicodeDecodeError:  # a replacement character would make one principal of many names
+                return None
+        return self.principal.replace("*", part)
 
 
 def rule_of(text: str) -> Rule:
@@ -57,6 +63,8 @@ def rule_of(text: str) -> Rule:
         wrong = f"{kind!r} is none of cn, uri, dns, email"
     elif pattern.count("*") > 1 or principal.count("*") > pattern.count("*"):
         wrong = "a pattern has at most one *, and a principal only what the pattern has"
+    elif "*" not in principal and (fault := principal_name_fault(principal)) is not None:
+        wrong = fault
     if wrong:
         raise SettingsError(f"cert_principals: {text!r}: {wrong}")
     begin, star, end = pattern.partition("*")

@@ -22,7 +22,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import TOKEN_BYTES_MAX
 
 EXPIRES_S_MAX: Final = 253_402_300_799
-"""The end of the year 9999: what expires later does not."""
+"""The end of the year 9999; a larger number is refused, as it is probably in milliseconds."""
 
 _PLAIN: Final[dict[type[Exception], str]] = {
     jwt.ImmatureSignatureError: "the token is for later: its nbf or iat has not come yet",
@@ -104,7 +104,7 @@ def _key_id_of(token: str) -> str | None:
 def _verified(token: str, key: SigningKey, rules: TokenRules) -> dict[str, Any]:
     """Return what a token says. Takes about a millisecond; call it on a worker."""
     try:
-        return jwt.decode(
+        claims: dict[str, Any] = jwt.decode(
             token,
             key.public,
             algorithms=sorted(key.algorithms),
@@ -119,6 +119,18 @@ def _verified(token: str, key: SigningKey, rules: TokenRules) -> dict[str, Any]:
         raise _wrong(f"the token lacks the claim {error.claim!r}") from None
     except Exception as error:  # noqa: BLE001 - whatever a caller's token breaks, it is no token that counts
         raise _wrong(_PLAIN.get(type(error), "this is no JWT that this node takes")) from None
+    _check_times(claims)
+    return claims
+
+
+def _check_times(claims: dict[str, Any]) -> None:
+    """Refuse times that are no numbers (RFC 7519, 2: NumericDate): the library reads text and booleans as such, too."""
+    for claim in ("exp", "nbf", "iat"):
+        said = claims.get(claim, 0)
+        if type(said) not in {int, float} or not 0 <= said <= EXPIRES_S_MAX:  # of the exact type: True is an int
+            raise _wrong(
+                f"the token's claim {claim!r} is no time: it is a number of seconds since 1970, up to {EXPIRES_S_MAX}"
+            )
 
 
 def _principal_of(claims: dict[str, Any], rules: TokenRules) -> str:

@@ -12,7 +12,7 @@ import secrets
 from typing import Final
 
 from tidelog_broker.core.security.login import Login
-from tidelog_broker.core.security.registry import USER, SecurityRegistry
+from tidelog_broker.core.security.registry import ADMIN_BY_RECORD, USER, SecurityRegistry
 from tidelog_broker.core.security.session import Session
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -83,6 +83,8 @@ class ScramLogins:
         user = self._registry.user(login.side.opening.name)
         if signature is None or user is None or user.user_id != login.user_id:
             raise ProtocolError(pb.UNAUTHENTICATED, _REFUSED)
+        if self._registry.permissions.is_admin(user.name):  # as for API keys
+            raise ProtocolError(pb.UNAUTHENTICATED, ADMIN_BY_RECORD)
         session = Session(self._registry.permissions, user.name, frozenset(user.roles), identity=USER + user.user_id)
         return session, signature
 

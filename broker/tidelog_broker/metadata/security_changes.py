@@ -14,7 +14,7 @@ from typing import Final
 
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.security.api_keys import SALT_BYTES, slow_hash
-from tidelog_broker.core.security.permissions import Permissions, check_principal, check_rule
+from tidelog_broker.core.security.permissions import Permissions, check_principal, check_rule, refuse_admin
 from tidelog_broker.core.security.quotas import canonical, check_quota
 from tidelog_broker.core.security.registry import KEY, QUOTA, RULE, USER, SecurityRegistry
 from tidelog_broker.metadata.security_limits import check_roles
@@ -85,12 +85,13 @@ class SecurityChanges:
                 case "set_quota":
                     return await self._set_quota(asked.set_quota, epoch)
                 case "remove_quota":
-                    return await self._remove_quota(canonical(asked.remove_quota), epoch)
+                    return await self._remove_quota(canonical(asked.remove_quota, is_new=False), epoch)
                 case _:
                     raise ProtocolError(pb.INVALID_REQUEST, "the request names no change")
 
     async def _create_key(self, asked: pb.ApiKey, epoch: int) -> pb.SecurityChangeReply:
         check_principal(asked.principal)
+        refuse_admin(self._registry.permissions, asked.principal)
         check_roles(asked.roles)
         if len(asked.note) > NOTE_CHARS_MAX or (asked.note and not asked.note.isprintable()):
             raise ProtocolError(pb.INVALID_REQUEST, f"a note has at most {NOTE_CHARS_MAX} printable characters")
@@ -117,6 +118,12 @@ class SecurityChanges:
 
     async def _put_rule(self, asked: pb.AccessRule, epoch: int) -> pb.SecurityChangeReply:
         check_rule(asked)
+        if asked.deny and self._registry.permissions.is_admin(asked.principal):
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"a rule that denies {asked.principal!r} something would never match: it is the administrator, and may "
+                "do everything; to take that away, remove its keys from admin_key_file",
+            )
         self._registry.refuse_too_many(RULE)
         rule = pb.AccessRule()
         rule.CopyFrom(asked)
@@ -197,7 +204,8 @@ class SecurityChanges:
         )
         users = ((user.name, user.roles) for user in self._registry.standing_users() if USER + user.user_id != removed)
         return any(
-            permissions.decide(principal, roles, pb.OP_CLUSTER, pb.RES_CLUSTER, "").allowed
+            not permissions.is_admin(principal)  # no key and no user is the administrator's
+            and permissions.decide(principal, roles, pb.OP_CLUSTER, pb.RES_CLUSTER, "").allowed
             for principal, roles in itertools.chain(keys, users)
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable
 
-from tidelog_broker.core.security.permissions import check_principal
+from tidelog_broker.core.security.permissions import check_principal, refuse_admin
 from tidelog_broker.core.security.registry import MADE_UP, USER, SecurityRegistry
 from tidelog_broker.metadata.security_limits import check_roles
 from tidelog_broker.metadata.state_log import MetaLog
@@ -39,7 +39,9 @@ class UserChanges:
         Raises:
             ProtocolError: INVALID_REQUEST, or what stopped the write.
         """
+        check_principal(asked.name)
         _check_user(asked)
+        refuse_admin(self._registry.permissions, asked.name)
         if self._registry.user(asked.name) is not None:
             raise ProtocolError(
                 pb.INVALID_REQUEST, f"there is a user {asked.name!r}: give another password, or delete it"
@@ -48,12 +50,13 @@ class UserChanges:
         return await self._put(asked, asked.roles, [], epoch)
 
     async def set_password(self, asked: pb.ScramUser, epoch: int) -> pb.SecurityChangeReply:
-        """Give a user another password; roles stay.
+        """Give a user another password; roles stay. The name may be one that no new user can have.
 
         Raises:
             ProtocolError: as `create`.
         """
         _check_user(asked)
+        refuse_admin(self._registry.permissions, asked.name)
         standing, epoch = await self.standing(asked.name, epoch)
         ended = self._registry.next_of(USER + standing.user_id)
         ended.deleted = True
@@ -102,7 +105,6 @@ def without_verifier(user: pb.ScramUser) -> pb.ScramUser:
 
 
 def _check_user(asked: pb.ScramUser) -> None:
-    check_principal(asked.name)
     check_roles(asked.roles)
     try:
         is_prepared = user_name(asked.name) == asked.name

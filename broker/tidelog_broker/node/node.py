@@ -43,6 +43,7 @@ from tidelog_broker.storage.node.node_dir import NodeDir
 from tidelog_broker.wire.management_port import Management
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.host_names import HostNames
 from tidelog_proto.limits import MIB
 
 log = logging.getLogger(__name__)
@@ -205,7 +206,9 @@ class Node:
         broker, tls = self.broker, self.broker.tls
         guard = MetricsGuard.of(self.settings)
         broker.tasks.spawn(guard.follow(broker.threads.secrets), "following the tokens for metrics")
-        answers = Answers(self.life.health, broker.metrics.registry, guard)
+        own = (self.settings.management_host, self.settings.host, self.settings.advertise_host or "")
+        names = None if tls.is_on else HostNames(own)
+        answers = Answers(self.life.health, broker.metrics.registry, guard, names)
         self._management = Management(answers, broker.metrics, tls=tls.server if tls.is_on else None)
         self.management_port = self._management.start(self.settings.management_host, self.settings.management_port)
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.security.permissions import operation_name, resource_name
-from tidelog_broker.core.security.registry import USER
+from tidelog_broker.core.security.registry import ADMIN_BY_RECORD, KEY, USER
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.security.tickets import refused
 from tidelog_broker.groups.subscriptions import TOPICS_MAX
@@ -50,7 +50,7 @@ def check_topic_id(broker: Broker, session: Session, operation: pb.Operation, to
         if error.code == pb.UNKNOWN_TOPIC:
             return
         raise
-    session.check(operation, pb.RES_TOPIC, name)
+    session.check(operation, pb.RES_TOPIC, name, by_id=topic_id)
 
 
 def check_entries(count: int) -> None:
@@ -267,6 +267,9 @@ def _record_over(broker: Broker, session: Session) -> str:
     if session.expired(time.time_ns() // 1000):
         return "the credentials have expired"
     if session.identity:
+        permissions = broker.security.registry.permissions
+        if session.identity.startswith((KEY, USER)) and permissions.is_admin(session.principal):
+            return ADMIN_BY_RECORD  # an older node has let it in
         record = broker.security.registry.get(session.identity)
         if record is not None and record.deleted:
             is_user = session.identity.startswith(USER)

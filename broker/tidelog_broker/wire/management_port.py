@@ -294,7 +294,7 @@ class _Visit(asyncio.Protocol):
             self._serving.is_plain()
             self._ask(_TLS_REFUSAL)
             return
-        ends = [at + len(end) for end in (b"\r\n\r\n", b"\n\n") if (at := self._head.find(end, begin)) >= 0]
+        ends = [at + len(end) for end in (b"\n\r\n", b"\n\n") if (at := self._head.find(end, begin)) >= 0]
         if min(ends, default=len(self._head)) > self._serving.bounds.head_bytes_max:
             what = f"the head of a request has at most {self._serving.bounds.head_bytes_max} bytes"
             self._ask(refusal("431 Request Header Fields Too Large", what))

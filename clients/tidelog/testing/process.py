@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.free_ports import HOST, free_ports
+from tidelog_proto.private_files import open_private_log
 
 STOP_TIMEOUT_S: Final = 10.0
 """From SIGTERM to SIGKILL."""
@@ -133,7 +134,7 @@ class NodeProcess:
         native, management = self._ports
         node = ("--data", str(self.directory / "data"), "--host", HOST)
         ports = ("--port", str(native), "--management-port", str(management))
-        with self._log_path.open("ab") as log:
+        with open_private_log(self._log_path, append=True) as log:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter, with arguments of our own
                 # -P: a module of the tests' own folder is not taken for one that the node wants.
                 [sys.executable, "-P", "-m", "tidelog_cli.tied", self.directory, "tidelog_cli", "node", *node, *ports],

@@ -18,7 +18,11 @@ from uvicorn.config import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 from websockets.frames import CloseCode, Frame
+from websockets.http11 import Response
+from websockets.server import ServerProtocol
+from websockets.typing import StatusLike
 
+from tidelog_gateway.browser_headers import BROWSER_HEADERS
 from tidelog_gateway.incoming import Arrival
 from tidelog_gateway.outlet import UNSENT_BYTES, Outlet
 from tidelog_gateway.problems import Problem
@@ -49,6 +53,16 @@ def bounded_websocket(*, handshake_timeout_s: float) -> type[asyncio.Protocol]:
     return Bounded
 
 
+class Handshake(ServerProtocol):
+    """The server's side of a WebSocket, whose refusals have the headers of every other answer."""
+
+    def reject(self, status: StatusLike, text: str) -> Response:
+        """Return the answer that refuses a handshake."""
+        response = super().reject(status, text)
+        response.headers.update(BROWSER_HEADERS)
+        return response
+
+
 class BoundedWebSocket(WebSocketsSansIOProtocol):
     """One WebSocket's bytes. Use `bounded_websocket` to make a class with limits of its own."""
 
@@ -72,7 +86,9 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._pings = 0
         self._turn_timer: asyncio.TimerHandle | None = None
         self.logger = CONNECTION_LOG
-        self.conn.logger = CONNECTION_LOG
+        self.conn = Handshake(
+            extensions=self.conn.available_extensions, max_size=config.ws_max_size, logger=CONNECTION_LOG
+        )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take over a connection whose handshake has been read."""

@@ -28,6 +28,12 @@ def test_a_misspelt_key_gets_a_suggestion(tmp_path: Path) -> None:
         load_settings(NodeSettings, "node", file, {}, environ={})
 
 
+@pytest.mark.parametrize("name", ["admin ", "\uff41dmin", "*", "role:admin"])
+def test_the_administrator_has_a_name_that_a_principal_may_have(name: str) -> None:
+    with pytest.raises(SettingsError, match="name"):
+        load(admin=name)
+
+
 def test_clients_are_told_an_address_that_they_can_reach() -> None:
     assert load(host="0.0.0.0").advertised_host == "127.0.0.1"
     assert load(host="0.0.0.0").advertises_loopback

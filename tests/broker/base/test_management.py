@@ -13,6 +13,7 @@ import pytest
 from tidelog_broker.base.management import Answers, Health, State
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.metrics_guard import MetricsGuard
+from tidelog_proto.host_names import HostNames
 
 OPEN = MetricsGuard(None, is_open=True)
 CLOSED = MetricsGuard(None, is_open=False)
@@ -113,6 +114,39 @@ def test_a_page_is_what_the_asker_takes(health: Health) -> None:
     assert b"tidelog_bytes_in_total" not in one
 
 
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/else"])
+def test_every_answer_says_what_browsers_and_caches_may_do(health: Health, path: str) -> None:
+    for head in (get(path), b"no request\r\n\r\n"):
+        headers = ask(health, head).headers
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Cache-Control"] == "no-store"
+        assert headers["Content-Security-Policy"] == "default-src 'none'; frame-ancestors 'none'"
+
+
+def test_a_page_whose_name_was_rebound_to_the_port_sees_no_names(health: Health, guarded: MetricsGuard) -> None:
+    health.state = "running"
+    health.no_quorum = ["t/0"]
+    names = HostNames(["log1.example"], "box.lan")
+
+    def asked(path: str, host: str, guard: MetricsGuard = OPEN) -> Said:
+        answers = Answers(health, NodeMetrics().registry, guard, names)
+        return Said(answers.answer(get(path, f"Host: {host}", f"Authorization: Bearer {TOKEN}")))
+
+    refused = asked("/metrics", "evil.example:7401")
+    assert refused.status == 421
+    assert "not called 'evil.example:7401'" in refused.json()["status"]
+    assert "set management_token_file" in refused.json()["status"]
+    assert asked("http://evil.example/metrics", "127.0.0.1").status == 421
+    assert asked("/metrics", "").status == 421
+    assert asked("/readyz", "evil.example").json() == {"status": "running", "no_quorum": 1}
+    assert asked("/livez", "evil.example").status == 200
+    for own in ("127.0.0.1:7401", "[::1]:7401", "localhost", "LOG1.example:7401", "box"):
+        assert asked("/metrics", own).status == 200, own
+        assert "no_quorum_partitions" in asked("/readyz", own).json()
+    assert asked("/metrics", "evil.example", guarded).status == 200, "a page has no token"
+    assert ask(health, get("/metrics")).status == 200, "no browser leaves Host out"
+
+
 def test_other_methods_ask_for_health_and_not_for_metrics(health: Health) -> None:
     for path in ("/livez", "/metrics"):
         head = ask(health, get(path).replace(b"GET", b"HEAD"))
@@ -126,7 +160,19 @@ def test_other_methods_ask_for_health_and_not_for_metrics(health: Health) -> Non
 @pytest.mark.parametrize(
     ("head", "status"),
     [
-        (b"GET /livez HTTP/1.0\n\n", 200),
+        (b"GET /livez HTTP/1.0\r\n\r\n", 200),
+        (b"GET /livez HTTP/1.1\r\nContent-Length: 2\r\n\r\n", 200),
+        (b"GET /livez HTTP/1.1\r\nAccept: a\r\nAccept: b\r\n\r\n", 200),
+        (b"GET /livez HTTP/1.0\n\n", 400),
+        (b"GET /livez HTTP/1.1\r\nA: b\nC: d\r\n\r\n", 400),
+        (b"GET /livez HTTP/1.1\r\nA: b\rC: d\r\n\r\n", 400),
+        (b"GET /livez HTTP/1.1\r\nA: b\r\n c\r\n\r\n", 400),
+        (b"GET /livez HTTP/1.1\r\nA : b\r\n\r\n", 400),
+        (b"GET /livez HTTP/1.1\r\nContent-Length: 2, 2\r\n\r\n", 400),
+        (b"GET /livez HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n", 400),
+        (b"GET /livez HTTP/1.1\r\nContent-Length: +2\r\n\r\n", 400),
+        (b"GET /livez HTTP/1.1\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+        (b"GET /livez HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
         (b"GET /livez?why HTTP/1.1\r\nHost: a\r\n\r\n", 200),
         (b"GET /else HTTP/1.1\r\n\r\n", 404),
         (b"GET // HTTP/1.1\r\n\r\n", 404),

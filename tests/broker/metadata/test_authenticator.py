@@ -30,6 +30,22 @@ async def offload() -> AsyncIterator[Offload]:
     workers.close()
 
 
+async def test_a_key_in_the_records_is_never_the_administrators(offload: Offload, key_file: Path) -> None:
+    registry = SecurityRegistry(["admin"])
+    authenticator = Authenticator(
+        registry, admin_keys=AdminKeys(key_file), admin="admin", work=CredentialWork(offload), tokens=None,
+        now_us=lambda: 1,
+    )  # fmt: skip
+    key = new_key()
+    kept = pb.ApiKey(key_id=key.key_id, principal="admin", salt=SALT, secret_hash=slow_hash(key.secret, SALT))
+    registry.apply(pb.SecurityRecord(id=KEY + key.key_id, revision=1, api_key=kept))
+    with pytest.raises(ProtocolError, match="no API key and no user of the cluster's records") as refused:
+        await authenticator.session_of(pb.Credentials(api_key=key.text), address="")
+    assert refused.value.code == pb.UNAUTHENTICATED
+    session = await authenticator.session_of(pb.Credentials(api_key=ADMIN), address="")
+    assert session.principal == "admin"
+
+
 async def test_a_key_counts_until_it_expires_or_is_revoked(offload: Offload, key_file: Path) -> None:
     now_us = 1_000
     registry = SecurityRegistry(["admin"])

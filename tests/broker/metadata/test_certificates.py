@@ -58,6 +58,17 @@ def test_what_is_nobody_makes_nobody() -> None:
     assert principal_by("uri:tidelog:client:*=*", shown=escaped) is None
 
 
+@pytest.mark.parametrize("name", ["%ff", "a%ff", "%c3", "ann%20", "%ef%bc%a1nn", "%d0%b0nn", "%ef%bf%bd"])
+def test_a_uri_that_is_not_utf8_or_looks_like_another_name_makes_no_principal(name: str) -> None:
+    shown = {"subjectAltName": (("URI", f"tidelog:client:{name}"),), "notAfter": ENDS}
+    assert principal_by("uri:tidelog:client:*=*", shown=shown) is None
+
+
+def test_a_rule_whose_principal_looks_like_another_is_refused_at_the_start() -> None:
+    with pytest.raises(SettingsError, match="mixes letters"):
+        rule_of("cn:x=\u0430nn")
+
+
 @pytest.mark.parametrize(
     ("rule", "shown"),
     [

@@ -60,7 +60,9 @@ async def test_a_token_names_its_bearer_and_ends_with_its_session(tokens: JwtTok
     assert session.identity.startswith("jwt/")
     assert (await tokens.session_of(MINE.token(roles="etl ops"), address="")).roles == {"etl", "ops"}
     assert (await tokens.session_of(MINE.token(lasts_s=-10), address="")).principal == "ann", "clocks may be apart"
-    assert (await tokens.session_of(MINE.token(exp=10**300), address="")).expires_us == EXPIRES_S_MAX * 1_000_000
+    assert (await tokens.session_of(MINE.token(exp=exp + 0.5), address="")).expires_us == session.expires_us
+    last = await tokens.session_of(MINE.token(exp=EXPIRES_S_MAX), address="")
+    assert last.expires_us == EXPIRES_S_MAX * 1_000_000
 
 
 NOW = int(time.time())
@@ -110,6 +112,19 @@ def hmac_of(secret: bytes) -> str:
         (MINE.token(iat=NOW + 3600), "for later"),
         (MINE.token(exp="soon"), "no JWT"),
         (MINE.token(exp=float("inf")), "no JWT"),
+        (MINE.token(exp=str(NOW + 600)), "'exp' is no time"),
+        (MINE.token(exp=10**300), "'exp' is no time"),
+        (MINE.token(exp=(NOW + 600) * 1000), "'exp' is no time"),
+        (MINE.token(exp=float("nan")), "no JWT"),
+        (MINE.token(nbf=str(NOW - 600)), "'nbf' is no time"),
+        (MINE.token(nbf=True), "'nbf' is no time"),
+        (MINE.token(nbf=-1), "'nbf' is no time"),
+        (MINE.token(iat=str(NOW - 600)), "'iat' is no time"),
+        (MINE.token(iat=False), "'iat' is no time"),
+        (MINE.token("admin "), "ends with a space"),
+        (MINE.token("\uff41dmin"), "NFKC"),
+        (MINE.token("\u0430dmin"), "mixes letters"),
+        (MINE.token(roles=["etl "]), "ends with a space"),
         (MINE.token(None), "names nobody"),
         (MINE.token(""), "printable"),
         (MINE.token("*"), "no name"),

@@ -42,6 +42,15 @@ def test_who_knows_the_password_is_in_and_nobody_else() -> None:
         assert refused.value.code == pb.UNAUTHENTICATED
 
 
+def test_a_user_in_the_records_is_never_the_administrator() -> None:
+    registry = SecurityRegistry(["ann"])
+    user = pb.ScramUser(user_id="u0", name="ann", **verifier_of("long enough", SALT)._asdict())
+    registry.apply(pb.SecurityRecord(id=USER + "u0", revision=1, user=user))
+    with pytest.raises(ProtocolError, match="no API key and no user of the cluster's records") as refused:
+        login(ScramLogins(registry), "ann", "long enough")
+    assert refused.value.code == pb.UNAUTHENTICATED
+
+
 def test_a_user_that_there_is_not_has_a_salt_that_all_nodes_tell() -> None:
     def challenge(logins: ScramLogins, name: str) -> tuple[bytes, int]:
         client = ClientSide(name, "c" * 24)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.broker.stand import Stand
 
-from tidelog_broker.core.security.registry import KEY
+from tidelog_broker.core.security.registry import KEY, QUOTA
 from tidelog_broker.metadata.security_changes import SecurityChanges
 from tidelog_broker.node.node import Node
 from tidelog_proto import broker_pb2 as pb
@@ -37,9 +37,36 @@ async def test_the_last_key_that_may_change_permissions_stays(stand: Stand) -> N
     for change in (pb.SecurityChange(revoke_key=boss), pb.SecurityChange(revoke_rule=rule), managing("*", deny=True)):
         with pytest.raises(ProtocolError, match="would leave no API key"):
             await changes(node).change(change)
-    await made(node, "admin")
+    await made(node, "chief")
+    await changes(node).change(managing("chief"))
     await changes(node).change(pb.SecurityChange(revoke_key=boss))
     await changes(node).change(pb.SecurityChange(revoke_key=boss))  # asked again: the answer got lost
+
+
+async def test_no_key_is_the_administrators(stand: Stand) -> None:
+    node = await stand.start(admin="root")
+    with pytest.raises(ProtocolError, match="'root' is the administrator, whose keys are in admin_key_file") as refused:
+        await made(node, "root")
+    assert refused.value.code == pb.INVALID_REQUEST
+    await made(node, "admin")  # a name like any other where the settings say so
+
+
+async def test_a_rule_that_denies_the_administrator_something_is_refused(stand: Stand) -> None:
+    node = await stand.start(admin="root")
+    with pytest.raises(ProtocolError, match="would never match: it is the administrator"):
+        await changes(node).change(managing("root", deny=True))
+    await changes(node).change(managing("root"))
+
+
+async def test_a_quota_of_a_name_that_older_releases_took_can_be_removed(stand: Stand) -> None:
+    node = await stand.start()
+    old = pb.SecurityRecord(id=QUOTA + "old", revision=1, quota=pb.Quota(quota_id="old", subject="ann ", topics=1))
+    epoch = await node.broker.meta_log.ready_to_change()
+    await node.broker.meta_log.write_security(old, epoch=epoch)
+    with pytest.raises(ProtocolError, match="ends with a space"):
+        await changes(node).change(pb.SecurityChange(set_quota=pb.Quota(subject="ann ", topics=2)))
+    await changes(node).change(pb.SecurityChange(remove_quota="ann "))
+    assert node.broker.security.registry.quotas.of_subject("ann ") is None
 
 
 async def test_keys_and_rules_outlive_the_node(stand: Stand) -> None:
@@ -91,6 +118,11 @@ async def test_no_quota_keeps_out_whom_the_settings_make_the_administrator(stand
         pb.SecurityChange(revoke_key="none"),
         pb.SecurityChange(revoke_rule="none"),
         pb.SecurityChange(create_key=pb.ApiKey(principal="")),
+        pb.SecurityChange(create_key=pb.ApiKey(principal="admin ")),
+        pb.SecurityChange(create_key=pb.ApiKey(principal="\uff41dmin")),
+        pb.SecurityChange(create_key=pb.ApiKey(principal="\u0430dmin")),
+        pb.SecurityChange(create_key=pb.ApiKey(principal="a", roles=["etl "])),
+        pb.SecurityChange(set_quota=pb.Quota(subject="role:etl ", topics=1)),
         pb.SecurityChange(create_key=pb.ApiKey(principal="a", roles=["\n"])),
         pb.SecurityChange(create_key=pb.ApiKey(principal="a", roles=map(str, range(65)))),
         pb.SecurityChange(create_key=pb.ApiKey(principal="a", expires_us=1)),

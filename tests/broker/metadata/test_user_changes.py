@@ -34,6 +34,8 @@ async def changed(node: Node, **change: Any) -> pb.ScramUser:
         asked("n" * 256),
         asked("a\u00adb"),
         asked("\u2168"),
+        asked("ann "),
+        asked("\u0430nn"),
         asked(roles=["\x1b[31m"]),
         asked(roles=map(str, range(65))),
         asked(iterations=4096),
@@ -77,7 +79,26 @@ async def test_users_outlive_the_node_and_what_is_told_of_them_verifies_nothing(
 
 
 async def test_the_last_user_who_may_change_permissions_stays(node: Node) -> None:
-    await changed(node, create_user=asked("admin"))
+    await changed(node, create_user=asked("boss"))
+    rule = pb.AccessRule(principal="boss", operations=[pb.OP_CLUSTER], resource=pb.RES_CLUSTER)
+    await changed(node, grant=rule)
     with pytest.raises(ProtocolError, match="would leave no API key and no user"):
-        await changed(node, delete_user="admin")
-    await changed(node, set_password=asked("admin"))
+        await changed(node, delete_user="boss")
+    await changed(node, set_password=asked("boss"))
+
+
+async def test_no_user_is_the_administrator(node: Node) -> None:
+    for change in ({"create_user": asked("admin")}, {"set_password": asked("admin")}):
+        with pytest.raises(ProtocolError, match="'admin' is the administrator") as refused:
+            await changed(node, **change)
+        assert refused.value.code == pb.INVALID_REQUEST
+
+
+async def test_a_user_whose_name_older_releases_took_gets_another_password(node: Node) -> None:
+    old = pb.SecurityRecord(id=USER + "old", revision=1, user=asked("ann ", user_id="old"))
+    epoch = await node.broker.meta_log.ready_to_change()
+    await node.broker.meta_log.write_security(old, epoch=epoch)
+    await changed(node, set_password=asked("ann ", stored_key=b"n" * 32))
+    kept = node.broker.security.registry.user("ann ")
+    assert kept is not None
+    assert kept.stored_key == b"n" * 32

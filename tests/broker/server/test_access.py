@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -104,6 +105,30 @@ async def test_rules_hold_over_three_nodes_at_once_and_after_a_restart(founded: 
                 await ann.connect()
 
 
+async def test_a_refusal_does_not_name_a_topic_to_a_caller_that_has_only_its_id(stand: Stand, key_file: Path) -> None:
+    node = await stand.start(auth="required", admin_key_file=key_file)
+    async with client(node.port, ADMIN) as admin:
+        await admin.create_topic("merger-with-x")
+        key = await admin.security.create_key("ann")
+    topic_id = next(record.topic_id for record in node.broker.topics.live() if record.name == "merger-with-x")
+    place: dict[str, Any] = {"topic_id": topic_id, "partition": 0}
+    requests: list[dict[str, Any]] = [
+        {"fetch": pb.Fetch(entries=[pb.FetchEntry(**place)])},
+        {"list_offsets": pb.ListOffsets(entries=[pb.ListOffsetsEntry(**place, latest=True)])},
+        {"delete_records": pb.DeleteRecords(entries=[pb.DeleteRecordsEntry(**place)])},
+        {"compact": pb.Compact(entries=[pb.CompactEntry(**place)])},
+        {"producer_begin": pb.ProducerBegin(entries=[pb.ProducerBeginEntry(**place)])},
+    ]
+    async with contextlib.AsyncExitStack() as stack:
+        peer = await greeted(node.port, key.api_key)
+        stack.push_async_callback(peer.close)
+        for asked in requests:
+            said = str((await peer.ask(**asked)).envelope)
+            assert "has no permission" in said, asked
+            assert topic_id.hex() in said, asked
+            assert "merger" not in said, asked
+
+
 async def test_an_owner_checks_again_for_whom_another_node_names(founded: Founded, key_file: Path) -> None:
     """What the node that was asked has let through is refused where the record is written."""
     founded.settings |= {"auth": "required", "admin_key_file": key_file}
@@ -118,6 +143,11 @@ async def test_an_owner_checks_again_for_whom_another_node_names(founded: Founde
             await other.broker.cluster.request(owner, asked, timeout_s=10)
         assert refused.value.code == pb.FORBIDDEN
         assert "nobody" in refused.value.message
+        for identity in ("key/1", "user/1"):  # an older node has let it in as the administrator
+            asked.caller.CopyFrom(pb.Caller(principal="admin", identity=identity))
+            with pytest.raises(ProtocolError, match="no API key and no user of the cluster's records") as refused:
+                await other.broker.cluster.request(owner, asked, timeout_s=10)
+            assert refused.value.code == pb.UNAUTHENTICATED
         key = await admin.security.create_key("ann")
         rule = await admin.security.grant(AccessRule("ann", ("produce", "delete"), "topic", "t"))
         for node in founded.nodes.values():

@@ -212,6 +212,25 @@ def test_who_does_not_take_the_answer_is_cut_off_and_holds_up_no_health_check() 
         assert len(get(port.port, "/metrics")[1]) > 10_000_000, "who takes it gets all of it"
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /livez HTTP/1.1\nHost: a\n\n",
+        b"GET /livez HTTP/1.1\r\nHost: a\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: a\r\n\n",
+        b"GET /livez HTTP/1.1\r\nHost: a\r\nX: b\r\n c\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: a\r\nContent-Length: 2, 2\r\n\r\nab",
+    ],
+)
+def test_a_head_that_two_parsers_read_differently_is_refused_at_once(head: bytes) -> None:
+    with opened(bounds=ManagementBounds(head_s=600)) as port:
+        for size in (len(head), 1):
+            with port.connect() as connection:
+                for at in range(0, len(head), size):
+                    connection.sendall(head[at : at + size])
+                assert all_of(connection).startswith(b"HTTP/1.1 400 "), size
+
+
 # --- TLS on one side alone ------------------------------------------------------------------------------
 
 
@@ -318,6 +337,16 @@ async def test_a_stuck_loop_is_told_by_another_thread(node: Node, monkeypatch: p
     monkeypatch.undo()
     node.life.health.beat()
     assert get(node.management_port, "/livez")[0] == 200
+
+
+async def test_a_plain_node_shows_metrics_under_its_own_names_alone(stand: Stand) -> None:
+    node = await stand.start(advertise_host="log1.example")
+    for host, expected in (("log1.example:7401", 200), ("127.0.0.1", 200), ("evil.example", 421)):
+        reader, writer = await asyncio.open_connection("127.0.0.1", node.management_port)
+        writer.write(f"GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        answer = await reader.read()
+        writer.close()
+        assert int(answer.split(b" ")[1]) == expected, host
 
 
 async def test_a_node_that_others_reach_shows_metrics_to_who_has_the_token(stand: Stand, tmp_path: Path) -> None:

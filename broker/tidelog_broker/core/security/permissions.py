@@ -17,11 +17,25 @@ from typing import Final, NamedTuple
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.limits import PRINCIPAL_CHARS_MAX
-from tidelog_proto.names import INTERNAL_PREFIX
+from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, TOPIC_NAME_CHARS_MAX
+from tidelog_proto.names import INTERNAL_PREFIX, check_topic_name, may_begin_topic_name
+from tidelog_proto.principal_names import EVERYBODY, ROLE_PREFIX, principal_name_fault
 
-EVERYBODY: Final = "*"
-ROLE_PREFIX: Final = "role:"
+__all__ = [
+    "EVERYBODY",
+    "OPERATIONS",
+    "ROLE_PREFIX",
+    "RULE_NAME_CHARS_MAX",
+    "Decision",
+    "Permissions",
+    "check_principal",
+    "check_rule",
+    "is_brokers_own",
+    "operation_name",
+    "refuse_admin",
+    "resource_name",
+]
+
 RULE_NAME_CHARS_MAX: Final = 512
 
 OPERATIONS: Final = {
@@ -55,6 +69,10 @@ class Permissions:
         """False in a node that has not read all rules since it started: what it denies, others may allow."""
         self._by_id: dict[str, pb.AccessRule] = {}
         self._by_principal: dict[str, dict[str, pb.AccessRule]] = {}
+
+    def is_admin(self, principal: str) -> bool:
+        """Whether a principal may do everything, because the settings name it."""
+        return principal in self._admins
 
     def put(self, rule: pb.AccessRule) -> None:
         """Let a rule hold, instead of the one that had its id."""
@@ -145,20 +163,59 @@ def check_rule(rule: pb.AccessRule) -> None:
             raise ProtocolError(pb.INVALID_REQUEST, "there is one cluster, and it is not named in rules")
     elif not rule.name and not rule.prefix:
         raise ProtocolError(pb.INVALID_REQUEST, "a rule names its resource, or the beginning of their names")
+    elif (fault := _never_matches(rule)) is not None:
+        written = f"{resource_name(rule.resource)}:{rule.name}{'*' if rule.prefix else ''}"
+        raise ProtocolError(pb.INVALID_REQUEST, f"a rule about {written!r} would never match: {fault}")
+
+
+def _never_matches(rule: pb.AccessRule) -> str | None:
+    """Return why no topic or group has a name that a rule is about, and what to write instead; None if one can."""
+    if "*" in rule.name:
+        begin = rule.name.partition("*")[0]
+        return (
+            f"* is a wildcard only at the end of a name; write {begin + '*'!r} for all names that begin with {begin!r}"
+        )
+    if rule.resource == pb.RES_GROUP:
+        is_too_long = len(rule.name.encode("utf-8", "surrogatepass")) > GROUP_NAME_BYTES_MAX
+        return f"a group's name has at most {GROUP_NAME_BYTES_MAX} bytes" if is_too_long else None
+    if rule.name.startswith(INTERNAL_PREFIX):
+        return (
+            f"topics that begin with {INTERNAL_PREFIX} are the broker's own, and need `cluster` on the cluster; allow "
+            "or deny that: tidelog acl grant PRINCIPAL cluster cluster"
+        )
+    if rule.prefix:
+        if may_begin_topic_name(rule.name):
+            return None
+        return f"a topic's name is 1 to {TOPIC_NAME_CHARS_MAX} of A-Z a-z 0-9 . _ -, and no name begins so"
+    try:
+        check_topic_name(rule.name)
+    except ProtocolError as error:
+        return error.message
+    return None
 
 
 def check_principal(name: str) -> None:
-    """Refuse a principal's or a role's name that is empty, too long or unprintable, or means something else in a rule.
+    """Refuse a principal's or a role's name that is empty, too long or unprintable, or looks like another name.
 
     Raises:
         ProtocolError: INVALID_REQUEST.
     """
-    if not 1 <= len(name) <= PRINCIPAL_CHARS_MAX or not name.isprintable():
+    if (fault := principal_name_fault(name)) is not None:
+        raise ProtocolError(pb.INVALID_REQUEST, fault)
+
+
+def refuse_admin(permissions: Permissions, principal: str) -> None:
+    """Refuse an API key or a user of the administrator, whose keys only the settings of the nodes name.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST.
+    """
+    if permissions.is_admin(principal):
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"the name of a principal or role is 1 to {PRINCIPAL_CHARS_MAX} printable characters"
+            pb.INVALID_REQUEST,
+            f"{principal!r} is the administrator, whose keys are in admin_key_file of the nodes alone: add one there "
+            "(tidelog key new), or choose another principal and give it rights (tidelog acl grant)",
         )
-    if name == EVERYBODY or name.startswith(ROLE_PREFIX):
-        raise ProtocolError(pb.INVALID_REQUEST, f"{name!r} is no name of a principal or role")
 
 
 def operation_name(operation: int) -> str:

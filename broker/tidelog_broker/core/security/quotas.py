@@ -152,8 +152,12 @@ def _first(field: str, tiers: Iterable[list[pb.Quota] | list[pb.Quota | None]]) 
     return None
 
 
-def canonical(subject: str) -> str:
+def canonical(subject: str, *, is_new: bool = True) -> str:
     """Return the one way to write a subject.
+
+    Args:
+        subject: a principal, `role:NAME`, `*`, `default` or `address:NETWORK`.
+        is_new: whether it is to have a quota; False accepts names of principals that older releases took.
 
     Raises:
         ProtocolError: INVALID_REQUEST, it is none.
@@ -169,7 +173,7 @@ def canonical(subject: str) -> str:
         if isinstance(network, ipaddress.IPv6Network) and network.prefixlen > V6_PREFIX_BITS:
             raise ProtocolError(pb.INVALID_REQUEST, f"IPv6 addresses count by /{V6_PREFIX_BITS}: name one, or more")
         return f"{ADDRESS_PREFIX}{network}"
-    if subject not in {EVERYBODY, DEFAULT}:
+    if is_new and subject not in {EVERYBODY, DEFAULT}:
         check_principal(subject.removeprefix(ROLE_PREFIX))
     return subject
 

@@ -30,6 +30,13 @@ MADE_UP: Final = "secret/scram"
 """The id of the secret of which the salts of users come that there are not."""
 
 
+ADMIN_BY_RECORD: Final = (
+    "no API key and no user of the cluster's records is the administrator of the settings: show a key of the node's "
+    "admin_key_file (tidelog key new makes one), or set `admin` to another name"
+)
+"""Why a session of such a record is refused, which a caller with the permission `cluster` may have made."""
+
+
 class SecurityRegistry:
     """Keys, users, rules and quotas by id, as far as `__meta` has been applied.
 

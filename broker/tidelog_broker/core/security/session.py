@@ -87,17 +87,25 @@ class Session:
         """As `may`, with the cause."""
         return self._permissions.decide(self.principal, self.roles, operation, resource, name)
 
-    def check(self, operation: pb.Operation, resource: pb.Resource, name: str) -> None:
+    def check(self, operation: pb.Operation, resource: pb.Resource, name: str, *, by_id: bytes | None = None) -> None:
         """Refuse what the caller may not do. The answer is the same whether there is such a resource or not.
+
+        Args:
+            operation: what the request does.
+            resource: to what.
+            name: what that is called.
+            by_id: by which id the caller names a topic, whose name it may not know; None: by its name.
 
         Raises:
             ProtocolError: as `refusal` returns it.
         """
         if not self.may(operation, resource, name):
-            raise self.refusal(operation, resource, name)
+            raise self.refusal(operation, resource, name, by_id=by_id)
 
-    def refusal(self, operation: pb.Operation, resource: pb.Resource, name: str) -> ProtocolError:
-        """Return what a caller is told who may not do something.
+    def refusal(
+        self, operation: pb.Operation, resource: pb.Resource, name: str, *, by_id: bytes | None = None
+    ) -> ProtocolError:
+        """Return the error for a caller that may not do something; for the arguments see `check`.
 
         It is a `NotAllowedError`; EPOCH_CHANGING where this node has not read all rules since it started: one that
         allows it may be among the others.
@@ -107,9 +115,12 @@ class Session:
                 pb.EPOCH_CHANGING, "this node has yet to read who may do what; try another one, or again", _AGAIN_MS
             )
         kind, asked = resource_name(resource), operation_name(operation)
-        what = kind + (f" {name!r}" if name else "")
-        if is_brokers_own(resource, name):
-            what += " (the broker's own topics need `cluster` on the cluster)"
+        if by_id is not None and not self.may_see(name):
+            what = f"{kind} with the id {by_id.hex()}"
+        else:
+            what = kind + (f" {name!r}" if name else "")
+            if is_brokers_own(resource, name):
+                what += " (the broker's own topics need `cluster` on the cluster)"
         return NotAllowedError(
             f"{self.principal!r} has no permission: {asked} on the {what}",
             asked,

@@ -56,7 +56,7 @@ async def change(broker: Broker, request: Request) -> None:
 def _has_quotas_of(registry: SecurityRegistry, asked: pb.SecurityChange, made: pb.SecurityChangeReply) -> bool:
     """Whether it is known here what a change has made of a quota."""
     if asked.WhichOneof("change") == "remove_quota":
-        return registry.quotas.of_subject(canonical(asked.remove_quota)) is None
+        return registry.quotas.of_subject(canonical(asked.remove_quota, is_new=False)) is None
     return not made.HasField("quota") or registry.quotas.of_subject(made.quota.subject) == made.quota
 
 

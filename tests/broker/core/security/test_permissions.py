@@ -127,7 +127,33 @@ def test_rules_that_say_nothing_that_can_be_are_refused(bad: pb.AccessRule) -> N
     assert refused.value.code == pb.INVALID_REQUEST
 
 
+@pytest.mark.parametrize(
+    ("never", "why"),
+    [
+        (rule("ann", pb.OP_PRODUCE, name="a*b", deny=True), r"'topic:a\*b' would never match: .*write 'a\*'"),
+        (rule("ann", pb.OP_PRODUCE, name="a*"), r"write 'a\*'"),
+        (rule("ann", pb.OP_PRODUCE, name="a*b", prefix=True), r"'topic:a\*b\*' would never match"),
+        (rule("ann", pb.OP_PRODUCE, name="__meta", deny=True), "need `cluster` on the cluster"),
+        (rule("ann", pb.OP_PRODUCE, name="__", prefix=True, deny=True), "need `cluster` on the cluster"),
+        (rule("ann", pb.OP_PRODUCE, name="a b", deny=True), "A-Z a-z 0-9"),
+        (rule("ann", pb.OP_PRODUCE, name="a/", prefix=True, deny=True), "no name begins so"),
+        (rule("ann", pb.OP_PRODUCE, name="x" * 201, prefix=True), "no name begins so"),
+        (rule("ann", pb.OP_PRODUCE, name="x" * 201), "1 to 200 characters"),
+        (rule("ann", pb.OP_PRODUCE, name=".."), "is a directory"),
+        (rule("ann", pb.OP_GROUP, name="a*b", resource=pb.RES_GROUP, deny=True), r"'group:a\*b' would never match"),
+        (rule("ann", pb.OP_GROUP, name="\u00e9" * 128, resource=pb.RES_GROUP), "at most 255 bytes"),
+    ],
+)
+def test_a_rule_that_never_matches_is_refused_with_the_remedy(never: pb.AccessRule, why: str) -> None:
+    with pytest.raises(ProtocolError, match=why) as refused:
+        check_rule(never)
+    assert refused.value.code == pb.INVALID_REQUEST
+
+
 def test_good_rules_pass() -> None:
     check_rule(rule("*", pb.OP_ALL, name="", prefix=True))
     check_rule(rule("ann", pb.OP_CLUSTER, name="", resource=pb.RES_CLUSTER))
+    check_rule(rule("ann", pb.OP_PRODUCE, name="_", prefix=True))
+    check_rule(rule("ann", pb.OP_PRODUCE, name="..", prefix=True))
+    check_rule(rule("ann", pb.OP_GROUP, name="a group / of mine", resource=pb.RES_GROUP))
     check_principal("ann@example.com")

@@ -4,7 +4,7 @@ import pytest
 
 from tidelog_broker.core.security import session as session_module
 from tidelog_broker.core.security.permissions import Permissions
-from tidelog_broker.core.security.session import Session
+from tidelog_broker.core.security.session import NotAllowedError, Session
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -31,6 +31,17 @@ def test_what_the_brokers_own_topics_need_is_said() -> None:
     permissions.put(allowing("__audit"))
     with pytest.raises(ProtocolError, match=r"consume on the topic '__audit' \(.* need `cluster` on the cluster\)"):
         Session(permissions, "ann").check(pb.OP_CONSUME, pb.RES_TOPIC, "__audit")
+
+
+def test_a_topic_that_is_named_by_id_is_named_to_those_alone_who_may_see_it() -> None:
+    permissions = Permissions()
+    permissions.put(allowing("seen"))
+    session = Session(permissions, "ann")
+    for name, shown in (("seen", "'seen'"), ("hidden", "with the id 0102"), ("__audit", "with the id 0102")):
+        error = session.refusal(pb.OP_PRODUCE, pb.RES_TOPIC, name, by_id=b"\1\2")
+        assert isinstance(error, NotAllowedError)
+        assert error.message == f"'ann' has no permission: produce on the topic {shown}"
+        assert error.resource == f"topic:{name}", "the audit log names it"
 
 
 def test_what_rules_deny_that_were_not_all_read_is_not_for_certain() -> None:
