@@ -165,7 +165,7 @@ OWN: dict[str, Any] = {
 GREETINGS = {"hello", "peer_hello", "peer_proof"}
 """Kinds by which one says who one is: their tests are those of HELLO and of nodes."""
 
-NODES = ONE_WAY_KINDS | {"node_announce"}
+NODES = ONE_WAY_KINDS | {"node_announce", "lives"}
 """Kinds that are taken from nodes alone."""
 
 
