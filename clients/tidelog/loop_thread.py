@@ -13,7 +13,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
 from tidelog.errors import ClosedError, ForkedError, UsageError
@@ -139,7 +139,7 @@ class LoopThread:
             left = asyncio.all_tasks(loop)
             for task in left:
                 task.cancel()
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            loop.run_until_complete(_ended(left))
         finally:
             loop.close()
 
@@ -158,3 +158,8 @@ class LoopThread:
                 loop.call_soon(loop.stop)  # what was to stop it may have been in the same turn
             return False
         return True
+
+
+async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Wait until tasks have ended, whatever they end with; on the loop, so that there is one to gather them on."""
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -10,7 +10,7 @@ from tidelog_cli.failures import CommandFailed
 MODULES: Final = {
     "broker": ("cryptography", "prometheus_client", "pydantic", "pydantic_settings", "jwt", "uvloop"),
     "gateway": (
-        *("cryptography", "fastapi", "fastapi_offline", "orjson", "prometheus_client", "pydantic"),
+        *("cryptography", "fastapi", "fastapi_offline", "msgspec", "orjson", "prometheus_client", "pydantic"),
         *("pydantic_settings", "typing_extensions", "uvicorn", "uvloop", "websockets"),
     ),
     "loadtest": ("locust", "uvloop", "websocket"),

@@ -63,7 +63,12 @@ async def lose_quorum(cluster: FakeCluster) -> None:
         await node.stop()
 
 
+_KEPT: list[Consumer] = []
+"""Consumers are closed with their clients, so each lives as long as those."""
+
+
 async def taken(consumer: Consumer, count: int) -> set[str]:
+    _KEPT.append(consumer)
     async with asyncio.timeout(20):
         return {((await anext(consumer)).value or b"").decode() for _ in range(count)}
 

@@ -54,6 +54,7 @@ async def test_a_caller_from_elsewhere_waits_for_one_handshake_of_a_flood(files:
         await until(lambda: pair.entrance.under_way == len(flood))
         await call("127.0.0.3")
         await asyncio.gather(*flood)
+        await until(lambda: len(order) == len(callers) == 41)
         for end in callers:
             end.made.result().close()
         await asyncio.gather(*(end.lost for end in callers))

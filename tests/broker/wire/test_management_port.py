@@ -275,6 +275,7 @@ def test_who_speaks_tls_to_a_plain_port_is_told_and_it_is_logged(
 
 
 def test_the_port_is_free_again_after_stop_and_connections_are_closed() -> None:
+    before = {thread for thread in threading.enumerate() if thread.name.startswith("management")}
     with opened() as first, first.connect() as hanging:
         hanging.sendall(b"GET")
         answers, metrics = Answers(first.health, first.metrics.registry, OPEN), NodeMetrics()
@@ -288,8 +289,7 @@ def test_the_port_is_free_again_after_stop_and_connections_are_closed() -> None:
         again.stop()
         again.stop()
     Management(answers, metrics).stop()
-    names = [thread.name for thread in threading.enumerate()]
-    assert not [name for name in names if name.startswith("management")]
+    assert not {thread for thread in threading.enumerate() if thread.name.startswith("management")} - before
 
 
 def test_a_page_that_cannot_be_made_is_an_error_and_the_next_one_is_made(caplog: pytest.LogCaptureFixture) -> None:

@@ -72,7 +72,7 @@ def members_found_have_no_session() -> Replacements:
             if record.members:
                 self._groups[record.group] = self._coordinated(record.group)
 
-    return [(Coordinator, "_begin", begin)]
+    return [(Coordinator, "begin", begin)]
 
 
 def told_before_it_is_durable() -> Replacements:
