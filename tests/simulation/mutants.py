@@ -190,7 +190,7 @@ DELETED = [
     Mutant("stamps by wall clock", retention.stamped_by_wall_clock, mixture=AGES, first_seed=70),
     Mutant("the oldest record of a segment decides", retention.oldest_record_decides, mixture=AGES),
     Mutant("hold ignored", retention.hold_ignored, mixture=AGES),
-    Mutant("hold seen only when deleting begins", retention.hold_seen_when_it_begins, mixture=AGES),
+    Mutant("hold seen only when deleting begins", retention.hold_seen_when_it_begins, mixture=AGES, first_seed=90),
     Mutant("deleted records shown", retention.deleted_records_shown, mixture=AGES),
 ]
 """Of what is agreed to be deleted."""

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 LATE_MS = 6_000
 ROLLING_BACK_US = 12_000_000
 COPY_RUNS_US = 8_000_000
+HEARSAY_US = 27_000_000
+HEARSAY_SHARE = 0.3
+"""Of the worlds in which a disk is rolled back, so many begin with a life that is known by hearsay."""
 
 
 class Faults:
@@ -67,6 +70,8 @@ class Faults:
                 machine.start_later(100)
             elif fate < 0.9:
                 machine.start_later(LATE_MS)
+        if self._world.rolls_back and self._random.random() < HEARSAY_SHARE:
+            self._world.clock.after(4_000_000, self._know_by_hearsay)
         if not self._world.hands_over:
             self._later(self._gap_ms, self._next)
 
@@ -297,6 +302,39 @@ class Faults:
 
         self._world.clock.after(COPY_RUNS_US, look)
         copy.start()
+
+    def _know_by_hearsay(self) -> None:
+        """Let the only node that runs know of a machine's later life from another node, which is away by then."""
+        machine, world = self._rolls, self._world
+        others = [other for other in world.machines if other is not machine and not other.is_copy]
+        up = [other for other in others if other.life is not None and other.life.is_up]
+        if machine.life is None or not machine.life.is_up or len(up) < 2:
+            return
+        asked, witness = self._random.sample(up, 2)
+        self._pauses_until_us = world.clock.now_us + HEARSAY_US
+        world.cut.clear()
+        world.loss = 0.0
+        machine.stop("killed before it is copied")
+        for other in others:
+            if other is not witness:
+                other.stop("away while another node starts")
+        snapshot = machine.keep_stopped()
+        machine.start()
+
+        def meet() -> None:
+            machine.stop("killed after its later life was noted")
+            asked.start()
+
+        def look() -> None:
+            witness.stop("away when the copy starts")
+            if asked in self._knowing(machine, snapshot):
+                machine.roll_back(snapshot)
+            machine.start()
+            for other in others:
+                other.start_later(12_000)
+
+        world.clock.after(HEARSAY_US // 3, meet)
+        world.clock.after(HEARSAY_US * 2 // 3, look)
 
     def _wipe(self) -> None:
         """Take a founder's disk, or a joiner's; it comes back under its name."""

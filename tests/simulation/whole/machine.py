@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.broker.storage.sim_disk import SimDisk
 from tests.simulation.whole.life import DATA, Life
 
+from tidelog_broker.core.lives import NodeLife
 from tidelog_broker.node.node import Node
 from tidelog_broker.storage.node.node_dir import NodeDir
 
@@ -54,6 +55,8 @@ class Machine:
         """Whether it is a copy of another machine, started beside it."""
         self.snapshots: list[Snapshot] = []
         self._put_back: Snapshot | None = None
+        self._ended_at = NodeLife(0, 0)
+        """The last life, and how far it had come when it ended."""
         self.is_rolled_back = False
         """Since its disk was put back to an earlier state."""
         self._cut_means_power = False
@@ -87,6 +90,9 @@ class Machine:
         """End the process; what it has written stays in the page cache."""
         self.world.clock.note("stop", self.first_id, why)
         if self.life is not None:
+            broker = getattr(getattr(self.life, "node", None), "broker", None)
+            if broker is not None:
+                self._ended_at = broker.lives.own.now
             self.life.end()
             self.life = None
         if self.disk.is_off:
@@ -138,6 +144,11 @@ class Machine:
         reboots = random.random() < 0.5
         disk = self.disk.power_cut(random) if reboots else self.disk.copy()
         self.snapshots.append(Snapshot(disk, lives.own.now.incarnation, lives.own.now.tick, reboots))
+
+    def keep_stopped(self) -> Snapshot:
+        """Return the disk of a node that has ended, as a copy of its files."""
+        (life, tick) = self._ended_at
+        return Snapshot(self.disk.copy(), life, tick, reboots=False)
 
     def roll_back(self, snapshot: Snapshot) -> None:
         """Put the disk back to an earlier state; the process has ended."""
