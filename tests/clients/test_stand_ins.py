@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.clients.fake_cluster import FakeCluster, running_cluster
@@ -65,6 +65,13 @@ async def lose_quorum(cluster: FakeCluster) -> None:
 
 _KEPT: list[Consumer] = []
 """Consumers are closed with their clients, so each lives as long as those."""
+
+
+@pytest.fixture(autouse=True)
+def kept_until_clients_are_closed() -> Iterator[None]:
+    """Is set up before the clients, and so torn down after them."""
+    yield
+    _KEPT.clear()
 
 
 async def taken(consumer: Consumer, count: int) -> set[str]:
