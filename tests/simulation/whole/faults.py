@@ -256,8 +256,7 @@ class Faults:
         else:
             return
         self._pauses_until_us = self._world.clock.now_us + ROLLING_BACK_US
-        self._world.cut.clear()
-        self._world.loss = 0.0
+        self._let_nothing_else_happen()
         kept = {random.choice(knowing), *(other for other in self._world.machines if random.random() < 0.5)}
         for other in self._world.machines:
             if other is not machine and other not in kept:
@@ -265,6 +264,13 @@ class Faults:
                 other.start_later(random.choice([1_000, 4_000, 12_000]))
         machine.roll_back(snapshot)
         machine.start()
+
+    def _let_nothing_else_happen(self) -> None:
+        """End what would keep nodes from answering, crashes that are still to come among them."""
+        self._world.cut.clear()
+        self._world.loss = 0.0
+        for machine in self._world.machines:
+            machine.disk.cut_at = None
 
     def _knowing(self, machine: Machine, snapshot: Snapshot) -> list[Machine]:
         """Return the machines whose nodes run and must know more of a machine's lives than a snapshot contains."""
@@ -291,8 +297,7 @@ class Faults:
         if machine.life is None or not machine.life.is_up or not known:
             return
         self._pauses_until_us = self._world.clock.now_us + COPY_RUNS_US
-        self._world.cut.clear()
-        self._world.loss = 0.0
+        self._let_nothing_else_happen()
         running, copy = machine.life, self._world.make_copy(machine)
 
         def look() -> None:
@@ -312,8 +317,7 @@ class Faults:
             return
         asked, witness = self._random.sample(up, 2)
         self._pauses_until_us = world.clock.now_us + HEARSAY_US
-        world.cut.clear()
-        world.loss = 0.0
+        self._let_nothing_else_happen()
         machine.stop("killed before it is copied")
         for other in others:
             if other is not witness:
