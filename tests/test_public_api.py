@@ -45,6 +45,7 @@ PUBLIC = {
     "Replica",
     "TidelogError",
     "Topic",
+    "TopicFigures",
     "TopicPartition",
     "errors",
     "read_arrow",

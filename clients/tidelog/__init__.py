@@ -33,6 +33,7 @@ from tidelog.model import (
     Recovery,
     Replica,
     Topic,
+    TopicFigures,
     TopicPartition,
 )
 from tidelog.pickling import refuse_to_pickle
@@ -71,6 +72,7 @@ __all__ = [
     "Replica",
     "TidelogError",
     "Topic",
+    "TopicFigures",
     "TopicPartition",
     "errors",
     "read_arrow",

@@ -23,6 +23,7 @@ from tidelog import (
     reading,
     record_deletion,
     topic_changes,
+    topic_figures,
 )
 from tidelog.admin import At
 from tidelog.client_options import ClientOptions
@@ -52,6 +53,7 @@ from tidelog.model import (
     Record,
     Recovery,
     Topic,
+    TopicFigures,
 )
 from tidelog.partitioners import Partitioner
 from tidelog.pool import ConnectionPool, identity_of, parse_addresses
@@ -298,15 +300,18 @@ class Client:
         self._check_usable()
         return admin.status_of(await paging.status(self._router))
 
+    async def topic_figures(self, *, internal: bool = False) -> dict[str, TopicFigures]:
+        """Return the sums of `cluster_status` over each topic's partitions by topic name, with no object for each."""
+        self._check_usable()
+        return await topic_figures.figures_of_topics(self._router, internal=internal)
+
     async def nodes(self) -> tuple[Node, ...]:
         """Return the nodes as one of them sees them: `cluster_status` without what grows with the topics."""
         self._check_usable()
         return admin.status_of(await paging.status(self._router, nodes_only=True)).nodes
 
     async def drain_node(self, node_id: str, *, draining: bool = True) -> int:
-        """Take a node's copies and ownership away, or let it have some again; return how many partitions it stores.
-
-        The wish is written down when this returns, and the moving goes on: `cluster_status` shows it.
+        """Begin to take a node's copies and ownership away, or let it have some; return how many partitions it stores.
 
         Raises:
             InvalidRequestError: there is no such node, or the node that was asked stands alone.
@@ -319,12 +324,10 @@ class Client:
 
         Args:
             node_id: the node.
-            accept_data_loss: remove it although other nodes still lack history of which it may have the only copy: when
-                its disk is lost, so that nothing can be waited for.
+            accept_data_loss: also when it may have the only copy of something: its disk is lost, say.
 
         Raises:
-            InvalidRequestError: there is no such node, it still stores something, others still fetch what it may be the
-                only one to have, or it is the last that stores copies.
+            InvalidRequestError: no such node; it stores something that others lack; it is the last that stores copies.
         """
         await self._change_cluster(pb.ClusterChange(remove=node_id, accept_data_loss=accept_data_loss))
 
@@ -349,14 +352,12 @@ class Client:
     async def compact_topic(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, Compacted]:
         """Compact all that `partitions` (None: all) of a topic hold now, one after the other; return when it is done.
 
-        A pass takes as long as reading the log at the pace that nodes are set to: minutes for some GB. Repeating it, or
-        ending it in the middle, does no harm. Other replicas follow the owner. Where a copy or a disk that it waits for
-        does not answer, that is told after half a minute; the pass goes on when it does.
+        A pass takes as long as reading the log at the pace that nodes are set to: minutes for some GB. It may be ended
+        and repeated. Other replicas follow the owner. A pass that waits for a copy or a disk goes on when that answers.
 
         Raises:
             TimedOutError: nothing of the pass moved for 30 s; the message says what it waits for.
-            EpochChangingError: a quorum did not decide what the pass had come to; the message says which copies are
-                waited for.
+            EpochChangingError: a quorum did not decide the result; the message names the copies that are waited for.
             ConnectionLostError: the owner has said nothing at all for 20 s.
             InvalidRequestError: the topic is not to be compacted, or on hold.
             UnknownTopicError, UnknownPartitionError: there is no such thing.

@@ -153,6 +153,35 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicFigures:
+    """Sums over the partitions of a topic.
+
+    Attributes:
+        topic_id: 16 bytes; a topic that was made again has another.
+        partitions: how many there are.
+        records: high watermarks less log start offsets, of those that are open. Compaction leaves gaps, so fewer
+            records may be there.
+        end_offsets: sum of the high watermarks of those that are open.
+        size_bytes: of one copy of each.
+        idle: partitions that no request has opened since their owner started: their offsets and sizes are not known,
+            and the sums lack them.
+        unavailable: partitions that take no records now: without a quorum, an owner, or a working disk.
+        under_replicated: partitions of which a copy lacks something, or its node is away.
+        newest_append_us: when the newest record was appended, in us since 1970; 0: not known.
+    """
+
+    topic_id: bytes
+    partitions: int = 0
+    records: int = 0
+    end_offsets: int = 0
+    size_bytes: int = 0
+    idle: int = 0
+    unavailable: int = 0
+    under_replicated: int = 0
+    newest_append_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Offset:
     """An answer of `list_offsets`.
 

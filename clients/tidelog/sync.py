@@ -60,6 +60,7 @@ from tidelog.model import (
     Recovery,
     Replica,
     Topic,
+    TopicFigures,
     TopicPartition,
 )
 from tidelog.partitioners import Partitioner
@@ -196,6 +197,10 @@ class Client:
     def cluster_status(self) -> ClusterStatus:
         """See `tidelog.Client.cluster_status`."""
         return self._thread.run(self._client.cluster_status)
+
+    def topic_figures(self, *, internal: bool = False) -> dict[str, TopicFigures]:
+        """See `tidelog.Client.topic_figures`."""
+        return self._thread.run(lambda: self._client.topic_figures(internal=internal))
 
     def nodes(self) -> tuple[Node, ...]:
         """See `tidelog.Client.nodes`."""

@@ -23,7 +23,7 @@ from tidelog.client import Client
 from tidelog.client_options import ClientOptions
 from tidelog.contexts import Context
 from tidelog.errors import TidelogError
-from tidelog_gateway import access, deletion, docs_page, fetch, groups, keys, offsets, publish, service, topics
+from tidelog_gateway import access, cluster, deletion, docs_page, fetch, groups, keys, offsets, publish, service, topics
 from tidelog_gateway.answers import AnswersMiddleware
 from tidelog_gateway.authentication import AuthenticationMiddleware
 from tidelog_gateway.browser_headers import BrowserHeadersMiddleware
@@ -40,6 +40,8 @@ from tidelog_gateway.problems import TITLES, Problem, from_error, invalid, valid
 from tidelog_gateway.producers import Kept, Producers
 from tidelog_gateway.request_ids import REQUEST_ID_HEADER, RequestIdMiddleware, request_id_of
 from tidelog_gateway.settings import GatewaySettings
+from tidelog_gateway.ui import files as ui_files
+from tidelog_gateway.ui.sampler import Sampler
 from tidelog_gateway.unsupported import refuse_unsupported
 from tidelog_gateway.websocket import route as websocket_route
 from tidelog_proto.errors import ProtocolError
@@ -54,10 +56,12 @@ ROUTERS: Final = (
     offsets.router,
     groups.router,
     access.router,
+    cluster.router,
     service.router,
     docs_page.router,
+    ui_files.router,
 )
-ANY_REQUEST: Final = (service.router, docs_page.router)
+ANY_REQUEST: Final = (service.router, docs_page.router, ui_files.router)
 """Those that take any header and query parameter; see `unsupported`."""
 CLIENT_ID: Final = "tidelog-gateway"
 QUORUM_TIMEOUT_S: Final = 3.0
@@ -138,12 +142,16 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
 
             gateway.may_impersonate = may_impersonate
             callers = app.state.callers = callers_of(gateway, kept)
-            following = asyncio.create_task(callers.follow(), name="following callers")
+            tasks = [asyncio.create_task(callers.follow(), name="following callers")]
+            if settings.ui != "off":
+                gateway.sampler = Sampler(client.topic_figures, metrics.registry, settings.ui_interval_s)
+                tasks.append(asyncio.create_task(gateway.sampler.run(), name="sampling figures"))
             try:
                 yield
             finally:
                 gateway.stop()
-                following.cancel()
+                for task in tasks:
+                    task.cancel()
                 left_s = max(CLOSE_S, gateway.stop_until - time.monotonic())
                 await asyncio.gather(producers.close(within_s=left_s), callers.close(within_s=left_s))
 

@@ -23,9 +23,10 @@ from tidelog_gateway.problems import Problem
 from tidelog_gateway.request_ids import request_id_of
 from tidelog_gateway.settings import GatewaySettings
 
-OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics", "/openapi.json", "/docs"})
+OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/", "/ui"})
 """For operators, and what says how to use the rest: nothing here names a topic, a group or a caller."""
-OPEN_BELOW: Final = "/docs/assets/"
+OPEN_BELOW: Final = ("/docs/assets/", "/ui/")
+"""Files that are the same for everybody."""
 
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 

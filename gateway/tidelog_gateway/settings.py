@@ -170,6 +170,19 @@ class GatewaySettings(BaseModel):
         "other connection is cut.",
     )
 
+    ui: Literal["on", "read_only", "off"] = Field(
+        default="on",
+        description="The page `/ui`. read_only: it offers no changes; what callers may do is a matter of their rights. "
+        "off: there is none, and no figures are sampled for it.",
+    )
+    ui_interval_s: float = Field(
+        default=10.0,
+        ge=1,
+        le=600,
+        description="How often the figures of all topics are sampled for the page; less often where a sample takes "
+        "more than a fiftieth of that.",
+    )
+
     @model_validator(mode="after")
     def _key_has_its_certificate(self) -> Self:
         if self.tls_key_file is not None and self.tls_cert_file is None:

@@ -13,6 +13,7 @@ from tidelog_gateway.context import GatewayDep, TopicName, TopicPath, json_respo
 from tidelog_gateway.cursors import cursor_of, name_in
 from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.problems import invalid
+from tidelog_gateway.ui.history import History
 from tidelog_proto.limits import (
     DEDUPLICATE_RECORDS_MAX,
     DEDUPLICATE_S_MAX,
@@ -158,11 +159,36 @@ class TopicDetail(TopicView):
     partition_states: list[PartitionView]
 
 
+class FiguresView(BaseModel):
+    """Sums over the partitions of a topic, as they were sampled."""
+
+    records: Annotated[int, Field(description="High watermarks less log start offsets.")]
+    end_offsets: Annotated[int, Field(description="Sum of the high watermarks.")]
+    size_bytes: Annotated[int, Field(description="Of one copy.")]
+    idle: Annotated[int, Field(description="Partitions that are not open: the sums lack them.")]
+    unavailable: Annotated[int, Field(description="Partitions that take no records.")]
+    under_replicated: Annotated[int, Field(description="Partitions of which a copy lacks something.")]
+    newest_append_ms: int | None
+    records_per_s: Annotated[float | None, Field(description="Over the last half minute; null: not known.")]
+    bytes_per_s: Annotated[float | None, Field(description="Growth; below zero where more was deleted.")]
+
+
+class ListedTopicView(TopicView):
+    """A topic in a list."""
+
+    figures: Annotated[
+        FiguresView | None, Field(description="With `figures=true`; null: there is no sample of the topic.")
+    ] = None
+
+
 class TopicPage(BaseModel):
     """A page of topics in the order of their names."""
 
-    topics: list[TopicView]
+    topics: list[ListedTopicView]
     next_cursor: Annotated[str | None, Field(description="Pass it as `cursor` for the next page; null at the end.")]
+    figures_ms: Annotated[
+        int | None, Field(description="When the figures were sampled; null: not asked for, or never.")
+    ] = None
 
 
 @router.post("", status_code=201, response_model=TopicDetail, summary="Create a topic")
@@ -179,12 +205,18 @@ async def list_topics(
     gateway: GatewayDep,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
     cursor: Annotated[str | None, Query(max_length=400, description="From the page before.")] = None,
+    figures: Annotated[bool, Query(description="Also sums over the partitions, sampled every few seconds.")] = False,
 ) -> Response:
     """List topics by name, a page at a time. Topics made or deleted meanwhile do not disturb the paging."""
     after = "" if cursor is None else name_in(cursor)
     page, more = await gateway.client.topic_page(after=after, limit=limit)
     next_cursor = cursor_of(page[-1].name) if more else None
-    return json_response({"topics": [view_of(topic) for topic in page], "next_cursor": next_cursor})
+    if not figures:
+        return json_response({"topics": [view_of(topic) for topic in page], "next_cursor": next_cursor})
+    kept = History() if gateway.sampler is None else gateway.sampler.history
+    views = [view_of(topic) | {"figures": _figures_view(kept, topic)} for topic in page]
+    sampled_ms = kept.times_ms[-1] if kept.times_ms else None
+    return json_response({"topics": views, "next_cursor": next_cursor, "figures_ms": sampled_ms})
 
 
 @router.get("/{topic}", response_model=TopicDetail, summary="Describe a topic")
@@ -234,6 +266,24 @@ def view_of(topic: Topic) -> dict[str, Any]:
         "hold": topic.hold,
         "deduplicate_s": topic.deduplicate_s,
         "deduplicate_records": topic.deduplicate_records,
+    }
+
+
+def _figures_view(kept: History, topic: Topic) -> dict[str, Any] | None:
+    found = kept.newest.get(topic.name)
+    if found is None or found.topic_id != topic.topic_id:
+        return None
+    rate = kept.rate(topic.name)
+    return {
+        "records": found.records,
+        "end_offsets": found.end_offsets,
+        "size_bytes": found.size_bytes,
+        "idle": found.idle,
+        "unavailable": found.unavailable,
+        "under_replicated": found.under_replicated,
+        "newest_append_ms": found.newest_append_us // 1000 or None,
+        "records_per_s": rate and rate.records_per_s,
+        "bytes_per_s": rate and rate.bytes_per_s,
     }
 
 

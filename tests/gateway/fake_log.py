@@ -18,7 +18,7 @@ from tidelog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from tidelog.model import Committed, ConsumedBatch, Fetched, Node, Offset, Partition, Receipt, Record, Topic
+from tidelog.model import Committed, ConsumedBatch, Fetched, Node, Offset, Partition, Receipt, Record, Topic, TopicFigures
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
 from tidelog_proto.derived import filter_batch
@@ -218,6 +218,16 @@ class FakeClient:
     async def delete_topic(self, name: str) -> None:
         self._log.partition(name, 0)
         del self._log.logs[name]
+
+    async def topic_figures(self) -> dict[str, TopicFigures]:
+        if self._log.fault is not None:
+            raise self._log.fault
+        logs = self._log.logs
+        ends = {name: sum(self._log.end(name, number) for number in range(len(logs[name]))) for name in logs}
+        return {
+            name: TopicFigures(self._log.ids.get(name, bytes(16)), len(logs[name]), end, end, 10 * end)
+            for name, end in ends.items()
+        }
 
     async def nodes(self) -> tuple[Node, ...]:
         if self._log.fault is not None:

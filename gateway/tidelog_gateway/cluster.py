@@ -1,0 +1,153 @@
+"""`/v1/cluster`, `/v1/me`, `/v1/history`: the nodes, who the caller is, and the figures of the last hour."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from tidelog.model import Node
+from tidelog_gateway.context import GatewayDep, json_response
+from tidelog_gateway.ui.history import History
+from tidelog_proto.limits import TOPIC_NAME_CHARS_MAX
+from tidelog_proto.names import check_topic_name
+
+router = APIRouter(prefix="/v1", tags=["cluster"])
+
+_US_PER_MS: Final = 1000
+
+
+class NodeView(BaseModel):
+    """A node, as it tells itself, or as another one knows it where it does not answer."""
+
+    node_id: str
+    host: str
+    port: int
+    zone: str
+    alive: bool
+    state: Annotated[str, Field(description="running, stopping, failed, or no answer.")]
+    membership: Annotated[str, Field(description="alive, suspect, dead, left or unknown, by gossip.")]
+    draining: bool
+    roles: list[str]
+    software: str
+    uptime_ms: int
+    connections: int
+    in_flight_bytes: int
+    data_bytes: int
+    disk_free_bytes: int
+    no_quorum: Annotated[int, Field(description="Partitions with a copy there of which too few replicas are there.")]
+    certificate_ends_ms: int | None
+    ca_ends_ms: int | None
+
+
+class ClusterView(BaseModel):
+    """The nodes of the cluster."""
+
+    nodes: list[NodeView]
+
+
+class MeView(BaseModel):
+    """Who the caller is, and what the gateway offers."""
+
+    auth: Annotated[Literal["none", "callers"], Field(description="none: the gateway asks nobody who they are.")]
+    principal: Annotated[str | None, Field(description="null: the gateway asks nobody.")]
+    ui: Literal["on", "read_only", "off"]
+    version: str
+
+
+class HistoryView(BaseModel):
+    """Figures of the last hour, one value for each time; null where it is not known."""
+
+    times_ms: list[int]
+    records_per_s: list[float | None]
+    size_bytes: Annotated[list[int | None], Field(description="Of one copy.")]
+    requests_per_s: Annotated[list[float | None] | None, Field(description="Of this gateway; null for a topic.")]
+    published_per_s: Annotated[list[float | None] | None, Field(description="Records, through this gateway.")]
+    delivered_per_s: Annotated[list[float | None] | None, Field(description="Records, through this gateway.")]
+    publish_p50_ms: Annotated[
+        list[float | None] | None, Field(description="Upper bound of half of the HTTP publishes of this gateway.")
+    ]
+    publish_p99_ms: Annotated[list[float | None] | None, Field(description="The same of 99 of 100.")]
+    fault: Annotated[str | None, Field(description="Why nothing newer is known; null when nothing is wrong.")]
+
+
+@router.get("/cluster", response_model=ClusterView, summary="The nodes")
+async def cluster(gateway: GatewayDep) -> Response:
+    """Return the nodes, their disks and states. Needs `describe` on the cluster."""
+    return json_response({"nodes": [_node(node) for node in await gateway.client.nodes()]})
+
+
+@router.get("/me", response_model=MeView, summary="Who the caller is")
+async def me(gateway: GatewayDep) -> Response:
+    """Return the caller's name, and what this gateway offers."""
+    settings = gateway.settings
+    principal = None if gateway.caller is None else gateway.caller.principal
+    return json_response(
+        {"auth": settings.auth, "principal": principal, "ui": settings.ui, "version": version("tidelog")}
+    )
+
+
+@router.get("/history", response_model=HistoryView, summary="Figures of the last hour")
+async def history(
+    gateway: GatewayDep,
+    topic: Annotated[
+        str | None, Query(max_length=TOPIC_NAME_CHARS_MAX, description="Of this topic; else of the cluster.")
+    ] = None,
+) -> Response:
+    """Return figures that this gateway has sampled. Needs `describe` on the topic, or on the cluster."""
+    sampler = gateway.sampler
+    if topic is not None:
+        check_topic_name(topic)
+        await gateway.client.list_offsets(topic, "latest", [0])  # refused for who may not see the topic
+    else:
+        await gateway.client.nodes()
+    kept = History() if sampler is None else sampler.history
+    fault = "this gateway takes no samples (ui = off)" if sampler is None else sampler.fault
+    shown = _of_cluster(kept) if topic is None else _of_topic(kept, topic)
+    return json_response({"times_ms": kept.times_ms, **shown, "fault": fault})
+
+
+def _of_topic(kept: History, topic: str) -> dict[str, Any]:
+    rates, sizes = kept.topic_points(topic)
+    none = dict.fromkeys(("requests_per_s", "published_per_s", "delivered_per_s", "publish_p50_ms", "publish_p99_ms"))
+    return {"records_per_s": [rate and rate.records_per_s for rate in rates], "size_bytes": sizes, **none}
+
+
+def _of_cluster(kept: History) -> dict[str, Any]:
+    rates, sizes = kept.total_points()
+    points = kept.gateway_points()
+    return {
+        "records_per_s": rates,
+        "size_bytes": sizes,
+        "requests_per_s": [point and point.requests_per_s for point in points],
+        "published_per_s": [point and point.published_per_s for point in points],
+        "delivered_per_s": [point and point.delivered_per_s for point in points],
+        "publish_p50_ms": [point and point.publish_p50_ms for point in points],
+        "publish_p99_ms": [point and point.publish_p99_ms for point in points],
+    }
+
+
+def _node(node: Node) -> dict[str, Any]:
+    return {
+        "node_id": node.node_id,
+        "host": node.host,
+        "port": node.port,
+        "zone": node.zone,
+        "alive": node.alive,
+        "state": node.state,
+        "membership": node.membership,
+        "draining": node.draining,
+        "roles": list(node.roles),
+        "software": node.software,
+        "uptime_ms": node.uptime_ms,
+        "connections": node.connections,
+        "in_flight_bytes": node.in_flight_bytes,
+        "data_bytes": node.data_bytes,
+        "disk_free_bytes": node.disk_free_bytes,
+        "no_quorum": node.no_quorum,
+        "certificate_ends_ms": node.certificate_ends_us and node.certificate_ends_us // _US_PER_MS,
+        "ca_ends_ms": node.ca_ends_us and node.ca_ends_us // _US_PER_MS,
+    }

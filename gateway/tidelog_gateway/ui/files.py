@@ -1,0 +1,93 @@
+"""`/ui`: the page and its files, which are part of this package.
+
+Paths are relative, so the page works below a prefix that a proxy takes off. Files are compared by their content
+(`ETag`), and asked for again each time, so a newer gateway never runs with the older page's modules.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Final, NamedTuple
+
+from fastapi import APIRouter, Header
+from starlette.responses import RedirectResponse, Response
+
+from tidelog_gateway.context import GatewayDep
+from tidelog_gateway.problems import Problem
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_PAGE: Final = "index.html"
+_MEDIA_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+router = APIRouter(include_in_schema=False)
+
+
+class _File(NamedTuple):
+    data: bytes
+    etag: str
+    media_type: str
+
+
+@cache
+def _files() -> dict[str, _File]:
+    """Return all files of the page by name; the names are the only ones that are served."""
+    found: dict[str, _File] = {}
+    for entry in files("tidelog_gateway.ui").joinpath("static").iterdir():
+        suffix = "." + entry.name.rpartition(".")[2]
+        if suffix in _MEDIA_TYPES:
+            data = entry.read_bytes()
+            found[entry.name] = _File(data, f'"{hashlib.sha256(data).hexdigest()[:32]}"', _MEDIA_TYPES[suffix])
+    return found
+
+
+@router.get("/")
+async def root(gateway: GatewayDep) -> Response:
+    """Lead a browser to the page."""
+    _refuse_switched_off(gateway)
+    return RedirectResponse("ui/", 307)
+
+
+@router.get("/ui")
+async def without_slash(gateway: GatewayDep) -> Response:
+    """Lead to the page, whose relative paths begin at the slash."""
+    _refuse_switched_off(gateway)
+    return RedirectResponse("ui/", 307)
+
+
+@router.get("/ui/")
+async def page(gateway: GatewayDep, if_none_match: Annotated[str | None, Header()] = None) -> Response:
+    """Return the page."""
+    _refuse_switched_off(gateway)
+    return _answer(_PAGE, if_none_match)
+
+
+@router.get("/ui/{name}")
+async def file(gateway: GatewayDep, name: str, if_none_match: Annotated[str | None, Header()] = None) -> Response:
+    """Return one of the page's files."""
+    _refuse_switched_off(gateway)
+    if name not in _files():
+        raise Problem(404, "not_found", f"the page has no file {name!r}")
+    return _answer(name, if_none_match)
+
+
+def _answer(name: str, if_none_match: str | None) -> Response:
+    found = _files()[name]
+    headers = {"ETag": found.etag, "Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
+    if if_none_match is not None and found.etag in [tag.strip() for tag in if_none_match.split(",")]:
+        return Response(status_code=304, headers=headers)
+    return Response(found.data, media_type=found.media_type, headers=headers)
+
+
+def _refuse_switched_off(gateway: GatewayDep) -> None:
+    if gateway.settings.ui == "off":
+        raise Problem(404, "not_found", "this gateway serves no page (ui = off)")

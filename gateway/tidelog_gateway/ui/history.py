@@ -1,0 +1,213 @@
+"""Figures of the last hour in memory: of each topic, and of this gateway.
+
+A sample holds the sums of every topic at one time. Rates are differences between samples; where the two cannot be
+compared (the topic was made again, or a partition was opened in between) there is no rate, instead of a wrong one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tidelog.model import TopicFigures
+
+POINTS: Final = 360
+"""Samples that are kept: an hour of one each 10 s."""
+TOPICS_MAX: Final = 5_000
+"""Topics whose samples are kept, 9 KB each; of more, those first by name."""
+RATE_MS: Final = 30_000
+"""Over how long the rate of a topic is taken, where there are samples so old."""
+
+_UNKNOWN: Final = -1
+
+
+class GatewayFigures(NamedTuple):
+    """Counters of this gateway since its start, at one time.
+
+    Attributes:
+        requests: HTTP requests answered.
+        published: records acknowledged.
+        delivered: records handed to readers.
+        publishes_below: HTTP publishes that took at most so many seconds, by bound, the bounds ascending.
+    """
+
+    requests: float = 0
+    published: float = 0
+    delivered: float = 0
+    publishes_below: Mapping[float, float] = {}
+
+
+class Rate(NamedTuple):
+    """Growth of a topic.
+
+    Attributes:
+        records_per_s: records that were appended.
+        bytes_per_s: growth of one copy; below zero where retention or compaction removed more than was appended.
+    """
+
+    records_per_s: float
+    bytes_per_s: float
+
+
+@dataclass(slots=True)
+class _Topic:
+    """Rings of one topic, each with one place for each sample."""
+
+    topic_id: bytes
+    ends: array[int]
+    sizes: array[int]
+    idle: array[int]
+
+    @classmethod
+    def empty(cls, topic_id: bytes) -> _Topic:
+        unknown = [_UNKNOWN] * POINTS
+        return cls(topic_id, array("q", unknown), array("q", unknown), array("q", unknown))
+
+    def put(self, place: int, figures: TopicFigures | None) -> None:
+        known = figures is not None
+        self.ends[place] = figures.end_offsets if known else _UNKNOWN
+        self.sizes[place] = figures.size_bytes if known else _UNKNOWN
+        self.idle[place] = figures.idle if known else _UNKNOWN
+
+    def rate(self, before: int, after: int, seconds: float) -> Rate | None:
+        known = self.ends[before] >= 0 and self.idle[before] == self.idle[after] and seconds > 0
+        if not known or self.ends[after] < self.ends[before]:
+            return None
+        records = (self.ends[after] - self.ends[before]) / seconds
+        return Rate(records, (self.sizes[after] - self.sizes[before]) / seconds)
+
+
+class History:
+    """Samples of the last hour."""
+
+    def __init__(self) -> None:
+        self._times_ms: list[int] = []
+        """Of all samples that are kept, ascending."""
+        self._taken = 0
+        self._rate_from = 0
+        """Index of the sample with which the newest one is compared for a rate."""
+        self._topics: dict[str, _Topic] = {}
+        self._gateway: list[GatewayFigures] = []
+        self.newest: Mapping[str, TopicFigures] = {}
+        """Figures of the newest sample by topic name."""
+
+    @property
+    def times_ms(self) -> list[int]:
+        """When the samples were taken, in ms since 1970, ascending."""
+        return self._times_ms
+
+    def add(self, at_ms: int, topics: Mapping[str, TopicFigures], gateway: GatewayFigures) -> None:
+        """Take a sample. One that is not newer than the newest (the clock was set back) begins the history anew."""
+        if self._times_ms and at_ms <= self._times_ms[-1]:
+            self._times_ms, self._topics, self._gateway, self._taken = [], {}, [], 0
+        place = self._taken % POINTS
+        self._taken += 1
+        self._times_ms = [*self._times_ms[-POINTS + 1 :], at_ms]
+        self._gateway = [*self._gateway[-POINTS + 1 :], gateway]
+        self._rate_from = self._first_of_rate()
+        for name in self._topics.keys() - topics.keys():
+            del self._topics[name]
+        for name in sorted(topics)[:TOPICS_MAX]:
+            kept = self._topics.get(name)
+            if kept is None or kept.topic_id != topics[name].topic_id:
+                kept = self._topics[name] = _Topic.empty(topics[name].topic_id)
+            kept.put(place, topics[name])
+        self.newest = topics
+
+    def rate(self, topic: str) -> Rate | None:
+        """Return how fast a topic grows now; None while that is not known."""
+        kept = self._topics.get(topic)
+        count = len(self._times_ms)
+        if kept is None or count < 2:
+            return None
+        seconds = (self._times_ms[-1] - self._times_ms[self._rate_from]) / 1000
+        return kept.rate(self._place(self._rate_from), self._place(count - 1), seconds)
+
+    def topic_points(self, topic: str) -> tuple[list[Rate | None], list[int | None]]:
+        """Return the rate up to each sample and the size at it; None where it is not known."""
+        kept = self._topics.get(topic)
+        count = len(self._times_ms)
+        if kept is None:
+            return [None] * count, [None] * count
+        sizes = [kept.sizes[self._place(index)] for index in range(count)]
+        rates = [self._step(kept, index) for index in range(count)]
+        return rates, [None if size == _UNKNOWN else size for size in sizes]
+
+    def total_points(self) -> tuple[list[float | None], list[int]]:
+        """Return records a second of all topics up to each sample, and the bytes of all at it.
+
+        A topic whose growth is not known up to a sample adds nothing to it.
+        """
+        count = len(self._times_ms)
+        rates: list[float | None] = [None] * min(1, count)
+        sizes: list[int] = []
+        for index in range(count):
+            sizes.append(sum(max(0, kept.sizes[self._place(index)]) for kept in self._topics.values()))
+            if index:
+                steps = (self._step(kept, index) for kept in self._topics.values())
+                rates.append(sum(step.records_per_s for step in steps if step is not None))
+        return rates, sizes
+
+    def gateway_points(self) -> list[GatewayPoint | None]:
+        """Return what this gateway did between each sample and the one before."""
+        steps = zip(self._gateway, self._gateway[1:], self._times_ms, self._times_ms[1:], strict=False)
+        found: list[GatewayPoint | None] = [None] * min(1, len(self._gateway))
+        found += [_point(before, after, (end - begin) / 1000) for before, after, begin, end in steps]
+        return found
+
+    def _first_of_rate(self) -> int:
+        """Return the oldest sample of the last `RATE_MS`, and at least the one before the newest."""
+        newest = len(self._times_ms) - 1
+        first = bisect_left(self._times_ms, self._times_ms[-1] - RATE_MS)
+        return max(0, min(first, newest - 1))
+
+    def _place(self, index: int) -> int:
+        return (self._taken - len(self._times_ms) + index) % POINTS
+
+    def _step(self, kept: _Topic, index: int) -> Rate | None:
+        if index == 0:
+            return None
+        seconds = (self._times_ms[index] - self._times_ms[index - 1]) / 1000
+        return kept.rate(self._place(index - 1), self._place(index), seconds)
+
+
+class GatewayPoint(NamedTuple):
+    """What a gateway did between two samples.
+
+    Attributes:
+        requests_per_s: HTTP requests answered.
+        published_per_s: records acknowledged.
+        delivered_per_s: records handed to readers.
+        publish_p50_ms: the bound of the histogram below which half of the HTTP publishes were; None without any.
+        publish_p99_ms: the same of 99 of 100.
+    """
+
+    requests_per_s: float
+    published_per_s: float
+    delivered_per_s: float
+    publish_p50_ms: float | None
+    publish_p99_ms: float | None
+
+
+def _point(before: GatewayFigures, after: GatewayFigures, seconds: float) -> GatewayPoint:
+    counts = {bound: n - before.publishes_below.get(bound, 0) for bound, n in after.publishes_below.items()}
+    return GatewayPoint(
+        (after.requests - before.requests) / seconds,
+        (after.published - before.published) / seconds,
+        (after.delivered - before.delivered) / seconds,
+        _quantile_ms(counts, 0.5),
+        _quantile_ms(counts, 0.99),
+    )
+
+
+def _quantile_ms(below: Mapping[float, float], share: float) -> float | None:
+    """Return the lowest finite bound in ms below which a share of the observations is; None without any."""
+    total = max(below.values(), default=0)
+    if total <= 0:
+        return None
+    finite = [bound for bound in below if bound != float("inf")]
+    reached = [bound for bound in finite if below[bound] >= share * total]
+    return 1000 * min(reached, default=max(finite, default=0))

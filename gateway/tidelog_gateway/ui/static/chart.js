@@ -1,0 +1,101 @@
+// Time series as lines, with gaps where nothing is known.
+
+import { fill, h, s } from "./dom.js";
+import { time } from "./format.js";
+
+const WIDTH = 640;
+const HEIGHT = 150;
+const LEFT = 56;
+const BOTTOM = 18;
+const TOP = 8;
+
+/** Returns {element, update(times, values)}. `series`: [{label}], drawn in different dashes, too. */
+export function chart({ title, series, format }) {
+  const legend = h("div", { class: "legend" });
+  const plot = s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", class: "plot", preserveAspectRatio: "none" });
+  const tip = h("div", { class: "tip", hidden: true });
+  const element = h("figure", { class: "chart" }, h("figcaption", {}, title, legend), h("div", { class: "plot-box" }, plot, tip));
+  let times = [];
+  let values = [];
+  plot.addEventListener("pointermove", hover);
+  plot.addEventListener("pointerleave", () => (tip.hidden = true));
+
+  function x(at) {
+    const [first, last] = [times[0], times[times.length - 1]];
+    return LEFT + ((at - first) / Math.max(1, last - first)) * (WIDTH - LEFT - 4);
+  }
+
+  function draw() {
+    const known = values.flat().filter((value) => value !== null && value !== undefined);
+    if (times.length < 2 || !known.length) {
+      fill(plot, s("text", { x: WIDTH / 2, y: HEIGHT / 2, class: "axis", "text-anchor": "middle" }, "No figures yet: they are sampled every few seconds"));
+      plot.setAttribute("aria-label", `${title}: no figures yet`);
+      fill(legend);
+      return;
+    }
+    const top = nice(Math.max(...known, 0));
+    const low = Math.min(0, ...known);
+    const y = (value) => HEIGHT - BOTTOM - ((value - low) / Math.max(1e-9, top - low)) * (HEIGHT - BOTTOM - TOP);
+    const grid = [0, 0.5, 1].map((share) => {
+      const value = low + share * (top - low);
+      return [
+        s("line", { x1: LEFT, x2: WIDTH, y1: y(value), y2: y(value), class: "grid" }),
+        s("text", { x: LEFT - 6, y: y(value) + 4, class: "axis", "text-anchor": "end" }, format(value)),
+      ];
+    });
+    const ends = [
+      s("text", { x: LEFT, y: HEIGHT - 3, class: "axis" }, time(times[0]).slice(11, 16)),
+      s("text", { x: WIDTH - 2, y: HEIGHT - 3, class: "axis", "text-anchor": "end" }, time(times[times.length - 1]).slice(11, 16)),
+    ];
+    const lines = values.map((each, index) => s("path", { d: path(each, y), class: `line line-${index}` }));
+    fill(plot, grid, ends, lines);
+    const newest = values.map((each) => each[each.length - 1]);
+    fill(
+      legend,
+      series.map((one, index) => h("span", { class: `key key-${index}` }, `${one.label} ${newest[index] === null ? "–" : format(newest[index])}`)),
+    );
+    const told = series.map((one, index) => `${one.label} ${newest[index] === null ? "not known" : format(newest[index])} now`);
+    plot.setAttribute("aria-label", `${title}, last hour: ${told.join(", ")}; highest ${format(Math.max(...known))}`);
+  }
+
+  function path(each, y) {
+    let text = "";
+    let pen = "M";
+    each.forEach((value, index) => {
+      if (value === null || value === undefined) {
+        pen = "M";
+        return;
+      }
+      text += `${pen}${x(times[index]).toFixed(1)} ${y(value).toFixed(1)}`;
+      pen = "L";
+    });
+    return text;
+  }
+
+  function hover(event) {
+    if (times.length < 2) return;
+    const box = plot.getBoundingClientRect();
+    const share = ((event.clientX - box.left) / box.width) * WIDTH;
+    let best = 0;
+    times.forEach((at, index) => {
+      if (Math.abs(x(at) - share) < Math.abs(x(times[best]) - share)) best = index;
+    });
+    const told = series.map((one, index) => `${one.label} ${values[index][best] === null ? "–" : format(values[index][best])}`);
+    tip.textContent = `${time(times[best]).slice(11, 19)}  ${told.join("  ")}`;
+    tip.hidden = false;
+  }
+
+  return {
+    element,
+    update(changedTimes, changedValues) {
+      [times, values] = [changedTimes, changedValues];
+      draw();
+    },
+  };
+}
+
+function nice(value) {
+  if (value <= 0) return 1;
+  const step = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 5, 10].map((each) => each * step).find((each) => each >= value);
+}

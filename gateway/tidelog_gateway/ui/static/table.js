@@ -1,0 +1,114 @@
+// A table that can be filtered, sorted and copied. Rows beyond `SHOWN` are shown on demand.
+
+import { fill, h, toast } from "./dom.js";
+import { count } from "./format.js";
+
+const SHOWN = 100;
+
+/**
+ * Returns {element, update(rows), setFilter(text)}.
+ *
+ * columns: {key, label, value(row): what is compared and copied, cell(row): what is shown (else the value), number: whether it is one}
+ * filter: placeholder of the filter's field; null for a table without one
+ * text: returns what the filter looks at; else the first column
+ * empty: element or text that is shown without rows
+ */
+export function table({ label, columns, filter = null, text = null, empty = "nothing here", sort = null, onfilter = null, initial = "" }) {
+  let rows = [];
+  let order = sort || { key: columns[0].key, down: false };
+  let shown = SHOWN;
+  const search = filter && h("input", { type: "search", placeholder: filter, "aria-label": filter, value: initial });
+  const status = h("span", { class: "muted" });
+  const copy = h("button", { class: "quiet", title: "Copy the rows as tab-separated text", onclick: copyRows }, "Copy");
+  const head = h("tr");
+  const body = h("tbody");
+  const more = h("button", { class: "quiet", hidden: true, onclick: () => ((shown = Infinity), draw()) });
+  const empties = h("div", { class: "empty", hidden: true }, empty);
+  const grid = h("table", { "aria-label": label }, h("thead", {}, head), body);
+  const element = h(
+    "div",
+    { class: "table" },
+    h("div", { class: "table-tools" }, search, status, copy),
+    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, grid),
+    more,
+    empties,
+  );
+  const sorters = columns.map((column) => {
+    const button = h("button", { class: "sort", onclick: () => sortBy(column) }, column.label);
+    const cell = h("th", { scope: "col", class: column.number ? "number" : null }, button);
+    head.append(cell);
+    return [column, cell];
+  });
+  if (search) {
+    search.addEventListener("input", () => {
+      draw();
+      if (onfilter) onfilter(search.value);
+    });
+  }
+
+  function sortBy(column) {
+    order = { key: column.key, down: order.key === column.key ? !order.down : Boolean(column.number) };
+    draw();
+  }
+
+  function wanted() {
+    const word = search ? search.value.trim().toLowerCase() : "";
+    const of = text || ((row) => String(columns[0].value(row)));
+    const column = columns.find((each) => each.key === order.key);
+    const found = rows.filter((row) => !word || of(row).toLowerCase().includes(word));
+    const keyed = found.map((row) => [column.value(row), row]);
+    keyed.sort(([a], [b]) => compare(a, b) * (order.down ? -1 : 1));
+    return keyed.map(([, row]) => row);
+  }
+
+  function draw() {
+    const found = wanted();
+    const part = found.slice(0, shown);
+    fill(
+      body,
+      part.map((row) =>
+        h(
+          "tr",
+          {},
+          columns.map((column, index) =>
+            h(
+              index ? "td" : "th",
+              { class: column.number ? "number" : null, scope: index ? null : "row", "data-label": column.label },
+              column.cell ? column.cell(row) : String(column.value(row) ?? "–"),
+            ),
+          ),
+        ),
+      ),
+    );
+    for (const [column, cell] of sorters) {
+      cell.setAttribute("aria-sort", column.key !== order.key ? "none" : order.down ? "descending" : "ascending");
+    }
+    status.textContent = found.length === rows.length ? count(rows.length) : `${count(found.length)} of ${count(rows.length)}`;
+    more.hidden = found.length <= shown;
+    more.textContent = `Show all ${count(found.length)}`;
+    empties.hidden = rows.length > 0;
+    grid.hidden = rows.length === 0;
+    copy.hidden = rows.length === 0;
+  }
+
+  async function copyRows() {
+    const lines = wanted().map((row) => columns.map((column) => String(column.value(row) ?? "")).join("\t"));
+    await navigator.clipboard.writeText([columns.map((column) => column.label).join("\t"), ...lines].join("\n"));
+    toast(`${count(lines.length)} rows are in the clipboard`);
+  }
+
+  return {
+    element,
+    update(changed) {
+      rows = changed;
+      draw();
+    },
+  };
+}
+
+function compare(a, b) {
+  const missing = (value) => value === null || value === undefined;
+  if (missing(a) || missing(b)) return missing(a) - missing(b);
+  if (typeof a === "number" && typeof b === "number") return a - b;
+  return String(a).localeCompare(String(b), "en", { numeric: true });
+}

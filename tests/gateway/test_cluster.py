@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import httpx
+from tests.gateway.fake_log import FakeLog
+from tests.gateway.test_app import problem
+
+from tidelog.errors import ForbiddenError
+from tidelog.model import Node
+
+
+async def test_nodes_are_told_with_their_disks_and_states(api: httpx.AsyncClient, log: FakeLog) -> None:
+    log.nodes = (
+        Node("a", "h", 7400, "z1", state="running", roles=("ingestion",), disk_free_bytes=5, ca_ends_us=2_000_000),
+        Node("b", "h", 7402, alive=False, state="no answer"),
+    )
+    first, second = (await api.get("/v1/cluster")).json()["nodes"]
+    assert (first["zone"], first["roles"], first["disk_free_bytes"]) == ("z1", ["ingestion"], 5)
+    assert (first["ca_ends_ms"], first["certificate_ends_ms"]) == (2000, None)
+    assert (second["alive"], second["state"]) == (False, "no answer")
+
+
+async def test_a_gateway_that_asks_nobody_says_so(api: httpx.AsyncClient) -> None:
+    told = (await api.get("/v1/me")).json()
+    assert (told["auth"], told["principal"], told["ui"]) == ("none", None, "on")
+
+
+async def test_history_has_one_value_for_each_time(api: httpx.AsyncClient, log: FakeLog) -> None:
+    await api.post("/v1/topics", json={"name": "t"})
+    gateway = api._transport.app.state.gateway  # type: ignore[attr-defined]  # noqa: SLF001 # httpx has no name for it
+    await gateway.sampler.take()
+    whole = (await api.get("/v1/history")).json()
+    count = len(whole["times_ms"])
+    assert count >= 1
+    for name in ("records_per_s", "size_bytes", "requests_per_s", "published_per_s", "publish_p99_ms"):
+        assert len(whole[name]) == count, name
+    one = (await api.get("/v1/history", params={"topic": "t"})).json()
+    assert len(one["records_per_s"]) == len(one["size_bytes"]) == count
+    assert one["requests_per_s"] is None
+    assert one["size_bytes"][-1] == 0
+    log.fault = ForbiddenError("no")
+    problem(await api.get("/v1/history"), 403, "forbidden")
+
+
+async def test_history_of_a_topic_that_is_not_there(api: httpx.AsyncClient) -> None:
+    problem(await api.get("/v1/history", params={"topic": "none"}), 404, "unknown_topic")
+    problem(await api.get("/v1/history", params={"topic": "__meta"}), 422, "invalid_topic")

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+
+import httpx
+from tests.gateway.fake_log import FakeLog
+
+from tidelog.errors import ConnectionLostError
+from tidelog.model import TopicFigures
+from tidelog_gateway.app import create_app
+from tidelog_gateway.incoming import Budget
+from tidelog_gateway.metrics import Metrics
+from tidelog_gateway.outgoing import Outgoing
+from tidelog_gateway.settings import GatewaySettings
+from tidelog_gateway.ui.sampler import PUBLISH_ROUTE, Sampler, gateway_figures
+
+
+def metrics() -> Metrics:
+    return Metrics(Budget(1), Outgoing(1, 1))
+
+
+async def test_a_sample_that_fails_is_told_and_the_next_one_mends_it() -> None:
+    answers: list[Mapping[str, TopicFigures] | ConnectionLostError] = [ConnectionLostError("away"), {}]
+
+    async def ask() -> Mapping[str, TopicFigures]:
+        answer = answers.pop(0)
+        if isinstance(answer, ConnectionLostError):
+            raise answer
+        return answer
+
+    sampler = Sampler(ask, metrics().registry, 10)
+    await sampler.take()
+    assert sampler.fault == "away"
+    assert sampler.history.times_ms == []
+    await sampler.take()
+    assert sampler.fault is None
+    assert len(sampler.history.times_ms) == 1
+
+
+async def test_a_sample_that_takes_long_is_followed_by_a_long_pause() -> None:
+    began: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    async def ask() -> Mapping[str, TopicFigures]:
+        began.append(loop.time())
+        await asyncio.sleep(0.01)
+        return {}
+
+    running = asyncio.create_task(Sampler(ask, metrics().registry, 0.02).run())
+    while len(began) < 2:
+        await asyncio.sleep(0.01)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    assert began[1] - began[0] >= 0.5
+
+
+def test_the_figures_of_a_gateway_are_those_of_its_metrics() -> None:
+    its = metrics()
+    its.requests.labels("GET", "/livez", "200").inc(3)
+    its.records_in.labels("http").inc(5)
+    its.records_in.labels("websocket").inc(6)
+    its.records_out.labels("http").inc(7)
+    its.request_s.labels("POST", PUBLISH_ROUTE).observe(0.002)
+    its.request_s.labels("GET", "/livez").observe(0.002)
+    found = gateway_figures(its.registry)
+    assert (found.requests, found.published, found.delivered) == (3, 11, 7)
+    assert found.publishes_below[0.001] == 0
+    assert found.publishes_below[0.0025] == found.publishes_below[float("inf")] == 1
+
+
+def test_the_route_whose_times_are_shown_is_one_of_the_gateway() -> None:
+    assert PUBLISH_ROUTE in create_app(GatewaySettings()).openapi()["paths"]
+
+
+async def test_topics_are_listed_with_what_was_sampled(api: httpx.AsyncClient, log: FakeLog) -> None:
+    await api.post("/v1/topics", json={"name": "t", "partitions": 2})
+    await api.post("/v1/topics/t/records", json={"records": [{"value": "a"}, {"value": "b"}]})
+    gateway = api._transport.app.state.gateway  # type: ignore[attr-defined]  # noqa: SLF001 # httpx has no name for it
+    await gateway.sampler.take()
+    listed = (await api.get("/v1/topics", params={"figures": "true"})).json()
+    assert listed["figures_ms"] == gateway.sampler.history.times_ms[-1]
+    assert listed["topics"][0]["figures"]["end_offsets"] == 2
+    assert "figures" not in (await api.get("/v1/topics")).json()["topics"][0]
+    log.ids["t"] = b"x" * 16
+    again = (await api.get("/v1/topics", params={"figures": "true"})).json()
+    assert again["topics"][0]["figures"] is None, "the sample is of another topic with that name"
