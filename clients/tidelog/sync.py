@@ -83,7 +83,7 @@ __all__ = [
     "Client", "ClusterStatus", "Committed", "Compacted", "ConsumedBatch", "Consumer", "Fetched", "Group", "GroupInfo",
     "GroupMemberInfo", "Lag", "NextDeletion", "Node", "Offset", "Partition", "PendingReceipt", "PendingReceipts",
     "Producer", "Receipt", "ReceiptRange", "Receipts", "Record", "RecordBatch", "Recovery", "Replica", "TidelogError",
-    "Topic", "TopicPartition",
+    "Topic", "TopicFigures", "TopicPartition",
     "errors",
 ]
 # fmt: on

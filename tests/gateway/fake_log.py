@@ -18,7 +18,18 @@ from tidelog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from tidelog.model import Committed, ConsumedBatch, Fetched, Node, Offset, Partition, Receipt, Record, Topic, TopicFigures
+from tidelog.model import (
+    Committed,
+    ConsumedBatch,
+    Fetched,
+    Node,
+    Offset,
+    Partition,
+    Receipt,
+    Record,
+    Topic,
+    TopicFigures,
+)
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
 from tidelog_proto.derived import filter_batch

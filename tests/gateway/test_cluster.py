@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import httpx
+from tests.gateway.conftest import OpenApi
 from tests.gateway.fake_log import FakeLog
 from tests.gateway.test_app import problem
+from tests.gateway.ui.test_sampler import sampled
 
 from tidelog.errors import ForbiddenError
 from tidelog.model import Node
@@ -24,21 +26,21 @@ async def test_a_gateway_that_asks_nobody_says_so(api: httpx.AsyncClient) -> Non
     assert (told["auth"], told["principal"], told["ui"]) == ("none", None, "on")
 
 
-async def test_history_has_one_value_for_each_time(api: httpx.AsyncClient, log: FakeLog) -> None:
-    await api.post("/v1/topics", json={"name": "t"})
-    gateway = api._transport.app.state.gateway  # type: ignore[attr-defined]  # noqa: SLF001 # httpx has no name for it
-    await gateway.sampler.take()
-    whole = (await api.get("/v1/history")).json()
-    count = len(whole["times_ms"])
-    assert count >= 1
-    for name in ("records_per_s", "size_bytes", "requests_per_s", "published_per_s", "publish_p99_ms"):
-        assert len(whole[name]) == count, name
-    one = (await api.get("/v1/history", params={"topic": "t"})).json()
-    assert len(one["records_per_s"]) == len(one["size_bytes"]) == count
-    assert one["requests_per_s"] is None
-    assert one["size_bytes"][-1] == 0
-    log.fault = ForbiddenError("no")
-    problem(await api.get("/v1/history"), 403, "forbidden")
+async def test_history_has_one_value_for_each_time(open_api: OpenApi, log: FakeLog) -> None:
+    log.logs = {"t": [[]]}
+    async with open_api(ui_interval_s=600) as api:
+        await sampled(api)
+        whole = (await api.get("/v1/history")).json()
+        count = len(whole["times_ms"])
+        assert count == 1
+        for name in ("records_per_s", "size_bytes", "requests_per_s", "published_per_s", "publish_p99_ms"):
+            assert len(whole[name]) == count, name
+        one = (await api.get("/v1/history", params={"topic": "t"})).json()
+        assert len(one["records_per_s"]) == len(one["size_bytes"]) == count
+        assert one["requests_per_s"] is None
+        assert one["size_bytes"][-1] == 0
+        log.fault = ForbiddenError("no")
+        problem(await api.get("/v1/history"), 403, "forbidden")
 
 
 async def test_history_of_a_topic_that_is_not_there(api: httpx.AsyncClient) -> None:

@@ -66,11 +66,10 @@ class _Topic:
         unknown = [_UNKNOWN] * POINTS
         return cls(topic_id, array("q", unknown), array("q", unknown), array("q", unknown))
 
-    def put(self, place: int, figures: TopicFigures | None) -> None:
-        known = figures is not None
-        self.ends[place] = figures.end_offsets if known else _UNKNOWN
-        self.sizes[place] = figures.size_bytes if known else _UNKNOWN
-        self.idle[place] = figures.idle if known else _UNKNOWN
+    def put(self, place: int, figures: TopicFigures) -> None:
+        self.ends[place] = figures.end_offsets
+        self.sizes[place] = figures.size_bytes
+        self.idle[place] = figures.idle
 
     def rate(self, before: int, after: int, seconds: float) -> Rate | None:
         known = self.ends[before] >= 0 and self.idle[before] == self.idle[after] and seconds > 0
@@ -91,6 +90,8 @@ class History:
         """Index of the sample with which the newest one is compared for a rate."""
         self._topics: dict[str, _Topic] = {}
         self._gateway: list[GatewayFigures] = []
+        self._totals: list[tuple[float | None, int]] = []
+        """Records a second and bytes of all topics, for each sample."""
         self.newest: Mapping[str, TopicFigures] = {}
         """Figures of the newest sample by topic name."""
 
@@ -102,7 +103,7 @@ class History:
     def add(self, at_ms: int, topics: Mapping[str, TopicFigures], gateway: GatewayFigures) -> None:
         """Take a sample. One that is not newer than the newest (the clock was set back) begins the history anew."""
         if self._times_ms and at_ms <= self._times_ms[-1]:
-            self._times_ms, self._topics, self._gateway, self._taken = [], {}, [], 0
+            self._times_ms, self._topics, self._gateway, self._totals, self._taken = [], {}, [], [], 0
         place = self._taken % POINTS
         self._taken += 1
         self._times_ms = [*self._times_ms[-POINTS + 1 :], at_ms]
@@ -116,6 +117,7 @@ class History:
                 kept = self._topics[name] = _Topic.empty(topics[name].topic_id)
             kept.put(place, topics[name])
         self.newest = topics
+        self._totals = [*self._totals[-POINTS + 1 :], self._total()]
 
     def rate(self, topic: str) -> Rate | None:
         """Return how fast a topic grows now; None while that is not known."""
@@ -141,15 +143,7 @@ class History:
 
         A topic whose growth is not known up to a sample adds nothing to it.
         """
-        count = len(self._times_ms)
-        rates: list[float | None] = [None] * min(1, count)
-        sizes: list[int] = []
-        for index in range(count):
-            sizes.append(sum(max(0, kept.sizes[self._place(index)]) for kept in self._topics.values()))
-            if index:
-                steps = (self._step(kept, index) for kept in self._topics.values())
-                rates.append(sum(step.records_per_s for step in steps if step is not None))
-        return rates, sizes
+        return [rate for rate, _ in self._totals], [size for _, size in self._totals]
 
     def gateway_points(self) -> list[GatewayPoint | None]:
         """Return what this gateway did between each sample and the one before."""
@@ -157,6 +151,15 @@ class History:
         found: list[GatewayPoint | None] = [None] * min(1, len(self._gateway))
         found += [_point(before, after, (end - begin) / 1000) for before, after, begin, end in steps]
         return found
+
+    def _total(self) -> tuple[float | None, int]:
+        """Return records a second up to the newest sample, None for the first one, and the bytes at it."""
+        newest = len(self._times_ms) - 1
+        size = sum(figures.size_bytes for figures in self.newest.values())
+        if newest == 0:
+            return None, size
+        steps = (self._step(kept, newest) for kept in self._topics.values())
+        return sum(step.records_per_s for step in steps if step is not None), size
 
     def _first_of_rate(self) -> int:
         """Return the oldest sample of the last `RATE_MS`, and at least the one before the newest."""

@@ -17,7 +17,7 @@ from tidelog_gateway.ui.history import GatewayFigures, History
 log = logging.getLogger(__name__)
 
 BUSY_SHARE: Final = 50
-"""A sample is followed by a pause of at least so many times what it took: many partitions are asked about less often."""
+"""A sample is followed by a pause of at least so many times what it took, so many partitions are sampled less often."""
 PUBLISH_ROUTE: Final = "/v1/topics/{topic}/records"
 
 AskFigures = Callable[[], Awaitable[Mapping[str, TopicFigures]]]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from tidelog.model import TopicFigures
 from tidelog_gateway.ui import history as module
 from tidelog_gateway.ui.history import POINTS, GatewayFigures, GatewayPoint, History, Rate
@@ -66,7 +68,7 @@ def test_a_deleted_topic_is_forgotten_and_totals_go_on() -> None:
     add(history, 0, t=figures(10, 1), u=figures(0, 2))
     add(history, 10, u=figures(50, 3))
     assert history.topic_points("t") == ([None, None], [None, None])
-    assert history.total_points() == ([None, 5.0], [2, 3])
+    assert history.total_points() == ([None, 5.0], [3, 3])
 
 
 def test_an_hour_is_kept() -> None:
@@ -88,7 +90,7 @@ def test_a_clock_that_was_set_back_begins_the_history_anew() -> None:
     assert history.rate("t") is None
 
 
-def test_topics_whose_samples_are_kept_are_bounded(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_topics_whose_samples_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TOPICS_MAX", 2)
     history = History()
     for at_s in (0, 10):

@@ -3,8 +3,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from typing import Any
 
 import httpx
+from tests.gateway.conftest import OpenApi
 from tests.gateway.fake_log import FakeLog
 
 from tidelog.errors import ConnectionLostError
@@ -15,6 +17,7 @@ from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.ui.sampler import PUBLISH_ROUTE, Sampler, gateway_figures
+from tidelog_proto.batch import columns_of
 
 
 def metrics() -> Metrics:
@@ -35,22 +38,24 @@ async def test_a_sample_that_fails_is_told_and_the_next_one_mends_it() -> None:
     assert sampler.fault == "away"
     assert sampler.history.times_ms == []
     await sampler.take()
-    assert sampler.fault is None
+    assert not sampler.fault
     assert len(sampler.history.times_ms) == 1
 
 
 async def test_a_sample_that_takes_long_is_followed_by_a_long_pause() -> None:
     began: list[float] = []
     loop = asyncio.get_running_loop()
+    twice = asyncio.Event()
 
     async def ask() -> Mapping[str, TopicFigures]:
         began.append(loop.time())
+        if len(began) == 2:
+            twice.set()
         await asyncio.sleep(0.01)
         return {}
 
     running = asyncio.create_task(Sampler(ask, metrics().registry, 0.02).run())
-    while len(began) < 2:
-        await asyncio.sleep(0.01)
+    await twice.wait()
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
@@ -75,15 +80,23 @@ def test_the_route_whose_times_are_shown_is_one_of_the_gateway() -> None:
     assert PUBLISH_ROUTE in create_app(GatewaySettings()).openapi()["paths"]
 
 
-async def test_topics_are_listed_with_what_was_sampled(api: httpx.AsyncClient, log: FakeLog) -> None:
-    await api.post("/v1/topics", json={"name": "t", "partitions": 2})
-    await api.post("/v1/topics/t/records", json={"records": [{"value": "a"}, {"value": "b"}]})
-    gateway = api._transport.app.state.gateway  # type: ignore[attr-defined]  # noqa: SLF001 # httpx has no name for it
-    await gateway.sampler.take()
-    listed = (await api.get("/v1/topics", params={"figures": "true"})).json()
-    assert listed["figures_ms"] == gateway.sampler.history.times_ms[-1]
-    assert listed["topics"][0]["figures"]["end_offsets"] == 2
-    assert "figures" not in (await api.get("/v1/topics")).json()["topics"][0]
-    log.ids["t"] = b"x" * 16
-    again = (await api.get("/v1/topics", params={"figures": "true"})).json()
-    assert again["topics"][0]["figures"] is None, "the sample is of another topic with that name"
+async def test_topics_are_listed_with_what_was_sampled(open_api: OpenApi, log: FakeLog) -> None:
+    log.logs = {"t": [[], []]}
+    await log.append("t", 0, columns_of([b"a", b"b"]))
+    async with open_api(ui_interval_s=600) as api:
+        listed = await sampled(api)
+        assert listed["topics"][0]["figures"]["end_offsets"] == 2
+        assert "figures" not in (await api.get("/v1/topics")).json()["topics"][0]
+        log.ids["t"] = b"x" * 16
+        again = (await api.get("/v1/topics", params={"figures": "true"})).json()
+        assert again["topics"][0]["figures"] is None, "the sample is of another topic with that name"
+
+
+async def sampled(api: httpx.AsyncClient) -> dict[str, Any]:
+    """Return the list of topics once the gateway has taken a sample, which it does when it starts."""
+    async with asyncio.timeout(10):
+        while True:
+            listed: dict[str, Any] = (await api.get("/v1/topics", params={"figures": "true"})).json()
+            if listed["figures_ms"] is not None:
+                return listed
+            await asyncio.sleep(0.01)

@@ -1,1 +1,211 @@
+// The frame of the page: which view the address names, who is signed in, and when figures are asked for again.
 
+import * as api from "./api.js";
+import { announce, dialog, field, fill, h, select, toast } from "./dom.js";
+import { accessView } from "./access.js";
+import { groupView, groupsView } from "./groups.js";
+import { nodesView } from "./nodes.js";
+import { overviewView } from "./overview.js";
+import { topicView } from "./topic.js";
+import { topicsView } from "./topics.js";
+
+const REFRESH_MS = 5000;
+const THEME = "tidelog.theme";
+const SECTIONS = [
+  ["", "Overview"],
+  ["topics", "Topics"],
+  ["groups", "Groups"],
+  ["nodes", "Nodes"],
+  ["access", "Access"],
+];
+const VIEWS = { "": overviewView, topics: topicsView, topic: topicView, groups: groupsView, group: groupView, nodes: nodesView, access: accessView };
+
+const main = document.getElementById("main");
+let view = null;
+let opened = 0;
+let me = { auth: "none", principal: null, ui: "on", version: "" };
+let refreshing = false;
+let isAsking = false;
+
+/** What the address names: #/SECTION/NAME?KEY=VALUE. */
+function place() {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  const [section, ...rest] = path.split("/");
+  return { section, name: rest.map(decodeURIComponent).join("/"), query: new URLSearchParams(query || "") };
+}
+
+async function open() {
+  const number = (opened += 1);
+  if (view && view.dispose) view.dispose();
+  view = null;
+  const { section, name, query } = place();
+  drawNavigation(section);
+  const make = VIEWS[section];
+  main.setAttribute("aria-busy", "true");
+  if (!make) {
+    fill(main, h("h1", {}, "Nothing is here"), h("p", {}, "The address names no part of this page. ", h("a", { href: "#/" }, "Go to the overview"), "."));
+    return;
+  }
+  try {
+    const made = await make({ name, query, me, setQuery });
+    if (number !== opened) {
+      if (made.dispose) made.dispose();
+      return;
+    }
+    view = made;
+    fill(main, made.element);
+    document.title = `${made.title} · Tidelog`;
+    announce(made.title);
+  } catch (error) {
+    if (number === opened) fill(main, failure(error));
+  } finally {
+    main.setAttribute("aria-busy", "false");
+  }
+}
+
+function failure(error) {
+  const box = h("div", { class: "card fault-card", role: "alert" }, h("h1", {}, error.status === 403 ? "Not allowed" : "This cannot be shown"), h("p", {}, error.message));
+  if (error.requestId) box.append(h("p", { class: "muted" }, `Request ${error.requestId}`));
+  box.append(h("div", { class: "buttons" }, h("button", { onclick: open }, "Try again"), h("a", { class: "button", href: "#/" }, "Overview")));
+  return box;
+}
+
+/** Writes what a view shows into the address, without opening it again. */
+function setQuery(changes) {
+  const { section, name, query } = place();
+  for (const [key, value] of Object.entries(changes)) {
+    if (value === null || value === "" || value === undefined) query.delete(key);
+    else query.set(key, value);
+  }
+  const path = [section, ...(name ? [encodeURIComponent(name)] : [])].join("/");
+  history.replaceState(null, "", `#/${path}${[...query].length ? `?${query}` : ""}`);
+}
+
+async function refresh() {
+  if (refreshing || document.hidden || !view || !view.refresh || document.querySelector("dialog[open]")) return;
+  refreshing = true;
+  try {
+    await view.refresh();
+    document.body.classList.remove("stale");
+  } catch (error) {
+    if (error.name !== "AbortError") document.body.classList.add("stale");
+  } finally {
+    refreshing = false;
+  }
+}
+
+function drawNavigation(section) {
+  const current = { topic: "topics", group: "groups" }[section] || section;
+  fill(
+    document.getElementById("nav"),
+    SECTIONS.map(([path, text]) => h("a", { href: `#/${path}`, "aria-current": path === current ? "page" : null }, text)),
+  );
+}
+
+function drawTools() {
+  const theme = localStorage.getItem(THEME) || "auto";
+  const choose = select([["auto", "Theme: system"], ["light", "Theme: light"], ["dark", "Theme: dark"]], theme, {
+    "aria-label": "Theme",
+    onchange: (event) => {
+      localStorage.setItem(THEME, event.target.value);
+      applyTheme();
+    },
+  });
+  const who = me.auth === "none" ? null : h("button", { onclick: () => (me.principal ? signOut() : askWho()) }, me.principal ? `${me.principal} · sign out` : "Sign in");
+  const mode = me.ui === "read_only" && h("span", { class: "pill" }, "read-only");
+  fill(document.getElementById("tools"), h("span", { class: "pill warn stale-note" }, "not up to date"), mode, choose, who);
+}
+
+function applyTheme() {
+  const theme = localStorage.getItem(THEME) || "auto";
+  if (theme === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+}
+
+async function askWho() {
+  if (isAsking) return;
+  isAsking = true;
+  const token = h("input", { type: "password", autocomplete: "off", spellcheck: "false" });
+  const user = h("input", { autocomplete: "username" });
+  const password = h("input", { type: "password", autocomplete: "current-password" });
+  const lasting = h("input", { type: "checkbox" });
+  const body = h(
+    "div",
+    {},
+    h("p", {}, "This gateway asks who you are. Show an API key or a token, or a user's name and password."),
+    field("API key or token", token),
+    h("p", { class: "or" }, "or"),
+    field("User", user),
+    field("Password", password),
+    h("label", { class: "check" }, lasting, " Keep it in this browser (else until the tab is closed)"),
+  );
+  const done = await dialog("Sign in", body, {
+    action: "Sign in",
+    submit: async () => {
+      const shown = token.value.trim() ? { token: token.value.trim() } : { user: user.value, password: password.value };
+      const before = api.signedIn();
+      api.signIn(shown, lasting.checked);
+      try {
+        me = await api.get("/v1/me");
+      } catch (error) {
+        api.signIn(before);
+        throw error;
+      }
+      return true;
+    },
+  });
+  isAsking = false;
+  drawTools();
+  if (done) {
+    toast(`Signed in as ${me.principal}`);
+    open();
+  }
+}
+
+async function signOut() {
+  api.signIn(null);
+  me = { ...me, principal: null };
+  drawTools();
+  open();
+}
+
+function keys(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) return;
+  if (document.querySelector("dialog[open]")) return;
+  if (event.key === "/") {
+    const search = main.querySelector("input[type=search]");
+    if (search) {
+      event.preventDefault();
+      search.focus();
+    }
+  } else if (event.key === "?") {
+    showKeys();
+  } else if (/^[1-5]$/.test(event.key)) {
+    location.hash = `#/${SECTIONS[Number(event.key) - 1][0]}`;
+  } else if (event.key === "r") {
+    refresh();
+  }
+}
+
+function showKeys() {
+  const rows = [["1 to 5", "a section"], ["/", "the filter of the table"], ["r", "ask for new figures"], ["?", "these keys"], ["Esc", "close"]];
+  dialog("Keys", h("dl", { class: "keys" }, rows.map(([key, text]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)])));
+}
+
+async function start() {
+  applyTheme();
+  api.onUnauthenticated(askWho);
+  window.addEventListener("hashchange", open);
+  document.addEventListener("keydown", keys);
+  document.addEventListener("visibilitychange", refresh);
+  try {
+    me = await api.get("/v1/me");
+  } catch (error) {
+    if (error.status === 401) me = { ...me, auth: "callers" };
+  }
+  drawTools();
+  await open();
+  setInterval(refresh, REFRESH_MS);
+}
+
+start();

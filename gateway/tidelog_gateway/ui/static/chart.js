@@ -10,7 +10,7 @@ const BOTTOM = 18;
 const TOP = 8;
 
 /** Returns {element, update(times, values)}. `series`: [{label}], drawn in different dashes, too. */
-export function chart({ title, series, format }) {
+export function chart({ title, series, format, isBytes = false }) {
   const legend = h("div", { class: "legend" });
   const plot = s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", class: "plot", preserveAspectRatio: "none" });
   const tip = h("div", { class: "tip", hidden: true });
@@ -33,7 +33,7 @@ export function chart({ title, series, format }) {
       fill(legend);
       return;
     }
-    const top = nice(Math.max(...known, 0));
+    const top = nice(Math.max(...known, 0), isBytes ? 1024 : 1000);
     const low = Math.min(0, ...known);
     const y = (value) => HEIGHT - BOTTOM - ((value - low) / Math.max(1e-9, top - low)) * (HEIGHT - BOTTOM - TOP);
     const grid = [0, 0.5, 1].map((share) => {
@@ -61,12 +61,14 @@ export function chart({ title, series, format }) {
   function path(each, y) {
     let text = "";
     let pen = "M";
+    const isKnown = (value) => value !== null && value !== undefined;
     each.forEach((value, index) => {
-      if (value === null || value === undefined) {
+      if (!isKnown(value)) {
         pen = "M";
         return;
       }
       text += `${pen}${x(times[index]).toFixed(1)} ${y(value).toFixed(1)}`;
+      if (pen === "M" && !isKnown(each[index + 1])) text += "h2"; // one value alone is a short line
       pen = "L";
     });
     return text;
@@ -94,8 +96,11 @@ export function chart({ title, series, format }) {
   };
 }
 
-function nice(value) {
+/** The round number at or above a value; `base`: 1000, or 1024 for bytes. */
+function nice(value, base) {
   if (value <= 0) return 1;
-  const step = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].map((each) => each * step).find((each) => each >= value);
+  const unit = base ** Math.max(0, Math.floor(Math.log(value) / Math.log(base)));
+  const step = 10 ** Math.floor(Math.log10(value / unit));
+  const rounds = [1, 2, 5, 10].map((each) => each * step * unit);
+  return [...rounds, base * unit].filter((each) => each >= value).sort((a, b) => a - b)[0];
 }

@@ -34,6 +34,10 @@ export function table({ label, columns, filter = null, text = null, empty = "not
     empties,
   );
   const sorters = columns.map((column) => {
+    if (!column.label) {
+      head.append(h("td"));
+      return [column, null];
+    }
     const button = h("button", { class: "sort", onclick: () => sortBy(column) }, column.label);
     const cell = h("th", { scope: "col", class: column.number ? "number" : null }, button);
     head.append(cell);
@@ -80,7 +84,7 @@ export function table({ label, columns, filter = null, text = null, empty = "not
         ),
       ),
     );
-    for (const [column, cell] of sorters) {
+    for (const [column, cell] of sorters.filter(([, each]) => each)) {
       cell.setAttribute("aria-sort", column.key !== order.key ? "none" : order.down ? "descending" : "ascending");
     }
     status.textContent = found.length === rows.length ? count(rows.length) : `${count(found.length)} of ${count(rows.length)}`;
@@ -92,8 +96,9 @@ export function table({ label, columns, filter = null, text = null, empty = "not
   }
 
   async function copyRows() {
-    const lines = wanted().map((row) => columns.map((column) => String(column.value(row) ?? "")).join("\t"));
-    await navigator.clipboard.writeText([columns.map((column) => column.label).join("\t"), ...lines].join("\n"));
+    const named = columns.filter((column) => column.label);
+    const lines = wanted().map((row) => named.map((column) => String(column.value(row) ?? "")).join("\t"));
+    await navigator.clipboard.writeText([named.map((column) => column.label).join("\t"), ...lines].join("\n"));
     toast(`${count(lines.length)} rows are in the clipboard`);
   }
 

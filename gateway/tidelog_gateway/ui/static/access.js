@@ -1,0 +1,112 @@
+// API keys and rules, for callers who may change them.
+
+import * as api from "./api.js";
+import { dialog, field, h, select, toast } from "./dom.js";
+import { time } from "./format.js";
+import { table } from "./table.js";
+
+const OPERATIONS = ["produce", "consume", "create", "alter", "delete", "describe", "group", "cluster", "impersonate", "all"];
+
+export async function accessView({ me }) {
+  if (me.auth === "none") {
+    const text = "This gateway asks nobody who they are (auth = none): whoever reaches it may do what its own key may. Keys and rules are changed with “tidelog”.";
+    return { title: "Access", element: h("div", {}, h("h1", {}, "Access"), h("div", { class: "card" }, h("p", {}, text))) };
+  }
+  const mayChange = me.ui !== "read_only";
+  const rules = table({
+    label: "Rules",
+    filter: "Filter rules",
+    text: (row) => `${row.principal} ${row.resource} ${row.name} ${row.operations.join(" ")}`,
+    empty: "There are no rules: nobody but administrators may do anything.",
+    columns: [
+      { key: "principal", label: "Who", value: (row) => row.principal },
+      { key: "verdict", label: "May", value: (row) => (row.deny ? "may not" : "may"), cell: (row) => (row.deny ? "✕ may not" : "✓ may") },
+      { key: "operations", label: "Do", value: (row) => row.operations.join(", ") },
+      { key: "resource", label: "On", value: (row) => (row.resource === "cluster" ? "cluster" : `${row.resource}:${row.name}${row.prefix ? "*" : ""}`) },
+      { key: "id", label: "", value: () => null, cell: (row) => mayChange && h("button", { class: "quiet danger", onclick: () => drop(`/v1/rules/${row.rule_id}`, "Remove this rule?") }, "Remove") },
+    ],
+  });
+  const keys = table({
+    label: "API keys",
+    filter: "Filter keys",
+    text: (row) => `${row.principal} ${row.note}`,
+    empty: "There are no API keys.",
+    columns: [
+      { key: "principal", label: "Principal", value: (row) => row.principal },
+      { key: "roles", label: "Roles", value: (row) => row.roles.join(", ") || null },
+      { key: "note", label: "For", value: (row) => row.note || null },
+      { key: "created", label: "Made", value: (row) => row.created_ms, cell: (row) => time(row.created_ms).slice(0, 16) },
+      { key: "expires", label: "Ends", value: (row) => row.expires_ms, cell: (row) => (row.expires_ms ? time(row.expires_ms).slice(0, 16) : "never") },
+      { key: "id", label: "", value: () => null, cell: (row) => mayChange && h("button", { class: "quiet danger", onclick: () => drop(`/v1/api-keys/${row.key_id}`, "Revoke this key? Whoever shows it is refused from now on.") }, "Revoke") },
+    ],
+  });
+  const element = h(
+    "div",
+    {},
+    h("div", { class: "title" }, h("h1", {}, "Access"), mayChange && h("div", { class: "buttons" }, h("button", { onclick: addRule }, "Add a rule"), h("button", { class: "primary", onclick: addKey }, "Make a key"))),
+    h("h2", {}, "Rules"),
+    rules.element,
+    h("h2", {}, "API keys"),
+    keys.element,
+  );
+
+  async function refresh() {
+    const [ruled, keyed] = await Promise.all([api.all("/v1/rules", "rules", { limit: null }), api.all("/v1/api-keys", "api_keys", { limit: null })]);
+    rules.update(ruled.rules);
+    keys.update(keyed.api_keys);
+  }
+
+  async function drop(path, question) {
+    const done = await dialog("Are you sure?", h("p", {}, question), {
+      action: "Remove",
+      danger: true,
+      submit: async () => {
+        await api.remove(path);
+        return true;
+      },
+    });
+    if (done) refresh();
+  }
+
+  async function addRule() {
+    const principal = h("input", { required: true, placeholder: "ada, role:readers, or * for everybody" });
+    const operation = select(OPERATIONS.map((each) => [each, each]), "consume");
+    const resource = select([["topic", "topic"], ["group", "group"], ["cluster", "cluster"]], "topic");
+    const on = h("input", { placeholder: "visits, or web-* for all that begin so" });
+    const deny = h("input", { type: "checkbox" });
+    const body = h("div", {}, field("Who", principal), field("May", operation), field("On a", resource), field("Named", on), h("label", { class: "check" }, deny, " deny it instead: what is denied is denied, whatever else is allowed"));
+    const done = await dialog("Add a rule", body, {
+      action: "Add",
+      submit: async () => {
+        const prefix = on.value.endsWith("*");
+        const name = resource.value === "cluster" ? "" : prefix ? on.value.slice(0, -1) : on.value;
+        await api.post("/v1/rules", { principal: principal.value, operations: [operation.value], resource: resource.value, name, prefix: resource.value !== "cluster" && prefix, deny: deny.checked });
+        return true;
+      },
+    });
+    if (done) refresh();
+  }
+
+  async function addKey() {
+    const principal = h("input", { required: true });
+    const note = h("input", { maxlength: 200 });
+    const days = h("input", { type: "number", min: 1, placeholder: "never" });
+    const body = h("div", {}, field("Principal", principal, "Who will show the key. Rules say what that principal may do."), field("For", note), field("Ends in (days)", days));
+    const made = await dialog("Make an API key", body, {
+      action: "Make",
+      submit: async () => {
+        const wanted = { principal: principal.value, note: note.value };
+        if (days.value) wanted.expires_ms = Date.now() + Number(days.value) * 86_400_000;
+        return api.post("/v1/api-keys", wanted);
+      },
+    });
+    if (!made) return;
+    const secret = h("input", { readonly: true, value: made.api_key, "aria-label": "The key", onfocus: (event) => event.target.select() });
+    const copy = h("button", { type: "button", onclick: async () => (await navigator.clipboard.writeText(made.api_key), toast("The key is in the clipboard")) }, "Copy");
+    await dialog("The key, this once", h("div", {}, h("p", {}, "Keep it now: nobody can show it again."), secret, copy));
+    refresh();
+  }
+
+  await refresh();
+  return { title: "Access", element, refresh };
+}

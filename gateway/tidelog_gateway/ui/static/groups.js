@@ -1,0 +1,158 @@
+// Groups of consumers: members, lag, and moving their positions.
+
+import * as api from "./api.js";
+import { dialog, field, fill, h, select, toast } from "./dom.js";
+import { ago, count } from "./format.js";
+import { table } from "./table.js";
+import { pill } from "./topics.js";
+
+export async function groupsView({ query, setQuery }) {
+  const list = table({
+    label: "Groups",
+    filter: "Filter groups by name",
+    initial: query.get("filter") || "",
+    onfilter: (filter) => setQuery({ filter }),
+    empty: h("p", {}, "There are no groups yet. One is made when a consumer commits a position: ", h("code", {}, "tidelog consume TOPIC --group NAME"), "."),
+    columns: [
+      { key: "name", label: "Group", value: (row) => row.name, cell: (row) => h("a", { href: `#/group/${encodeURIComponent(row.name)}` }, row.name) },
+      { key: "state", label: "State", value: (row) => row.state, cell: (row) => pill(row.state) },
+      { key: "members", label: "Members", number: true, value: (row) => row.members },
+      { key: "positions", label: "Positions", number: true, value: (row) => row.positions },
+      { key: "commit", label: "Last commit", number: true, value: (row) => row.last_commit_ms, cell: (row) => ago(row.last_commit_ms) },
+      { key: "coordinator", label: "Coordinator", value: (row) => row.coordinator },
+    ],
+  });
+  async function refresh() {
+    list.update((await api.all("/v1/groups", "groups")).groups);
+  }
+  await refresh();
+  return { title: "Groups", element: h("div", {}, h("h1", {}, "Groups"), list.element), refresh };
+}
+
+export async function groupView({ name, me }) {
+  const mayChange = me.ui !== "read_only";
+  const facts = h("dl", { class: "facts" });
+  const members = table({
+    label: "Members",
+    empty: "No member is there: nobody reads for this group now.",
+    columns: [
+      { key: "member", label: "Member", value: (row) => row.instance_id || row.member_id },
+      { key: "client", label: "Client", value: (row) => row.client_id },
+      { key: "host", label: "Host", value: (row) => row.host },
+      { key: "reads", label: "Reads", value: (row) => places(row.reads) },
+      { key: "next", label: "Is to read", value: (row) => places(row.is_to_read) },
+    ],
+  });
+  const lag = table({
+    label: "Lag",
+    filter: "Filter topics",
+    text: (row) => row.topic,
+    sort: { key: "lag", down: true },
+    empty: "The group has no positions.",
+    columns: [
+      { key: "topic", label: "Topic", value: (row) => row.topic, cell: (row) => h("a", { href: `#/topic/${encodeURIComponent(row.topic)}` }, row.topic) },
+      { key: "partition", label: "Partition", number: true, value: (row) => row.partition },
+      { key: "lag", label: "Lag (records)", number: true, value: (row) => row.lag, cell: (row) => count(row.lag) },
+      { key: "next", label: "Next to read", number: true, value: (row) => row.next_offset, cell: (row) => (row.next_offset === null ? "none" : count(row.next_offset)) },
+      { key: "end", label: "End", number: true, value: (row) => row.high_watermark, cell: (row) => count(row.high_watermark) },
+      { key: "commit", label: "Committed", number: true, value: (row) => row.commit_timestamp_ms, cell: (row) => ago(row.commit_timestamp_ms) },
+      { key: "note", label: "Note", value: (row) => row.note || null },
+    ],
+  });
+  const reset = h("button", { onclick: move }, "Move positions…");
+  const drop = h("button", { class: "danger", onclick: deleteIt }, "Delete…");
+  const why = h("p", { class: "muted" });
+  const element = h(
+    "div",
+    {},
+    h("div", { class: "title" }, h("h1", {}, name), mayChange && h("div", { class: "buttons" }, reset, drop)),
+    why,
+    facts,
+    h("h2", {}, "Members"),
+    members.element,
+    h("h2", {}, "Lag"),
+    lag.element,
+  );
+
+  async function refresh() {
+    const [info, lags] = await Promise.all([api.get(api.groupPath(name)), api.get(api.groupPath(name, "/lag"))]);
+    const busy = info.members > 0;
+    reset.disabled = drop.disabled = busy;
+    why.textContent = mayChange && busy ? "Positions are moved, and the group is deleted, only while no member is there: stop its consumers first." : "";
+    fill(facts, fact("State", pill(info.state)), fact("Lag", `${count(lags.lag)} records`), fact("Members", count(info.members)), fact("Generation", count(info.generation)), fact("Assignor", info.assignor || "–"), fact("Coordinator", info.coordinator), fact("Last commit", ago(info.last_commit_ms)));
+    members.update(info.member_list);
+    lag.update(lags.partitions);
+  }
+
+  async function move() {
+    const to = select([["latest", "the end (skip everything)"], ["earliest", "the beginning (read everything again)"], ["time", "a time"], ["offset", "an offset"]], "latest");
+    const at = h("input", { type: "datetime-local", step: 1 });
+    const offset = h("input", { type: "number", min: 0 });
+    const topic = h("input", { placeholder: "all topics of the group" });
+    const result = h("div", { class: "preview", "aria-live": "polite" });
+    const [atField, offsetField] = [field("Time (your zone)", at), field("Offset", offset)];
+    const adapt = () => {
+      atField.hidden = to.value !== "time";
+      offsetField.hidden = to.value !== "offset";
+      fill(result);
+    };
+    to.addEventListener("change", adapt);
+    adapt();
+    const wanted = (dryRun) => {
+      const body = { dry_run: dryRun };
+      if (to.value === "time") {
+        if (!at.value) throw new Error("name the time");
+        body.timestamp = String(new Date(at.value).getTime());
+      } else if (to.value === "offset") {
+        if (offset.value === "") throw new Error("name the offset");
+        body.offset = Number(offset.value);
+      } else body.to = to.value;
+      if (topic.value) body.topic = topic.value;
+      return body;
+    };
+    const preview = async () => {
+      try {
+        const moved = await api.post(api.groupPath(name, "/offsets:reset"), wanted(true));
+        fill(result, h("p", {}, `The group would be ${count(moved.lag)} records behind, in ${moved.partitions.length} partitions:`), h("ul", {}, moved.partitions.slice(0, 20).map((row) => h("li", {}, `${row.topic}/${row.partition}: next ${count(row.next_offset)}, lag ${count(row.lag)}`))));
+      } catch (error) {
+        fill(result, h("p", { class: "fault" }, error.message));
+      }
+    };
+    const body = h("div", {}, field("To", to), atField, offsetField, field("Topic", topic), h("button", { type: "button", onclick: preview }, "Try it (nothing changes)"), result);
+    const moved = await dialog(`Move the positions of ${name}`, body, {
+      action: "Move",
+      danger: true,
+      submit: async () => api.post(api.groupPath(name, "/offsets:reset"), wanted(false)),
+    });
+    if (moved) {
+      toast(`${name} is now ${count(moved.lag)} records behind`);
+      refresh();
+    }
+  }
+
+  async function deleteIt() {
+    const done = await dialog(`Delete ${name}?`, h("p", {}, "The group and all its positions go. Consumers that come later begin anew."), {
+      action: "Delete",
+      danger: true,
+      submit: async () => {
+        await api.remove(api.groupPath(name));
+        return true;
+      },
+    });
+    if (done) {
+      toast(`Group ${name} is deleted`);
+      location.hash = "#/groups";
+    }
+  }
+
+  await refresh();
+  return { title: name, element, refresh };
+}
+
+function places(rows) {
+  return rows.map((row) => `${row.topic}/${row.partition}`).join(", ") || null;
+}
+
+export function fact(label, value) {
+  return h("div", {}, h("dt", {}, label), h("dd", {}, value));
+}

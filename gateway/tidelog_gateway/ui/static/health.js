@@ -1,0 +1,38 @@
+// What is wrong now, in order of urgency, with the command or place that mends it.
+
+import { bytes, duration, plural } from "./format.js";
+
+const DISK_FREE_LOW = 5 * 1024 ** 3;
+const CERTIFICATE_LOW_MS = 14 * 86_400_000;
+
+/** Returns [{what, detail, remedy}] from the nodes and the listed topics with their figures. */
+export function faultsOf(nodes, topics) {
+  const faults = [];
+  for (const node of nodes) {
+    if (!node.alive) {
+      faults.push({ what: `Node ${node.node_id} does not answer.`, detail: `Its membership is ${node.membership || "unknown"}.`, remedy: "start it again, or replace it: see “tidelog cluster”" });
+    } else if (node.state === "failed") {
+      faults.push({ what: `Node ${node.node_id} has failed.`, detail: "Its disk did, most likely.", remedy: "look at its log" });
+    }
+    if (node.alive && node.disk_free_bytes > 0 && node.disk_free_bytes < DISK_FREE_LOW) {
+      faults.push({ what: `Node ${node.node_id} is short of disk.`, detail: `${bytes(node.disk_free_bytes)} are free.`, remedy: "shorten retention, add a disk, or drain it" });
+    }
+    const ends = Math.min(node.certificate_ends_ms || Infinity, node.ca_ends_ms || Infinity);
+    if (ends - Date.now() < CERTIFICATE_LOW_MS) {
+      const left = ends - Date.now();
+      faults.push({ what: `A certificate of node ${node.node_id} ends.`, detail: left > 0 ? `In ${duration(left)}.` : "It has ended.", remedy: "tidelog certs issue" });
+    }
+  }
+  for (const topic of topics) {
+    const figures = topic.figures;
+    if (figures && figures.unavailable) {
+      faults.push({ what: `Topic ${topic.name} takes no records in ${plural(figures.unavailable, "partition")}.`, detail: "They have no quorum, no owner, or a failed disk.", remedy: "bring their nodes back" });
+    }
+  }
+  const behind = topics.filter((topic) => topic.figures && topic.figures.under_replicated);
+  if (behind.length) {
+    const names = behind.slice(0, 3).map((topic) => topic.name).join(", ");
+    faults.push({ what: `${plural(behind.length, "topic")} with copies that lack something.`, detail: `${names}${behind.length > 3 ? ", …" : ""}. Records are safe with the others.`, remedy: "wait for the copies, or bring their nodes back" });
+  }
+  return faults;
+}

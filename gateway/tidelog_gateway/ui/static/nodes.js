@@ -1,0 +1,45 @@
+// The nodes: whether they are there, their disks and connections.
+
+import * as api from "./api.js";
+import { h } from "./dom.js";
+import { bytes, count, duration, time } from "./format.js";
+import { table } from "./table.js";
+import { pill } from "./topics.js";
+
+export async function nodesView() {
+  const list = table({
+    label: "Nodes",
+    filter: "Filter nodes",
+    text: (row) => `${row.node_id} ${row.host} ${row.zone} ${row.state}`,
+    columns: [
+      { key: "node", label: "Node", value: (row) => row.node_id },
+      { key: "state", label: "State", value: stateOf, cell: (row) => pill(stateOf(row)) },
+      { key: "address", label: "Address", value: (row) => `${row.host}:${row.port}` },
+      { key: "zone", label: "Zone", value: (row) => row.zone || null },
+      { key: "free", label: "Disk free", number: true, value: (row) => (row.alive ? row.disk_free_bytes : null), cell: (row) => (row.alive ? bytes(row.disk_free_bytes) : "–") },
+      { key: "data", label: "Data", number: true, value: (row) => (row.alive ? row.data_bytes : null), cell: (row) => (row.alive ? bytes(row.data_bytes) : "–") },
+      { key: "connections", label: "Connections", number: true, value: (row) => (row.alive ? row.connections : null), cell: (row) => (row.alive ? count(row.connections) : "–") },
+      { key: "quorum", label: "Without quorum", number: true, value: (row) => row.no_quorum, cell: (row) => (row.no_quorum ? pill(`${row.no_quorum} without quorum`) : "0") },
+      { key: "up", label: "Up", number: true, value: (row) => (row.alive ? row.uptime_ms : null), cell: (row) => (row.alive ? duration(row.uptime_ms) : "–") },
+      { key: "version", label: "Version", value: (row) => row.software || null },
+      { key: "certificate", label: "Certificate ends", value: (row) => row.certificate_ends_ms, cell: (row) => (row.certificate_ends_ms ? time(row.certificate_ends_ms).slice(0, 10) : "–") },
+    ],
+  });
+  const element = h(
+    "div",
+    {},
+    h("h1", {}, "Nodes"),
+    list.element,
+    h("p", { class: "muted" }, "A node is drained, removed or replaced with ", h("code", {}, "tidelog cluster"), "."),
+  );
+  async function refresh() {
+    list.update((await api.get("/v1/cluster")).nodes);
+  }
+  await refresh();
+  return { title: "Nodes", element, refresh };
+}
+
+function stateOf(node) {
+  if (!node.alive) return node.membership && node.membership !== "alive" ? node.membership : "no answer";
+  return node.draining ? "draining" : node.state || "running";
+}

@@ -1,0 +1,180 @@
+// Records that are stored: from an end, an offset or a time, of one partition or all, searched by key, tag or text.
+
+import * as api from "./api.js";
+import { fill, field, h, select } from "./dom.js";
+import { bytes, count, octetsOf, time, utc } from "./format.js";
+import { keyOf, preview, showRecord, textOf } from "./record.js";
+
+export const HEADS = [["Partition", "number"], ["Offset", "number"], ["Time"], ["Key"], ["Value"], ["Size", "number"]];
+const SHOWN = 50;
+const PAGE_RECORDS = 1000;
+const SEARCHED_MAX = 200_000;
+const FOUND_MAX = 500;
+
+export function recordsPanel({ topic, query, setQuery }) {
+  const partitions = topic.partition_states.map((one) => one.partition);
+  const which = select([["all", `all ${partitions.length}`], ...partitions.map((one) => [String(one), String(one)])], query.get("partition") || "all");
+  const begins = [["latest", "the newest"], ["earliest", "the oldest"], ["time", "a time"], ["offset", "an offset"]];
+  const from = select(begins, query.get("offset") ? "offset" : query.get("from") || "latest");
+  const at = h("input", { type: "datetime-local", step: 1, value: query.get("time") || "" });
+  const offset = h("input", { type: "number", min: 0, value: query.get("offset") || "0" });
+  const key = h("input", { value: query.get("key") || "", autocomplete: "off" });
+  const tag = h("input", { value: query.get("tag") || "", autocomplete: "off" });
+  const text = h("input", { value: query.get("text") || "", autocomplete: "off", placeholder: "in key, value, tag, headers" });
+  const go = h("button", { class: "primary", type: "submit" }, "Read");
+  const stop = h("button", { type: "button", hidden: true, onclick: () => asking && asking.abort() }, "Stop");
+  const status = h("p", { class: "muted", role: "status" });
+  const progress = h("progress", { hidden: true, max: 1, "aria-label": "Searched" });
+  const list = h("tbody");
+  const more = h("button", { class: "quiet", hidden: true }, "Read on");
+  const grid = h(
+    "div",
+    { class: "scroll", tabindex: 0, role: "region", "aria-label": "Records" },
+    h("table", { class: "records" }, h("thead", {}, h("tr", {}, HEADS.map(([each, kind]) => h("th", { scope: "col", class: kind }, each)))), list),
+  );
+  const atField = field("Time (your zone)", at);
+  const offsetField = field("Offset", offset);
+  const form = h("form", { class: "tools-row", onsubmit: (event) => (event.preventDefault(), read()) }, field("Partition", which), field("From", from), atField, offsetField, field("Key", key), field("Tag", tag), field("Text", text), h("div", { class: "buttons" }, go, stop));
+  let asking = null;
+  let positions = null;
+
+  const adapt = () => {
+    atField.hidden = from.value !== "time";
+    offsetField.hidden = from.value !== "offset";
+  };
+  from.addEventListener("change", adapt);
+  adapt();
+
+  function chosen() {
+    return which.value === "all" ? partitions : [Number(which.value)];
+  }
+
+  /** Where each partition is read from: {partition: offset}. */
+  async function beginnings(signal) {
+    if (from.value === "offset") return Object.fromEntries(chosen().map((one) => [one, Number(offset.value)]));
+    const query = {};
+    if (from.value === "time") {
+      if (!at.value) throw new Error("name the time to begin at");
+      query.timestamp = String(new Date(at.value).getTime());
+    }
+    const told = await api.get(api.topicPath(topic.name, "/offsets"), query, signal);
+    const wanted = told.offsets.filter((one) => chosen().includes(one.partition));
+    const each = Math.ceil(SHOWN / wanted.length);
+    const isSearch = Boolean(text.value || key.value || tag.value);
+    return Object.fromEntries(
+      wanted.map((one) => {
+        if (from.value === "time") return [one.partition, one.next_offset];
+        if (from.value === "earliest" || isSearch) return [one.partition, one.log_start_offset];
+        return [one.partition, Math.max(one.log_start_offset, one.high_watermark - each)];
+      }),
+    );
+  }
+
+  async function read() {
+    if (asking) asking.abort();
+    const mine = (asking = new AbortController());
+    setQuery({ partition: which.value === "all" ? null : which.value, from: from.value === "offset" ? null : from.value, offset: from.value === "offset" ? offset.value : null, time: from.value === "time" ? at.value : null, key: key.value, tag: tag.value, text: text.value, one: null });
+    fill(list);
+    more.hidden = true;
+    busy(true);
+    status.textContent = "Reading…";
+    try {
+      positions = await beginnings(mine.signal);
+      await readOn(mine);
+    } catch (error) {
+      if (error.name === "AbortError") status.textContent += " Stopped.";
+      else status.textContent = error.message;
+    } finally {
+      if (asking === mine) {
+        busy(false);
+        asking = null;
+      }
+    }
+  }
+
+  function busy(isBusy) {
+    go.disabled = isBusy;
+    stop.hidden = !isBusy;
+    progress.hidden = !isBusy;
+  }
+
+  /** Reads from `positions` until enough is shown, everything is read, or it is stopped. */
+  async function readOn(mine) {
+    const word = text.value.toLowerCase();
+    const isSearch = Boolean(word || key.value || tag.value);
+    const ends = {};
+    let looked = 0;
+    let found = [];
+    const open = new Set(Object.keys(positions).map(Number));
+    while (open.size && found.length < (isSearch ? FOUND_MAX : SHOWN) && looked < SEARCHED_MAX) {
+      for (const partition of [...open]) {
+        const before = positions[partition];
+        const wanted = isSearch ? PAGE_RECORDS : Math.ceil(SHOWN / Object.keys(positions).length);
+        const page = await api.get(api.topicPath(topic.name, `/partitions/${partition}/records`), { offset: before, max_records: wanted, key: key.value, tag: tag.value }, mine.signal);
+        ends[partition] = page.high_watermark;
+        positions[partition] = page.next_offset;
+        looked += page.next_offset - before;
+        const rows = page.records.filter((record) => !word || textOf(record).toLowerCase().includes(word));
+        found.push(...rows.map((record) => [partition, record]));
+        if (page.next_offset >= page.high_watermark || page.next_offset === before) open.delete(partition);
+        if (!isSearch && found.length >= SHOWN) break;
+      }
+      if (isSearch) {
+        const left = [...open].reduce((sum, one) => sum + ends[one] - positions[one], 0);
+        progress.max = looked + left || 1;
+        progress.value = looked;
+        status.textContent = `${count(looked)} offsets searched, ${count(found.length)} found…`;
+      }
+    }
+    if (from.value === "latest" || isSearch) found.sort(([, a], [, b]) => b.timestamp_ms - a.timestamp_ms || b.offset - a.offset);
+    found = found.slice(0, FOUND_MAX);
+    list.append(...found.map(([partition, record]) => row(partition, record)));
+    const bounded = open.size > 0;
+    more.hidden = !bounded;
+    const what = isSearch ? `${count(found.length)} found in ${count(looked)} offsets` : `${count(found.length)} records`;
+    status.textContent = found.length || isSearch ? `${what}${bounded ? "; there is more." : "; that is all."}` : "No records are stored there.";
+    if (query.get("one") && found.length) {
+      query.delete("one");
+      showRecord(topic.name, found[0][0], found[0][1]);
+    }
+  }
+
+  more.addEventListener("click", async () => {
+    const mine = (asking = new AbortController());
+    busy(true);
+    try {
+      await readOn(mine);
+    } catch (error) {
+      if (error.name !== "AbortError") status.textContent = error.message;
+    } finally {
+      busy(false);
+      asking = null;
+    }
+  });
+
+  function row(partition, record) {
+    return recordRow(topic.name, partition, record);
+  }
+
+  read();
+  return {
+    element: h("div", {}, form, status, progress, grid, more),
+    dispose: () => asking && asking.abort(),
+  };
+}
+
+/** Returns the row of a record, which opens it. */
+export function recordRow(topic, partition, record) {
+  const show = () => showRecord(topic, partition, record);
+  const size = record.value === null ? 0 : octetsOf(record.value, record.value_encoding).length;
+  return h(
+    "tr",
+    { class: "clickable", onclick: (event) => event.target.tagName !== "BUTTON" && show() },
+    h("td", { class: "number" }, partition),
+    h("td", { class: "number" }, h("button", { class: "link", onclick: show, "aria-label": `Show the record at offset ${record.offset} of partition ${partition}` }, String(record.offset))),
+    h("td", { title: utc(record.timestamp_ms) }, time(record.timestamp_ms)),
+    h("td", { class: "cut" }, keyOf(record)),
+    h("td", { class: "cut" }, preview(record.value, record.value_encoding)),
+    h("td", { class: "number" }, bytes(size)),
+  );
+}

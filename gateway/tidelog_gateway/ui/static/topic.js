@@ -1,0 +1,192 @@
+// One topic: its figures and partitions, its records, what arrives now, publishing, settings.
+
+import * as api from "./api.js";
+import { chart } from "./chart.js";
+import { dialog, field, fill, h, select, toast } from "./dom.js";
+import { ago, bytes, count, duration, rate, time } from "./format.js";
+import { fact } from "./groups.js";
+import { livePanel } from "./live.js";
+import { publishPanel } from "./publish.js";
+import { recordsPanel } from "./records.js";
+import { table } from "./table.js";
+import { keeps, pill } from "./topics.js";
+
+const TABS = [
+  ["partitions", "Partitions"],
+  ["records", "Records"],
+  ["live", "Live"],
+  ["publish", "Publish"],
+  ["settings", "Settings"],
+];
+
+export async function topicView({ name, query, me, setQuery }) {
+  let topic = await api.get(api.topicPath(name));
+  const maySend = me.ui !== "read_only";
+  const tabs = TABS.filter(([key]) => maySend || key !== "publish");
+  const panel = h("div", { role: "tabpanel", id: "panel", tabindex: 0 });
+  const bar = h("div", { role: "tablist", "aria-label": "Parts of the topic", class: "tabs" });
+  const makers = { partitions: partitionsPanel, records: recordsPanel, live: livePanel, publish: publishPanel, settings: settingsPanel };
+  let shown = null;
+  let current = tabs.some(([key]) => key === query.get("tab")) ? query.get("tab") : "partitions";
+
+  function choose(key, focus = false) {
+    if (shown && shown.dispose) shown.dispose();
+    if (key !== current) setQuery({ tab: key, partition: null, offset: null, from: null, text: null, key: null, tag: null });
+    current = key;
+    fill(
+      bar,
+      tabs.map(([each, text]) =>
+        h("button", { role: "tab", "aria-selected": String(each === key), "aria-controls": "panel", tabindex: each === key ? 0 : -1, onclick: () => choose(each), onkeydown: (event) => turn(event, each) }, text),
+      ),
+    );
+    shown = makers[key]({ topic, me, query, setQuery });
+    fill(panel, shown.element);
+    if (focus) bar.querySelector("[aria-selected=true]").focus();
+  }
+
+  function turn(event, key) {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    const at = tabs.findIndex(([each]) => each === key);
+    choose(tabs[(at + step + tabs.length) % tabs.length][0], true);
+  }
+
+  async function refresh() {
+    topic = await api.get(api.topicPath(name));
+    if (shown && shown.update) await shown.update(topic);
+  }
+
+  choose(current);
+  if (shown.update) await shown.update(topic);
+  return {
+    title: name,
+    element: h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/topics" }, "Topics"), " / "), h("h1", {}, name), bar, panel),
+    refresh,
+    dispose: () => shown && shown.dispose && shown.dispose(),
+  };
+}
+
+function partitionsPanel({ topic: first }) {
+  const facts = h("dl", { class: "facts" });
+  const growth = chart({ title: "Records stored", series: [{ label: "records/s" }], format: (value) => rate(value) });
+  const size = chart({ title: "Bytes stored (one copy)", series: [{ label: "size" }], format: bytes, isBytes: true });
+  const list = table({
+    label: "Partitions",
+    columns: [
+      { key: "partition", label: "Partition", number: true, value: (row) => row.partition },
+      { key: "state", label: "State", value: (row) => row.state || "active", cell: (row) => pill(row.state || "active") },
+      { key: "owner", label: "Owner", value: (row) => row.owner || null },
+      { key: "copies", label: "Copies on", value: (row) => row.placement.join(", ") || row.owner },
+      { key: "epoch", label: "Epoch", number: true, value: (row) => row.epoch, cell: (row) => String(row.epoch) },
+      { key: "start", label: "First offset", number: true, value: (row) => row.log_start_offset, cell: (row) => count(row.log_start_offset) },
+      { key: "end", label: "End", number: true, value: (row) => row.high_watermark, cell: (row) => count(row.high_watermark) },
+      { key: "size", label: "Size", number: true, value: (row) => row.size_bytes, cell: (row) => bytes(row.size_bytes) },
+      { key: "newest", label: "Newest", number: true, value: (row) => row.newest_append_ms, cell: (row) => ago(row.newest_append_ms) },
+      { key: "deletes", label: "Deletes next", value: (row) => (row.next_deletion ? row.next_deletion.below : null), cell: (row) => deletion(row.next_deletion) },
+      { key: "read", label: "", value: () => null, cell: (row) => h("a", { href: `#/topic/${encodeURIComponent(first.name)}?tab=records&partition=${row.partition}` }, "records") },
+    ],
+  });
+  const element = h("div", {}, facts, h("div", { class: "charts" }, growth.element, size.element), list.element);
+
+  async function update(topic) {
+    const sums = topic.partition_states.reduce(
+      (sum, one) => ({ records: sum.records + one.high_watermark - one.log_start_offset, size: sum.size + one.size_bytes }),
+      { records: 0, size: 0 },
+    );
+    fill(facts, fact("Records", count(sums.records)), fact("Size (one copy)", bytes(sums.size)), fact("Partitions", count(topic.partitions)), fact("Copies", `${topic.replication_factor}, acknowledged by ${topic.ack_quorum || "a majority"}`), fact("Keeps", keeps(topic)), fact("Flush", topic.flush === "interval" ? `each ${topic.flush_interval_ms} ms` : topic.flush));
+    list.update(topic.partition_states);
+    const figures = await api.get("/v1/history", { topic: topic.name });
+    growth.update(figures.times_ms, [figures.records_per_s]);
+    size.update(figures.times_ms, [figures.size_bytes]);
+  }
+
+  return { element, update };
+}
+
+function deletion(next) {
+  if (!next) return "nothing";
+  const when = next.at_ms ? (next.at_ms <= Date.now() ? "now" : `in ${duration(next.at_ms - Date.now())}`) : `${bytes(next.bytes_more)} more`;
+  return h("span", { title: next.at_ms ? time(next.at_ms) : "" }, `below ${count(next.below)} (${bytes(next.size_bytes)}), ${when}`);
+}
+
+const EDITED = ["retention_ms", "retention_bytes", "cleanup", "hold", "flush", "partitions", "replication_factor"];
+
+function settingsPanel({ topic: first, me }) {
+  const rows = h("dl", { class: "facts wide" });
+  const mayChange = me.ui !== "read_only";
+  let topic = first;
+  const element = h(
+    "div",
+    {},
+    mayChange && h("div", { class: "buttons" }, h("button", { class: "primary", onclick: edit }, "Change…"), h("button", { class: "danger", onclick: deleteIt }, "Delete the topic…")),
+    rows,
+  );
+
+  async function update(changed) {
+    topic = changed;
+    const told = Object.entries(topic).filter(([key]) => key !== "partition_states");
+    fill(rows, told.map(([key, value]) => fact(key, explained(key, value))));
+  }
+
+  async function edit() {
+    const controls = {
+      retention_ms: h("input", { type: "number", min: 0, value: topic.retention_ms }),
+      retention_bytes: h("input", { type: "number", min: 0, value: topic.retention_bytes }),
+      cleanup: select(["delete", "compact", "compact_delete"].map((each) => [each, each]), topic.cleanup),
+      hold: select([["false", "no"], ["true", "yes: delete and compact nothing"]], String(topic.hold)),
+      flush: select(["always", "interval", "never"].map((each) => [each, each]), topic.flush),
+      partitions: h("input", { type: "number", min: topic.partitions, max: 16384, value: topic.partitions }),
+      replication_factor: h("input", { type: "number", min: 1, max: 15, value: topic.replication_factor }),
+    };
+    const hints = {
+      retention_ms: "0 keeps records for ever. Whole segments are deleted, the oldest first; Partitions shows which goes next.",
+      retention_bytes: "Of one partition; 0 is no bound.",
+      partitions: "Only more. Records with one key then go to another partition than before: their order is lost across the change.",
+      replication_factor: "Copies are made, or dropped, by and by.",
+    };
+    const body = h("div", {}, EDITED.map((key) => field(key, controls[key], hints[key])));
+    const changed = await dialog(`Change ${topic.name}`, body, {
+      action: "Change",
+      submit: async () => {
+        const wanted = {};
+        for (const key of EDITED) {
+          const kind = typeof topic[key];
+          const value = kind === "number" ? Number(controls[key].value) : kind === "boolean" ? controls[key].value === "true" : controls[key].value;
+          if (value !== topic[key]) wanted[key] = value;
+        }
+        if (!Object.keys(wanted).length) throw new Error("nothing is changed");
+        return api.patch(api.topicPath(topic.name), wanted);
+      },
+    });
+    if (changed) {
+      toast(`${topic.name} is changed`);
+      update(changed);
+    }
+  }
+
+  async function deleteIt() {
+    const typed = h("input", { autocomplete: "off" });
+    const done = await dialog(`Delete ${topic.name}?`, h("div", {}, h("p", {}, "All its records go, for good."), field("Type the topic's name", typed)), {
+      action: "Delete",
+      danger: true,
+      submit: async () => {
+        if (typed.value !== topic.name) throw new Error("that is not its name");
+        await api.remove(api.topicPath(topic.name));
+        return true;
+      },
+    });
+    if (done) {
+      toast(`Topic ${topic.name} is deleted`);
+      location.hash = "#/topics";
+    }
+  }
+
+  return { element, update };
+}
+
+function explained(key, value) {
+  if (/_ms$/.test(key) && value) return `${count(value)} ms (${duration(value)})`;
+  if (/_bytes$/.test(key) && value) return `${count(value)} (${bytes(value)})`;
+  if (/^retention|^deduplicate/.test(key) && value === 0) return "0 (no bound)";
+  return String(value);
+}

@@ -1,0 +1,104 @@
+// All topics with their sizes and rates; making one.
+
+import * as api from "./api.js";
+import { dialog, field, h, select, toast } from "./dom.js";
+import { ago, bytes, count, rate } from "./format.js";
+import { table } from "./table.js";
+
+export async function topicsView({ query, me, setQuery }) {
+  const maySend = me.ui !== "read_only";
+  const note = h("p", { class: "muted" });
+  const of = (row, name) => (row.figures ? row.figures[name] : null);
+  const list = table({
+    label: "Topics",
+    filter: "Filter topics by name",
+    initial: query.get("filter") || "",
+    onfilter: (filter) => setQuery({ filter }),
+    empty: h("p", {}, "There are no topics yet. Create one here, or with ", h("code", {}, "tidelog topic create NAME"), "."),
+    columns: [
+      { key: "name", label: "Topic", value: (row) => row.name, cell: (row) => h("a", { href: `#/topic/${encodeURIComponent(row.name)}` }, row.name) },
+      { key: "partitions", label: "Partitions", number: true, value: (row) => row.partitions },
+      { key: "records", label: "Records", number: true, value: (row) => of(row, "records"), cell: (row) => `${of(row, "idle") ? "≥ " : ""}${count(of(row, "records"))}` },
+      { key: "size", label: "Size", number: true, value: (row) => of(row, "size_bytes"), cell: (row) => `${of(row, "idle") ? "≥ " : ""}${bytes(of(row, "size_bytes"))}` },
+      { key: "rate", label: "Records/s", number: true, value: (row) => of(row, "records_per_s"), cell: (row) => rate(of(row, "records_per_s")) },
+      { key: "newest", label: "Newest", number: true, value: (row) => of(row, "newest_append_ms"), cell: (row) => ago(of(row, "newest_append_ms")) },
+      { key: "copies", label: "Copies", number: true, value: (row) => row.replication_factor },
+      { key: "keeps", label: "Keeps", value: keeps },
+      { key: "state", label: "State", value: state, cell: (row) => pill(state(row)) },
+    ],
+  });
+  const element = h(
+    "div",
+    {},
+    h("div", { class: "title" }, h("h1", {}, "Topics"), maySend && h("button", { class: "primary", onclick: create }, "Create a topic")),
+    list.element,
+    note,
+  );
+
+  async function refresh() {
+    const { topics, last } = await api.all("/v1/topics", "topics", { figures: true });
+    list.update(topics);
+    const idle = topics.some((topic) => of(topic, "idle"));
+    note.textContent = `${last.figures_ms ? `Figures of ${ago(last.figures_ms)}.` : "No figures yet."}${idle ? " “≥”: some partitions have not been opened since their node started, and are not counted." : ""}`;
+  }
+
+  async function create() {
+    const name = await createTopic();
+    if (name) location.hash = `#/topic/${encodeURIComponent(name)}`;
+  }
+
+  await refresh();
+  return { title: "Topics", element, refresh };
+}
+
+/** Asks for a new topic's settings and makes it; returns its name, null when there is none. */
+async function createTopic() {
+  const name = h("input", { required: true, pattern: "[A-Za-z0-9._\\-]+", maxlength: 249, autocomplete: "off" });
+  const partitions = h("input", { type: "number", min: 1, max: 16384, value: 1, required: true });
+  const copies = h("input", { type: "number", min: 1, max: 15, placeholder: "the node's default" });
+  const hours = h("input", { type: "number", min: 0, step: "any", placeholder: "for ever" });
+  const cleanup = select([["delete", "delete the oldest"], ["compact", "keep the newest of each key"]], "delete");
+  const body = h(
+    "div",
+    {},
+    field("Name", name, "Letters, digits, dots, dashes and underscores."),
+    field("Partitions", partitions, "Records with equal keys stay in one partition. More can be added later, but keys then move."),
+    field("Copies", copies, "On how many nodes each partition is stored."),
+    field("Keep records for (hours)", hours),
+    field("When they are old", cleanup),
+  );
+  return dialog("Create a topic", body, {
+    action: "Create",
+    submit: async () => {
+      const wanted = { name: name.value, partitions: Number(partitions.value) };
+      if (copies.value) wanted.replication_factor = Number(copies.value);
+      if (hours.value) wanted.retention_ms = Math.round(Number(hours.value) * 3_600_000);
+      if (cleanup.value !== "delete") wanted.cleanup = cleanup.value;
+      await api.post("/v1/topics", wanted);
+      toast(`Topic ${name.value} is there`);
+      return name.value;
+    },
+  });
+}
+
+export function keeps(topic) {
+  if (topic.hold) return "everything (on hold)";
+  const parts = [];
+  if (topic.cleanup !== "delete") parts.push("newest of each key");
+  if (topic.retention_ms) parts.push(`${Number((topic.retention_ms / 3_600_000).toPrecision(3))} h`);
+  if (topic.retention_bytes) parts.push(`${bytes(topic.retention_bytes)} a partition`);
+  return parts.join(", ") || "everything";
+}
+
+function state(topic) {
+  const figures = topic.figures;
+  if (!figures) return "not sampled";
+  if (figures.unavailable) return `${figures.unavailable} unavailable`;
+  if (figures.under_replicated) return `${figures.under_replicated} behind`;
+  return "ok";
+}
+
+export function pill(text) {
+  const kind = text === "ok" || text === "active" || text === "alive" || text === "running" || text === "stable" ? "good" : /unavailable|quorum|limbo|failed|no owner|dead|no answer/.test(text) ? "bad" : "plain";
+  return h("span", { class: `pill ${kind}` }, `${{ good: "✓ ", bad: "▲ ", plain: "" }[kind]}${text}`);
+}

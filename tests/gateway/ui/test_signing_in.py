@@ -1,0 +1,84 @@
+"""Signing in on the page, in a real browser, before a gateway that asks who its callers are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Page, expect
+from tests.broker.keyed import ADMIN
+from tests.browsers import accessibility_faults, browser_page, needs_chromium
+from tests.gateway.secured import Secured, secured
+
+pytestmark = [needs_chromium, pytest.mark.timeout(120)]
+
+
+async def sign_in(page: Page, its: Secured, key: str) -> None:
+    await page.goto(f"http://127.0.0.1:{its.port}/ui/#/topics")
+    await page.get_by_label("API key or token").fill(key)
+    await page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
+
+
+async def test_a_wrong_key_is_refused_and_the_right_one_shows_what_its_owner_may_see(tmp_path: Path) -> None:
+    async with secured(tmp_path, ui_interval_s=1) as its, browser_page() as page:
+        await its.admin.create_topic("seen")
+        await its.admin.create_topic("hidden")
+        key = await its.key_of("ada", (("consume",), "topic", "seen"))
+        await sign_in(page, its, key[:-3] + "aaa")
+        await expect(page.get_by_role("dialog").get_by_role("alert")).to_be_visible()
+        assert await accessibility_faults(page) == []
+        await page.get_by_label("API key or token").fill(key)
+        await page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
+        await expect(page.get_by_role("link", name="seen")).to_be_visible()
+        await expect(page.get_by_text("hidden")).to_have_count(0)
+        await expect(page.get_by_role("button", name="ada · sign out")).to_be_visible()
+        stored = await page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]")
+        assert stored == [0, 1, ""], "the key is kept for this tab alone"
+
+        await page.get_by_role("link", name="seen").click()
+        await page.get_by_role("tab", name="Publish").click()
+        await page.get_by_label("Value", exact=True).fill("x")
+        await page.get_by_role("button", name="Publish").click()
+        await expect(page.locator("p.fault")).to_contain_text("ada")
+        await page.get_by_role("link", name="Access").click()
+        await expect(page.get_by_role("heading", name="Not allowed")).to_be_visible()
+        await page.get_by_role("link", name="Nodes").click()
+        await expect(page.get_by_role("heading", name="Not allowed")).to_be_visible()
+        await page.get_by_role("button", name="sign out").click()
+        await expect(page.get_by_role("dialog")).to_be_visible()
+        assert await page.evaluate("sessionStorage.length") == 0
+
+
+async def test_an_administrator_makes_a_key_and_a_rule(tmp_path: Path) -> None:
+    async with secured(tmp_path) as its, browser_page() as page:
+        await sign_in(page, its, ADMIN)
+        await page.get_by_role("link", name="Access").click()
+        await page.get_by_role("button", name="Make a key").click()
+        await page.get_by_label("Principal").fill("eve")
+        await page.get_by_role("button", name="Make", exact=True).click()
+        made = await page.get_by_label("The key", exact=True).input_value()
+        assert made.startswith("tlk_")
+        assert await accessibility_faults(page) == []
+        await page.get_by_role("button", name="Close", exact=True).click()
+        await page.get_by_role("button", name="Add a rule").click()
+        await page.get_by_label("Who").fill("eve")
+        await page.get_by_label("Named").fill("web-*")
+        await page.get_by_role("button", name="Add", exact=True).click()
+        await expect(page.get_by_role("cell", name="topic:web-*")).to_be_visible()
+        (rule,) = [rule for rule in await its.admin.security.rules() if rule.principal == "eve"]
+        assert (rule.operations, rule.resource, rule.name, rule.prefix) == (("consume",), "topic", "web-", True)
+
+
+async def test_a_page_that_only_reads_offers_no_changes(tmp_path: Path) -> None:
+    async with secured(tmp_path, ui="read_only") as its, browser_page() as page:
+        await its.admin.create_topic("t")
+        await sign_in(page, its, ADMIN)
+        await expect(page.get_by_text("read-only")).to_be_visible()
+        await expect(page.get_by_role("link", name="t", exact=True)).to_be_visible()
+        await expect(page.get_by_role("button", name="Create a topic")).to_have_count(0)
+        await page.get_by_role("link", name="t", exact=True).click()
+        await expect(page.get_by_role("tab", name="Records")).to_be_visible()
+        await expect(page.get_by_role("tab", name="Publish")).to_have_count(0)
+        await page.get_by_role("tab", name="Settings").click()
+        await expect(page.get_by_text("retention_ms", exact=True)).to_be_visible()
+        await expect(page.get_by_role("button", name="Change…")).to_have_count(0)
