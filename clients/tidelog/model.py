@@ -167,7 +167,6 @@ class TopicFigures:
             and the sums lack them.
         unavailable: partitions that take no records now: without a quorum, an owner, or a working disk.
         under_replicated: partitions of which a copy lacks something, or its node is away.
-        newest_append_us: when the newest record was appended, in us since 1970; 0: not known.
     """
 
     topic_id: bytes
@@ -178,7 +177,6 @@ class TopicFigures:
     idle: int = 0
     unavailable: int = 0
     under_replicated: int = 0
-    newest_append_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

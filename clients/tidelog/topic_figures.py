@@ -49,12 +49,7 @@ class FigureSums:
 
 def _with_partitions(known: TopicFigures, partitions: Iterable[pb.PartitionInfo]) -> TopicFigures:
     count, records, end, size = known.partitions, known.records, known.end_offsets, known.size_bytes
-    idle, unavailable, under_replicated, newest = (
-        known.idle,
-        known.unavailable,
-        known.under_replicated,
-        known.newest_append_us,
-    )
+    idle, unavailable, under_replicated = known.idle, known.unavailable, known.under_replicated
     for one in partitions:
         count += 1
         if one.state == _IDLE:
@@ -65,8 +60,7 @@ def _with_partitions(known: TopicFigures, partitions: Iterable[pb.PartitionInfo]
         size += one.size_bytes
         unavailable += one.state not in _SERVED
         under_replicated += any(map(_is_behind, one.replicas))
-        newest = max(newest, one.newest_append_us)
-    return TopicFigures(known.topic_id, count, records, end, size, idle, unavailable, under_replicated, newest)
+    return TopicFigures(known.topic_id, count, records, end, size, idle, unavailable, under_replicated)
 
 
 def _is_behind(replica: pb.ReplicaInfo) -> bool:

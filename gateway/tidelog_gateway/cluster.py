@@ -1,21 +1,22 @@
-"""`/v1/cluster`, `/v1/me`, `/v1/history`: the nodes, who the caller is, and the figures of the last hour."""
+"""`/v1/cluster`, `/v1/me`, `/v1/history`: the nodes and draining them, the caller, the figures of the last hour."""
 
 from __future__ import annotations
 
 from importlib.metadata import version
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from tidelog.model import Node
 from tidelog_gateway.context import GatewayDep, json_response
+from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.ui.history import History
-from tidelog_proto.limits import TOPIC_NAME_CHARS_MAX
+from tidelog_proto.limits import NODE_ID_BYTES_MAX, TOPIC_NAME_CHARS_MAX
 from tidelog_proto.names import check_topic_name
 
-router = APIRouter(prefix="/v1", tags=["cluster"])
+router = APIRouter(prefix="/v1", tags=["cluster"], route_class=JsonRoute)
 
 _US_PER_MS: Final = 1000
 
@@ -38,7 +39,7 @@ class NodeView(BaseModel):
     in_flight_bytes: int
     data_bytes: int
     disk_free_bytes: int
-    no_quorum: Annotated[int, Field(description="Partitions with a copy there of which too few replicas are there.")]
+    no_quorum: Annotated[int, Field(description="Partitions with a copy on this node that lack a quorum.")]
     certificate_ends_ms: int | None
     ca_ends_ms: int | None
 
@@ -49,11 +50,27 @@ class ClusterView(BaseModel):
     nodes: list[NodeView]
 
 
-class MeView(BaseModel):
-    """Who the caller is, and what the gateway offers."""
+class NodeChange(BaseModel):
+    """A wish about a node."""
 
-    auth: Annotated[Literal["none", "callers"], Field(description="none: the gateway asks nobody who they are.")]
-    principal: Annotated[str | None, Field(description="null: the gateway asks nobody.")]
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    draining: Annotated[bool, Field(description="true: it gives up its copies and ownership; false: it may have some.")]
+
+
+class DrainingView(BaseModel):
+    """A node that is drained, or is not any more. The copies move after the answer."""
+
+    node_id: str
+    draining: bool
+    partitions: Annotated[int, Field(description="How many partitions it stores now.")]
+
+
+class MeView(BaseModel):
+    """The caller, and the settings of the gateway that concern pages."""
+
+    auth: Annotated[Literal["none", "callers"], Field(description="none: the gateway authenticates no callers.")]
+    principal: Annotated[str | None, Field(description="null: the gateway authenticates no callers.")]
     ui: Literal["on", "read_only", "off"]
     version: str
 
@@ -80,9 +97,20 @@ async def cluster(gateway: GatewayDep) -> Response:
     return json_response({"nodes": [_node(node) for node in await gateway.client.nodes()]})
 
 
-@router.get("/me", response_model=MeView, summary="Who the caller is")
+@router.patch("/cluster/nodes/{node}", response_model=DrainingView, summary="Drain a node")
+async def change_node(
+    gateway: GatewayDep,
+    node: Annotated[str, Path(min_length=1, max_length=NODE_ID_BYTES_MAX, description="The node's id.")],
+    body: NodeChange,
+) -> Response:
+    """Begin to drain a node, or end that. Needs `cluster` on the cluster."""
+    stored = await gateway.client.drain_node(node, draining=body.draining)
+    return json_response({"node_id": node, "draining": body.draining, "partitions": stored})
+
+
+@router.get("/me", response_model=MeView, summary="The caller")
 async def me(gateway: GatewayDep) -> Response:
-    """Return the caller's name, and what this gateway offers."""
+    """Return the caller's name, and the settings of this gateway that concern pages."""
     settings = gateway.settings
     principal = None if gateway.caller is None else gateway.caller.principal
     return json_response(

@@ -64,6 +64,7 @@ HTTP_COSTS: Final[dict[str, RouteCost]] = {
     "GET /v1/rules": RouteCost("a page of rules", 5, "the node's page"),
     "DELETE /v1/rules/{rule_id}": _QUERY,
     "GET /v1/cluster": RouteCost("256 nodes", 10, "nodes of a cluster"),
+    "PATCH /v1/cluster/nodes/{node}": RouteCost("8 MiB", 20, _JSON, paced=True),
     "GET /v1/me": _QUERY,
     "GET /v1/history": RouteCost("360 samples", 5, "samples that are kept"),
     "GET /": _QUERY,

@@ -172,8 +172,8 @@ class GatewaySettings(BaseModel):
 
     ui: Literal["on", "read_only", "off"] = Field(
         default="on",
-        description="The page `/ui`. read_only: it offers no changes; what callers may do is a matter of their rights. "
-        "off: there is none, and no figures are sampled for it.",
+        description="The page `/ui`. read_only: the page offers no changes; the rights of callers are unchanged. off: "
+        "the gateway serves no page and samples no figures.",
     )
     ui_interval_s: float = Field(
         default=10.0,

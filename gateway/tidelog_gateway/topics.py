@@ -168,7 +168,6 @@ class FiguresView(BaseModel):
     idle: Annotated[int, Field(description="Partitions that are not open: the sums lack them.")]
     unavailable: Annotated[int, Field(description="Partitions that take no records.")]
     under_replicated: Annotated[int, Field(description="Partitions of which a copy lacks something.")]
-    newest_append_ms: int | None
     records_per_s: Annotated[float | None, Field(description="Over the last half minute; null: not known.")]
     bytes_per_s: Annotated[float | None, Field(description="Growth; below zero where more was deleted.")]
 
@@ -281,7 +280,6 @@ def _figures_view(kept: History, topic: Topic) -> dict[str, Any] | None:
         "idle": found.idle,
         "unavailable": found.unavailable,
         "under_replicated": found.under_replicated,
-        "newest_append_ms": found.newest_append_us // 1000 or None,
         "records_per_s": rate and rate.records_per_s,
         "bytes_per_s": rate and rate.bytes_per_s,
     }

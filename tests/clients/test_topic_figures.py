@@ -17,15 +17,15 @@ def figures(*pages: list[pb.TopicInfo]) -> dict[str, TopicFigures]:
 
 
 def test_sums_go_over_all_pages_of_a_topic() -> None:
-    first = partition(log_start_offset=10, high_watermark=30, size_bytes=5, newest_append_us=7)
-    second = partition(high_watermark=4, size_bytes=6, newest_append_us=3)
+    first = partition(log_start_offset=10, high_watermark=30, size_bytes=5)
+    second = partition(high_watermark=4, size_bytes=6)
     topic = pb.TopicInfo(name="t", topic_id=b"1")
     found = figures(
         [pb.TopicInfo(name="t", topic_id=b"1", partitions=[first]), pb.TopicInfo(name="u", topic_id=b"2")],
         [pb.TopicInfo(name="t", topic_id=b"1", partitions=[second])],
     )
     assert set(found) == {"t", "u"}
-    assert found["t"] == TopicFigures(topic.topic_id, 2, 24, 34, 11, newest_append_us=7)
+    assert found["t"] == TopicFigures(topic.topic_id, 2, 24, 34, 11)
     assert found["u"] == TopicFigures(b"2")
 
 

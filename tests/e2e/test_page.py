@@ -41,7 +41,7 @@ async def go(page: Page, stack: LocalStack, place: str = "") -> None:
     await expect(page.locator("main")).to_have_attribute("aria-busy", "false")
 
 
-async def test_somebody_works_with_a_topic_and_its_group(stack: LocalStack) -> None:
+async def test_a_topic_is_created_tailed_published_to_and_searched(stack: LocalStack) -> None:
     async with browser_page() as page, httpx.AsyncClient(base_url=stack.http_url, timeout=30) as http:
         await page.goto(stack.http_url)
         await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
@@ -86,7 +86,7 @@ async def test_somebody_works_with_a_topic_and_its_group(stack: LocalStack) -> N
         assert await accessibility_faults(page) == []
 
 
-async def test_somebody_moves_a_group_and_deletes_its_topic(stack: LocalStack) -> None:
+async def test_a_group_is_moved_and_a_topic_deleted(stack: LocalStack) -> None:
     async with browser_page() as page, httpx.AsyncClient(base_url=stack.http_url, timeout=30) as http:
         async with Client(stack.bootstrap) as client:
             await client.create_topic("visits", partitions=2)
@@ -117,10 +117,10 @@ async def test_somebody_moves_a_group_and_deletes_its_topic(stack: LocalStack) -
         await expect(page.get_by_text("There are no topics yet")).to_be_visible()
 
 
-async def test_somebody_on_call_sees_a_node_go_and_come_back(stack: LocalStack, nodes: list[LocalNode]) -> None:
+async def test_the_overview_shows_that_a_node_fails_and_recovers(stack: LocalStack, nodes: list[LocalNode]) -> None:
     async with browser_page(color_scheme="dark", width=360, height=740) as page:
         await go(page, stack)
-        await expect(page.get_by_text("Nothing is known to be wrong")).to_be_visible()
+        await expect(page.get_by_text("No faults are known")).to_be_visible()
         os.kill(stack.nodes[2].process.pid, signal.SIGKILL)
         await stack.nodes[2].process.wait()
         await expect(page.get_by_text("Node node3 does not answer.")).to_be_visible(timeout=SLOW_MS)
@@ -130,4 +130,4 @@ async def test_somebody_on_call_sees_a_node_go_and_come_back(stack: LocalStack, 
         assert await page.evaluate("document.documentElement.scrollWidth") <= 360, "nothing is wider than a phone"
         async with running("node node3", nodes[2].command):
             await go(page, stack)
-            await expect(page.get_by_text("Nothing is known to be wrong")).to_be_visible(timeout=SLOW_MS)
+            await expect(page.get_by_text("No faults are known")).to_be_visible(timeout=SLOW_MS)

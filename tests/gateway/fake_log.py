@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Self, cast
 
 import pyarrow as pa
 
 from tidelog.client import Client
 from tidelog.errors import (
+    InvalidRequestError,
     OffsetOutOfRangeError,
     OverloadedError,
     TidelogError,
@@ -239,6 +241,14 @@ class FakeClient:
             name: TopicFigures(self._log.ids.get(name, bytes(16)), len(logs[name]), end, end, 10 * end)
             for name, end in ends.items()
         }
+
+    async def drain_node(self, node_id: str, *, draining: bool) -> int:
+        if node_id not in {node.node_id for node in self._log.nodes}:
+            raise InvalidRequestError(f"there is no node {node_id!r}")
+        self._log.nodes = tuple(
+            replace(node, draining=draining) if node.node_id == node_id else node for node in self._log.nodes
+        )
+        return 7
 
     async def nodes(self) -> tuple[Node, ...]:
         if self._log.fault is not None:

@@ -10,7 +10,7 @@ from tidelog.errors import ForbiddenError
 from tidelog.model import Node
 
 
-async def test_nodes_are_told_with_their_disks_and_states(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_the_answer_has_each_nodes_disk_and_state(api: httpx.AsyncClient, log: FakeLog) -> None:
     log.nodes = (
         Node("a", "h", 7400, "z1", state="running", roles=("ingestion",), disk_free_bytes=5, ca_ends_us=2_000_000),
         Node("b", "h", 7402, alive=False, state="no answer"),
@@ -21,7 +21,7 @@ async def test_nodes_are_told_with_their_disks_and_states(api: httpx.AsyncClient
     assert (second["alive"], second["state"]) == (False, "no answer")
 
 
-async def test_a_gateway_that_asks_nobody_says_so(api: httpx.AsyncClient) -> None:
+async def test_a_gateway_without_authentication_names_no_principal(api: httpx.AsyncClient) -> None:
     told = (await api.get("/v1/me")).json()
     assert (told["auth"], told["principal"], told["ui"]) == ("none", None, "on")
 
@@ -43,6 +43,16 @@ async def test_history_has_one_value_for_each_time(open_api: OpenApi, log: FakeL
         problem(await api.get("/v1/history"), 403, "forbidden")
 
 
-async def test_history_of_a_topic_that_is_not_there(api: httpx.AsyncClient) -> None:
+async def test_history_of_an_unknown_topic_is_refused(api: httpx.AsyncClient) -> None:
     problem(await api.get("/v1/history", params={"topic": "none"}), 404, "unknown_topic")
     problem(await api.get("/v1/history", params={"topic": "__meta"}), 422, "invalid_topic")
+
+
+async def test_a_node_is_drained_and_taken_back(api: httpx.AsyncClient) -> None:
+    answer = await api.patch("/v1/cluster/nodes/node-1", json={"draining": True})
+    assert answer.json() == {"node_id": "node-1", "draining": True, "partitions": 7}
+    assert (await api.get("/v1/cluster")).json()["nodes"][0]["draining"] is True
+    await api.patch("/v1/cluster/nodes/node-1", json={"draining": False})
+    assert (await api.get("/v1/cluster")).json()["nodes"][0]["draining"] is False
+    problem(await api.patch("/v1/cluster/nodes/none", json={"draining": True}), 422, "invalid_request")
+    problem(await api.patch("/v1/cluster/nodes/node-1", json={"draining": "yes"}), 422, "invalid_request")

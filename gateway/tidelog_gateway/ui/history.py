@@ -101,7 +101,7 @@ class History:
         return self._times_ms
 
     def add(self, at_ms: int, topics: Mapping[str, TopicFigures], gateway: GatewayFigures) -> None:
-        """Take a sample. One that is not newer than the newest (the clock was set back) begins the history anew."""
+        """Take a sample. One that is not newer than the newest (the clock was set back) discards the older ones."""
         if self._times_ms and at_ms <= self._times_ms[-1]:
             self._times_ms, self._topics, self._gateway, self._totals, self._taken = [], {}, [], [], 0
         place = self._taken % POINTS
@@ -146,7 +146,7 @@ class History:
         return [rate for rate, _ in self._totals], [size for _, size in self._totals]
 
     def gateway_points(self) -> list[GatewayPoint | None]:
-        """Return what this gateway did between each sample and the one before."""
+        """Return the activity of this gateway between each sample and the one before."""
         steps = zip(self._gateway, self._gateway[1:], self._times_ms, self._times_ms[1:], strict=False)
         found: list[GatewayPoint | None] = [None] * min(1, len(self._gateway))
         found += [_point(before, after, (end - begin) / 1000) for before, after, begin, end in steps]
@@ -178,7 +178,7 @@ class History:
 
 
 class GatewayPoint(NamedTuple):
-    """What a gateway did between two samples.
+    """Activity of a gateway between two samples.
 
     Attributes:
         requests_per_s: HTTP requests answered.

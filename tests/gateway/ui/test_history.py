@@ -82,7 +82,7 @@ def test_an_hour_is_kept() -> None:
     assert len(history.gateway_points()) == POINTS
 
 
-def test_a_clock_that_was_set_back_begins_the_history_anew() -> None:
+def test_a_clock_that_was_set_back_discards_the_older_samples() -> None:
     history = History()
     add(history, 100, t=figures(10))
     add(history, 50, t=figures(20))
@@ -100,7 +100,7 @@ def test_topics_whose_samples_are_kept_are_bounded(monkeypatch: pytest.MonkeyPat
     assert set(history.newest) == {"a", "b", "c"}
 
 
-def test_what_the_gateway_did_is_told_between_samples() -> None:
+def test_gateway_points_are_differences_of_samples() -> None:
     history = History()
     before = GatewayFigures(100, 1000, 10, {0.001: 50, 0.01: 60, float("inf"): 60})
     after = GatewayFigures(300, 2000, 20, {0.001: 148, 0.01: 159, float("inf"): 160})

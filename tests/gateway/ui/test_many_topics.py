@@ -1,4 +1,4 @@
-"""What the page costs a browser and a gateway where there are many topics."""
+"""Processor time of a browser and a gateway for a page of many topics."""
 
 from __future__ import annotations
 

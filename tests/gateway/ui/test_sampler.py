@@ -24,7 +24,7 @@ def metrics() -> Metrics:
     return Metrics(Budget(1), Outgoing(1, 1))
 
 
-async def test_a_sample_that_fails_is_told_and_the_next_one_mends_it() -> None:
+async def test_the_error_of_a_sample_is_kept_until_the_next_one_succeeds() -> None:
     answers: list[Mapping[str, TopicFigures] | ConnectionLostError] = [ConnectionLostError("away"), {}]
 
     async def ask() -> Mapping[str, TopicFigures]:

@@ -9,7 +9,7 @@ const OPERATIONS = ["produce", "consume", "create", "alter", "delete", "describe
 
 export async function accessView({ me }) {
   if (me.auth === "none") {
-    const text = "This gateway asks nobody who they are (auth = none): whoever reaches it may do what its own key may. Keys and rules are changed with “tidelog”.";
+    const text = "This gateway authenticates no callers (auth = none): each of them has the rights of the gateway’s own key. Change keys and rules with the command “tidelog”.";
     return { title: "Access", element: h("div", {}, h("h1", {}, "Access"), h("div", { class: "card" }, h("p", {}, text))) };
   }
   const mayChange = me.ui !== "read_only";
@@ -17,7 +17,7 @@ export async function accessView({ me }) {
     label: "Rules",
     filter: "Filter rules",
     text: (row) => `${row.principal} ${row.resource} ${row.name} ${row.operations.join(" ")}`,
-    empty: "There are no rules: nobody but administrators may do anything.",
+    empty: "There are no rules: administrators alone have permissions.",
     columns: [
       { key: "principal", label: "Who", value: (row) => row.principal },
       { key: "verdict", label: "May", value: (row) => (row.deny ? "may not" : "may"), cell: (row) => (row.deny ? "✕ may not" : "✓ may") },

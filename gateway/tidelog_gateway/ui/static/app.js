@@ -1,4 +1,4 @@
-// The frame of the page: which view the address names, who is signed in, and when figures are asked for again.
+// The frame of the page: views by address, signing in, and refreshing.
 
 import * as api from "./api.js";
 import { announce, dialog, field, fill, h, select, toast } from "./dom.js";
@@ -43,7 +43,7 @@ async function open() {
   const make = VIEWS[section];
   main.setAttribute("aria-busy", "true");
   if (!make) {
-    fill(main, h("h1", {}, "Nothing is here"), h("p", {}, "The address names no part of this page. ", h("a", { href: "#/" }, "Go to the overview"), "."));
+    fill(main, h("h1", {}, "Unknown address"), h("p", {}, "The address names no part of this page. ", h("a", { href: "#/" }, "Go to the overview"), "."));
     return;
   }
   try {
@@ -132,7 +132,7 @@ async function askWho() {
   const body = h(
     "div",
     {},
-    h("p", {}, "This gateway asks who you are. Show an API key or a token, or a user's name and password."),
+    h("p", {}, "This gateway authenticates its callers. Enter an API key or a token, or a user's name and password."),
     field("API key or token", token),
     h("p", { class: "or" }, "or"),
     field("User", user),

@@ -34,7 +34,7 @@ export async function groupView({ name, me }) {
   const facts = h("dl", { class: "facts" });
   const members = table({
     label: "Members",
-    empty: "No member is there: nobody reads for this group now.",
+    empty: "The group has no members now.",
     columns: [
       { key: "member", label: "Member", value: (row) => row.instance_id || row.member_id },
       { key: "client", label: "Client", value: (row) => row.client_id },
@@ -78,7 +78,7 @@ export async function groupView({ name, me }) {
     const [info, lags] = await Promise.all([api.get(api.groupPath(name)), api.get(api.groupPath(name, "/lag"))]);
     const busy = info.members > 0;
     reset.disabled = drop.disabled = busy;
-    why.textContent = mayChange && busy ? "Positions are moved, and the group is deleted, only while no member is there: stop its consumers first." : "";
+    why.textContent = mayChange && busy ? "Positions can be moved, and the group deleted, only while it has no members: stop its consumers first." : "";
     fill(facts, fact("State", pill(info.state)), fact("Lag", `${count(lags.lag)} records`), fact("Members", count(info.members)), fact("Generation", count(info.generation)), fact("Assignor", info.assignor || "–"), fact("Coordinator", info.coordinator), fact("Last commit", ago(info.last_commit_ms)));
     members.update(info.member_list);
     lag.update(lags.partitions);

@@ -1,4 +1,4 @@
-// What is wrong now, in order of urgency, with the command or place that mends it.
+// Present faults, the most urgent first, each with its remedy.
 
 import { bytes, duration, plural } from "./format.js";
 

@@ -1,4 +1,4 @@
-// What arrives now, newest on top. A pause reads nothing more; what was shown stays.
+// Records as they arrive, the newest on top. After a stop the rows stay.
 
 import * as api from "./api.js";
 import { field, fill, h, toast } from "./dom.js";

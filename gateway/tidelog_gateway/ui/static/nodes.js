@@ -1,12 +1,13 @@
 // The nodes: whether they are there, their disks and connections.
 
 import * as api from "./api.js";
-import { h } from "./dom.js";
+import { dialog, h, toast } from "./dom.js";
 import { bytes, count, duration, time } from "./format.js";
 import { table } from "./table.js";
 import { pill } from "./topics.js";
 
-export async function nodesView() {
+export async function nodesView({ me }) {
+  const mayChange = me.ui !== "read_only";
   const list = table({
     label: "Nodes",
     filter: "Filter nodes",
@@ -22,6 +23,7 @@ export async function nodesView() {
       { key: "quorum", label: "Without quorum", number: true, value: (row) => row.no_quorum, cell: (row) => (row.no_quorum ? pill(`${row.no_quorum} without quorum`) : "0") },
       { key: "up", label: "Up", number: true, value: (row) => (row.alive ? row.uptime_ms : null), cell: (row) => (row.alive ? duration(row.uptime_ms) : "–") },
       { key: "version", label: "Version", value: (row) => row.software || null },
+      { key: "drain", label: "", value: () => null, cell: (row) => mayChange && h("button", { class: "quiet", onclick: () => drain(row) }, row.draining ? "Take back…" : "Drain…") },
       { key: "certificate", label: "Certificate ends", value: (row) => row.certificate_ends_ms, cell: (row) => (row.certificate_ends_ms ? time(row.certificate_ends_ms).slice(0, 10) : "–") },
     ],
   });
@@ -30,11 +32,25 @@ export async function nodesView() {
     {},
     h("h1", {}, "Nodes"),
     list.element,
-    h("p", { class: "muted" }, "A node is drained, removed or replaced with ", h("code", {}, "tidelog cluster"), "."),
+    h("p", { class: "muted" }, "A node is removed or replaced with ", h("code", {}, "tidelog cluster"), "."),
   );
   async function refresh() {
     list.update((await api.get("/v1/cluster")).nodes);
   }
+  async function drain(node) {
+    const draining = !node.draining;
+    const what = draining
+      ? "Its copies and the ownership of its partitions move to other nodes, as far as these have room. It goes on serving until then."
+      : "It may have copies and own partitions again.";
+    const done = await dialog(`${draining ? "Drain" : "Take back"} ${node.node_id}?`, h("p", {}, what), {
+      action: draining ? "Drain" : "Take back",
+      submit: () => api.patch(`/v1/cluster/nodes/${encodeURIComponent(node.node_id)}`, { draining }),
+    });
+    if (!done) return;
+    toast(draining ? `${node.node_id} is draining; it stores ${count(done.partitions)} partitions` : `${node.node_id} may have copies again`);
+    refresh();
+  }
+
   await refresh();
   return { title: "Nodes", element, refresh };
 }

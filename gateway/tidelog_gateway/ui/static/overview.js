@@ -1,4 +1,4 @@
-// What is wrong now, and how busy the cluster is.
+// The overview: present faults, and the load of the cluster.
 
 import * as api from "./api.js";
 import { chart } from "./chart.js";
@@ -43,8 +43,8 @@ export async function overviewView() {
     fill(
       state,
       faults.length
-        ? [h("h2", { class: "bad" }, `▲ ${plural(faults.length, "thing")} to look at`), h("ul", { class: "faults" }, faults.map(shown))]
-        : h("h2", { class: "good" }, "✓ Nothing is known to be wrong"),
+        ? [h("h2", { class: "bad" }, `▲ ${plural(faults.length, "fault")}`), h("ul", { class: "faults" }, faults.map(shown))]
+        : h("h2", { class: "good" }, "✓ No faults are known"),
       nodes.refused && h("p", { class: "muted" }, `Nodes are not shown: ${nodes.refused}`),
     );
     const sums = { records: 0, size: 0, partitions: 0 };
@@ -70,7 +70,7 @@ export async function overviewView() {
     }
     const sampled = topics.last.figures_ms;
     note.textContent = figures.fault
-      ? `Nothing newer is known: ${figures.fault}`
+      ? `The figures are not up to date: ${figures.fault}`
       : sampled
         ? `Figures of topics were sampled ${ago(sampled)}. Those of nodes are of now.`
         : "This gateway has taken no sample of the topics yet.";

@@ -132,7 +132,9 @@ export function recordsPanel({ topic, query, setQuery }) {
     const bounded = open.size > 0;
     more.hidden = !bounded;
     const what = isSearch ? `${count(found.length)} found in ${count(looked)} offsets` : `${count(found.length)} records`;
-    status.textContent = found.length || isSearch ? `${what}${bounded ? "; there is more." : "; that is all."}` : "No records are stored there.";
+    if (from.value === "latest" && !isSearch && found.length) {
+      status.textContent = `The newest ${count(found.length)} records of ${which.value === "all" ? "all partitions" : `partition ${which.value}`}.`;
+    } else status.textContent = found.length || isSearch ? `${what}${bounded ? "; there is more." : "; that is all."}` : "No records are stored there.";
     if (query.get("one") && found.length) {
       query.delete("one");
       showRecord(topic.name, found[0][0], found[0][1]);
