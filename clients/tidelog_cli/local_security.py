@@ -115,15 +115,21 @@ class LocalSecurity:
         return self.context(bootstrap).with_options({})
 
     async def let_gateway_ask(self, bootstrap: str) -> None:
-        """Let the gateway ask on behalf of its callers, who show it credentials of their own.
+        """Let the gateway ask on behalf of its callers, and sample the figures of its page.
 
         Raises:
             TidelogError: the cluster does not take the rule.
         """
-        wanted = AccessRule(_GATEWAY, ("impersonate",), "cluster", "")
+        wanted = (
+            AccessRule(_GATEWAY, ("impersonate",), "cluster", ""),
+            AccessRule(_GATEWAY, ("describe",), "cluster", ""),
+            AccessRule(_GATEWAY, ("describe",), "topic", "", prefix=True),
+        )
         async with Client(bootstrap.split(","), **self.client_options(bootstrap)) as client:
-            if not any(replace(rule, rule_id="") == wanted for rule in await client.security.rules()):
-                await client.security.grant(wanted)
+            there = {replace(rule, rule_id="") for rule in await client.security.rules()}
+            for rule in wanted:
+                if rule not in there:
+                    await client.security.grant(rule)
 
     def keep_context(self, bootstrap: str) -> str:
         """Keep that context under the name of the directory, and return the name.

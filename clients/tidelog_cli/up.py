@@ -192,6 +192,7 @@ def announce(stack: LocalStack, *, as_json: bool) -> None:
         sys.stdout.write(
             f"Tidelog is up. Ctrl-C stops it.\n"
             f"  native protocol  {stack.bootstrap}\n"
+            f"  web page         {stack.http_url}/ui\n"
             f"  HTTP, WebSocket  {stack.http_url}/v1  (documentation: {stack.http_url}/docs)\n"
             f"  health, metrics  {stack.management_url}/metrics\n"
         )

@@ -136,7 +136,9 @@ def _say_where(
         )
     console.print(f"\n  picture   {directory / PICTURE}\n  data      {data} (topic {TOPIC!r})")
     if keep:
-        console.print(f"  HTTP API  {stack.http_url}/docs\n  native    {stack.bootstrap}")
+        console.print(
+            f"  web page  {stack.http_url}/ui\n  HTTP API  {stack.http_url}/docs\n  native    {stack.bootstrap}"
+        )
 
 
 def _say_commands(console: Console, data: Path, contexts: str, context: str, *, keep: bool) -> None:
