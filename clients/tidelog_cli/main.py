@@ -21,6 +21,7 @@ from tidelog_cli import (
     cluster,
     consume,
     contexts,
+    deploy,
     groups,
     plugins,
     produce,
@@ -58,6 +59,7 @@ OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "certs": certs.register,
     "context": contexts.register,
     "spark": spark_bundle.register,
+    "deploy": deploy.register,
 }
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from tidelog_broker.base.node_gauges import GroupGauges, NodeGauges
 from tidelog_broker.base.tallies import Durations, PartitionGauges, TallyCounter
 from tidelog_proto.standard_streams import dropped_writes
 
@@ -96,7 +98,7 @@ class NodeMetrics:
         self.group_generations = counter(
             "tidelog_group_generations", "Times that the partitions of a group were shared out anew"
         )
-        self.partitions = PartitionGauges(self.registry)
+        self._add_computed()
 
     def tls_ends_at(self, what: str, ends_s: float) -> None:
         """Tell when certificates end, in seconds since 1970."""
@@ -105,6 +107,19 @@ class NodeMetrics:
     def throttled(self, caller: str, waited_s: float) -> None:
         """Count for how long a caller was held back by its quota."""
         self.throttled_seconds.labels(caller).inc(waited_s)
+
+    def _add_computed(self) -> None:
+        """Add what is computed at each scrape, and what it is about."""
+        self.epochs_begun = self._counter("tidelog_epochs_begun", "Epochs that began with this node as their owner")
+        self.owner_changes = self._counter(
+            "tidelog_owner_changes", "Epochs that began with this node as their owner and another one before it"
+        )
+        self.node = NodeGauges(self.registry, version("tidelog"))
+        # In this order: what they leave out is told after they were asked.
+        self.partitions, self.group_positions = PartitionGauges(self.registry), GroupGauges(self.registry)
+        self.registry.register(
+            _Omitted(lambda: {"partitions": self.partitions.omitted, "group_positions": self.group_positions.omitted})
+        )
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, registry=self.registry)
@@ -125,7 +140,23 @@ class _DroppedWrites(Collector):
         yield CounterMetricFamily("tidelog_log_dropped", what, value=dropped_writes())
 
 
+class _Omitted(Collector):
+    """What the bounds on labels left out of this answer; made after what it counts."""
+
+    def __init__(self, omitted: Callable[[], Mapping[str, int]]) -> None:
+        self._omitted = omitted
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the counts of this answer."""
+        what = "Partitions and positions of groups that have no series of their own, as there are too many"
+        family = GaugeMetricFamily("tidelog_metrics_omitted", what, labels=["what"])
+        for key, value in self._omitted().items():
+            family.add_metric([key], value)
+        yield family
+
+
 def _registry() -> CollectorRegistry:
     registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
     registry.register(_DroppedWrites())
     return registry

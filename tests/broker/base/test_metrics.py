@@ -18,5 +18,5 @@ def test_every_metric_is_ours_and_explained() -> None:
     text = generate_latest(NodeMetrics().registry).decode()
     names = {line.split()[2] for line in text.splitlines() if line.startswith("# HELP")}
     assert names
-    assert all(name.startswith("tidelog_") for name in names)
+    assert all(name.startswith(("tidelog_", "process_")) for name in names), "process_ is Prometheus' own prefix"
     assert all(len(line.split(maxsplit=3)) == 4 for line in text.splitlines() if line.startswith("# HELP"))
