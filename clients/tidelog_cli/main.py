@@ -32,6 +32,7 @@ from tidelog_cli import (
     up,
     users,
 )
+from tidelog_cli.doctor import command as doctor
 from tidelog_cli.failures import EXIT_CODES_HELP, EXIT_FAILED, EXIT_INTERRUPTED, describe, exit_code_of
 from tidelog_cli.interrupts import interrupts_end_quietly
 from tidelog_cli.output import note
@@ -60,6 +61,7 @@ OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "context": contexts.register,
     "spark": spark_bundle.register,
     "deploy": deploy.register,
+    "doctor": doctor.register,
 }
 
 

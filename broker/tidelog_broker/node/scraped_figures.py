@@ -32,7 +32,7 @@ def node_figures(broker: Broker, health: Health) -> NodeFigures:
     disk, cluster, partitions = os.statvfs(broker.dir.path), broker.cluster, broker.partitions
     now_ms, lag_ms_max = broker.now_ms(), broker.settings.replica_lag_ms
     registered = max(1, len(broker.nodes.live()))
-    roles, lag = Counter(dict.fromkeys(ROLES, 0)), dict[str, int]()
+    roles, lag = Counter[str](dict.fromkeys(ROLES, 0)), dict[str, int]()
     under_replicated = no_owner = failed = 0
     for partition in partitions.all():
         if partition.state.refusal is not None or partition.replica.state.halted is not None:
@@ -49,7 +49,7 @@ def node_figures(broker: Broker, health: Health) -> NodeFigures:
             missing = max(0, partition.log.end_offset - follower.held_offset)
             lag[follower.node_id] = max(lag.get(follower.node_id, 0), missing)
     roles["idle"] = len(partitions.closed)
-    nodes = Counter(dict.fromkeys(MEMBERSHIPS, 0))
+    nodes = Counter[str](dict.fromkeys(MEMBERSHIPS, 0))
     nodes.update(cluster.membership(node.node_id) for node in cluster.nodes())
     return NodeFigures(
         node_id=broker.node_id,
