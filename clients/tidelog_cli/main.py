@@ -40,6 +40,7 @@ from tidelog_cli.parquet import exporting, importing
 from tidelog_cli.session import named_context
 from tidelog_cli.sql import command as sql
 from tidelog_cli.standard_output import output_lost
+from tidelog_cli.top import command as top
 from tidelog_proto.standard_streams import OutputLostError
 from tidelog_proto.without_pandas import leave_pandas_out
 
@@ -62,6 +63,7 @@ OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "spark": spark_bundle.register,
     "deploy": deploy.register,
     "doctor": doctor.register,
+    "top": top.register,
 }
 
 
