@@ -16,6 +16,9 @@ FOLDER: Final = Path(__file__).with_name("deploy_files")
 FILES: Final = {
     "tidelog-rules.yml": "recording and alerting rules for Prometheus",
     "tidelog-dashboard.json": "dashboard for Grafana",
+    "tidelog-node.service": "systemd unit of a node",
+    "tidelog-gateway.service": "systemd unit of a gateway",
+    "tidelog.toml": "settings for both units",
 }
 """Each file and what it is."""
 
@@ -33,7 +36,7 @@ def deploy(
     replace: Annotated[bool, typer.Option("--replace", help="Also over files of these names.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the files for operators: rules for Prometheus, a dashboard for Grafana; or copy them to FOLDER."""
+    """List the files for operators: for Prometheus, Grafana and systemd; or copy them to FOLDER."""
     sources = [FOLDER / name for name in FILES]
     paths = sources if folder is None else copied(sources, folder, replace=replace)
     if as_json:
