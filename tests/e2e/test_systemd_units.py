@@ -35,7 +35,7 @@ def installed(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     text = (FOLDER / request.param).read_text()
     command = Path(sys.executable).with_name("tidelog")
     text = text.replace("/opt/tidelog/bin/tidelog", str(command)).replace("=tidelog\n", "=daemon\n", 2)
-    path = tmp_path / request.param
+    path = tmp_path / str(request.param)
     path.write_text(text)
     return path
 
@@ -48,7 +48,7 @@ def test_systemd_takes_the_unit(installed: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 def test_the_unit_may_do_little_beyond_its_work(installed: Path) -> None:
-    command = ["systemd-analyze", "security", "--offline=true", f"--threshold={EXPOSURE_MAX}", installed]
+    command = ["systemd-analyze", "security", "--offline=true", f"--threshold={EXPOSURE_MAX}", str(installed)]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
