@@ -22,7 +22,6 @@ CALLED_BY_OTHERS = {
     "streamReader": "Spark, of a source",
     "streamWriter": "Spark, of a source",
     "initialOffset": "Spark, of a stream",
-    "latestOffset": "Spark, of a stream",
     "getDefaultReadLimit": "Spark, of a stream",
     "reportLatestOffset": "Spark, of a stream",
     "prepareForTriggerAvailableNow": "Spark, of a stream",

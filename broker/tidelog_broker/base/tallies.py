@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -17,6 +17,10 @@ from prometheus_client.registry import Collector
 
 from tidelog_broker.base.node_gauges import read_beside_loop
 from tidelog_proto.names import INTERNAL_PREFIX
+
+LABEL_VALUES_MAX: Final = 1000
+"""Values of one label that clients choose, such as callers; further ones share `OTHER`."""
+OTHER: Final = "(other)"
 
 
 class Tally:
@@ -33,7 +37,10 @@ class Tally:
 
 
 class TallyCounter(Collector):
-    """Tallies under one name, one for each value of a label; without a label, one."""
+    """Tallies under one name, one for each value of a label; without a label, one.
+
+    The values are bounded: a process that runs for long would otherwise tell of every caller and topic it ever had.
+    """
 
     def __init__(self, name: str, text: str, registry: CollectorRegistry, *, label: str | None = None) -> None:
         self._name, self._text, self._label = name, text, label
@@ -41,7 +48,9 @@ class TallyCounter(Collector):
         registry.register(self)
 
     def tally(self, label_value: str = "") -> Tally:
-        """Return the tally of a label's value, made at the first call."""
+        """Return the tally of a label's value, made at the first call; past the bound, that of all others."""
+        if label_value not in self._tallies and len(self._tallies) >= LABEL_VALUES_MAX:
+            label_value = OTHER
         return self._tallies.setdefault(label_value, Tally())
 
     def collect(self) -> Iterator[Metric]:
