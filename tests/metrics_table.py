@@ -19,8 +19,8 @@ INTRODUCTION = """\
 
 Node and gateway serve Prometheus' text format at `/metrics`: the node on its `management_port`, beside `/livez` and
 `/readyz`, the gateway on its HTTP port. A counter begins at 0 with each start of its process. What a label's value can
-be: `topic` and `partition` of what the node stores, `peer` the id of another node, `kind` a request of the native
-protocol.
+be: `topic` and `partition` of what the node stores, `group` a group that it coordinates, `peer` the id of another node,
+`kind` a request of the native protocol.
 
 A node that others reach shows its metrics to who sends a token of its `management_token_file`
 ([The management port](security.md#the-management-port)). Prometheus sends it so:
@@ -38,10 +38,8 @@ A program that uses the Python client has the metrics of the last table where it
 `PrometheusMetrics` ([The client in a cluster](client.md#metrics-and-traces)), in its own registry and on its own port.
 Their labels: `topic`, `partition`, `code` of an error, `node` as HOST:PORT.
 
-Worth an alarm: `tidelog_missing_epochs` above 0 for long (history is only on other nodes), a rising
-`tidelog_scrub_damaged_total` (a disk rots), `tidelog_declined_total` and `tidelog_peer_dropped_in_total` that rise (a
-bound on memory is reached), `/readyz` that is not 200, or names `no_quorum`: such a node or gateway still serves what
-is committed, so it is not to be taken out.
+[Dashboards and alerts](dashboards.md) has rules for alerts, a dashboard, and the bounds on labels. Series whose names
+begin with `process_` are those that Prometheus' clients have in common.
 """
 
 

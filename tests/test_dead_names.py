@@ -22,10 +22,20 @@ CALLED_BY_OTHERS = {
     "streamReader": "Spark, of a source",
     "streamWriter": "Spark, of a source",
     "initialOffset": "Spark, of a stream",
-    "latestOffset": "Spark, of a stream",
     "getDefaultReadLimit": "Spark, of a stream",
     "reportLatestOffset": "Spark, of a stream",
     "prepareForTriggerAvailableNow": "Spark, of a stream",
+    "action_clear_filter": "textual, of an application",
+    "action_filter": "textual, of an application",
+    "action_internal": "textual, of an application",
+    "action_pause": "textual, of an application",
+    "action_sort": "textual, of an application",
+    "action_tab": "textual, of an application",
+    "compose": "textual, of an application",
+    "on_input_changed": "textual, of an application",
+    "on_input_submitted": "textual, of an application",
+    "on_mount": "textual, of an application",
+    "on_tabbed_content_tab_activated": "textual, of an application",
 }
 """Names that a library calls, each with who does."""
 

@@ -292,7 +292,9 @@ class Broker:
         )
 
     def _make_waking(self) -> Waking:
-        self.metrics.partitions.watch(lambda: [partition.figures for partition in self.partitions.all()])
+        self.metrics.partitions.watch(
+            lambda: [partition.figures for partition in self.partitions.all()], self.settings.metrics_partitions_max
+        )
         return Waking(
             self.partitions,
             neighbours=self.cluster,

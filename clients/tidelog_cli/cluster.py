@@ -104,8 +104,8 @@ def print_status(cluster: ClusterStatus, *, internal: bool) -> None:
                 partition.owner,
                 partition.epoch,
                 copies_text(partition),
-                ABSENT if _is_untold(partition) else partition.high_watermark - partition.log_start_offset,
-                ABSENT if _is_untold(partition) else bytes_text(partition.size_bytes),
+                ABSENT if is_untold(partition) else partition.high_watermark - partition.log_start_offset,
+                ABSENT if is_untold(partition) else bytes_text(partition.size_bytes),
                 partition.state,
             )
             for topic in cluster.topics
@@ -275,7 +275,7 @@ def _node_row(node: Node) -> tuple[object, ...]:
     )
 
 
-def _is_untold(partition: Partition) -> bool:
+def is_untold(partition: Partition) -> bool:
     """Whether nobody who answers has a copy that is open: its offsets are not known."""
     return partition.state in _UNTOLD
 

@@ -13,6 +13,7 @@ MODULES: Final = {
         *("cryptography", "fastapi", "fastapi_offline", "msgspec", "orjson", "prometheus_client", "pydantic"),
         *("pydantic_settings", "typing_extensions", "uvicorn", "uvloop", "websockets"),
     ),
+    "top": ("textual",),
     "loadtest": ("locust", "uvloop", "websocket"),
 }
 """Extra -> modules that it brings and the bare package does not."""

@@ -21,6 +21,7 @@ from tidelog_cli import (
     cluster,
     consume,
     contexts,
+    deploy,
     groups,
     plugins,
     produce,
@@ -31,6 +32,7 @@ from tidelog_cli import (
     up,
     users,
 )
+from tidelog_cli.doctor import command as doctor
 from tidelog_cli.failures import EXIT_CODES_HELP, EXIT_FAILED, EXIT_INTERRUPTED, describe, exit_code_of
 from tidelog_cli.interrupts import interrupts_end_quietly
 from tidelog_cli.output import note
@@ -38,6 +40,7 @@ from tidelog_cli.parquet import exporting, importing
 from tidelog_cli.session import named_context
 from tidelog_cli.sql import command as sql
 from tidelog_cli.standard_output import output_lost
+from tidelog_cli.top import command as top
 from tidelog_proto.standard_streams import OutputLostError
 from tidelog_proto.without_pandas import leave_pandas_out
 
@@ -58,6 +61,9 @@ OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "certs": certs.register,
     "context": contexts.register,
     "spark": spark_bundle.register,
+    "deploy": deploy.register,
+    "doctor": doctor.register,
+    "top": top.register,
 }
 
 

@@ -24,6 +24,7 @@ from tidelog.client_options import ClientOptions
 from tidelog.contexts import Context
 from tidelog.errors import TidelogError
 from tidelog_gateway import access, cluster, deletion, docs_page, fetch, groups, keys, offsets, publish, service, topics
+from tidelog_gateway.access_log import AccessLogMiddleware
 from tidelog_gateway.answers import AnswersMiddleware
 from tidelog_gateway.authentication import AuthenticationMiddleware
 from tidelog_gateway.browser_headers import BrowserHeadersMiddleware
@@ -179,6 +180,8 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
     app.add_middleware(AnswersMiddleware, outgoing=outgoing, slow_timeout_s=settings.ws_slow_timeout_s)
     app.add_middleware(MetricsMiddleware, metrics=metrics)
     app.add_middleware(BrowserHeadersMiddleware)
+    if settings.access_log:
+        app.add_middleware(AccessLogMiddleware)
     app.state.outgoing = outgoing
     app.state.incoming = budget
     app.state.turns = turns

@@ -6,11 +6,13 @@ counters. Routes are labelled by their template, never by the path, which client
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -87,7 +89,15 @@ class Metrics:
             ("what",),
             registry=self.registry,
         )
+        build = Gauge(
+            "tidelog_gateway_build_info",
+            "Always 1; the labels say what runs.",
+            ("version", "python"),
+            registry=self.registry,
+        )
+        build.labels(version("tidelog"), platform.python_version()).set(1)
         self.registry.register(_DroppedWrites())
+        ProcessCollector(registry=self.registry)
         outgoing.on_cut = self.cut_connections.inc
 
     def tls_ends_at(self, what: str, ends_s: float) -> None:

@@ -73,6 +73,11 @@ class GatewaySettings(BaseModel):
     stop_timeout_s: int = Field(
         default=10, ge=1, le=600, description="How long a stop waits for requests that are being answered."
     )
+    access_log: bool = Field(
+        default=False,
+        description="Whether a line of JSON is written to standard output for each request and each WebSocket, when it "
+        "ends.",
+    )
     connections_max: int = Field(
         default=10_000,
         ge=1,

@@ -24,6 +24,7 @@ except ModuleNotFoundError as error:
         f"pyspark_tidelog needs pyspark ({error}); run: pip install 'tidelog[spark]'", name=error.name
     ) from None
 
+from pyspark_tidelog.backlog import offsets_behind_latest
 from pyspark_tidelog.errors import ChangedRowsError, DataLossError, OptionError, TidelogSourceError
 from pyspark_tidelog.java import JavaError
 from pyspark_tidelog.local import local_spark
@@ -39,4 +40,5 @@ __all__ = [
     "OptionError",
     "TidelogSourceError",
     "local_spark",
+    "offsets_behind_latest",
 ]

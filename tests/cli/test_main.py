@@ -28,7 +28,7 @@ def test_what_comes_behind_two_dashes_is_no_option(capsys: pytest.CaptureFixture
 
 
 def test_shells_complete_commands() -> None:
-    environ = os.environ | {"_TIDELOG_COMPLETE": "complete_bash", "COMP_WORDS": "tidelog to", "COMP_CWORD": "1"}
+    environ = os.environ | {"_TIDELOG_COMPLETE": "complete_bash", "COMP_WORDS": "tidelog topi", "COMP_CWORD": "1"}
     command = [sys.executable, "-c", "from tidelog_cli.__main__ import run; run()"]
     completed = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     assert completed.stdout.split() == ["topic"]

@@ -56,6 +56,18 @@ class NodeSettings(BaseModel):
         "`Authorization: Bearer TOKEN`. Unless given, it is shown to everybody on loopback or with `insecure`, else to "
         "nobody. Who asks for health needs none. The file is followed.",
     )
+    metrics_partitions_max: int = Field(
+        2000,
+        ge=0,
+        description="Partitions that have series of their own in `/metrics`, four each, the first by topic and number; "
+        "`tidelog_metrics_omitted` counts the others. Figures of the whole node cover all.",
+    )
+    metrics_positions_max: int = Field(
+        5000,
+        ge=0,
+        description="Positions of groups that have a series in `/metrics`, of the groups that this node coordinates, "
+        "the first by group; `tidelog_metrics_omitted` counts the others.",
+    )
     zone: str = Field(
         "default", min_length=1, max_length=200, description="Where the machine stands; copies spread over zones."
     )

@@ -68,6 +68,11 @@ class Health:
         """Whether the loop has turned lately."""
         return time.monotonic() - self.beat_s < HEARTBEAT_MS_MAX / 1000
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the node serves, and has space to append."""
+        return self.is_live and self.state == "running" and not self.disk_full
+
 
 class _Asked(NamedTuple):
     """A request, as far as it is looked at."""
@@ -124,8 +129,7 @@ class Answers:
             case "/readyz":
                 health = self._health
                 state = "disk_full" if health.disk_full and health.state == "running" else health.state
-                is_ready = health.is_live and state == "running"
-                said = _said(is_ready, state, health.no_quorum, are_named=refused is None)
+                said = _said(health.is_ready, state, health.no_quorum, are_named=refused is None)
             case _:
                 said = "404 Not Found", {"status": "there is /livez, /readyz and /metrics"}
         return _json(*said, is_head=asked.method == "HEAD")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from tidelog_broker.base.tallies import Durations, PartitionGauges, TallyCounter
+from tidelog_broker.base.node_gauges import GroupGauges, NodeGauges
+from tidelog_broker.base.tallies import LABEL_VALUES_MAX, OTHER, Durations, PartitionGauges, TallyCounter
 from tidelog_proto.standard_streams import dropped_writes
 
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -53,6 +55,7 @@ class NodeMetrics:
             ["caller"],
             registry=self.registry,
         )
+        self._throttled_callers: set[str] = set()
         self.declined = counter("tidelog_declined", "Requests declined because the node was full")
         self.stalled = counter("tidelog_stalled_clients", "Clients cut off because they did not read, or go on sending")
         self.peer_bytes_in = self._peer_counter("tidelog_peer_batch_bytes_in", "Bytes of batches received from a node")
@@ -80,9 +83,7 @@ class NodeMetrics:
             "tidelog_missing_epochs", "Sealed epochs that this node is to hold and does not have whole"
         )
         self.missing_records = self._gauge("tidelog_missing_records", "Records of those that are not here yet")
-        self.scrubbed_bytes = counter("tidelog_scrubbed_bytes", "Bytes of logs read again to find what has rotted")
-        self.scrub_passes = counter("tidelog_scrub_passes", "Readings of all logs that were finished")
-        self.scrub_damaged = counter("tidelog_scrub_damaged", "Segments that have been found damaged so")
+        self._add_scrubbing()
         self.clock_held = self._gauge(
             "tidelog_clock_held",
             "1 while the wall clock has jumped and is not believed yet, as retention by time needs",
@@ -96,7 +97,7 @@ class NodeMetrics:
         self.group_generations = counter(
             "tidelog_group_generations", "Times that the partitions of a group were shared out anew"
         )
-        self.partitions = PartitionGauges(self.registry)
+        self._add_computed()
 
     def tls_ends_at(self, what: str, ends_s: float) -> None:
         """Tell when certificates end, in seconds since 1970."""
@@ -104,7 +105,32 @@ class NodeMetrics:
 
     def throttled(self, caller: str, waited_s: float) -> None:
         """Count for how long a caller was held back by its quota."""
+        if caller not in self._throttled_callers:
+            if len(self._throttled_callers) >= LABEL_VALUES_MAX:
+                caller = OTHER
+            else:
+                self._throttled_callers.add(caller)
         self.throttled_seconds.labels(caller).inc(waited_s)
+
+    def _add_scrubbing(self) -> None:
+        self.scrubbed_bytes = self._counter(
+            "tidelog_scrubbed_bytes", "Bytes of logs read again to find what has rotted"
+        )
+        self.scrub_passes = self._counter("tidelog_scrub_passes", "Readings of all logs that were finished")
+        self.scrub_damaged = self._counter("tidelog_scrub_damaged", "Segments that have been found damaged so")
+
+    def _add_computed(self) -> None:
+        """Add what is computed at each scrape, and what it is about."""
+        self.epochs_begun = self._counter("tidelog_epochs_begun", "Epochs that began with this node as their owner")
+        self.owner_changes = self._counter(
+            "tidelog_owner_changes", "Epochs that began with this node as their owner and another one before it"
+        )
+        self.node = NodeGauges(self.registry, version("tidelog"))
+        # In this order: what they leave out is told after they were asked.
+        self.partitions, self.group_positions = PartitionGauges(self.registry), GroupGauges(self.registry)
+        self.registry.register(
+            _Omitted(lambda: {"partitions": self.partitions.omitted, "group_positions": self.group_positions.omitted})
+        )
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, registry=self.registry)
@@ -125,7 +151,23 @@ class _DroppedWrites(Collector):
         yield CounterMetricFamily("tidelog_log_dropped", what, value=dropped_writes())
 
 
+class _Omitted(Collector):
+    """What the bounds on labels left out of this answer; made after what it counts."""
+
+    def __init__(self, omitted: Callable[[], Mapping[str, int]]) -> None:
+        self._omitted = omitted
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the counts of this answer."""
+        what = "Partitions and positions of groups that have no series of their own, as there are too many"
+        family = GaugeMetricFamily("tidelog_metrics_omitted", what, labels=["what"])
+        for key, value in self._omitted().items():
+            family.add_metric([key], value)
+        yield family
+
+
 def _registry() -> CollectorRegistry:
     registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
     registry.register(_DroppedWrites())
     return registry

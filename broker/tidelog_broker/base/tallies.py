@@ -9,11 +9,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from tidelog_broker.base.node_gauges import read_beside_loop
+from tidelog_proto.names import INTERNAL_PREFIX
+
+LABEL_VALUES_MAX: Final = 1000
+"""Values of one label that clients choose, such as callers; further ones share `OTHER`."""
+OTHER: Final = "(other)"
 
 
 class Tally:
@@ -30,7 +37,10 @@ class Tally:
 
 
 class TallyCounter(Collector):
-    """Tallies under one name, one for each value of a label; without a label, one."""
+    """Tallies under one name, one for each value of a label; without a label, one.
+
+    The values are bounded: a process that runs for long would otherwise tell of every caller and topic it ever had.
+    """
 
     def __init__(self, name: str, text: str, registry: CollectorRegistry, *, label: str | None = None) -> None:
         self._name, self._text, self._label = name, text, label
@@ -38,7 +48,9 @@ class TallyCounter(Collector):
         registry.register(self)
 
     def tally(self, label_value: str = "") -> Tally:
-        """Return the tally of a label's value, made at the first call."""
+        """Return the tally of a label's value, made at the first call; past the bound, that of all others."""
+        if label_value not in self._tallies and len(self._tallies) >= LABEL_VALUES_MAX:
+            label_value = OTHER
         return self._tallies.setdefault(label_value, Tally())
 
     def collect(self) -> Iterator[Metric]:
@@ -86,15 +98,22 @@ class PartitionFigures(NamedTuple):
 
 
 class PartitionGauges(Collector):
-    """Gauges of every open partition, read when Prometheus asks: nothing is kept for one, and nothing kept current."""
+    """Gauges of open partitions, read when Prometheus asks: nothing is kept for one, and nothing kept current.
+
+    Past a bound partitions are left out, the last by topic and number and the broker's own first, so that the same ones
+    are told from scrape to scrape.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._figures: Callable[[], Iterable[PartitionFigures]] = tuple
+        self._partitions_max = 0
+        self.omitted = 0
+        """How many were left out of the newest answer."""
         registry.register(self)
 
-    def watch(self, figures: Callable[[], Iterable[PartitionFigures]]) -> None:
-        """Tell of these from now on; `figures` is called by any thread."""
-        self._figures = figures
+    def watch(self, figures: Callable[[], Iterable[PartitionFigures]], partitions_max: int) -> None:
+        """Tell of at most so many of these from now on; `figures` is called by any thread."""
+        self._figures, self._partitions_max = figures, partitions_max
 
     def collect(self) -> Iterator[Metric]:
         """Tell Prometheus."""
@@ -105,7 +124,9 @@ class PartitionGauges(Collector):
         window = GaugeMetricFamily(
             "tidelog_deduplication_window_records", "Records among which contents are looked for", labels=labels
         )
-        for each in self._figures():
+        figures = sorted(read_beside_loop(self._figures), key=_told_first)
+        self.omitted = max(0, len(figures) - self._partitions_max)
+        for each in figures[: self._partitions_max]:
             place = [each.topic, str(each.partition)]
             if each.window_records is not None:
                 window.add_metric(place, each.window_records)
@@ -113,3 +134,7 @@ class PartitionGauges(Collector):
             start.add_metric(place, each.log_start)
             size.add_metric(place, each.size_bytes)
         yield from (watermark, start, size, window)
+
+
+def _told_first(figures: PartitionFigures) -> tuple[bool, str, int]:
+    return figures.topic.startswith(INTERNAL_PREFIX), figures.topic, figures.partition

@@ -24,11 +24,13 @@ from tidelog_broker.base.metrics_guard import MetricsGuard
 from tidelog_broker.broker import Broker, ClusterMaker, open_broker
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.groups.expiry import Expiry
+from tidelog_broker.groups.loading import GroupLoading
 from tidelog_broker.node import reboot_note
 from tidelog_broker.node.admitting import Founding
 from tidelog_broker.node.graceful_stop import hand_over
 from tidelog_broker.node.membership import Membership
 from tidelog_broker.node.meta_follower import MetaFollower, keep_routes
+from tidelog_broker.node.scraped_figures import watch_figures
 from tidelog_broker.partition.history_watch import HistoryWatch
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.scrubber import Scrubber
@@ -119,6 +121,7 @@ class Node:
         )
         self.server = Server(broker)
         self._is_open = True
+        watch_figures(broker, self.life.health)
         self._start_management()
         self.life.starting = True
         if self.settings.audit_topic:
@@ -140,6 +143,7 @@ class Node:
         broker.tasks.spawn(self._compact(), "compaction")
         broker.tasks.spawn(Scrubber(broker.partitions.all, broker.partitions.tools).run(), "scrubbing")
         broker.tasks.spawn(self._expiry().run(), "expiring groups")
+        broker.tasks.spawn(GroupLoading(broker.groups, broker.partitions.find).run(), "loading groups")
         broker.tasks.spawn(
             broker.tls.follow(broker.threads.secrets, broker.metrics.tls_ends_at), "following certificates"
         )

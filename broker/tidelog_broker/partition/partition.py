@@ -159,10 +159,18 @@ class Partition:
         assert owner is not None
         self.snapshots.begin_epoch(owner)
         owner.producers.share(self.tools.producers)
+        self._count_beginning(owner.epoch)
         self.tools.taken_over.add(self.name, owner.epoch, owner.next_offset)
         self.changes.changed()
         self.changes.wake()  # who waits behind the end can be told of it now
         self.pipeline.go_on()
+
+    def _count_beginning(self, epoch: int) -> None:
+        chain, metrics = self.replica.state.chain, self.tools.metrics
+        metrics.epochs_begun.inc()
+        # The first epoch of a chain changes no owner, nor does one of this node after another of its own.
+        if epoch > chain.genesis.epoch and chain.descriptor(epoch - 1).owner != self.replica.state.node_id:
+            metrics.owner_changes.inc()
 
     def owner_confirmed(self, number: int) -> None:
         """This node still owned the epoch after question `number` was asked."""

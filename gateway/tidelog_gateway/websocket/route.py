@@ -56,6 +56,7 @@ async def _accepted(
     known = shown or await _asked(socket, gateway, using)
     if known is None:
         return
+    socket.scope["state"]["gateway"] = known  # where it is of a request, too: the access log names the caller
     why = _no_room(gateway, known)
     if why:
         await _too_many(socket, gateway, why)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client import generate_latest
 
 from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.base.tallies import LABEL_VALUES_MAX
 
 
 def test_two_registries_are_apart() -> None:
@@ -18,5 +19,15 @@ def test_every_metric_is_ours_and_explained() -> None:
     text = generate_latest(NodeMetrics().registry).decode()
     names = {line.split()[2] for line in text.splitlines() if line.startswith("# HELP")}
     assert names
-    assert all(name.startswith("tidelog_") for name in names)
+    assert all(name.startswith(("tidelog_", "process_")) for name in names), "process_ is Prometheus' own prefix"
     assert all(len(line.split(maxsplit=3)) == 4 for line in text.splitlines() if line.startswith("# HELP"))
+
+
+def test_callers_that_waited_are_bounded_and_the_rest_is_counted_together() -> None:
+    metrics = NodeMetrics()
+    for number in range(LABEL_VALUES_MAX + 5):
+        metrics.throttled(f"10.0.0.{number}", 0.5)
+    metrics.throttled("10.0.0.0", 0.25)
+    value = metrics.registry.get_sample_value
+    assert value("tidelog_throttled_seconds_total", {"caller": "10.0.0.0"}) == 0.75
+    assert value("tidelog_throttled_seconds_total", {"caller": "(other)"}) == 2.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from tidelog_broker.base.tallies import Durations, TallyCounter
+from tidelog_broker.base.tallies import LABEL_VALUES_MAX, Durations, TallyCounter
 
 BOUNDS_S = (0.001, 0.5, 1.0)
 
@@ -21,6 +21,18 @@ def test_tallies_of_a_label_are_apart_and_one_alone_has_none() -> None:
     assert 'tidelog_asked_total{kind="b"} 0.0' in text
     assert "tidelog_all_total 7.0" in text
     assert "# TYPE tidelog_all_total counter" in text
+
+
+def test_values_of_a_label_are_bounded_and_the_rest_is_counted_together() -> None:
+    registry = CollectorRegistry()
+    callers = TallyCounter("tidelog_held", "Held", registry, label="caller")
+    for number in range(3 * LABEL_VALUES_MAX):
+        callers.tally(f"caller{number}").inc(2)
+    callers.tally("caller0").inc(1)
+    text = generate_latest(registry).decode()
+    assert text.count("tidelog_held_total{") == LABEL_VALUES_MAX + 1
+    assert 'tidelog_held_total{caller="caller0"} 3.0' in text
+    assert f'tidelog_held_total{{caller="(other)"}} {float(4 * LABEL_VALUES_MAX)}' in text
 
 
 def test_durations_count_as_prometheus_own_histogram_does() -> None:

@@ -1,0 +1,129 @@
+"""Checks of a cluster: whether its nodes are reached from here and how fast, and what its status tells."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from typing import Final
+
+from tidelog import ClusterStatus, Node
+from tidelog_cli.cluster import NO_ANSWER, ending_texts, missing_text
+from tidelog_cli.doctor.disk import FREE_BYTES_MIN
+from tidelog_cli.doctor.findings import Finding
+from tidelog_cli.output import bytes_text
+from tidelog_proto.lookup import connected_socket
+from tidelog_proto.loopback import is_loopback
+
+TRIES: Final = 5
+CONNECT_S: Final = 2.0
+SLOW_S: Final = 0.05
+LISTED_MAX: Final = 8
+AT_ONCE: Final = 16
+"""Nodes that are connected to at a time."""
+
+
+async def check_network(nodes: Sequence[Node]) -> list[Finding]:
+    """Return how each node is reached from this machine, at the address that it tells clients."""
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def check(node: Node) -> Finding:
+        async with turns:
+            return await _reached(node)
+
+    findings = list(await asyncio.gather(*map(check, nodes)))
+    if len(nodes) > 1 and any(is_loopback(node.host) for node in nodes) and not all(is_loopback(n.host) for n in nodes):
+        named = ", ".join(node.node_id for node in nodes if is_loopback(node.host))
+        found = f"{named} tell others to connect to 127.0.0.1"
+        findings.append(Finding("addresses", "failure", found, "set advertise_host on these nodes"))
+    return findings
+
+
+async def _reached(node: Node) -> Finding:
+    check, where = f"network to {node.node_id}", f"{node.host}:{node.port}"
+    times_s: list[float] = []
+    for _ in range(TRIES):
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                with contextlib.closing(await connected_socket(node.host, node.port)):
+                    times_s.append(time.monotonic() - began_s)
+        except (OSError, TimeoutError, UnicodeError) as error:
+            why = str(error) or f"no answer within {CONNECT_S:g} s"
+            remedy = "start it; open TCP and UDP of its port in firewalls; check advertise_host"
+            return Finding(check, "failure", f"{where} cannot be connected to: {why}", remedy)
+    median_s = statistics.median(times_s)
+    found = f"{where}, connected in {1000 * median_s:.2f} ms"
+    if median_s > SLOW_S:
+        return Finding(check, "warning", f"{found}: each publish waits for a quorum", "put nodes closer together")
+    return Finding(check, "ok", found)
+
+
+def check_status(status: ClusterStatus) -> Iterator[Finding]:
+    """Yield what a cluster's status says."""
+    yield from _nodes(status.nodes)
+    yield from _partitions(status)
+    for text in ending_texts(status, time.time()):
+        yield Finding("certificates", "warning", text)
+
+
+def _nodes(nodes: Sequence[Node]) -> Iterator[Finding]:
+    away = [node.node_id for node in nodes if not node.alive or node.state == NO_ANSWER]
+    if away:
+        yield Finding("nodes", "failure", f"{_named(away)} of {len(nodes)} do not answer", "start them, or remove them")
+    else:
+        yield Finding("nodes", "ok", f"all {len(nodes)} answer" if len(nodes) > 1 else "the only node answers")
+    if len(nodes) == 2:
+        remedy = "add a third: the loss of either stops writes to topics with two copies"
+        yield Finding("nodes", "warning", "a cluster of two nodes", remedy)
+    software = sorted({node.software for node in nodes if node.software})
+    if len(software) > 1:
+        yield Finding("versions of nodes", "warning", ", ".join(software), "finish the upgrade")
+    elif software and software[0].rpartition("/")[2] != version("tidelog"):
+        found = f"nodes run {software[0]}, this command is {version('tidelog')}"
+        yield Finding("versions of nodes", "warning", found, "install the same version")
+    elif software:
+        yield Finding("versions of nodes", "ok", software[0])
+    low = [node for node in nodes if node.alive and node.state != NO_ANSWER and node.disk_free_bytes < FREE_BYTES_MIN]
+    for node in low:
+        found = f"{node.node_id} has {bytes_text(node.disk_free_bytes)} left"
+        yield Finding("disk space of nodes", "warning", found, "free space, shorten retention, or add a disk")
+    zones = {node.zone for node in nodes}
+    if len(nodes) >= 3 and len(zones) == 1:
+        remedy = "set zone where machines can fail together"
+        yield Finding("zones", "ok", f"all nodes are in zone {zones.pop()!r}; {remedy}")
+
+
+def _partitions(status: ClusterStatus) -> Iterator[Finding]:
+    if missing := missing_text(status):
+        yield Finding("quorums", "failure", missing, "start the nodes that are away")
+    registered = len(status.nodes)
+    alive = {node.node_id for node in status.nodes if node.alive}
+    short, damaged, single = list[str](), list[str](), list[str]()
+    for topic in status.topics:
+        wanted = min(topic.replication_factor, registered)
+        for partition in topic.partitions:
+            name = f"{topic.name}/{partition.partition}"
+            if partition.placement and sum(node in alive for node in partition.placement) < wanted:
+                short.append(name)
+            damaged += [name for replica in partition.replicas if replica.copy_fault]
+        if registered > 1 and topic.replication_factor == 1:
+            single.append(topic.name)
+    if short:
+        remedy = "start or add nodes; `tidelog cluster rebalance` makes copies"
+        yield Finding("copies", "warning", f"{len(short)} partitions lack copies: {_named(short)}", remedy)
+    if damaged:
+        found = f"{len(damaged)} copies are damaged: {_named(damaged)}"
+        yield Finding("copies", "failure", found, "see `tidelog cluster status` and docs/damage.md")
+    if single:
+        found = f"{len(single)} topics have one copy: {_named(single)}"
+        yield Finding("topics", "warning", found, "make topics with --replication-factor 3")
+    if not (missing or short or damaged or single):
+        yield Finding("copies", "ok", "every partition has its copies and a quorum")
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names[:LISTED_MAX]) + (", …" if len(names) > LISTED_MAX else "")

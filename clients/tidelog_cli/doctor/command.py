@@ -1,0 +1,96 @@
+"""`tidelog doctor`: run the checks, say what to change, and end with an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from tidelog import Client
+from tidelog.errors import TidelogError
+from tidelog_cli.doctor.cluster import check_network, check_status
+from tidelog_cli.doctor.configuration import check_node_settings, read_settings
+from tidelog_cli.doctor.disk import check_data
+from tidelog_cli.doctor.findings import Finding, Verdict
+from tidelog_cli.doctor.machine import check_machine
+from tidelog_cli.doctor.ports import check_ports, ports_of
+from tidelog_cli.failures import EXIT_FAILED, CommandFailed, describe
+from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, print_json, print_table
+from tidelog_cli.session import with_client
+
+MARKS: Final[dict[Verdict, str]] = {"ok": "ok", "warning": "WARNING", "failure": "FAILURE", "skipped": "skipped"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    *,
+    data: Annotated[
+        Path | None, typer.Option(help="The node's data directory.", show_default="that of the configuration")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with the tables `node` and `gateway`.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="End with code 1 for warnings, too.")] = False,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Check this machine, its configuration and its cluster, and say what to change.
+
+    Run it where a node runs, as its user. It measures the disk with a temporary file in the data directory. Code 0:
+    nothing fails; 1: something does, or is worth a warning with --strict.
+    """
+    findings = asyncio.run(_of_this_machine(data, config)) + _of_the_cluster(bootstrap)
+    bad: set[Verdict] = {"failure", "warning"} if strict else {"failure"}
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        _print(findings)
+    if any(finding.verdict in bad for finding in findings):
+        raise typer.Exit(EXIT_FAILED)
+
+
+async def _of_this_machine(data: Path | None, config: Path | None) -> list[Finding]:
+    node, gateway = read_settings("node", config), read_settings("gateway", config)
+    findings = [*check_machine(), *check_node_settings(node)]
+    where = data or (Path(str(node["data"])) if node.get("data") else None)
+    if where is None:
+        told = "no data directory is named: say --data DIR, --config FILE or TIDELOG_NODE_DATA"
+        findings.append(Finding("disk", "skipped", told))
+    else:
+        findings += check_data(where)
+    return findings + [finding async for finding in check_ports(ports_of(node, gateway))]
+
+
+def _of_the_cluster(bootstrap: str) -> list[Finding]:
+    async def work(client: Client) -> list[Finding]:
+        status = await client.cluster_status()
+        return [*await check_network(status.nodes), *check_status(status)]
+
+    try:
+        return with_client(bootstrap, work)
+    except (TidelogError, CommandFailed, OSError) as error:
+        # Where nobody has named a cluster, there may be none yet: the machine is being prepared.
+        is_named = bool(bootstrap or os.environ.get("TIDELOG_BOOTSTRAP"))
+        remedy = "start a node, or name one with --bootstrap or a context"
+        return [Finding("cluster", "failure" if is_named else "skipped", describe(error), remedy)]
+
+
+def _print(findings: Sequence[Finding]) -> None:
+    print_table(
+        ("check", "verdict", "found"),
+        [(finding.check, MARKS[finding.verdict], finding.found) for finding in findings],
+    )
+    to_do = [finding for finding in findings if finding.remedy and finding.verdict in {"failure", "warning"}]
+    if to_do:
+        print_table(("check", "what to change"), [(finding.check, finding.remedy) for finding in to_do])
+    counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in MARKS}
+    typer.echo(
+        f"{counts['failure']} failures, {counts['warning']} warnings, {counts['ok']} ok, {counts['skipped']} skipped"
+    )

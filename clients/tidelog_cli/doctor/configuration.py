@@ -1,0 +1,88 @@
+"""Checks of a node's and a gateway's settings, from a file and the environment: what is likely not meant.
+
+Whether settings are valid is checked by the process that uses them. Here they are read as they are written, since the
+command is installed without node and gateway.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tidelog_cli.doctor.findings import Finding
+from tidelog_cli.failures import EXIT_USAGE, CommandFailed
+from tidelog_proto.loopback import is_loopback
+
+Settings = Mapping[str, Any]
+"""Key -> value, as text where it comes from the environment."""
+
+DEFAULTS: Final = {
+    "node": {"host": "127.0.0.1", "port": 7400, "management_host": "127.0.0.1", "management_port": 7401},
+    "gateway": {"host": "127.0.0.1", "http_port": 8080},
+}
+TEMPORARY: Final = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # noqa: S108 - what is warned of
+
+
+def read_settings(section: str, path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings:
+    """Return what is set for `node` or `gateway`, over the defaults that are looked at here.
+
+    Raises:
+        CommandFailed: the file cannot be read, or is not TOML.
+    """
+    table: dict[str, Any] = {}
+    if path is not None:
+        try:
+            table = tomllib.loads(path.read_text()).get(section, {})
+        except OSError as error:
+            raise CommandFailed(f"cannot read {path}: {error.strerror}", EXIT_USAGE) from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise CommandFailed(f"{path} is not valid TOML: {error}", EXIT_USAGE) from error
+    prefix = f"TIDELOG_{section.upper()}_"
+    told = {name.removeprefix(prefix).lower(): value for name, value in environ.items() if name.startswith(prefix)}
+    return DEFAULTS[section] | table | told
+
+
+def check_node_settings(settings: Settings) -> Iterator[Finding]:
+    """Yield what is unlikely to be meant so."""
+    before = 0
+    for finding in _node_smells(settings):
+        before += 1
+        yield finding
+    if not before:
+        yield Finding("node settings", "ok", "nothing unusual")
+
+
+def _node_smells(settings: Settings) -> Iterator[Finding]:
+    check, host = "node settings", str(settings["host"])
+    exposed = not is_loopback(host)
+    if is_true(settings.get("insecure")) and exposed:
+        found = f"insecure, and listening on {host}: everybody who reaches it may read and delete everything"
+        yield Finding(check, "warning", found, "set tls_cert_file and auth = required (docs/security.md)")
+    if host in {"0.0.0.0", "::"} and not settings.get("advertise_host"):  # noqa: S104 - what is warned of
+        found = f"listening on {host} without advertise_host: clients are told to connect to 127.0.0.1"
+        yield Finding(check, "failure", found, "set advertise_host to the name by which others reach this machine")
+    if not is_loopback(str(settings["management_host"])) and not settings.get("management_token_file"):
+        found = "others reach the management port, and there is no management_token_file: Prometheus gets 403"
+        yield Finding(check, "warning", found, "make a token (docs/metrics.md), or set management_host to 127.0.0.1")
+    data = str(settings.get("data", ""))
+    if any(data == each or data.startswith(f"{each}/") for each in TEMPORARY):
+        yield Finding(
+            check, "warning", f"data = {data} may be deleted by the system", "move it, as to /var/lib/tidelog"
+        )
+    if str(settings.get("replication_factor_default", "3")) == "1" and (
+        settings.get("bootstrap") or settings.get("seeds")
+    ):
+        found = "replication_factor_default = 1 in a cluster: a topic is lost with one disk"
+        yield Finding(check, "warning", found, "set it to 3")
+    if str(settings.get("scrub_bytes_per_s", "1")) == "0":
+        yield Finding(
+            check, "warning", "scrub_bytes_per_s = 0: what rots is found when it is read", "leave it at its default"
+        )
+
+
+def is_true(value: object) -> bool:
+    """Return whether a setting says yes, in a file or a variable."""
+    return str(value).lower() in {"true", "1", "yes", "on"}

@@ -1,0 +1,119 @@
+"""Checks of the machine: limits, clock, memory, kernel, Python."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import resource
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from tidelog_cli.doctor.findings import Finding
+from tidelog_cli.output import bytes_text
+
+FILES_MIN: Final = 65_536
+MEMORY_BYTES_MIN: Final = 2 << 30
+"""About what a node's budgets add up to under load, with its defaults."""
+KERNEL_MAPPED: Final = (5, 14)
+"""From here on segments can be sent out of mappings."""
+TIME_ERROR: Final = 5
+STA_UNSYNC: Final = 0x40
+
+
+def check_machine() -> Iterator[Finding]:
+    """Yield what is found about this machine."""
+    yield Finding(
+        "versions", "ok", f"tidelog {version('tidelog')}, Python {platform.python_version()}, {platform.release()}"
+    )
+    if sys.version_info >= (3, 14):
+        yield Finding("python", "warning", f"Python {platform.python_version()} is not tested", "use 3.11 to 3.13")
+    yield files_finding(*resource.getrlimit(resource.RLIMIT_NOFILE))
+    yield clock_finding(*_adjtimex())
+    yield memory_finding(memory_bytes(Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")))
+    yield kernel_finding(platform.release())
+    cpus = len(os.sched_getaffinity(0))
+    if cpus < 2:
+        remedy = "give it two: a node's event loop and its syncs take turns otherwise"
+        yield Finding("processors", "warning", "this process may use 1 processor", remedy)
+    else:
+        yield Finding("processors", "ok", f"this process may use {cpus}")
+
+
+def files_finding(soft: int, hard: int) -> Finding:
+    """Return what the limits of open files mean; nodes and gateways raise the soft one to the hard one."""
+    unlimited = resource.RLIM_INFINITY
+    shown = "unlimited" if hard == unlimited else f"{hard:,}"
+    found = f"{shown} (soft limit {'unlimited' if soft == unlimited else f'{soft:,}'}, which nodes raise)"
+    if hard != unlimited and hard < FILES_MIN:
+        remedy = f"raise it to {FILES_MIN:,}: LimitNOFILE of the unit, /etc/security/limits.d, or --ulimit nofile"
+        return Finding("open files", "warning", found, remedy)
+    return Finding("open files", "ok", found)
+
+
+class _Timex(ctypes.Structure):
+    """`struct timex` as far as it is looked at; the rest is room for the kernel."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_long * 32),
+    )
+
+
+def _adjtimex() -> tuple[int, int, int]:
+    """Return the state of the kernel's clock, its status bits and its estimated error in µs; nothing is changed."""
+    timex = _Timex()
+    state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex))
+    return int(state), int(timex.status), int(timex.maxerror)
+
+
+def clock_finding(state: int, status: int, error_us: int) -> Finding:
+    """Return what the kernel says of its clock, as `adjtimex` gives it."""
+    if state < 0:
+        return Finding("clock", "skipped", "the kernel does not say whether its clock is synchronized")
+    if state == TIME_ERROR or status & STA_UNSYNC:
+        return Finding(
+            "clock",
+            "warning",
+            "not synchronized by NTP: time stamps and retention by time go by it",
+            "run chrony or systemd-timesyncd; in a container, on the host",
+        )
+    return Finding("clock", "ok", f"synchronized, at most {error_us / 1000:.1f} ms off")
+
+
+def memory_bytes(meminfo: Path, cgroup: Path) -> int:
+    """Return how much memory this process may use: the machine's, or the limit of its container if that is less."""
+    total = next(
+        int(line.split()[1]) * 1024 for line in meminfo.read_text().splitlines() if line.startswith("MemTotal:")
+    )
+    try:
+        limit = cgroup.read_text().strip()
+    except OSError:
+        return total
+    return min(total, int(limit)) if limit.isdigit() else total
+
+
+def memory_finding(size_bytes: int) -> Finding:
+    """Return whether memory suits the defaults of a node."""
+    if size_bytes < MEMORY_BYTES_MIN:
+        remedy = "lower node_in_flight_bytes, rings_bytes, push_windows_bytes and other budgets, or add memory"
+        return Finding("memory", "warning", f"{bytes_text(size_bytes)}, less than a node's budgets add up to", remedy)
+    return Finding("memory", "ok", bytes_text(size_bytes))
+
+
+def kernel_finding(release: str) -> Finding:
+    """Return whether segments can be sent out of mappings with this kernel."""
+    numbers = tuple(int(part) for part in release.replace("-", ".").split(".")[:2] if part.isdigit())
+    if numbers < KERNEL_MAPPED:
+        return Finding(
+            "kernel", "warning", f"{release}: segments are copied when they are sent", "use Linux 5.14 or later"
+        )
+    return Finding("kernel", "ok", release)

@@ -1,0 +1,81 @@
+"""Checks of the ports that a node and a gateway are to listen on: free, or already held by one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+from tidelog_cli.doctor.configuration import Settings
+from tidelog_cli.doctor.findings import Finding
+from tidelog_cli.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.wrong_port import speaks_http
+
+
+class Port(NamedTuple):
+    """A port that a process is to have."""
+
+    what: str
+    host: str
+    number: int
+    is_udp: bool = False
+
+
+def ports_of(node: Settings, gateway: Settings) -> list[Port]:
+    """Return the ports that settings name; 0 is chosen by the system and not checked.
+
+    Raises:
+        CommandFailed: a setting is no port.
+    """
+    native, gossip = _number(node, "port"), _number(node, "gossip_port" if node.get("gossip_port") else "port")
+    ports = [
+        Port("native protocol", str(node["host"]), native),
+        Port("gossip", str(node["host"]), gossip, is_udp=True),
+        Port("management", str(node["management_host"]), _number(node, "management_port")),
+        Port("gateway", str(gateway["host"]), _number(gateway, "http_port")),
+    ]
+    return [port for port in ports if port.number]
+
+
+def _number(settings: Settings, key: str) -> int:
+    text = str(settings[key])
+    if not (text.isascii() and text.isdigit() and int(text) <= 65535):
+        raise CommandFailed(f"{key} must be a port from 0 to 65535, got {text!r}", EXIT_USAGE)
+    return int(text)
+
+
+async def check_ports(ports: list[Port]) -> AsyncIterator[Finding]:
+    """Yield what is found about each port."""
+    for port in ports:
+        where = f"{port.host}:{port.number}{' (UDP)' if port.is_udp else ''}"
+        fault = await asyncio.to_thread(_bind_fault, port)
+        if fault is None:
+            yield Finding(f"port {port.number}", "ok", f"{port.what}: {where} is free")
+        elif fault.errno != errno.EADDRINUSE:
+            found = f"{port.what}: cannot listen on {where}: {fault.strerror}"
+            yield Finding(
+                f"port {port.number}", "failure", found, "choose an address of this machine, and a port over 1023"
+            )
+        elif port.is_udp or port.what == "native protocol" or await speaks_http(_target(port.host), port.number):
+            yield Finding(f"port {port.number}", "ok", f"{port.what}: {where} is in use, as it is while a process runs")
+        else:
+            found = f"{port.what}: {where} is in use by something that does not answer HTTP"
+            yield Finding(f"port {port.number}", "warning", found, "stop that, or choose another port")
+
+
+def _bind_fault(port: Port) -> OSError | None:
+    try:
+        family = socket.AF_INET6 if ":" in port.host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM if port.is_udp else socket.SOCK_STREAM) as tried:
+            if not port.is_udp:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind((port.host, port.number))
+    except OSError as error:
+        return error
+    return None
+
+
+def _target(host: str) -> str:
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - what is listened on, not connected to

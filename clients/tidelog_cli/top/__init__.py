@@ -1,0 +1,1 @@
+"""`tidelog top`: the figures of a cluster in a terminal, kept current."""

@@ -1,0 +1,270 @@
+"""The terminal application of `tidelog top`: four tables in tabs, a line about the cluster, and a filter.
+
+The event loop of the application is that of the client. A sample is taken when the one before has been shown and the
+interval is over, so a slow or large cluster is not asked faster than it answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, ClassVar, Final
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, TabPane
+
+from tidelog.errors import TidelogError
+from tidelog_cli.output import ABSENT, bytes_text, line_of
+from tidelog_cli.top.figures import Figures, GroupRow, NodeRow, PartitionRow, TopicRow, figures_of
+from tidelog_cli.top.sampling import Sample
+
+Cell = str | int | float | None
+NAME_CHARS: Final = 60
+ROWS_MAX: Final = 500
+"""Rows of a table; past it the filter finds the others."""
+
+TABS: Final[dict[str, tuple[str, ...]]] = {
+    "nodes": ("node", "address", "zone", "state", "owns", "records/s", "connections", "data", "disk free", "up"),
+    "topics": ("topic", "partitions", "copies", "records", "records/s", "size", "largest lag", "trouble"),
+    "partitions": (
+        *("topic", "partition", "owner", "epoch", "state", "copies", "slowest copy lacks", "records", "records/s"),
+        "size",
+    ),
+    "groups": ("group", "state", "members", "positions", "lag", "lag change/s", "coordinator"),
+}
+"""Each tab and the columns of its table."""
+
+
+class TopApp(App[None]):
+    """See the module.
+
+    Args:
+        take: takes a sample; raises TidelogError.
+        interval_s: how long to wait between two.
+        internal: whether the broker's own topics are shown at first.
+    """
+
+    CSS = "#summary { height: 1; padding: 0 1; } #filter { display: none; } DataTable { height: 1fr; }"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "Quit"),
+        Binding("1", "tab('nodes')", "Nodes"),
+        Binding("2", "tab('topics')", "Topics"),
+        Binding("3", "tab('partitions')", "Partitions"),
+        Binding("4", "tab('groups')", "Groups"),
+        Binding("s", "sort", "Sort by next column"),
+        Binding("i", "internal", "Internal topics"),
+        Binding("p", "pause", "Pause"),
+        Binding("slash", "filter", "Filter"),
+        Binding("escape", "clear_filter", "Clear filter", show=False),
+    ]
+
+    def __init__(self, take: Callable[[], Awaitable[Sample]], *, interval_s: float, internal: bool = False) -> None:
+        super().__init__()
+        self._take = take
+        self._interval_s = interval_s
+        self._internal = internal
+        self._paused = False
+        self._wanted = ""
+        self._sorted_by: dict[str, int | None] = dict.fromkeys(TABS)
+        self._newest: Sample | None = None
+        self._before: Sample | None = None
+        self._fault = ""
+
+    def compose(self) -> ComposeResult:
+        """Lay the application out."""
+        yield Static(id="summary")
+        yield Input(placeholder="show only what contains this; Escape shows all", id="filter")
+        with TabbedContent(id="tabs", initial="nodes"):
+            for name in TABS:
+                with TabPane(name.capitalize(), id=name):
+                    yield DataTable[Any](id=f"{name}-table", cursor_type="row", zebra_stripes=True)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin to look."""
+        for name, columns in TABS.items():
+            self._table(name).add_columns(*columns)
+        self._table("nodes").focus()
+        self.run_worker(self._look(), name="sampling", exit_on_error=True)
+
+    async def _look(self) -> None:
+        while True:
+            if not self._paused:
+                await self.look_once()
+            await asyncio.sleep(self._interval_s)
+
+    async def look_once(self) -> None:
+        """Take a sample and show it; what cannot be had is told in the first line, and what is known stays."""
+        try:
+            sample = await self._take()
+        except TidelogError as error:
+            self._fault = " ".join(str(error).split())
+        else:
+            self._before, self._newest, self._fault = self._newest, sample, ""
+        self.show()
+
+    def show(self) -> None:
+        """Show what is known."""
+        if self._newest is None:
+            self._say(Text(self._fault or "asking …"))
+            return
+        figures = figures_of(self._newest, self._before, internal=self._internal)
+        rows: dict[str, list[tuple[Cell, ...]]] = {
+            "nodes": [_node_cells(row) for row in figures.nodes],
+            "topics": [_topic_cells(row) for row in figures.topics],
+            "partitions": [_partition_cells(row) for row in figures.partitions],
+            "groups": [_group_cells(row) for row in figures.groups],
+        }
+        hidden = {name: self._fill(name, cells) for name, cells in rows.items()}
+        self._say(self._summary(figures, hidden[self._tab()]))
+
+    def _fill(self, name: str, rows: list[tuple[Cell, ...]]) -> int:
+        """Fill a table; return how many rows it has no place for."""
+        table, column = self._table(name), self._sorted_by[name]
+        if self._wanted:
+            rows = [row for row in rows if any(self._wanted in str(cell).lower() for cell in row)]
+        if column is not None:
+            rows.sort(key=lambda row: _order(row[column]))
+        cursor = table.cursor_row
+        table.clear()
+        for row in rows[:ROWS_MAX]:
+            table.add_row(*(_shown(cell, label) for cell, label in zip(row, TABS[name], strict=True)))
+        if table.row_count:
+            table.move_cursor(row=min(cursor, table.row_count - 1))
+        return max(0, len(rows) - ROWS_MAX)
+
+    def _summary(self, figures: Figures, hidden: int) -> Text:
+        assert self._newest is not None
+        status = self._newest.status
+        text = Text(f"cluster {status.cluster_id.hex()[:8]}  ")
+        text.append(f"{len(figures.nodes)} nodes  {len(figures.topics)} topics  {len(figures.partitions)} partitions  ")
+        text.append(f"{rate_text(figures.records_per_s)} records/s  ")
+        lost = sum(row.state == "no quorum" for row in figures.partitions)
+        away = sum(not node.alive for node in status.nodes)
+        if away:
+            text.append(f"{away} away  ", "bold red")
+        if lost:
+            text.append(f"{lost} without quorum  ", "bold red")
+        column = self._sorted_by[self._tab()]
+        for told in (
+            "paused" if self._paused else "",
+            f"sorted by {TABS[self._tab()][column]}" if column is not None else "",
+            f"filter {self._wanted!r}" if self._wanted else "",
+            f"{hidden} more rows: filter with /" if hidden else "",
+            f"groups: {self._newest.groups_fault}" if self._newest.groups_fault and self._tab() == "groups" else "",
+            f"{time.monotonic() - self._newest.at_s:.0f} s old: {self._fault}" if self._fault else "",
+        ):
+            if told:
+                text.append(f"{told}  ", "yellow")
+        return text
+
+    def _say(self, text: Text) -> None:
+        self.query_one("#summary", Static).update(text)
+
+    def _tab(self) -> str:
+        return self.query_one("#tabs", TabbedContent).active or "nodes"
+
+    def _table(self, name: str) -> DataTable[Any]:
+        return self.query_one(f"#{name}-table", DataTable)
+
+    # --- keys ------------------------------------------------------------------------------------------
+
+    def action_tab(self, name: str) -> None:
+        """Show a table."""
+        self.query_one("#tabs", TabbedContent).active = name
+        self._table(name).focus()
+
+    def on_tabbed_content_tab_activated(self) -> None:
+        """Tell about the table that is shown now."""
+        self.show()
+
+    def action_sort(self) -> None:
+        """Sort the table by its next column, largest numbers first; after the last, as the cluster tells it."""
+        name = self._tab()
+        column = self._sorted_by[name]
+        at = 0 if column is None else column + 1
+        self._sorted_by[name] = at if at < len(TABS[name]) else None
+        self.show()
+
+    def action_internal(self) -> None:
+        """Show the broker's own topics, or hide them."""
+        self._internal = not self._internal
+        self.show()
+
+    def action_pause(self) -> None:
+        """Take no more samples, or go on."""
+        self._paused = not self._paused
+        self.show()
+
+    def action_filter(self) -> None:
+        """Ask for what rows must contain."""
+        field = self.query_one("#filter", Input)
+        field.display = True
+        field.focus()
+
+    def action_clear_filter(self) -> None:
+        """Show all rows."""
+        field = self.query_one("#filter", Input)
+        field.value, field.display = "", False
+        self._table(self._tab()).focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter while it is typed."""
+        self._wanted = event.value.lower()
+        self.show()
+
+    def on_input_submitted(self) -> None:
+        """Keep the filter, and give the keys back to the table."""
+        self._table(self._tab()).focus()
+
+
+def rate_text(rate: float | None) -> str:
+    """Return a rate for a table."""
+    if rate is None:
+        return ABSENT
+    return f"{rate:,.0f}" if abs(rate) >= 10 or rate == 0 else f"{rate:.1f}"
+
+
+def _shown(cell: Cell, label: str) -> Text:
+    """Return a cell; names are text of users and no markup."""
+    if cell is None:
+        return Text(ABSENT, justify="right")
+    if isinstance(cell, str):
+        return Text(line_of(cell, NAME_CHARS))
+    if label in {"size", "data", "disk free"}:
+        return Text(bytes_text(int(cell)), justify="right")
+    if label in {"partition", "epoch"}:
+        return Text(str(cell), justify="right")
+    if label == "up":
+        return Text(f"{cell:,} s", justify="right")
+    return Text(rate_text(cell) if isinstance(cell, float) else f"{cell:,}", justify="right")
+
+
+def _order(cell: Cell) -> tuple[int, float, str]:
+    """Return what rows are sorted by: numbers from the largest, then text, then what is not known."""
+    if cell is None:
+        return 2, 0, ""
+    return (1, 0, cell) if isinstance(cell, str) else (0, -cell, "")
+
+
+def _node_cells(row: NodeRow) -> tuple[Cell, ...]:
+    load: Sequence[Cell] = (row.records_per_s, row.connections, row.data_bytes, row.disk_free_bytes, row.uptime_s)
+    return (row.node, row.address, row.zone, row.state, row.owns, *load)
+
+
+def _topic_cells(row: TopicRow) -> tuple[Cell, ...]:
+    load: Sequence[Cell] = (row.records, row.records_per_s, row.size_bytes, row.largest_lag, row.trouble)
+    return (row.topic, row.partitions, row.copies, *load)
+
+
+def _partition_cells(row: PartitionRow) -> tuple[Cell, ...]:
+    load: Sequence[Cell] = (row.copies, row.slowest_lag, row.records, row.records_per_s, row.size_bytes)
+    return (row.topic, row.partition, row.owner, row.epoch, row.state, *load)
+
+
+def _group_cells(row: GroupRow) -> tuple[Cell, ...]:
+    return (row.group, row.state, row.members, row.positions, row.lag, row.lag_per_s, row.coordinator)

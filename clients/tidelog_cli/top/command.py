@@ -1,0 +1,53 @@
+"""`tidelog top`: nodes, topics, partitions and groups in a terminal, or once as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Annotated
+
+import typer
+
+from tidelog import Client
+from tidelog_cli.extras import require_extras
+from tidelog_cli.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, print_json
+from tidelog_cli.session import with_client
+from tidelog_cli.top.figures import Figures, figures_of
+from tidelog_cli.top.sampling import take_sample
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("top")(top)
+
+
+def top(
+    *,
+    interval: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two looks.")] = 2.0,
+    internal: Annotated[bool, typer.Option("--internal", help="Also the broker's own topics.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the figures of one interval as JSON, and leave.")
+    ] = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Watch nodes, topics with rates and lag, partitions and groups. Keys are shown at the bottom; q leaves."""
+    if as_json:
+        print_json(with_client(bootstrap, lambda client: _figures(client, interval, internal=internal)).document())
+        return
+    require_extras("top", "top")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise CommandFailed("`tidelog top` needs a terminal; print its figures with: tidelog top --json", EXIT_USAGE)
+    with_client(bootstrap, lambda client: _run(client, interval, internal=internal))
+
+
+async def _figures(client: Client, interval_s: float, *, internal: bool) -> Figures:
+    before = await take_sample(client)
+    await asyncio.sleep(interval_s)
+    return figures_of(await take_sample(client), before, internal=internal)
+
+
+async def _run(client: Client, interval_s: float, *, internal: bool) -> None:
+    from tidelog_cli.top.app import TopApp  # noqa: PLC0415 - an extra
+
+    await TopApp(lambda: take_sample(client), interval_s=interval_s, internal=internal).run_async()

@@ -1,0 +1,118 @@
+"""The access log: a JSON object for each HTTP request and each WebSocket, written to standard output when it ends.
+
+The outermost middleware, so that requests which limits or authentication refuse have their line, too. What fails before
+there is a request has none: a head that is not HTTP, a connection for which there is no room. Credentials are in
+headers, which are not logged, nor is the query. A line is queued (ADR 0130): one that nobody reads is dropped, counted
+by `tidelog_gateway_log_dropped_total`, and holds up no request.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+PATH_CHARS_MAX: Final = 500
+"""Of a path; a longer one ends with `…`."""
+AGENT_CHARS_MAX: Final = 200
+
+
+class AccessLogMiddleware:
+    """Writes the log; see the module."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection of the server."""
+        if scope["type"] not in {"http", "websocket"}:
+            await self.app(scope, receive, send)
+            return
+        passage = _Passage(receive, send)
+        began = datetime.now(UTC)
+        began_s = time.monotonic()
+        try:
+            await self.app(scope, passage.receive, passage.send)
+        finally:
+            line = _described(scope, passage)
+            line["time"] = began.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            line["duration_ms"] = round(1000 * (time.monotonic() - began_s), 3)
+            sys.stdout.write(orjson.dumps(line, option=orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE).decode())
+            sys.stdout.flush()
+
+
+class _Passage:
+    """What goes through: it counts bytes and notes how it ended."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.status: int | None = None
+        """Of HTTP; None: the client left before there was one."""
+        self.close_code: int | None = None
+        """Of a WebSocket; None: it was never closed in words."""
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        match message["type"]:
+            case "http.request":
+                self.bytes_in += len(message.get("body", b""))
+            case "websocket.receive":
+                self.bytes_in += _length(message)
+            case "websocket.disconnect":
+                self.close_code = self.close_code or message.get("code")
+        return message
+
+    async def send(self, message: Message) -> None:
+        match message["type"]:
+            case "http.response.start" | "websocket.http.response.start":
+                self.status = message["status"]
+            case "http.response.body" | "websocket.http.response.body":
+                self.bytes_out += len(message.get("body", b""))
+            case "websocket.accept":
+                self.status = 101
+            case "websocket.send":
+                self.bytes_out += _length(message)
+            case "websocket.close":
+                self.close_code = message.get("code", 1000)
+        await self._send(message)
+
+
+def _length(message: Message) -> int:
+    """Return the bytes of a WebSocket's message; of text, its characters, which are bytes where it is ASCII."""
+    return len(message.get("bytes") or b"") or len(message.get("text") or "")
+
+
+def _described(scope: Scope, passage: _Passage) -> dict[str, Any]:
+    """Return what is told of a request or a WebSocket."""
+    state = scope.get("state", {})
+    caller = getattr(state.get("gateway"), "caller", None)
+    client = scope.get("client")
+    agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"")
+    described: dict[str, Any] = {
+        "event": "access",
+        "request_id": state.get("request_id"),
+        "protocol": scope["type"],
+        "path": _cut(scope["path"], PATH_CHARS_MAX),
+        "route": getattr(scope.get("route"), "path", None),
+        "client": client[0] if client else None,
+        "principal": None if caller is None else caller.principal,
+        "user_agent": _cut(agent.decode("latin-1"), AGENT_CHARS_MAX),
+        "bytes_in": passage.bytes_in,
+        "bytes_out": passage.bytes_out,
+        "status": passage.status,
+    }
+    if scope["type"] == "http":
+        return described | {"method": scope["method"]}
+    return described | {"close_code": passage.close_code}
+
+
+def _cut(text: str, chars_max: int) -> str:
+    cut = text if len(text) <= chars_max else f"{text[: chars_max - 1]}…"
+    return cut.encode("utf-8", "replace").decode()
