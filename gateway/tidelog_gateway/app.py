@@ -23,7 +23,19 @@ from tidelog.client import Client
 from tidelog.client_options import ClientOptions
 from tidelog.contexts import Context
 from tidelog.errors import TidelogError
-from tidelog_gateway import access, deletion, docs_page, fetch, groups, keys, offsets, publish, service, topics
+from tidelog_gateway import (
+    access,
+    client_script,
+    deletion,
+    docs_page,
+    fetch,
+    groups,
+    keys,
+    offsets,
+    publish,
+    service,
+    topics,
+)
 from tidelog_gateway.answers import AnswersMiddleware
 from tidelog_gateway.authentication import AuthenticationMiddleware
 from tidelog_gateway.browser_headers import BrowserHeadersMiddleware
@@ -56,8 +68,9 @@ ROUTERS: Final = (
     access.router,
     service.router,
     docs_page.router,
+    client_script.router,
 )
-ANY_REQUEST: Final = (service.router, docs_page.router)
+ANY_REQUEST: Final = (service.router, docs_page.router, client_script.router)
 """Those that take any header and query parameter; see `unsupported`."""
 CLIENT_ID: Final = "tidelog-gateway"
 QUORUM_TIMEOUT_S: Final = 3.0

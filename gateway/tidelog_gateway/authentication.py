@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidelog_gateway.addresses import refuse_unreadable
 from tidelog_gateway.callers import Callers
+from tidelog_gateway.client_script import CLIENT_SCRIPT_PATH
 from tidelog_gateway.credentials import Shown, credentials_in, refuse_secrets_in, unauthenticated
 from tidelog_gateway.hosts import Hosts
 from tidelog_gateway.origins import refuse_foreign
@@ -23,7 +24,7 @@ from tidelog_gateway.problems import Problem
 from tidelog_gateway.request_ids import request_id_of
 from tidelog_gateway.settings import GatewaySettings
 
-OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics", "/openapi.json", "/docs"})
+OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics", "/openapi.json", "/docs", CLIENT_SCRIPT_PATH})
 """For operators, and what says how to use the rest: nothing here names a topic, a group or a caller."""
 OPEN_BELOW: Final = "/docs/assets/"
 

@@ -69,6 +69,7 @@ HTTP_COSTS: Final[dict[str, RouteCost]] = {
     "GET /openapi.json": _QUERY,
     "GET /docs": _QUERY,
     "GET /docs/assets/{name}": _QUERY,
+    "GET /ui/client.js": _QUERY,
 }
 """Method and path -> the line."""
 
