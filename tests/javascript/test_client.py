@@ -24,7 +24,7 @@ from tests.gateway.secured import WRONG, secured
 ROOT = Path(__file__).parents[2]
 CLIENT = ROOT / "clients" / "javascript"
 FILES = sorted(path.name for path in (CLIENT / "tests").glob("*.test.js"))
-TIMEOUT_S = 240
+TIMEOUT_S = 180
 NODE_MIN = (18, 0)
 OWN_WEBSOCKET = (22, 0)
 FLAGGED_WEBSOCKET = (20, 10)
@@ -142,20 +142,20 @@ async def secured_gateway(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
         }
 
 
-async def run_node(command: list[str], name: str, variables: dict[str, str]) -> None:
+async def run_node(command: list[str], name: str, variables: dict[str, str], log: Path) -> None:
     """Run one file of tests; its output is shown where it fails."""
     program = [*command, "--test", "--test-reporter=spec", str(CLIENT / "tests" / name)]
-    started = await asyncio.create_subprocess_exec(
-        *program, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env=os.environ | variables, cwd=CLIENT
-    )
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
-            output, _ = await started.communicate()
-    finally:
-        if started.returncode is None:
+    with log.open("wb") as output:
+        started = await asyncio.create_subprocess_exec(
+            *program, stdout=output, stderr=asyncio.subprocess.STDOUT, env=os.environ | variables, cwd=CLIENT
+        )
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                await started.wait()
+        except TimeoutError:
             started.kill()
             await started.wait()
-    text = output.decode(errors="replace")
+    text = log.read_text(errors="replace")
     passed = re.search(r"^ℹ pass (\d+)$", text, re.MULTILINE)
     assert started.returncode == 0, text
     assert passed is not None, text
@@ -163,9 +163,11 @@ async def run_node(command: list[str], name: str, variables: dict[str, str]) -> 
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name != "secured.test.js"])
-async def test_client(name: str, node_command: list[str], gateways: dict[str, str]) -> None:
-    await run_node(node_command, name, gateways)
+async def test_client(name: str, node_command: list[str], gateways: dict[str, str], tmp_path: Path) -> None:
+    await run_node(node_command, name, gateways, tmp_path / "log")
 
 
-async def test_client_of_a_gateway_with_callers(node_command: list[str], secured_gateway: dict[str, str]) -> None:
-    await run_node(node_command, "secured.test.js", secured_gateway)
+async def test_client_of_a_gateway_with_callers(
+    node_command: list[str], secured_gateway: dict[str, str], tmp_path: Path
+) -> None:
+    await run_node(node_command, "secured.test.js", secured_gateway, tmp_path / "log")

@@ -46,6 +46,9 @@ export class Subscription {
     if (!(Number.isSafeInteger(records) && records > 0 && Number.isSafeInteger(bytes) && bytes > 0)) {
       throw invalidOption(`credit must have whole numbers of records and bytes > 0, got ${records} and ${bytes}`);
     }
+    if (options.member && (options.resume !== undefined || options.resumeToken !== undefined)) {
+      throw invalidOption("a member begins where its group has committed: leave resume and resumeToken out");
+    }
     this.topic = topic;
     this.#transport = transport;
     this.#options = { timeoutMs: transport.timeoutMs, heartbeatMs: 20_000, ...options };

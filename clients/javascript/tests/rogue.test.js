@@ -45,7 +45,7 @@ const GARBAGE = {
 for (const [name, send] of Object.entries(GARBAGE)) {
   test(`${name} ends the subscription with an error, and it does not connect again`, async () => {
     const rogue = await gatewayLike(send);
-    await assert.rejects(collect(newClient({ url: rogue.url }).subscribe("t", { reconnect: QUICK })), (error) => error instanceof ProtocolError || error instanceof TypeError);
+    await assert.rejects(collect(newClient({ url: rogue.url }).subscribe("t", { reconnect: QUICK })), (error) => error instanceof ProtocolError && error.code === "bad_reply");
     assert.equal(rogue.connections, 1);
     await rogue.close();
   });
@@ -130,7 +130,7 @@ test("empty batches move the position and take no room", async () => {
   const sub = newClient({ url: rogue.url }).subscribe("t");
   const iterator = sub.batches();
   assert.equal((await iterator.next()).value.nextOffset, 2_001);
-  assert.deepEqual(sub.state, { resumeToken: "t2000", resume: { 0: 2_000 } });
+  assert.deepEqual(sub.state, { resumeToken: "t2000" });
   await iterator.return();
   await rogue.close();
 });

@@ -10,6 +10,7 @@ export class Rogue {
   connections = 0;
   requests = [];
   #server;
+  #raws = new Set();
 
   /**
    * @param {{answer?: (request: object, response: object) => void, socket?: (socket: RogueSocket, number: number) => void}} parts
@@ -24,6 +25,7 @@ export class Rogue {
     });
     rogue.#server.on("upgrade", (request, raw) => {
       rogue.connections += 1;
+      rogue.#raws.add(raw);
       const accept = createHash("sha1").update(request.headers["sec-websocket-key"] + GUID).digest("base64");
       const lines = ["HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade", `Sec-WebSocket-Accept: ${accept}`];
       if (protocol) lines.push(`Sec-WebSocket-Protocol: ${protocol}`);
@@ -38,6 +40,7 @@ export class Rogue {
 
   async close() {
     this.#server.closeAllConnections();
+    for (const raw of this.#raws) raw.destroy();
     this.#server.close();
     await once(this.#server, "close");
   }
@@ -68,6 +71,7 @@ export class RogueSocket {
     const mask = data.subarray(at, at + 4);
     const payload = Buffer.from(data.subarray(at + 4, at + 4 + length)).map((byte, index) => byte ^ mask[index % 4]);
     this.#pending = data.subarray(at + 4 + length);
+    if ((data[0] & 0x0f) === 8) this.#raw.end();
     if ((data[0] & 0x0f) === 1) {
       const message = JSON.parse(payload.toString());
       this.received.push(message);
@@ -91,6 +95,7 @@ export class RogueSocket {
     const payload = Buffer.alloc(2);
     payload.writeUInt16BE(code);
     this.frame(0x88, payload);
+    this.#raw.end();
   }
 
   /** Send bytes that are no frames. */
