@@ -1,8 +1,8 @@
-"""Write the JavaScript client as one file, which the gateway serves at `/ui/client.js`: `python -m tests.javascript_bundle`.
+"""Write the JavaScript client as one file for `/ui/client.js`: `python -m tests.javascript_bundle`.
 
-The modules of `clients/javascript/src` are put one after the other, each after those that it imports; imports between them are
-left out, and the names that `index.js` exports are exported at the end. So a name at the top of a module is unique among
-all of them, and an import has no other form than `import { names } from "./module.js";`.
+The modules of `clients/javascript/src` are put one after the other, each after those that it imports; imports between
+them are left out, and the names that `index.js` exports are exported at the end. So a name at the top of a module is
+unique among all of them, and an import has no other form than `import { names } from "./module.js";`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ _REEXPORT: Final = re.compile(r'^export \{([^}]*)\} from "\./([\w-]+\.js)";\n', 
 _EXPORT: Final = re.compile(r"^export (?=(?:async )?(?:class|function|const)\b)", re.MULTILINE)
 _LEFT: Final = re.compile(r"^(?:import|export)\b.*$", re.MULTILINE)
 
-NOTE: Final = (
-    "// Tidelog's client for JavaScript, in one file: made of clients/javascript/src by `python -m tests.javascript_bundle`.\n"
-)
+NOTE: Final = "// Tidelog's client for JavaScript, in one file: made of clients/javascript/src by `python -m tests.javascript_bundle`.\n"
 
 
 def render() -> str:

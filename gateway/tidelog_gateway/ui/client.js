@@ -1041,6 +1041,7 @@ const SUBPROTOCOL = "tidelog.v1.json";
 /** A number that no subscription of this client has: ending it is a request that any gateway answers at once. */
 const PROBE_SID = 0;
 const OPEN = 1;
+const ERROR_WAIT_MS = 20;
 
 /** An open connection. `closed` rejects, once, with the reason for which it ended. */
 class GatewaySocket {
@@ -1093,7 +1094,8 @@ class GatewaySocket {
     this.#socket = new WebSocket(url.href, [SUBPROTOCOL]);
     this.#listen("message", (event) => this.#received(event.data));
     this.#listen("close", (event) => this.#fail(this.#closeError(event)));
-    this.#listen("error", () => {}); // "close" follows, and has a code
+    // "close" follows, and has a code; but not in node 20, where no connection can be made.
+    this.#listen("error", () => setTimeout(() => this.#fail(this.#closeError({ code: 1006 })), ERROR_WAIT_MS));
   }
 
   /** Send a request and return what is in its `ok`; `onOk` gets it before any later message is taken in. */
@@ -1171,14 +1173,10 @@ class GatewaySocket {
       if (typeof data !== "string") throw new SyntaxError("it is binary");
       message = JSON.parse(data);
       if (message === null || typeof message !== "object") throw new SyntaxError("it is no object");
-    } catch (error) {
-      this.#fail(new ProtocolError(`WebSocket: a message is not the gateway's: ${error.message}`, { code: "bad_reply", cause: error }));
-      return;
-    }
-    try {
       this.#dispatch(message);
     } catch (error) {
-      this.#fail(error);
+      if (error instanceof TidelogError) this.#fail(error);
+      else this.#fail(new ProtocolError(`WebSocket: a message is not the gateway's: ${error.message}`, { code: "bad_reply", cause: error }));
     }
   }
 
@@ -1226,7 +1224,9 @@ class GatewaySocket {
     for (const [kind, listener] of this.#listeners) this.#socket.removeEventListener(kind, listener);
     this.#socket.addEventListener("error", () => {}); // some libraries throw where nobody listens
     try {
-      this.#socket.close(1000);
+      // Libraries for node can end a connection whose peer answers no more; browsers do so by themselves.
+      if (error.code === "connection_lost" && typeof this.#socket.terminate === "function") this.#socket.terminate();
+      else this.#socket.close(1000);
     } catch {
       // it never opened
     }
@@ -1308,6 +1308,9 @@ class Subscription {
     const { records = 2_000, bytes = 2 * 1024 * 1024 } = options.credit ?? {};
     if (!(Number.isSafeInteger(records) && records > 0 && Number.isSafeInteger(bytes) && bytes > 0)) {
       throw invalidOption(`credit must have whole numbers of records and bytes > 0, got ${records} and ${bytes}`);
+    }
+    if (options.member && (options.resume !== undefined || options.resumeToken !== undefined)) {
+      throw invalidOption("a member begins where its group has committed: leave resume and resumeToken out");
     }
     this.topic = topic;
     this.#transport = transport;
