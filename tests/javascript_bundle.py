@@ -21,7 +21,7 @@ _REEXPORT: Final = re.compile(r'^export \{([^}]*)\} from "\./([\w-]+\.js)";\n', 
 _EXPORT: Final = re.compile(r"^export (?=(?:async )?(?:class|function|const)\b)", re.MULTILINE)
 _LEFT: Final = re.compile(r"^(?:import|export)\b.*$", re.MULTILINE)
 
-NOTE: Final = "// Tidelog's client for JavaScript, in one file: made of clients/javascript/src by `python -m tests.javascript_bundle`.\n"
+NOTE: Final = "// Made of clients/javascript/src: python -m tests.javascript_bundle\n"
 
 
 def render() -> str:

@@ -17,6 +17,9 @@ from uuid import uuid4
 
 import pytest
 from tests.gateway.conftest import process
+from tests.javascript.page_blocks import ADDRESS, html
+
+from tidelog import Client
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
@@ -96,12 +99,14 @@ async def test_a_page_of_the_gateway_publishes_and_subscribes(page: Page, node_a
     assert found == {"texts": 101, "bytes": 1, "id": "12345678901234567890", "tombstones": 1}
 
 
-class _BlankPage(BaseHTTPRequestHandler):
+class _Pages(BaseHTTPRequestHandler):
+    text = "<!doctype html><title>of another server</title>"
+
     def do_GET(self) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/html")
         self.end_headers()
-        self.wfile.write(b"<!doctype html><title>of another server</title>")
+        self.wfile.write(self.text.encode())
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 # the name of the base class
         pass
@@ -109,7 +114,7 @@ class _BlankPage(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def other_server() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _BlankPage) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Pages) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"
@@ -124,3 +129,19 @@ async def test_a_page_of_another_origin_may_use_the_gateway_that_allows_it(page:
         assert found["texts"] == 101
         with gateway(node_address) as other:
             assert await page.evaluate(REFUSED, [url, other]) == ["connection_failed", "connection_lost", "enough"]
+
+
+async def test_the_page_of_the_documentation_shows_records(
+    page: Page, node_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with other_server() as origin, gateway(node_address, TIDELOG_GATEWAY_ALLOWED_ORIGINS=origin) as url:
+        topic = f"browser-{uuid4().hex[:8]}"
+        text = html().replace(ADDRESS, url).replace('subscribe("visits"', f'subscribe("{topic}"')
+        monkeypatch.setattr(_Pages, "text", text)
+        async with Client(node_address) as client:
+            await client.create_topic(topic)
+            await client.producer(topic).send(b"/docs", key=b"ada")
+            await page.goto(origin)
+            item = page.locator("#visits li")
+            await item.first.wait_for()
+            assert await item.all_inner_texts() == ["ada: /docs"]

@@ -1,4 +1,4 @@
-"""The types of the JavaScript client name what the module exports, and a program that uses them is accepted by `tsc`."""
+"""The types name what the JavaScript module exports, and `tsc` accepts a program that uses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Tidelog's client for JavaScript, in one file: made of clients/javascript/src by `python -m tests.javascript_bundle`.
+// Made of clients/javascript/src: python -m tests.javascript_bundle
 
 /** Bytes and text: base64 and the length of UTF-8, without anything that only node or only browsers have. */
 
