@@ -104,7 +104,8 @@ export class HttpTransport {
         return await this.#once(method, path, options);
       } catch (error) {
         const mayRepeat = error instanceof TidelogError && error.retryable && (isRepeatable || error.definite);
-        if (left <= 0 || !mayRepeat) throw error;
+        // What the server asks for is never cut short; a caller is not kept for longer than the longest delay.
+        if (left <= 0 || !mayRepeat || error.retryAfterMs > backoff.maxMs) throw error;
         await sleep(backoff.next(error.retryAfterMs), signal);
       }
     }

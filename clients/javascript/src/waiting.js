@@ -17,11 +17,11 @@ export class Backoff {
     this.maxMs = maxMs;
   }
 
-  /** Return how long to wait after one failure more; at least what the server asked for, up to `maxMs`. */
+  /** Return how long to wait after one failure more; at least what the server asked for. */
   next(retryAfterMs = 0) {
     const fullMs = Math.min(this.maxMs, this.initialMs * 2 ** Math.min(this.#failures, 40));
     this.#failures += 1;
-    return Math.max(fullMs * (0.5 + Math.random() / 2), Math.min(retryAfterMs, this.maxMs));
+    return Math.max(fullMs * (0.5 + Math.random() / 2), retryAfterMs);
   }
 
   /** Begin again with the shortest delay. */

@@ -135,7 +135,7 @@ test("what the gateway refuses is an error that says where", async () => {
 });
 
 test("429 of a gateway without room is retried, and is an error in the end", async () => {
-  const client = newClient({ url: tightUrl(), retries: 1, backoff: { initialMs: 10, maxMs: 50 } });
+  const client = newClient({ url: tightUrl(), retries: 1, backoff: { initialMs: 10, maxMs: 1_000 } });
   await assert.rejects(client.publish("t", { value: "x".repeat(4_000) }), (error) => {
     assert.ok(error instanceof OverloadedError);
     assert.deepEqual([error.status, error.retryable, error.definite, error.retryAfterMs], [429, true, true, 1_000]);
@@ -146,13 +146,15 @@ test("429 of a gateway without room is retried, and is an error in the end", asy
 test("a publish is sent again where nothing was written, and not where that is unknown", async () => {
   let plan = [];
   const rogue = await Rogue.started({ answer: (_, response) => plan.shift()(response) });
-  const client = newClient({ url: rogue.url, backoff: { initialMs: 5, maxMs: 20 } });
+  const client = newClient({ url: rogue.url, backoff: { initialMs: 5, maxMs: 1_000 } });
   const stored = (response) => response.end('{"results":[{"partition":0,"offset":7}]}');
   const refused = (response) => problem(response, 503, "quorum_lost", { retryable: true, headers: { "Retry-After": "1" } });
   const unknown = (response) => problem(response, 504, "timed_out", { retryable: true });
   const cut = (response) => response.socket.destroy();
   plan = [refused, refused, stored];
+  const begun = Date.now();
   assert.equal((await client.publish("t", { value: "a" })).offset, 7);
+  assert.ok(Date.now() - begun >= 1_990, "Retry-After is not cut short");
   assert.equal(rogue.requests.length, 3);
   assert.ok(rogue.requests.every(({ headers }) => !("idempotency-key" in headers)));
   for (const [lost, kind] of [[unknown, "timed_out"], [cut, "outcome_unknown"]]) {
@@ -169,6 +171,8 @@ test("a publish is sent again where nothing was written, and not where that is u
   }
   plan = [(response) => problem(response, 429, "quota_exceeded")];
   await assert.rejects(client.publish("t", { value: "a" }), (error) => error instanceof OverloadedError && !error.retryable);
+  plan = [(response) => problem(response, 503, "quorum_lost", { retryable: true, headers: { "Retry-After": "2" } })];
+  await assert.rejects(client.publish("t", { value: "a" }), (error) => error.retryAfterMs === 2_000, "it is longer than the longest delay");
   plan = [refused];
   await assert.rejects(client.publish("t", { value: "a" }, { retries: 0 }), (error) => error instanceof UnavailableError && error.requestId === "r-1");
   await rogue.close();

@@ -264,6 +264,34 @@ test("members of a group share the partitions, and hand them over with what was 
   assert.equal(new Set(seen).size, 162, "nothing was read twice");
 });
 
+test("a member whose connection is lost goes on behind what was committed", { timeout: 60_000 }, async () => {
+  const client = newClient();
+  const topic = await newTopic(client);
+  await publishInOrder(client, topic, 0, 10);
+  const proxy = await Proxy.before(URL_OF_GATEWAY);
+  const lost = [];
+  const sub = newClient({ url: proxy.url }).subscribe(topic, {
+    group: `g-${topic}`, member: true, from: "earliest", reconnect: QUICK, onRevoked: (partitions, { isLost }) => lost.push([partitions, isLost]),
+  });
+  const seen = [];
+  for await (const record of sub) {
+    seen.push(Number(record.value));
+    if (record.value === "4" && !lost.length) await sub.commit(record);
+    if (record.value === "7" && !lost.length) {
+      proxy.cut();
+      await until(() => lost.length);
+      await publishInOrder(client, topic, 10, 12);
+    }
+    if (record.value === "11") {
+      assert.deepEqual(await sub.commit(record), { 0: 12 });
+      break;
+    }
+  }
+  assert.deepEqual(seen, [0, 1, 2, 3, 4, 5, 6, 7, 5, 6, 7, 8, 9, 10, 11]);
+  assert.deepEqual(lost, [[[0], true]]);
+  await proxy.close();
+});
+
 test("a subscription ends with the error of the log", async () => {
   const client = newClient();
   const topic = await newTopic(client);

@@ -348,11 +348,11 @@ class Backoff {
     this.maxMs = maxMs;
   }
 
-  /** Return how long to wait after one failure more; at least what the server asked for, up to `maxMs`. */
+  /** Return how long to wait after one failure more; at least what the server asked for. */
   next(retryAfterMs = 0) {
     const fullMs = Math.min(this.maxMs, this.initialMs * 2 ** Math.min(this.#failures, 40));
     this.#failures += 1;
-    return Math.max(fullMs * (0.5 + Math.random() / 2), Math.min(retryAfterMs, this.maxMs));
+    return Math.max(fullMs * (0.5 + Math.random() / 2), retryAfterMs);
   }
 
   /** Begin again with the shortest delay. */
@@ -516,7 +516,8 @@ class HttpTransport {
         return await this.#once(method, path, options);
       } catch (error) {
         const mayRepeat = error instanceof TidelogError && error.retryable && (isRepeatable || error.definite);
-        if (left <= 0 || !mayRepeat) throw error;
+        // What the server asks for is never cut short; a caller is not kept for longer than the longest delay.
+        if (left <= 0 || !mayRepeat || error.retryAfterMs > backoff.maxMs) throw error;
         await sleep(backoff.next(error.retryAfterMs), signal);
       }
     }
