@@ -220,6 +220,19 @@ test("a group's positions are committed, also over a lost connection", async () 
   await proxy.close();
 });
 
+test("a batch counts as processed when the next one is asked for", async () => {
+  const client = newClient();
+  const topic = await newTopic(client);
+  await publishInOrder(client, topic, 0, 10);
+  const sub = client.subscribe(topic, { group: `g-${topic}`, from: "earliest", credit: { records: 5 } });
+  const committed = [];
+  for await (const batch of sub.batches()) {
+    committed.push(await sub.commit());
+    if (batch.nextOffset === 10) break;
+  }
+  assert.deepEqual(committed, [{}, { 0: 5 }]);
+});
+
 test("members of a group share the partitions, and hand them over with what was committed", { timeout: 90_000 }, async () => {
   const client = newClient();
   const topic = await newTopic(client, { partitions: 2 });
