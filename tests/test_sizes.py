@@ -17,6 +17,13 @@ def sources(folder: str) -> list[Path]:
     return [path for path in sorted((ROOT / folder).rglob("*.py")) if not path.name.endswith("_pb2.py")]
 
 
+@pytest.mark.parametrize("folder", ["src", "tests"])
+def test_no_file_of_the_javascript_client_is_too_long(folder: str) -> None:
+    texts = {path: path.read_text() for path in (ROOT / "clients" / "javascript" / folder).rglob("*.[jt]s")}
+    assert texts
+    assert [str(path) for path, text in texts.items() if text.count("\n") > FILE_LINES_MAX] == []
+
+
 def longest_function(text: str) -> int:
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     return max(((node.end_lineno or 0) - node.lineno + 1 for node in functions), default=0)

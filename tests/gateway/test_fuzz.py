@@ -66,6 +66,7 @@ PATHS = st.sampled_from(
         "/v1/api-keys/{}",
         "/v1/rules",
         "/docs/assets/{}",
+        "/ui/{}",
         "/{}",
     ]
 )

@@ -82,10 +82,18 @@ async def file(gateway: GatewayDep, name: str, if_none_match: Annotated[str | No
 
 def _answer(name: str, if_none_match: str | None) -> Response:
     found = _files()[name]
-    headers = {"ETag": found.etag, "Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
-    if if_none_match is not None and found.etag in [tag.strip() for tag in if_none_match.split(",")]:
+    headers = {"ETag": found.etag, "Cache-Control": "no-cache"}
+    if name == _PAGE:
+        headers["Content-Security-Policy"] = POLICY
+    if if_none_match is not None and _is_current(if_none_match, found.etag):
         return Response(status_code=304, headers=headers)
     return Response(found.data, media_type=found.media_type, headers=headers)
+
+
+def _is_current(held: str, etag: str) -> bool:
+    """Compare weakly, as RFC 9110 (13.1.2) says."""
+    tags = {tag.strip().removeprefix("W/") for tag in held.split(",")}
+    return "*" in tags or etag in tags
 
 
 def _refuse_switched_off(gateway: GatewayDep) -> None:

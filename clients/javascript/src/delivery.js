@@ -1,0 +1,241 @@
+/** What a subscription has received and not consumed, and how far it has come; no I/O. */
+
+import { ProtocolError } from "./errors.js";
+import { checkedInteger, payloadBytes, TidelogRecord } from "./records.js";
+
+/** Records of one partition, in order. */
+export class Batch {
+  constructor(topic, message) {
+    this.topic = topic;
+    this.partition = message.partition;
+    this.nextOffset = message.next_offset;
+    this.records = message.records.map((row) => new TidelogRecord(topic, message.partition, row));
+  }
+}
+
+/** A batch in the queue, or how far a subscription has come where nothing is left to deliver. */
+class Item {
+  /**
+   * @param {Batch | undefined} batch
+   * @param {number[]} sizes of the records, in bytes; the credit of the first `released` is free again
+   * @param {string | undefined} token
+   */
+  constructor(batch, sizes, token) {
+    this.batch = batch;
+    this.sizes = sizes;
+    this.token = token;
+    this.released = 0;
+    this.isDropped = false;
+    this.positions = batch ? new Map([[batch.partition, batch.nextOffset]]) : new Map();
+    this.uncovered = new Map(token === undefined ? this.positions : []); // positions that came after the token
+  }
+}
+
+/**
+ * The bounded queue between the connection and the program.
+ *
+ * The gateway never sends more than it has credit for, so credit is the bound: what is here and not released, and the
+ * credit at the gateway, are together at most the window. `received` is where a lost connection is resumed, as what is in
+ * the queue is kept; `state` is where the program has come, for a subscription that is made anew.
+ */
+export class Inbox {
+  #queue = [];
+  #current;
+  #heldRecords = 0;
+  #heldBytes = 0;
+  #freedRecords = 0;
+  #freedBytes = 0;
+
+  /**
+   * @param {string} topic
+   * @param {{records: number, bytes: number}} window
+   * @param {{resumeToken?: string, resume?: Record<string, number>}} start
+   * @param {boolean} isMember of a group: then the group keeps positions, and nothing is resumed
+   */
+  constructor(topic, window, start, isMember) {
+    this.topic = topic;
+    this.window = window;
+    this.isMember = isMember;
+    this.isOpened = false;
+    this.received = new Map();
+    this.processed = new Map();
+    this.receivedState = { token: start.resumeToken, resume: new Map(Object.entries(start.resume ?? {})) };
+    this.processedState = { token: start.resumeToken, resume: new Map(this.receivedState.resume) };
+  }
+
+  /** Note the answer to `sub`. A resumed subscription has to go on exactly where the last connection ended. */
+  opened({ offsets, resume_token: token }) {
+    for (const [number, offset] of Object.entries(offsets)) {
+      const partition = Number(number);
+      const before = this.received.get(partition);
+      checkedInteger(offset, "offset");
+      if (before !== undefined && before !== offset) {
+        throw unexpected(`partition ${partition} goes on at ${offset}, and ${before} was asked for`);
+      }
+      this.received.set(partition, offset);
+    }
+    if (token !== undefined) adopt(this.receivedState, token);
+    if (!this.isOpened && token !== undefined) adopt(this.processedState, token);
+    this.isOpened = true;
+  }
+
+  /** Return the members of `sub` that say where to begin. */
+  get start() {
+    return this.isMember ? {} : membersOf(this.receivedState);
+  }
+
+  /** Return where the program has come. */
+  get state() {
+    if (this.isMember) return {};
+    const { resume_token: resumeToken, resume } = membersOf(this.processedState);
+    return { ...(resumeToken === undefined ? {} : { resumeToken }), ...(resume ? { resume } : {}) };
+  }
+
+  /** Return the credit of a new connection: the window, less what is still in the queue. */
+  initialCredit() {
+    this.#freedRecords = this.#freedBytes = 0;
+    return {
+      records: Math.max(0, this.window.records - this.#heldRecords),
+      bytes: Math.max(0, this.window.bytes - this.#heldBytes),
+    };
+  }
+
+  /** Return credit that is to be given now, or undefined: it is given in parts, and when the queue runs empty. */
+  takeFreed() {
+    const { records, bytes } = this.window;
+    const isDue = this.#freedRecords * 4 >= records || this.#freedBytes * 4 >= bytes || this.#heldRecords === 0;
+    if (!isDue || (!this.#freedRecords && !this.#freedBytes)) return undefined;
+    const freed = { records: this.#freedRecords, bytes: this.#freedBytes };
+    this.#freedRecords = this.#freedBytes = 0;
+    return freed;
+  }
+
+  /** Take a batch message. */
+  add(message) {
+    const { partition, records, next_offset: nextOffset, resume_token: token } = message;
+    checkedInteger(partition, "partition");
+    checkedInteger(nextOffset, "next_offset");
+    if (!Array.isArray(records)) throw unexpected("a batch has no records");
+    let expected = this.received.get(partition) ?? 0;
+    const batch = new Batch(this.topic, message);
+    for (const { offset } of batch.records) {
+      if (offset < expected) throw unexpected(`offset ${offset} of partition ${partition} came where ${expected} was due`);
+      expected = offset + 1;
+    }
+    if (nextOffset < expected) throw unexpected(`next_offset ${nextOffset} of partition ${partition} is before ${expected}`);
+    this.received.set(partition, nextOffset);
+    advance(this.receivedState, new Map([[partition, nextOffset]]), token);
+    if (records.length === 0) this.#addProgress(partition, nextOffset, token);
+    else this.#addBatch(batch, records.map(payloadBytes), token);
+  }
+
+  #addBatch(batch, sizes, token) {
+    this.#heldRecords += sizes.length;
+    this.#heldBytes += sizes.reduce((total, size) => total + size, 0);
+    this.#queue.push(new Item(batch, sizes, token));
+  }
+
+  /** Empty batches cost no credit, so those that follow each other are joined. */
+  #addProgress(partition, nextOffset, token) {
+    let last = this.#queue.at(-1);
+    if (!last || last.batch) {
+      last = new Item(undefined, [], undefined);
+      this.#queue.push(last);
+    }
+    last.positions.set(partition, nextOffset);
+    if (token === undefined) {
+      last.uncovered.set(partition, nextOffset);
+    } else {
+      last.token = token;
+      last.uncovered.clear();
+    }
+  }
+
+  /** Whether there is something to take. */
+  get isEmpty() {
+    return this.#queue.length === 0;
+  }
+
+  /** Return the next batch; undefined when there is none. Positions without records in front of it are noted. */
+  take() {
+    while (this.#queue.length) {
+      this.#current = this.#queue.shift();
+      if (this.#current.batch) return this.#current;
+      this.finish(this.#current);
+    }
+    return undefined;
+  }
+
+  /** Note that a record was processed, and what is before it in its partition. */
+  processedTo(partition, nextOffset) {
+    if (this.isMember && !this.received.has(partition)) return; // the group gave it to another member
+    if ((this.processed.get(partition) ?? 0) >= nextOffset) return;
+    this.processed.set(partition, nextOffset);
+    this.processedState.resume.set(String(partition), nextOffset);
+  }
+
+  /** Free the credit of an item's records up to `count`. */
+  release(item, count) {
+    while (item.released < count) {
+      const size = item.sizes[item.released];
+      item.released += 1;
+      this.#heldRecords -= 1;
+      this.#heldBytes -= size;
+      this.#freedRecords += 1;
+      this.#freedBytes += size;
+    }
+  }
+
+  /** Note that an item was processed whole. */
+  finish(item) {
+    this.release(item, item.sizes.length);
+    if (item.isDropped) return;
+    for (const [partition, nextOffset] of item.positions) this.processedTo(partition, nextOffset);
+    if (item.token !== undefined) adopt(this.processedState, item.token);
+    for (const [partition, nextOffset] of item.uncovered) this.processedState.resume.set(String(partition), nextOffset);
+  }
+
+  /** Note which partitions a member gets. */
+  assigned(offsets) {
+    for (const [number, offset] of Object.entries(offsets)) this.received.set(Number(number), checkedInteger(offset, "offset"));
+  }
+
+  /** Drop what is queued of partitions that a member gives up; all of them if none are named. */
+  drop(partitions = [...this.received.keys()]) {
+    for (const item of [this.#current, ...this.#queue]) {
+      if (!item?.batch || item.isDropped || !partitions.includes(item.batch.partition)) continue;
+      item.isDropped = true;
+      this.release(item, item.sizes.length);
+    }
+    this.#queue = this.#queue.filter((item) => !item.isDropped);
+    for (const partition of partitions) this.received.delete(partition);
+  }
+
+  /** Forget what a member has processed of partitions that are another's. */
+  forget(partitions) {
+    for (const partition of partitions) {
+      if (!this.received.has(partition)) this.processed.delete(partition);
+    }
+  }
+}
+
+function adopt(state, token) {
+  state.token = token;
+  state.resume.clear();
+}
+
+function advance(state, positions, token) {
+  if (token !== undefined) adopt(state, token);
+  else for (const [partition, offset] of positions) state.resume.set(String(partition), offset);
+}
+
+function membersOf({ token, resume }) {
+  return {
+    ...(token === undefined ? {} : { resume_token: token }),
+    ...(resume.size ? { resume: Object.fromEntries(resume) } : {}),
+  };
+}
+
+function unexpected(what) {
+  return new ProtocolError(`WebSocket: ${what}`, { code: "bad_reply" });
+}

@@ -1,0 +1,196 @@
+/** Requests over HTTP: credentials, timeouts, errors of problem documents, and retries where they are safe. */
+
+import { toBase64 } from "./bytes.js";
+import { abortReason, ConnectionError, errorOf, invalidOption, InvalidRequestError, OutcomeUnknownError, ProtocolError, TidelogError, TimeoutError } from "./errors.js";
+import { parseJson } from "./numbers.js";
+import { Backoff, Deadline, sleep } from "./waiting.js";
+
+const SHOWN_CHARS = 200;
+const NEVER_SENT = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN"];
+
+/** Credentials of the client, in the forms that HTTP and WebSocket take. */
+export class Credentials {
+  #token;
+  #user;
+  #password;
+
+  /** @param {{apiKey?: string, token?: string | (() => string | Promise<string>), user?: string, password?: string}} options */
+  constructor({ apiKey, token, user, password }) {
+    const kinds = [apiKey, token, user].filter((given) => given !== undefined);
+    if (kinds.length > 1 || (user === undefined) !== (password === undefined)) {
+      throw invalidOption("give one of apiKey, token, or user with password");
+    }
+    this.#token = token ?? apiKey;
+    this.#user = user;
+    this.#password = password;
+  }
+
+  /** Whether a new token is asked for with each connection, so that a refused one may be followed by a good one. */
+  get areRenewed() {
+    return typeof this.#token === "function";
+  }
+
+  /** Return what goes into the message `auth` of a WebSocket; undefined without credentials. */
+  async message() {
+    if (this.#user !== undefined) return { user: this.#user, password: this.#password };
+    const token = typeof this.#token === "function" ? await this.#token() : this.#token;
+    return token === undefined ? undefined : { token };
+  }
+
+  /** Return the header `Authorization`; undefined without credentials. */
+  async header() {
+    if (this.#user === undefined) {
+      const shown = await this.message();
+      return shown && `Bearer ${shown.token}`;
+    }
+    return `Basic ${toBase64(new TextEncoder().encode(`${this.#user}:${this.#password}`))}`;
+  }
+}
+
+/** Return the address of the gateway, which may have a path prefix, with a slash at its end. */
+export function baseUrl(url) {
+  let base;
+  try {
+    base = new URL(url ?? globalThis.location?.origin);
+  } catch (error) {
+    throw invalidOption(`url must be the gateway's address, such as http://127.0.0.1:8080, got ${url}`, error);
+  }
+  if (!["http:", "https:"].includes(base.protocol)) {
+    throw invalidOption(`url must begin with http: or https:, got ${base.protocol}`);
+  }
+  if (base.username || base.password || base.search || base.hash) {
+    throw invalidOption("url must have no credentials, query or fragment; give credentials as apiKey, token or user");
+  }
+  if (!base.pathname.endsWith("/")) base.pathname += "/";
+  return base;
+}
+
+/** Sends requests to one gateway. */
+export class HttpTransport {
+  #base;
+  #credentials;
+  #fetch;
+  #timeoutMs;
+  #retries;
+  #backoff;
+
+  constructor(base, credentials, { fetch, timeoutMs, retries, backoff }) {
+    this.#base = base;
+    this.#credentials = credentials;
+    // Browsers refuse to call `fetch` as a method of another object.
+    this.#fetch = fetch ?? ((...request) => globalThis.fetch(...request));
+    this.#timeoutMs = timeoutMs;
+    this.#retries = retries;
+    this.#backoff = backoff;
+  }
+
+  /**
+   * Send a request and return its answer.
+   *
+   * @param {string} method
+   * @param {(string | number)[]} path parts, which are percent-encoded
+   * @param {object} [options]
+   * @param {object} [options.query] undefined ones are left out
+   * @param {string} [options.body] JSON text
+   * @param {boolean} [options.isRepeatable] whether doing it twice does no more than once
+   * @param {number} [options.waitMs] how long the gateway may take by request, in addition to the timeout
+   * @param {(text: string) => any} [options.parse]
+   */
+  async request(method, path, options = {}) {
+    const { signal, retries = this.#retries, isRepeatable = method === "GET" } = options;
+    const backoff = new Backoff(this.#backoff);
+    for (let left = retries; ; left -= 1) {
+      try {
+        return await this.#once(method, path, options);
+      } catch (error) {
+        const mayRepeat = error instanceof TidelogError && error.retryable && (isRepeatable || error.definite);
+        // What the server asks for is never cut short; a caller is not kept for longer than the longest delay.
+        if (left <= 0 || !mayRepeat || error.retryAfterMs > backoff.maxMs) throw error;
+        await sleep(backoff.next(error.retryAfterMs), signal);
+      }
+    }
+  }
+
+  async #once(method, path, { query = {}, body, signal, timeoutMs = this.#timeoutMs, waitMs = 0, parse = parseAnswer }) {
+    if (signal?.aborted) throw abortReason(signal);
+    const url = new URL(path.map(pathSegment).join("/"), this.#base);
+    for (const [name, value] of Object.entries(query)) {
+      if (value !== undefined) url.searchParams.set(name, String(value));
+    }
+    const what = `${method} ${url.pathname}`;
+    const deadline = new Deadline(timeoutMs + waitMs, signal);
+    try {
+      const headers = { Accept: "application/json" };
+      const authorization = await this.#credentials.header();
+      if (authorization) headers.Authorization = authorization;
+      if (body !== undefined) headers["Content-Type"] = "application/json";
+      const request = { method, headers, body, signal: deadline.signal, cache: "no-store", redirect: "error" };
+      let answer, text;
+      try {
+        answer = await this.#fetch(url.href, request);
+        text = await answer.text();
+      } catch (error) {
+        throw this.#failure(what, error, { signal, isOver: deadline.isOver, timeoutMs: timeoutMs + waitMs });
+      }
+      return documentOf(what, answer, text, parse);
+    } finally {
+      deadline.done();
+    }
+  }
+
+  #failure(what, error, { signal, isOver, timeoutMs }) {
+    if (signal?.aborted) return abortReason(signal);
+    // Where no connection was made nothing was sent. Browsers do not tell.
+    const about = { retryable: true, definite: NEVER_SENT.includes(error?.cause?.code), cause: error };
+    if (isOver) return new TimeoutError(`${what}: no answer within ${timeoutMs} ms`, { ...about, code: "timed_out" });
+    const why = error?.cause?.message || error?.message;
+    return new ConnectionError(`${what}: ${this.#base.origin} cannot be reached, or the connection broke: ${why}`, {
+      ...about,
+      code: "connection_failed",
+    });
+  }
+}
+
+function pathSegment(part) {
+  const text = String(part);
+  // A URL resolves "." and ".." even where they are percent-encoded.
+  if (text === "" || text === "." || text === "..") {
+    throw new InvalidRequestError(`a name in a path must not be "${text}"`, { code: "invalid_name" });
+  }
+  return encodeURIComponent(text);
+}
+
+function parseAnswer(text) {
+  return parseJson(text, { numbers: "bigint" });
+}
+
+function documentOf(what, answer, text, parse) {
+  if (answer.ok && text === "" && answer.status === 204) return undefined;
+  let document;
+  try {
+    document = answer.ok ? parse(text) : JSON.parse(text);
+    if (document === null || typeof document !== "object") throw new SyntaxError("it is no object");
+  } catch (error) {
+    if (error instanceof TidelogError) throw error;
+    throw notTheGateway(what, answer, text, error);
+  }
+  if (answer.ok) return document;
+  if (typeof document.code !== "string") throw notTheGateway(what, answer, text);
+  throw errorOf(document, {
+    requestId: answer.headers.get("X-Request-Id") ?? document.request_id,
+    retryAfterMs: retryAfterMs(answer.headers.get("Retry-After")),
+  });
+}
+
+/** Return the error for an answer that a gateway does not give: that of a proxy in between, or of another server. */
+function notTheGateway(what, answer, text, cause) {
+  const message = `${what}: status ${answer.status} without a document of a gateway: ${text.slice(0, SHOWN_CHARS)}`;
+  const retryable = [429, 502, 503, 504].includes(answer.status);
+  const about = { code: "bad_reply", status: answer.status, retryable, definite: false, cause };
+  const retryAfter = retryAfterMs(answer.headers.get("Retry-After"));
+  return new (answer.ok || !retryable ? ProtocolError : OutcomeUnknownError)(message, { ...about, retryAfterMs: retryAfter });
+}
+
+function retryAfterMs(header) {
+  return header !== null && /^\d+$/.test(header) ? Number(header) * 1000 : undefined;
+}

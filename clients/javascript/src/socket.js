@@ -1,0 +1,234 @@
+/** One WebSocket to the gateway: opening with credentials, requests and their answers, and a probe of quiet connections. */
+
+import { abortReason, AuthenticationError, ConnectionError, errorOf, OverloadedError, ProtocolError, TidelogError, TimeoutError, UnavailableError } from "./errors.js";
+
+export const SUBPROTOCOL = "tidelog.v1.json";
+
+/** A number that no subscription of this client has: ending it is a request that any gateway answers at once. */
+const PROBE_SID = 0;
+const OPEN = 1;
+const ERROR_WAIT_MS = 20;
+
+/** An open connection. `closed` rejects, once, with the reason for which it ended. */
+export class GatewaySocket {
+  #socket;
+  #onMessage;
+  #requests = new Map();
+  #lastId = 0;
+  #end;
+  #endReason;
+  #heardAt = Date.now();
+  #probe;
+  #listeners = [];
+  #lastRefusal;
+
+  /**
+   * Connect, and show the credentials if there are any.
+   *
+   * @param {object} options
+   * @param {URL} options.base
+   * @param {typeof WebSocket} options.WebSocket
+   * @param {import("./http.js").Credentials} options.credentials
+   * @param {number} options.timeoutMs for the handshake, and for the answer to the credentials
+   * @param {number} options.heartbeatMs a connection that is quiet for so long is probed, and ended after as long again
+   * @param {(kind: string, body: any) => void} options.onMessage takes what the gateway sends unasked
+   * @param {AbortSignal} options.signal
+   */
+  static async open(options) {
+    const auth = await options.credentials.message();
+    if (options.signal.aborted) throw abortReason(options.signal);
+    const opened = new GatewaySocket(options);
+    try {
+      await opened.#handshake(options);
+      if (auth !== undefined) await opened.request({ auth }, options);
+      opened.#watch(options.heartbeatMs);
+      return opened;
+    } catch (error) {
+      opened.close();
+      throw error;
+    }
+  }
+
+  constructor({ base, WebSocket, onMessage }) {
+    const url = new URL("v1/ws", base);
+    url.protocol = base.protocol === "https:" ? "wss:" : "ws:";
+    this.#onMessage = onMessage;
+    this.closed = new Promise((_, reject) => {
+      this.#end = reject;
+    });
+    this.closed.catch(() => {}); // the reason is thrown to those who wait; there may be nobody
+    this.#socket = new WebSocket(url.href, [SUBPROTOCOL]);
+    this.#listen("message", (event) => this.#received(event.data));
+    this.#listen("close", (event) => this.#fail(this.#closeError(event)));
+    // "close" follows, and has a code; but not in node 20, where no connection can be made.
+    this.#listen("error", () => setTimeout(() => this.#fail(this.#closeError({ code: 1006 })), ERROR_WAIT_MS));
+  }
+
+  /** Send a request and return what is in its `ok`; `onOk` gets it before any later message is taken in. */
+  request(body, { signal, timeoutMs, onOk }) {
+    return new Promise((resolve, reject) => {
+      if (this.#endReason) throw this.#endReason;
+      if (signal?.aborted) throw abortReason(signal);
+      const id = ++this.#lastId;
+      const settle = (act) => (value) => {
+        clearTimeout(timer);
+        signal?.removeEventListener("abort", onAbort);
+        this.#requests.delete(id);
+        act(value);
+      };
+      const request = { resolve: settle(resolve), reject: settle(reject), onOk };
+      const onAbort = () => request.reject(abortReason(signal));
+      const timer = setTimeout(() => {
+        const about = { code: "timed_out", retryable: true, definite: false };
+        request.reject(new TimeoutError(`WebSocket: no answer to ${Object.keys(body)[0]} within ${timeoutMs} ms`, about));
+      }, timeoutMs);
+      signal?.addEventListener("abort", onAbort, { once: true });
+      this.#requests.set(id, request);
+      this.send({ id, ...body });
+    });
+  }
+
+  /** Send a message that has no answer. On a connection that has ended it does nothing. */
+  send(message) {
+    if (this.#endReason || this.#socket.readyState !== OPEN) return;
+    this.#socket.send(JSON.stringify(message));
+  }
+
+  /** End the connection. */
+  close() {
+    this.#fail(new ConnectionError("the client closed the WebSocket", { code: "closed" }));
+  }
+
+  /** End the connection because of what came over it, or did not come. */
+  fail(error) {
+    this.#fail(error);
+  }
+
+  #listen(kind, listener) {
+    this.#socket.addEventListener(kind, listener);
+    this.#listeners.push([kind, listener]);
+  }
+
+  async #handshake({ signal, timeoutMs }) {
+    let timer, onAbort;
+    const opened = new Promise((resolve, reject) => {
+      this.#listen("open", () => {
+        if (this.#socket.protocol === SUBPROTOCOL) resolve();
+        else reject(new ProtocolError(`WebSocket: ${this.#socket.url} does not speak ${SUBPROTOCOL}`, { code: "bad_reply" }));
+      });
+      onAbort = () => reject(abortReason(signal));
+      signal.addEventListener("abort", onAbort, { once: true });
+      timer = setTimeout(() => {
+        const about = { code: "timed_out", retryable: true };
+        reject(new TimeoutError(`WebSocket: ${this.#socket.url} did not open within ${timeoutMs} ms`, about));
+      }, timeoutMs);
+    });
+    try {
+      await Promise.race([opened, this.closed]);
+    } finally {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", onAbort);
+    }
+  }
+
+  #received(data) {
+    if (this.#endReason) return;
+    this.#heardAt = Date.now();
+    let message;
+    try {
+      if (typeof data !== "string") throw new SyntaxError("it is binary");
+      message = JSON.parse(data);
+      if (message === null || typeof message !== "object") throw new SyntaxError("it is no object");
+      this.#dispatch(message);
+    } catch (error) {
+      if (error instanceof TidelogError) this.#fail(error);
+      else this.#fail(new ProtocolError(`WebSocket: a message is not the gateway's: ${error.message}`, { code: "bad_reply", cause: error }));
+    }
+  }
+
+  #dispatch(message) {
+    const request = this.#requests.get(message.id);
+    if (message.error !== undefined) {
+      const error = errorOf(message.error);
+      this.#lastRefusal = error;
+      if (request) request.reject(error);
+      else if (message.id === undefined) throw error; // a fault of this connection that no request is to blame for
+    } else if (message.ok !== undefined) {
+      request?.onOk?.(message.ok);
+      request?.resolve(message.ok);
+    } else {
+      for (const kind of ["batch", "assigned", "revoked", "end"]) {
+        if (message[kind] !== undefined) this.#onMessage(kind, message[kind], this);
+      }
+    }
+  }
+
+  #watch(heartbeatMs) {
+    if (this.#endReason) return;
+    this.#probe = setTimeout(async () => {
+      if (Date.now() - this.#heardAt >= heartbeatMs) {
+        try {
+          await this.request({ unsub: { sid: PROBE_SID } }, { timeoutMs: heartbeatMs });
+        } catch (error) {
+          if (!(error instanceof TimeoutError)) {
+            this.#watch(heartbeatMs); // an answer, if only that there is no such subscription
+            return;
+          }
+          const about = { code: "connection_lost", retryable: true, definite: false };
+          this.#fail(new ConnectionError(`WebSocket: nothing came for ${2 * heartbeatMs} ms, not even an answer`, about));
+          return;
+        }
+      }
+      this.#watch(heartbeatMs);
+    }, heartbeatMs);
+  }
+
+  #fail(error) {
+    if (this.#endReason) return;
+    this.#endReason = error;
+    clearTimeout(this.#probe);
+    for (const [kind, listener] of this.#listeners) this.#socket.removeEventListener(kind, listener);
+    this.#socket.addEventListener("error", () => {}); // some libraries throw where nobody listens
+    try {
+      // Libraries for node can end a connection whose peer answers no more; browsers do so by themselves.
+      if (error.code === "connection_lost" && typeof this.#socket.terminate === "function") this.#socket.terminate();
+      else this.#socket.close(1000);
+    } catch {
+      // it never opened
+    }
+    for (const { reject } of [...this.#requests.values()]) reject(error);
+    this.#end(error);
+  }
+
+  #closeError({ code, reason }) {
+    const why = reason ? `: ${reason}` : "";
+    const about = { code: "connection_lost", retryable: true, definite: false };
+    switch (code) {
+      case 4401:
+        return new AuthenticationError(this.#lastRefusal?.message ?? `WebSocket: the credentials are refused${why}`, {
+          code: this.#lastRefusal?.code ?? "unauthenticated",
+          status: 401,
+          definite: false,
+        });
+      case 4429:
+        return new OverloadedError(`WebSocket: too many are open${why}`, { ...about, code: "too_many_websockets", status: 429 });
+      case 4408:
+        return new UnavailableError(`WebSocket: what was sent was left unread for too long${why}`, { ...about, code: "too_slow" });
+      case 1012:
+        return new UnavailableError(`WebSocket: the gateway stops${why}`, { ...about, code: "shutting_down" });
+      case 1013:
+        // The answer before it may say how long to wait.
+        return this.#lastRefusal?.retryable ? this.#lastRefusal : new UnavailableError(`WebSocket: try again later${why}`, { ...about, code: "try_again" });
+      case 1003:
+      case 1009:
+        return new ProtocolError(`WebSocket: the gateway refused a message of this client (${code})${why}`, { code: "message_refused" });
+      default:
+        return new ConnectionError(`WebSocket: ${this.#socket.url} cannot be reached, or the connection broke (${code})${why}`, about);
+    }
+  }
+}
+
+/** Tell whether connecting again may help after an error. */
+export function isPassing(error) {
+  return error instanceof TidelogError && error.retryable;
+}

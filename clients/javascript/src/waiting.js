@@ -1,0 +1,85 @@
+/** Time: back-off with jitter, sleeping that can be aborted, and signals that join a caller's with a timeout. */
+
+import { abortReason, invalidOption } from "./errors.js";
+
+const TIMER_MS_MAX = 2 ** 31 - 1;
+
+/** Delays that double up to a bound, each between half of that and all of it, so that clients do not come back together. */
+export class Backoff {
+  #failures = 0;
+
+  /** @param {{initialMs?: number, maxMs?: number}} [options] */
+  constructor({ initialMs = 250, maxMs = 30_000 } = {}) {
+    if (!(initialMs > 0 && maxMs >= initialMs && maxMs <= TIMER_MS_MAX)) {
+      throw invalidOption(`initialMs and maxMs must be 0 < initialMs <= maxMs <= ${TIMER_MS_MAX}, got ${initialMs} and ${maxMs}`);
+    }
+    this.initialMs = initialMs;
+    this.maxMs = maxMs;
+  }
+
+  /** Return how long to wait after one failure more; at least what the server asked for. */
+  next(retryAfterMs = 0) {
+    const fullMs = Math.min(this.maxMs, this.initialMs * 2 ** Math.min(this.#failures, 40));
+    this.#failures += 1;
+    return Math.max(fullMs * (0.5 + Math.random() / 2), retryAfterMs);
+  }
+
+  /** Begin again with the shortest delay. */
+  reset() {
+    this.#failures = 0;
+  }
+}
+
+/** Wait; an aborted signal ends the wait with its reason. */
+export function sleep(ms, signal) {
+  return new Promise((resolve, reject) => {
+    if (signal?.aborted) {
+      reject(abortReason(signal));
+      return;
+    }
+    const onAbort = () => {
+      clearTimeout(timer);
+      reject(abortReason(signal));
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener("abort", onAbort);
+      resolve();
+    }, Math.min(ms, TIMER_MS_MAX));
+    signal?.addEventListener("abort", onAbort, { once: true });
+  });
+}
+
+/** A signal that is aborted with the caller's, or after a time. `done` releases the timer and the listener. */
+export class Deadline {
+  #controller = new AbortController();
+  #timer;
+  #parent;
+  #onAbort = () => this.#controller.abort(abortReason(this.#parent));
+
+  /**
+   * @param {number} timeoutMs
+   * @param {AbortSignal} [parent]
+   */
+  constructor(timeoutMs, parent) {
+    if (!(timeoutMs > 0)) {
+      throw invalidOption(`timeoutMs must be > 0, got ${timeoutMs}`);
+    }
+    this.isOver = false;
+    this.#parent = parent;
+    if (parent?.aborted) this.#onAbort();
+    else parent?.addEventListener("abort", this.#onAbort, { once: true });
+    this.#timer = setTimeout(() => {
+      this.isOver = true;
+      this.#controller.abort(new DOMException("timed out", "TimeoutError"));
+    }, Math.min(timeoutMs, TIMER_MS_MAX));
+  }
+
+  get signal() {
+    return this.#controller.signal;
+  }
+
+  done() {
+    clearTimeout(this.#timer);
+    this.#parent?.removeEventListener("abort", this.#onAbort);
+  }
+}
