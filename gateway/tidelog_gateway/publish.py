@@ -46,7 +46,7 @@ router = APIRouter(prefix="/v1", tags=["records"])
 JSON: Final = "application/json"
 RAW: Final = "application/octet-stream"
 KEY_CHARS_MAX: Final = 4096
-LOOSE_RECORDS_MAX: Final = 64
+LOOSE_RECORDS_MAX: Final = 500
 """Up to this many records a request's records travel with those of others; more make a batch of their own."""
 
 Outcome = Receipt | TidelogError
