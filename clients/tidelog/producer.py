@@ -22,7 +22,7 @@ from tidelog.earlier_tries import EarlierTries
 from tidelog.errors import ClosedError, NotBegunError, UnknownPartitionError
 from tidelog.expiry import again
 from tidelog.gatherer import Gatherer
-from tidelog.gathering import OnDelivery
+from tidelog.gathering import LooseRows, OnDelivery
 from tidelog.lane import LaneOptions
 from tidelog.lanes import Lanes
 from tidelog.metadata import gone_error
@@ -33,7 +33,7 @@ from tidelog.plain_callbacks import check_callback
 from tidelog.preparation import Preparation, Taken, whole
 from tidelog.producer_id import make_producer_id
 from tidelog.producer_options import ACKS, CODECS, ProducerOptions
-from tidelog.receipts import PendingReceipt, PendingReceipts, Receipts
+from tidelog.receipts import PendingReceipt, PendingReceipts, PendingRows, Receipts
 from tidelog.room import Room
 from tidelog.routing import Router
 from tidelog.sender import Sender
@@ -308,6 +308,23 @@ class Producer:
         gathering, index = accepted
         gathering.call_back(index, on_delivery)
         return PendingReceipt(gathering, index)
+
+    def put_rows(self, rows: LooseRows) -> PendingRows | None:
+        """Accept many records of bytes at once, all of them or none; for the gateway, not for users.
+
+        None where they cannot be accepted at once: the topic or a partition is not known yet, the buffer is full, or
+        they are more than a batch.
+
+        Raises:
+            TidelogError: nothing is accepted here any more.
+        """
+        route = self._known_route(None)
+        if route is None or not self._preparation.plain:
+            return None
+        if rows.partitions and not all(number is None or number in route.partitions for number in rows.partitions):
+            return None
+        accepted = self._gatherer.accept_rows(rows, route.partition_count)
+        return None if accepted is None else PendingRows(*accepted, len(rows.values))
 
     async def send_many(
         self,

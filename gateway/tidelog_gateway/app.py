@@ -13,7 +13,6 @@ from typing import Any, Final
 from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
@@ -24,21 +23,19 @@ from tidelog.client_options import ClientOptions
 from tidelog.contexts import Context
 from tidelog.errors import TidelogError
 from tidelog_gateway import access, deletion, docs_page, fetch, groups, keys, offsets, publish, service, topics
-from tidelog_gateway.answers import AnswersMiddleware
-from tidelog_gateway.authentication import AuthenticationMiddleware
-from tidelog_gateway.browser_headers import BrowserHeadersMiddleware
 from tidelog_gateway.callers import Callers, told
 from tidelog_gateway.context import Gateway, gateway_of
 from tidelog_gateway.credentials import Shown, UserPassword, kind_of
+from tidelog_gateway.flow.passage import PassageMiddleware
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.known_caller import KnownCaller
-from tidelog_gateway.limits import LimitsMiddleware
-from tidelog_gateway.metrics import Metrics, MetricsMiddleware
+from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.openapi import PROBLEM_ANSWER, install_schema
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.problems import TITLES, Problem, from_error, invalid, validation_errors
 from tidelog_gateway.producers import Kept, Producers
-from tidelog_gateway.request_ids import REQUEST_ID_HEADER, RequestIdMiddleware, request_id_of
+from tidelog_gateway.request_ids import REQUEST_ID_HEADER, request_id_of
+from tidelog_gateway.routes.publish_lane import publish_lane
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.unsupported import refuse_unsupported
 from tidelog_gateway.websocket import route as websocket_route
@@ -162,15 +159,15 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
     app.include_router(websocket_route.router)
     _install_errors(app)
     install_schema(app, settings)
-    # The last one added is the outermost: requests are counted even when the limits refuse them.
-    app.add_middleware(LimitsMiddleware, settings=settings, budget=budget)
-    app.add_middleware(AuthenticationMiddleware, settings=settings)
-    if settings.allowed_origins:
-        app.add_middleware(CORSMiddleware, allow_origins=settings.allowed_origins, **_CORS)
-    app.add_middleware(RequestIdMiddleware)
-    app.add_middleware(AnswersMiddleware, outgoing=outgoing, slow_timeout_s=settings.ws_slow_timeout_s)
-    app.add_middleware(MetricsMiddleware, metrics=metrics)
-    app.add_middleware(BrowserHeadersMiddleware)
+    app.add_middleware(
+        PassageMiddleware,
+        settings=settings,
+        budget=budget,
+        outgoing=outgoing,
+        metrics=metrics,
+        lanes=(publish_lane,),
+        cors=_CORS,
+    )
     app.state.outgoing = outgoing
     app.state.incoming = budget
     app.state.turns = turns

@@ -18,6 +18,7 @@ from tidelog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from tidelog.gathering import LooseRows
 from tidelog.model import Committed, ConsumedBatch, Fetched, Node, Offset, Partition, Receipt, Record, Topic
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
@@ -133,6 +134,9 @@ class FakeProducer:
             return Receipt(chosen, base, 0)
 
         return receipt()
+
+    def put_rows(self, rows: LooseRows) -> None:
+        """Take nothing at once."""
 
     async def enqueue_arrow(self, columns: pa.RecordBatch, *, partition: int | None = None) -> Any:
         await self._log.enqueued.wait()
