@@ -32,9 +32,10 @@ from tidelog_gateway.known_caller import KnownCaller
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.openapi import PROBLEM_ANSWER, install_schema
 from tidelog_gateway.outgoing import Outgoing
-from tidelog_gateway.problems import TITLES, Problem, from_error, invalid, validation_errors
+from tidelog_gateway.problems import TITLES, Problem, from_error, internal, invalid, validation_errors
 from tidelog_gateway.producers import Kept, Producers
 from tidelog_gateway.request_ids import REQUEST_ID_HEADER, request_id_of
+from tidelog_gateway.routes.fetch_lane import fetch_lane
 from tidelog_gateway.routes.publish_lane import publish_lane
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.unsupported import refuse_unsupported
@@ -159,13 +160,14 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
     app.include_router(websocket_route.router)
     _install_errors(app)
     install_schema(app, settings)
-    app.add_middleware(
-        PassageMiddleware,
+    # In front of what the framework puts around its routes, which requests that a lane answers do not need.
+    app.middleware_stack = PassageMiddleware(
+        app.build_middleware_stack(),
         settings=settings,
         budget=budget,
         outgoing=outgoing,
         metrics=metrics,
-        lanes=(publish_lane,),
+        lanes=(publish_lane, fetch_lane),
         cors=_CORS,
     )
     app.state.outgoing = outgoing
@@ -211,8 +213,7 @@ def _install_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def on_bug(request: Request, error: Exception) -> Response:  # noqa: ARG001 # the server logs it with its trace
-        detail = "the gateway failed on this request; its log names the request_id"
-        return Problem(500, "internal", detail).response(_request_id(request))
+        return internal().response(_request_id(request))
 
 
 def _headers_of(app: FastAPI, request: Request, error: HTTPException) -> dict[str, str]:

@@ -149,8 +149,17 @@ def _header_sizes(lists: Any) -> Any:
 def rows_of(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: int) -> list[dict[str, Any]]:
     """Make rows for JSON of canonical columns, each with its offset; records without a timestamp get `timestamp_us`."""
     names = set(columns.schema.names)
-    values = columns.column("value").to_pylist() if "value" in names else [None] * columns.num_rows
-    rows = [_row(offset, timestamp_us, value) for offset, value in zip(offsets, values, strict=True)]
+    timestamp_ms = timestamp_us // 1000
+    texts = _texts(columns.column("value")) if "value" in names else [None] * columns.num_rows
+    rows: list[dict[str, Any]]
+    if texts is not None:
+        rows = [
+            {"offset": offset, "timestamp_ms": timestamp_ms, "key": None, "value": text, "value_encoding": "utf8"}
+            for offset, text in zip(offsets, texts, strict=True)
+        ]
+    else:
+        values = columns.column("value").to_pylist()
+        rows = [_row(offset, timestamp_us, value) for offset, value in zip(offsets, values, strict=True)]
     if "timestamp" in names:
         stamps: Any = columns.column("timestamp")
         for row, stamp_us in zip(rows, stamps.view(pa.int64()).to_pylist(), strict=True):
@@ -208,6 +217,15 @@ def _add_headers(rows: list[dict[str, Any]], lists: Any) -> None:
 def _header(name: str, value: bytes | None) -> list[str | None]:
     text, encoding = _text(value)
     return [name, text] if encoding == "utf8" else [name, text, encoding]
+
+
+def _texts(column: Any) -> list[str | None] | None:
+    """Return a column of bytes as text, checked as a whole; None where not all of it is UTF-8."""
+    try:
+        texts: list[str | None] = column.cast(pa.string()).to_pylist()
+    except ValueError:  # also that of Arrow
+        return None
+    return texts
 
 
 def _text(data: bytes | None) -> tuple[str | None, str]:

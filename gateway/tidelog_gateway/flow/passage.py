@@ -28,7 +28,7 @@ from tidelog_gateway.limits import BodyLimits
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.outlet import Outlet, no_room
-from tidelog_gateway.problems import Problem, from_error
+from tidelog_gateway.problems import Problem, from_error, internal
 from tidelog_gateway.request_ids import REQUEST_ID_HEADER
 from tidelog_gateway.routes.lanes import JsonAnswer, Lane
 from tidelog_gateway.settings import GatewaySettings
@@ -230,7 +230,13 @@ class PassageMiddleware:
             return
         gateway: Gateway = scope["state"].get("gateway") or scope["app"].state.gateway
         visit.route = handling.route
-        answer = await _handled(gateway, handling.run)
+        try:
+            answer = await _handled(gateway, handling.run)
+        except Problem:
+            raise
+        except Exception:
+            await internal().response(visit.request_id)(scope, receive, send)
+            raise  # the server logs it with its trace
         if answer is None:  # it takes a closer look than a lane has
             await self._app(scope, replayed(body, receive), send)
         elif send == visit.send:
