@@ -13,7 +13,7 @@ import asyncio
 import math
 import time
 from functools import partial
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 import orjson
 from fastapi import APIRouter, Query
@@ -29,7 +29,7 @@ from tidelog_gateway.credentials import refused
 from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
 from tidelog_gateway.problems import Problem, from_error, invalid
 from tidelog_gateway.queries import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
-from tidelog_gateway.records_out import BatchReader
+from tidelog_gateway.records_out import BatchReader, TakenJson
 from tidelog_proto.limits import KIB
 
 RECORDS_DEFAULT: Final = 500
@@ -158,16 +158,10 @@ async def _json(gateway: Gateway, answer: Answer, fetched: Fetched, records_max:
     native_bytes = sum(batch.header.length for batch in fetched.batches)
     await answer.reserve(native_bytes)
     while True:
-        records, next_offset = _rows(fetched, records_max, bytes_max)
-        data = orjson.dumps(
-            {
-                "records": records,
-                "next_offset": next_offset,
-                "log_start_offset": fetched.log_start_offset,
-                "high_watermark": fetched.high_watermark,
-            }
-        )
-        count, size_bytes = len(records), len(data)
+        records, count, next_offset = _rows(fetched, records_max, bytes_max)
+        places = next_offset, fetched.log_start_offset, fetched.high_watermark
+        data = b'{"records":[%b],"next_offset":%d,"log_start_offset":%d,"high_watermark":%d}' % (records, *places)
+        size_bytes = len(data)
         del records
         if answer.fits(native_bytes + size_bytes):
             gateway.metrics.records_out.labels("http").inc(count)
@@ -237,19 +231,27 @@ async def _fetch(
     return await fetch(*place, max_bytes=size_bytes)
 
 
-def _rows(fetched: Fetched, records_max: int, bytes_max: int) -> tuple[list[dict[str, Any]], int]:
-    """Return rows within the limits and the offset to go on from."""
-    rows: list[dict[str, Any]] = []
+def _rows(fetched: Fetched, records_max: int, bytes_max: int) -> tuple[bytes, int, int]:
+    """Return records within the limits as the inside of a JSON array, how many, and the offset to go on from."""
+    parts: list[bytes] = []
+    count = 0
+    next_offset = fetched.next_offset
     for batch in fetched.batches:
-        if rows and (len(rows) >= records_max or bytes_max <= 0):
-            return rows, batch.base_offset
+        if parts and (count >= records_max or bytes_max <= 0):
+            next_offset = batch.base_offset
+            break
         reader = BatchReader(batch)
-        taken, payload_bytes = reader.take(records_max - len(rows), bytes_max)
-        rows += taken
-        bytes_max -= payload_bytes
+        taken = reader.take_plain(records_max - count, bytes_max)
+        if taken is None:
+            rows, payload_bytes = reader.take(records_max - count, bytes_max)
+            taken = TakenJson(orjson.dumps(rows), len(rows), payload_bytes)
+        parts.append(taken.data[1:-1])
+        count += taken.records
+        bytes_max -= taken.payload_bytes
         if len(reader):
-            return rows, reader.next_offset
-    return rows, fetched.next_offset
+            next_offset = reader.next_offset
+            break
+    return b",".join(parts), count, next_offset
 
 
 def _out_of_range(offset: int, error: OffsetOutOfRangeError) -> Problem:

@@ -180,7 +180,7 @@ class BoundedProtocol(asyncio.Protocol):
     # ------------------------------------------------------------------------------------------------- requests
 
     def _read_on(self) -> None:
-        if not self.transport.is_closing():
+        if self._pending and not self.transport.is_closing():
             self.data_received(b"")
 
     def _read(self) -> None:

@@ -30,7 +30,7 @@ _FAILED: Final = b"Internal Server Error"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Connection(Protocol):
+class AnsweredConnection(Protocol):
     """What an exchange needs of its connection."""
 
     transport: asyncio.Transport
@@ -80,7 +80,7 @@ class Exchange:
     )
 
     def __init__(
-        self, scope: Scope, connection: Connection, *, keep_alive: bool, expects_continue: bool, more_body: bool
+        self, scope: Scope, connection: AnsweredConnection, *, keep_alive: bool, expects_continue: bool, more_body: bool
     ) -> None:
         self.scope = scope
         self.keep_alive = keep_alive
