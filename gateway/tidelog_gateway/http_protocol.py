@@ -22,7 +22,7 @@ from uvicorn.server import ServerState
 
 from tidelog_gateway.http1.chunks import ChunkedBody
 from tidelog_gateway.http1.exchange import Exchange
-from tidelog_gateway.http1.head import CHUNKED, HEAD_BYTES_MAX, Head, HeadError, early_fault, parse_head, upgrade_fault
+from tidelog_gateway.http1.head import CHUNKED, HEAD_BYTES_MAX, Head, HeadError, HeadParser, early_fault, upgrade_fault
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.outlet import Outlet
@@ -81,6 +81,7 @@ class BoundedProtocol(asyncio.Protocol):
         self._pending = b""
         """What has come and is not read yet: part of a head, or what is behind the request that is answered."""
         self._looked_bytes = 0
+        self._heads = HeadParser()
         self._length = 0
         """What is to come of a body with a length."""
         self._chunks: ChunkedBody | None = None
@@ -210,7 +211,7 @@ class BoundedProtocol(asyncio.Protocol):
                 raise HeadError(fault)
             return False
         self._looked_bytes = 0
-        head = parse_head(pending[:end])
+        head = self._heads.parse(pending[:end])
         self._pending = pending[end:]
         # RFC 9110, 7.8: HTTP/1.0 has no upgrades, and a request to change to what is not spoken is answered as it is.
         if head.upgrade == b"websocket" and head.version == "1.1":

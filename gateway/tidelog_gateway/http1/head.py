@@ -17,17 +17,20 @@ comes with it would be read by another parser than the one that found its end.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 FIELDS_MAX: Final = 256
+FIELDS_KEPT_BYTES: Final = 2048
+"""Fields up to this size are kept until the next request of the connection."""
 LENGTH_DIGITS_MAX: Final = 18
 CHUNKED: Final = -1
 """Instead of a length."""
 
 _TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
 _FIELD: Final = _TOKEN + rb":[\t\x20-\x7e\x80-\xff]*+\r\n"
+_LINE: Final = re.compile(rb"(" + _TOKEN + rb") ([\x21-\x7e]++) HTTP/(1\.[01])\r\n")
 _HEAD: Final = re.compile(rb"(" + _TOKEN + rb") ([\x21-\x7e]++) HTTP/(1\.[01])\r\n((?:" + _FIELD + rb")*+)\r\n")
 _FIELDS: Final = re.compile(rb"(?:" + _FIELD + rb")*+\r\n")
 _LF_ALONE: Final = re.compile(rb"(?<!\r)\n")
@@ -46,7 +49,7 @@ class Head:
     Attributes:
         method: as it came.
         target: as it came.
-        version: `1.0` or `1.1`.
+        raw_version: `1.0` or `1.1`.
         headers: names in lower case, values without the white space around them.
         length: of the body, or `CHUNKED`.
         keep_alive: whether the connection may stay open after the answer.
@@ -56,12 +59,48 @@ class Head:
 
     method: bytes
     target: bytes
-    version: str
+    raw_version: bytes
     headers: list[tuple[bytes, bytes]]
     length: int = 0
     keep_alive: bool = True
     expects_continue: bool = False
     upgrade: bytes = b""
+
+    @property
+    def version(self) -> str:
+        """The version as text."""
+        return "1.1" if self.raw_version == b"1.1" else "1.0"
+
+
+class HeadParser:
+    """Parses the heads of one connection, on which most requests have the fields of the one before."""
+
+    __slots__ = ("_fields", "_head")
+
+    def __init__(self) -> None:
+        self._fields = b""
+        self._head: Head | None = None
+
+    def parse(self, raw: bytes) -> Head:
+        """Return a head, as `parse_head` does."""
+        line = _LINE.match(raw)
+        before = self._head
+        if line is None or before is None or raw[line.end() :] != self._fields or line[3] != before.raw_version:
+            head = parse_head(raw)
+            fields = raw[raw.index(b"\r\n") + 2 :]
+            if len(fields) <= FIELDS_KEPT_BYTES:
+                self._fields, self._head = fields, replace(head, headers=head.headers.copy())
+            return head
+        return Head(
+            line[1],
+            line[2],
+            before.raw_version,
+            before.headers.copy(),
+            before.length,
+            before.keep_alive,
+            before.expects_continue,
+            before.upgrade,
+        )
 
 
 def parse_head(raw: bytes) -> Head:
@@ -84,7 +123,7 @@ def parse_head(raw: bytes) -> Head:
             framing.append(field)
     if len(headers) > FIELDS_MAX:
         raise HeadError(f"the head has {len(headers)} fields, at most {FIELDS_MAX} are taken")
-    head = Head(method, target, version.decode(), headers)
+    head = Head(method, target, version, headers)
     _frame(head, framing)
     return head
 
@@ -157,7 +196,7 @@ def _frame(head: Head, framing: list[tuple[bytes, bytes]]) -> None:
             head.upgrade = value.lower()
         else:
             head.expects_continue = value.lower() == b"100-continue"
-    is_old = head.version == "1.0"
+    is_old = head.raw_version == b"1.0"
     if hosts > 1 or (not hosts and not is_old):
         raise HeadError("a request names one Host")
     if len(lengths) > 1 or (lengths and b"," in lengths[0]):

@@ -7,6 +7,7 @@ from tidelog_gateway.http1.head import (
     FIELDS_MAX,
     HEAD_BYTES_MAX,
     HeadError,
+    HeadParser,
     early_fault,
     parse_head,
     upgrade_fault,
@@ -36,6 +37,26 @@ def test_what_fields_say_of_the_connection() -> None:
         parse_head(head_of(*first, b"Upgrade: WebSocket", b"Connection: keep-alive, Upgrade")).upgrade == b"websocket"
     )
     assert parse_head(head_of(*first, b"Upgrade: websocket")).upgrade == b"", "Connection does not name it"
+
+
+def test_fields_that_come_again_say_the_same() -> None:
+    parser = HeadParser()
+    fields = b"Host: x", b"Content-Length: 3", b"Connection: close"
+    heads = [
+        head_of(b"POST /a HTTP/1.1", *fields),
+        head_of(b"PUT /b HTTP/1.1", *fields),
+        head_of(b"PUT /b HTTP/1.0", *fields),
+        head_of(b"PUT /b HTTP/1.1", *fields[:1]),
+        head_of(b"GET /b HTTP/1.1", *fields[:1]),
+    ]
+    for head in heads:
+        parsed = parser.parse(head)
+        assert parsed == parse_head(head)
+        parsed.headers.clear()
+        parsed = parser.parse(head)
+        parsed.headers.append((b"x", b"y"))
+    with pytest.raises(HeadError):
+        parser.parse(head_of(b"PUT  /b HTTP/1.1", *fields[:1]))
 
 
 @pytest.mark.parametrize(
