@@ -44,3 +44,18 @@ def accepts_json(fields: dict[bytes, bytes]) -> bool:
     """Whether an answer in JSON is accepted; headers that are given twice are for the framework's route."""
     accept = fields.get(b"accept", b"")
     return accept in _ANY_ACCEPT or takes_json(accept.decode("latin-1"))
+
+
+_JSON_TYPES: Final = frozenset({b"application/json", b"application/json; charset=utf-8"})
+
+
+def is_plain_json(scope: Scope) -> bool:
+    """Whether a request has a body of JSON as it is, takes JSON, and no header asks for more or is given twice."""
+    fields: dict[bytes, bytes] = dict(scope["headers"])
+    return (
+        len(fields) == len(scope["headers"])
+        and fields.get(b"content-type") in _JSON_TYPES
+        and b"content-encoding" not in fields
+        and b"idempotency-key" not in fields
+        and accepts_json(fields)
+    )

@@ -10,14 +10,13 @@ from starlette.types import Scope
 
 from tidelog_gateway.bodies import AT_ONCE_BYTES
 from tidelog_gateway.context import Gateway, json_response, now_us
-from tidelog_gateway.publish import JSON, answer_of, publish, publish_at_once
+from tidelog_gateway.publish import answer_of, publish, publish_at_once
 from tidelog_gateway.records_in import parse_body
-from tidelog_gateway.routes.lanes import Handling, JsonAnswer, accepts_json
+from tidelog_gateway.routes.lanes import Handling, JsonAnswer, is_plain_json
 from tidelog_gateway.routes.plain_records import plain_records
 
 ROUTE: Final = "/v1/topics/{topic}/records"
 _PATH: Final = re.compile(r"/v1/topics/([^/]+)/records")
-_TYPES: Final = frozenset({JSON.encode(), b"application/json; charset=utf-8"})
 
 
 def publish_lane(scope: Scope, body: bytes) -> Handling | None:
@@ -25,17 +24,9 @@ def publish_lane(scope: Scope, body: bytes) -> Handling | None:
     if scope["method"] != "POST" or scope["query_string"] or len(body) > AT_ONCE_BYTES:
         return None
     found = _PATH.fullmatch(scope["path"])
-    if found is None:
+    if found is None or not is_plain_json(scope):
         return None
-    fields: dict[bytes, bytes] = dict(scope["headers"])
-    plain = (
-        len(fields) == len(scope["headers"])
-        and fields.get(b"content-type") in _TYPES
-        and b"content-encoding" not in fields
-        and b"idempotency-key" not in fields
-        and accepts_json(fields)
-    )
-    return Handling(ROUTE, partial(_published, topic=found[1], body=body)) if plain else None
+    return Handling(ROUTE, partial(_published, topic=found[1], body=body))
 
 
 async def _published(gateway: Gateway, *, topic: str, body: bytes) -> JsonAnswer:

@@ -8,6 +8,7 @@ from tests.gateway.conftest import OpenApi
 from tests.gateway.fake_log import FakeLog
 
 from tidelog_gateway.bodies import AT_ONCE_BYTES
+from tidelog_gateway.routes.commit_lane import commit_lane
 from tidelog_gateway.routes.fetch_lane import fetch_lane
 from tidelog_gateway.routes.publish_lane import publish_lane
 
@@ -45,6 +46,17 @@ def test_a_publish_in_the_form_of_most_clients_is_taken() -> None:
 )
 def test_another_publish_is_left_to_the_route(scope: dict[str, Any], size: int) -> None:
     assert publish_lane(scope, b" " * size) is None
+
+
+def test_a_commit_is_taken() -> None:
+    assert commit_lane(scope_of("PUT", "/v1/groups/g/offsets", JSON), BODY) is not None
+    for scope in (
+        scope_of("GET", "/v1/groups/g/offsets"),
+        scope_of("PUT", "/v1/groups/g/offsets"),
+        scope_of("PUT", "/v1/groups/g/offsets", JSON, query=b"a=b"),
+        scope_of("PUT", "/v1/groups/g/offsets:reset", JSON),
+    ):
+        assert commit_lane(scope, BODY) is None
 
 
 def test_a_fetch_from_an_offset_is_taken() -> None:
@@ -109,6 +121,42 @@ async def test_lane_and_route_answer_the_same(open_api: OpenApi, log: FakeLog) -
                 await ask(client, by_route=False, offset=offset, topic=topic),
                 await ask(client, by_route=True, offset=offset, topic=topic),
             )
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [
+        [{"topic": "t", "partition": 0, "next_offset": 0}],
+        [{"topic": "t", "partition": 0, "next_offset": 0, "note": "n"}],
+        [{"topic": "t", "partition": 0, "next_offset": 7}],
+        [{"topic": "t", "partition": 0, "next_offset": 0}] * 2,
+        [{"topic": "t", "partition": -1, "next_offset": 0}],
+        [{"topic": "t", "partition": 0, "next_offset": 2**63}],
+        [{"topic": "t", "partition": 0, "next_offset": 1.0}],
+        [{"topic": "t", "partition": 0, "next_offset": 0, "note": "n" * 5000}],
+        [{"topic": "t", "partition": 0, "next_offset": 0, "more": 1}],
+        [{"topic": "__meta", "partition": 0, "next_offset": 0}],
+        [{"topic": "missing", "partition": 0, "next_offset": 0}],
+        [{"topic": "t", "partition": 0}],
+        [],
+        {},
+    ],
+)
+@pytest.mark.parametrize("group", ["g", "a%20b", "%0a"])
+async def test_commits_by_lane_and_route_are_answered_the_same(
+    open_api: OpenApi, log: FakeLog, offsets: Any, group: str
+) -> None:
+    log.logs["t"] = [[]]
+    async with open_api() as client:
+        answers = [
+            await client.put(
+                f"/v1/groups/{group}/offsets",
+                json={"offsets": offsets},
+                headers=[("content-type", "application/json"), *([("x-twice", "1")] * times)],
+            )
+            for times in (0, 2)
+        ]
+    compare(*answers)
 
 
 def compare(lane: httpx.Response, route: httpx.Response) -> None:
