@@ -22,7 +22,7 @@ from tidelog.earlier_tries import EarlierTries
 from tidelog.errors import ClosedError, NotBegunError, UnknownPartitionError
 from tidelog.expiry import again
 from tidelog.gatherer import Gatherer
-from tidelog.gathering import LooseRows, OnDelivery
+from tidelog.gathering import OnDelivery
 from tidelog.lane import LaneOptions
 from tidelog.lanes import Lanes
 from tidelog.metadata import gone_error
@@ -33,9 +33,10 @@ from tidelog.plain_callbacks import check_callback
 from tidelog.preparation import Preparation, Taken, whole
 from tidelog.producer_id import make_producer_id
 from tidelog.producer_options import ACKS, CODECS, ProducerOptions
-from tidelog.receipts import PendingReceipt, PendingReceipts, PendingRows, Receipts
+from tidelog.receipts import PendingReceipt, PendingReceipts, Receipts
 from tidelog.room import Room
 from tidelog.routing import Router
+from tidelog.row_intake import RowIntake
 from tidelog.sender import Sender
 from tidelog_proto.columns import Headers, canonical, columns_of
 
@@ -97,10 +98,12 @@ class Producer:
         self._topic_id = b""
         self.inside = Inside(topic, self._preparation, self._gatherer, self._room, self._route_of_threads, self._ready)
         """For `tidelog.sync`, not for users."""
+        self.rows = RowIntake(self._preparation, self._gatherer, self._known_route)
+        """For the gateway, not for users."""
         self._refused_bytes = 0
         """What `put` had no room for the last time."""
         self._unturned_bytes = 0
-        """What came as columns since others of the loop had a turn for it."""
+        """What came as columns since others of the loop had a turn."""
         self._failed: list[Delivery] = []
         """What failed before anybody asked for it."""
         self._closed = False
@@ -308,23 +311,6 @@ class Producer:
         gathering, index = accepted
         gathering.call_back(index, on_delivery)
         return PendingReceipt(gathering, index)
-
-    def put_rows(self, rows: LooseRows) -> PendingRows | None:
-        """Accept many records of bytes at once, all of them or none; for the gateway, not for users.
-
-        None where they cannot be accepted at once: the topic or a partition is not known yet, the buffer is full, or
-        they are more than a batch.
-
-        Raises:
-            TidelogError: nothing is accepted here any more.
-        """
-        route = self._known_route(None)
-        if route is None or not self._preparation.plain:
-            return None
-        if rows.partitions and not all(number is None or number in route.partitions for number in rows.partitions):
-            return None
-        accepted = self._gatherer.accept_rows(rows, route.partition_count)
-        return None if accepted is None else PendingRows(*accepted, len(rows.values))
 
     async def send_many(
         self,
@@ -539,8 +525,7 @@ class Producer:
         self, batches: Sequence[pa.RecordBatch], partition: int | None, keys: Sequence[bytes | None] | None = None
     ) -> PendingReceipts:
         partition = partition if partition is None or type(partition) is int else whole("partition", partition)
-        room, in_turn = self._room, False
-        parts: list[tuple[Any, int]] = []
+        room, in_turn, parts = self._room, False, list[tuple[Any, int]]()
         orders: list[pa.Array[Any]] = []
         try:
             route = self._known_route(partition)
@@ -581,14 +566,12 @@ class Producer:
             raise UnknownPartitionError(
                 f"topic {self.topic!r} has partitions 0 to {route.partition_count - 1}, not {partition}"
             )
-        load = ColumnsLoad(columns, partition=lane.partition, deadline=self._deadline(), size_bytes=size_bytes)
+        deadline = asyncio.get_running_loop().time() + self._options.delivery_timeout_s
+        load = ColumnsLoad(columns, partition=lane.partition, deadline=deadline, size_bytes=size_bytes)
         lane.add(load)
         assert self._sender is not None
         self._sender.wake(lane)
         return load.delivery, load.count
-
-    def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + self._options.delivery_timeout_s
 
     def _settled(self, load: Load) -> None:
         delivery = load.delivery

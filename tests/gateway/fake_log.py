@@ -95,8 +95,16 @@ class FakeLog:
         self.logs[topic][partition] += map(RecordBatch.parse, batches)
 
 
+class FakeIntake:
+    """Takes nothing at once."""
+
+    def put(self, rows: LooseRows) -> None:
+        pass
+
+
 class FakeProducer:
     def __init__(self, log: FakeLog, topic: str) -> None:
+        self.rows = FakeIntake()
         self._log = log
         self.topic = topic
         self.closed = False
@@ -134,9 +142,6 @@ class FakeProducer:
             return Receipt(chosen, base, 0)
 
         return receipt()
-
-    def put_rows(self, rows: LooseRows) -> None:
-        """Take nothing at once."""
 
     async def enqueue_arrow(self, columns: pa.RecordBatch, *, partition: int | None = None) -> Any:
         await self._log.enqueued.wait()

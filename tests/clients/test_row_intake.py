@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.clients.fake_node import FakeNode, Refuse
@@ -15,14 +16,14 @@ from tidelog_proto.batch import RecordBatch
 from tidelog_proto.partitioner import partition_for_key
 
 
-async def begun(client: Client, topic: str = "t", **options: int) -> Producer:
+async def begun(client: Client, topic: str = "t", **options: Any) -> Producer:
     producer = client.producer(topic, **options)
     await producer.begin()
     return producer
 
 
 def put(producer: Producer, rows: LooseRows) -> PendingRows:
-    pending = producer.put_rows(rows)
+    pending = producer.rows.put(rows)
     assert pending is not None
     return pending
 
@@ -74,15 +75,15 @@ async def test_rows_with_timestamps_gather_by_themselves(node: FakeNode, client:
 
 async def test_what_cannot_be_accepted_at_once_is_not_accepted(node: FakeNode, client: Client) -> None:
     unknown = client.producer("t")
-    assert unknown.put_rows(LooseRows([b"a"])) is None, "it has not begun"
+    assert unknown.rows.put(LooseRows([b"a"])) is None, "it has not begun"
     small = await begun(client, batch_bytes=4096)
-    assert small.put_rows(LooseRows([b"a" * 5000])) is None, "larger than a batch"
-    assert small.put_rows(LooseRows([b"a"], partitions=[9])) is None, "no such partition is known"
+    assert small.rows.put(LooseRows([b"a" * 5000])) is None, "larger than a batch"
+    assert small.rows.put(LooseRows([b"a"], partitions=[9])) is None, "no such partition is known"
     full = await begun(client, buffer_bytes=1000)
     node.hold = asyncio.Event()
     held = put(full, LooseRows([b"a" * 800]))
     await node.received("publish")
-    assert full.put_rows(LooseRows([b"a" * 800])) is None, "the buffer is full"
+    assert full.rows.put(LooseRows([b"a" * 800])) is None, "the buffer is full"
     node.hold.set()
     await held.settled()
     assert node.values("t") == [b"a" * 800]
@@ -97,4 +98,4 @@ async def test_a_refused_batch_is_the_outcome_of_each_row(node: FakeNode, client
     assert [type(outcome) for outcome in pending.outcomes()] == [CorruptBatchError] * 2
     await producer.close()
     with pytest.raises(ClosedError):
-        producer.put_rows(LooseRows([b"a"]))
+        producer.rows.put(LooseRows([b"a"]))
