@@ -167,6 +167,11 @@ class BoundedProtocol(asyncio.Protocol):
         """Return the headers of every answer."""
         return self._server_state.default_headers
 
+    def resume_reading(self) -> None:
+        """Read on, unless what was read last is a request behind this one: it waits, and nothing more is taken."""
+        if self._body_is_coming() or not self._pending:
+            self.flow.resume_reading()
+
     def on_response_complete(self) -> None:
         """Wait for the next request of the connection, or handle the one that is here."""
         self._server_state.total_requests += 1

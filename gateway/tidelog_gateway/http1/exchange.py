@@ -40,6 +40,10 @@ class AnsweredConnection(Protocol):
         """Return the headers of every answer."""
         ...
 
+    def resume_reading(self) -> None:
+        """Read on, unless what was read last is a request behind this one."""
+        ...
+
     def on_response_complete(self) -> None:
         """Take the news that the whole answer was written."""
         ...
@@ -148,7 +152,7 @@ class Exchange:
         while not (self._body or (self._is_new and not self._more_body)):
             if self.disconnected or self.response_complete:
                 return {"type": "http.disconnect"}
-            connection.flow.resume_reading()
+            connection.resume_reading()
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         if self.disconnected or self.response_complete:

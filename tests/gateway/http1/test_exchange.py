@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 
+import pytest
 from tests.gateway.conftest import Serve, Served
 from tests.gateway.fake_log import FakeLog
 
@@ -87,3 +88,21 @@ async def test_a_large_body_comes_whole_in_whatever_pieces(serve: Serve, log: Fa
         for data in framed:
             assert (await talk(served, data[:100], data[100:70_000], data[70_000:])).startswith(b"HTTP/1.1 200 ")
     assert [record.value for batch in log.logs["t"][0] for record in batch] == [value.encode()] * 2
+
+
+async def test_what_is_sent_behind_a_request_waits_unread(serve: Serve, log: FakeLog) -> None:
+    """Bytes that no budget counts: they stay with the client until the request before them is answered."""
+    log.logs["t"] = [[]]
+    waiting = b"GET /v1/topics/t/partitions/0/records?offset=0&wait_ms=20000 HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with serve() as served:
+        _, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(waiting)
+        await log.fetch_waits.wait()
+        writer.write(b"G" * (64 << 20))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await writer.drain()
+        assert writer.transport.get_write_buffer_size() > 32 << 20, "the server has taken little of it"
+        writer.transport.abort()
+        async with log.appended:
+            log.appended.notify_all()
