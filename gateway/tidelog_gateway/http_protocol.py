@@ -260,6 +260,7 @@ class BoundedProtocol(asyncio.Protocol):
             expects_continue=head.expects_continue,
             more_body=not is_whole,
         )
+        state["exchange"] = exchange
         task = self._loop.create_task(exchange.run(cast(Any, self._config.loaded_app)))
         task.add_done_callback(self._server_state.tasks.discard)
         self._server_state.tasks.add(task)

@@ -23,6 +23,7 @@ from tidelog_gateway.authentication import Admission, address_of
 from tidelog_gateway.browser_headers import RAW_BROWSER_HEADERS, with_browser_headers
 from tidelog_gateway.callers import Callers, told
 from tidelog_gateway.context import Gateway
+from tidelog_gateway.http1.exchange import Exchange
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.limits import BodyLimits
 from tidelog_gateway.metrics import Metrics
@@ -36,7 +37,14 @@ from tidelog_proto.errors import ProtocolError
 
 _READING: Final = frozenset({"GET", "HEAD"})
 _ID: Final = REQUEST_ID_HEADER.lower().encode()
-_HAS_BODY: Final = (b"content-length", b"transfer-encoding")
+_JSON_FIELDS: Final = b"".join(
+    [
+        b"content-type: application/json\r\n",
+        *(b"%b: %b\r\n" % (name, value.replace(b"%", b"%%")) for name, value in RAW_BROWSER_HEADERS),
+        _ID + b": %b\r\n",
+    ]
+)
+"""The fields of a lane's answer, with a place for the id."""
 
 
 class Visit:
@@ -78,6 +86,13 @@ class Visit:
     async def reply(self, answer: JsonAnswer) -> None:
         """Send the whole answer of a lane."""
         self.answered = True
+        exchange: Exchange | None = self._scope["state"].get("exchange")
+        if exchange is not None:
+            if await self._has_room(len(answer.body), is_owed=self._scope["method"] not in _READING):
+                self.status = answer.status
+                await exchange.reply(answer.status, _JSON_FIELDS % self.request_id.encode(), answer.body)
+                self._answer.sent()
+            return
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(answer.body)),
@@ -89,19 +104,25 @@ class Visit:
 
     async def _deliver(self, head: Message | None, message: Message) -> None:
         is_owed = head is None or self._scope["method"] not in _READING
-        if not self._answer.hold(len(message.get("body", b"")), whatever=is_owed):
-            self._refused = True
-            problem = no_room()
-            problem.headers[REQUEST_ID_HEADER] = self.request_id
-            response = problem.response(self.request_id)
-            self.status = response.status_code
-            await response(self._scope, _nothing_more, self._send)
+        if not await self._has_room(len(message.get("body", b"")), is_owed=is_owed):
             return
         if head is not None:
             self.status = head["status"]
             await self._send(head)
         await self._send(message)
         self._answer.sent()
+
+    async def _has_room(self, size_bytes: int, *, is_owed: bool) -> bool:
+        """Hold room for a part of the answer; where there is none, send a 503 instead of the answer."""
+        if self._answer.hold(size_bytes, whatever=is_owed):
+            return True
+        self._refused = True
+        problem = no_room()
+        problem.headers[REQUEST_ID_HEADER] = self.request_id
+        response = problem.response(self.request_id)
+        self.status = response.status_code
+        await response(self._scope, _nothing_more, self._send)
+        return False
 
 
 class PassageMiddleware:

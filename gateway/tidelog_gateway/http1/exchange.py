@@ -183,6 +183,28 @@ class Exchange:
             raise RuntimeError(f"Unexpected ASGI message {message['type']!r} sent.")
         self._write(message.get("body", b""), more_body=message.get("more_body", False))
 
+    async def reply(self, status: int, fields: bytes, body: bytes) -> None:
+        """Write a whole answer to anything but HEAD.
+
+        Args:
+            status: of the answer.
+            fields: whole lines, without those that say how long the body is and whether the connection is closed.
+            body: all of it.
+        """
+        flow = self._connection.flow
+        if flow.write_paused and not self.disconnected:
+            await flow.drain()
+        if self.disconnected:
+            return
+        assert self._head is None
+        assert not self.response_started
+        own = b"".join([b"%b: %b\r\n" % field for field in self._connection.default_headers()])
+        close = b"" if self.keep_alive else b"connection: close\r\n"
+        self._expects_continue = False
+        self._head = b"%b%b%b%bcontent-length: %d\r\n\r\n" % (_STATUS_LINES[status], own, fields, close, len(body))
+        self._left_bytes = len(body)
+        self._write(body, more_body=False)
+
     def _head_of(self, status: int, headers: Any) -> bytes:
         lines: list[bytes] = []
         is_closing = False

@@ -106,3 +106,20 @@ async def test_what_is_sent_behind_a_request_waits_unread(serve: Serve, log: Fak
         writer.transport.abort()
         async with log.appended:
             log.appended.notify_all()
+
+
+async def test_a_lane_writes_the_head_that_the_route_does(serve: Serve, log: FakeLog) -> None:
+    log.logs["t"] = [[]]
+    path = b"GET /v1/topics/t/partitions/0/records?offset=0 HTTP/1.1\r\nHost: x\r\n"
+    async with serve() as served:
+        lane = await talk(served, path + b"Connection: close\r\n\r\n")
+        route = await talk(served, path + b"Connection: close\r\nX-A: 1\r\nX-A: 2\r\n\r\n")
+
+    def lines(answer: bytes) -> list[bytes]:
+        head, _, _ = answer.partition(b"\r\n\r\n")
+        own = b"x-request-id", b"date"
+        return sorted(line for line in head.split(b"\r\n") if line.partition(b":")[0] not in own)
+
+    assert lines(lane) == lines(route)
+    assert lane.count(b"x-request-id: ") == route.count(b"x-request-id: ") == 1
+    assert lane.partition(b"\r\n\r\n")[2] == route.partition(b"\r\n\r\n")[2]
