@@ -13,8 +13,6 @@ FOLDERS = ("proto", "clients", "broker", "gateway", "spark", "loadtest", "demo")
 CALLED_BY_OTHERS = {
     "datagram_received": "asyncio, of a protocol",
     "can_write_eof": "websockets, of a transport",
-    "send_400_response": "uvicorn, of a protocol",
-    "_should_upgrade": "uvicorn, of a protocol",
     "RestUser": "locust finds its users",
     "WebSocketUser": "locust finds its users",
     "makefile": "http.client, of a socket",

@@ -167,6 +167,25 @@ def test_every_room_is_in_the_order_and_hardly_anything_stands_outside() -> None
     assert modules <= {f"{room}.py" for room in ROOMS["tidelog_broker"]}
 
 
+GATEWAY_ROOMS = ("flow", "routes", "http1")
+"""From the top to the ground; modules outside of rooms stand between them, above `http1`."""
+
+
+def test_rooms_of_the_gateway_import_one_way() -> None:
+    package = "tidelog_gateway"
+    inside = {path: module_name(path).split(".")[1:] for path in sources(package)}
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path, (room, *rest) in ((path, names or [""]) for path, names in inside.items())
+        if rest and room in GATEWAY_ROOMS
+        for name in imports(path)
+        if below(name, package) and name.split(".")[1:2]
+        if name.split(".")[1] in GATEWAY_ROOMS[: GATEWAY_ROOMS.index(room)]
+    ]
+    assert not wrong
+    assert {names[0] for names in inside.values() if len(names) > 1} >= set(GATEWAY_ROOMS)
+
+
 def cycle_in(graph: dict[str, set[str]]) -> list[str]:
     """Return modules that import each other in a circle, or nothing."""
     try:

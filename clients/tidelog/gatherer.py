@@ -16,7 +16,7 @@ from collections.abc import Callable
 from tidelog.batches import RECORD_OVERHEAD_BYTES, Load
 from tidelog.errors import TidelogError
 from tidelog.forks import shut_behind_fork
-from tidelog.gathering import Gathering, shut_gathering
+from tidelog.gathering import Gathering, LooseRows, shut_gathering
 from tidelog.lane import LaneOptions
 from tidelog.lanes import Lanes
 from tidelog.meters import ProducerMeter
@@ -122,15 +122,47 @@ class Gatherer:
         self._thaw(gathering)
         return gathering, index
 
+    def accept_rows(self, rows: LooseRows, partition_count: int) -> tuple[Gathering, int] | None:
+        """Let records join, all of them or none; return where the first is.
+
+        None if there is no room, others stand in line for it, or they are more than a gathering holds.
+        """
+        size_bytes, timestamped = rows.size_bytes(), rows.timestamps_us is not None
+        if size_bytes > self._capacity_bytes:
+            return None
+        gathering = self.gathering
+        if gathering is not None:
+            if self._make_way(size_bytes, timestamped=timestamped):
+                gathering = None
+            elif gathering.left_bytes >= size_bytes:
+                gathering.left_bytes -= size_bytes
+                return gathering, gathering.extend(rows)
+            else:
+                self.freeze()
+        if not self._room.take(size_bytes):
+            return None
+        self._partition_count = max(self._partition_count, partition_count)
+        if gathering is None:
+            gathering = self._begin(timestamped=timestamped)
+            gathering.granted_bytes = size_bytes
+            return gathering, gathering.extend(rows)
+        gathering.granted_bytes += size_bytes
+        index = gathering.extend(rows)
+        self._thaw(gathering)
+        return gathering, index
+
     def make_way(self, record: Taken) -> bool:
         """Hand over what a record does not fit, and say whether that was so.
 
         What is full leaves at once: the caller may be a loop that lets nobody else run.
         """
+        return self._make_way(record.size_bytes, timestamped=record.timestamp_us is not None)
+
+    def _make_way(self, size_bytes: int, *, timestamped: bool) -> bool:
         gathering = self.gathering
         if gathering is None or (
-            gathering.size_bytes + record.size_bytes <= self._capacity_bytes
-            and (gathering.timestamps_us is not None) == (record.timestamp_us is not None)
+            gathering.size_bytes + size_bytes <= self._capacity_bytes
+            and (gathering.timestamps_us is not None) == timestamped
         ):
             return False
         self.hand_over(full=True)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +29,29 @@ from tidelog_proto.columns import Headers
 
 OnDelivery = Callable[[Receipt | None, TidelogError | None], object]
 """Is called with the receipt of a record, or with the error that it met."""
+
+
+@dataclass(slots=True)
+class LooseRows:
+    """Records as lists of equal length, None for those that none of them uses; bytes, checked by who made them."""
+
+    values: Sequence[bytes | None]
+    keys: Sequence[bytes | None] | None = None
+    headers: Sequence[Headers] | None = None
+    tags: Sequence[str | None] | None = None
+    partitions: Sequence[int | None] | None = None
+    timestamps_us: Sequence[int] | None = None
+
+    def size_bytes(self) -> int:
+        """Return about how many bytes of memory they take, as `loose_size_bytes` counts."""
+        size_bytes = RECORD_OVERHEAD_BYTES * len(self.values) + sum([len(value) for value in self.values if value])
+        for column in (self.keys, self.tags):
+            size_bytes += sum([len(item) for item in column or () if item])
+        for headers in self.headers or ():
+            for name, content in headers:
+                size_bytes += RECORD_OVERHEAD_BYTES + len(name) + len(content or b"")
+        return size_bytes
+
 
 SHUT: Final = -1
 """What is left in a gathering that takes nothing without being asked."""
@@ -135,6 +159,27 @@ class Gathering:
         if timestamp_us is not None:
             assert self.timestamps_us is not None, "records with timestamps gather by themselves"
             self.timestamps_us.append(timestamp_us)
+        return index
+
+    def extend(self, rows: LooseRows) -> int:
+        """Add records that were checked and whose bytes are counted already; return the number of the first."""
+        index = len(self.values)
+        self.values += rows.values
+        if rows.keys:
+            self.keys += [None] * (index - len(self.keys))
+            self.keys += rows.keys
+        if rows.headers:
+            self.headers += [()] * (index - len(self.headers))
+            self.headers += rows.headers
+        if rows.tags:
+            self.tags += [None] * (index - len(self.tags))
+            self.tags += rows.tags
+        if rows.partitions:
+            self.partitions += [None] * (index - len(self.partitions))
+            self.partitions += rows.partitions
+        if rows.timestamps_us:
+            assert self.timestamps_us is not None, "records with timestamps gather by themselves"
+            self.timestamps_us += rows.timestamps_us
         return index
 
     def fill_up(self) -> None:

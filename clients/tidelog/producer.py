@@ -36,6 +36,7 @@ from tidelog.producer_options import ACKS, CODECS, ProducerOptions
 from tidelog.receipts import PendingReceipt, PendingReceipts, Receipts
 from tidelog.room import Room
 from tidelog.routing import Router
+from tidelog.row_intake import RowIntake
 from tidelog.sender import Sender
 from tidelog_proto.columns import Headers, canonical, columns_of
 
@@ -97,10 +98,12 @@ class Producer:
         self._topic_id = b""
         self.inside = Inside(topic, self._preparation, self._gatherer, self._room, self._route_of_threads, self._ready)
         """For `tidelog.sync`, not for users."""
+        self.rows = RowIntake(self._preparation, self._gatherer, self._known_route)
+        """For the gateway, not for users."""
         self._refused_bytes = 0
         """What `put` had no room for the last time."""
         self._unturned_bytes = 0
-        """What came as columns since others of the loop had a turn for it."""
+        """What came as columns since others of the loop had a turn."""
         self._failed: list[Delivery] = []
         """What failed before anybody asked for it."""
         self._closed = False
@@ -522,8 +525,7 @@ class Producer:
         self, batches: Sequence[pa.RecordBatch], partition: int | None, keys: Sequence[bytes | None] | None = None
     ) -> PendingReceipts:
         partition = partition if partition is None or type(partition) is int else whole("partition", partition)
-        room, in_turn = self._room, False
-        parts: list[tuple[Any, int]] = []
+        room, in_turn, parts = self._room, False, list[tuple[Any, int]]()
         orders: list[pa.Array[Any]] = []
         try:
             route = self._known_route(partition)
@@ -564,14 +566,12 @@ class Producer:
             raise UnknownPartitionError(
                 f"topic {self.topic!r} has partitions 0 to {route.partition_count - 1}, not {partition}"
             )
-        load = ColumnsLoad(columns, partition=lane.partition, deadline=self._deadline(), size_bytes=size_bytes)
+        deadline = asyncio.get_running_loop().time() + self._options.delivery_timeout_s
+        load = ColumnsLoad(columns, partition=lane.partition, deadline=deadline, size_bytes=size_bytes)
         lane.add(load)
         assert self._sender is not None
         self._sender.wake(lane)
         return load.delivery, load.count
-
-    def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + self._options.delivery_timeout_s
 
     def _settled(self, load: Load) -> None:
         delivery = load.delivery

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from tidelog.batches import Delivery
 from tidelog.errors import TidelogError
+from tidelog.expiry import again
 from tidelog.gathering import Gathering
 from tidelog.model import Receipt
 
@@ -162,3 +163,47 @@ class PendingReceipts:
             first.add_note(f"{stored} of the call's {total} records were acknowledged")
             raise first
         return Receipts(self._parts, self._orders)
+
+
+class PendingRows:
+    """Records that were accepted as lists and are on their way."""
+
+    __slots__ = ("_count", "_first", "_gathering")
+
+    def __init__(self, gathering: Gathering, first: int, count: int) -> None:
+        self._gathering = gathering
+        self._first = first
+        self._count = count
+
+    async def settled(self) -> None:
+        """Wait until each record has its outcome, whatever that is; to have waited is to have been told of it."""
+        gathering, first = self._gathering, self._first
+        if gathering.find(first) is None:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            gathering.wait(first, waiter)
+            await waiter
+        for delivery in self._deliveries():
+            delivery.watched = True
+            await delivery.settled()
+
+    def stored_at(self) -> ReceiptRange | None:
+        """Return where the records are if they are settled and all stored, one behind the other in one partition."""
+        delivery = self._gathering.delivery
+        if delivery is None or not delivery.done or delivery.error is not None or delivery.offsets is not None:
+            return None
+        return ReceiptRange(delivery.partition, delivery.base_offset + self._first, self._count)
+
+    def outcomes(self) -> list[Receipt | TidelogError]:
+        """Return the receipt of each settled record, or the error that it met."""
+        found = [self._gathering.find(self._first + at) for at in range(self._count)]
+        return [
+            delivery.receipt(at) if delivery.error is None else again(delivery.error)
+            for delivery, at in (place for place in found if place is not None)
+        ]
+
+    def _deliveries(self) -> Sequence[Delivery]:
+        delivery = self._gathering.delivery
+        if delivery is not None:
+            return (delivery,)
+        found = (self._gathering.find(self._first + at) for at in range(self._count))
+        return list({id(place[0]): place[0] for place in found if place is not None}.values())

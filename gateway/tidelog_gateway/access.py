@@ -31,7 +31,7 @@ _Id = Annotated[str, Path(min_length=1, max_length=64, pattern="^[A-Za-z0-9]+$")
 _Cursor = Annotated[str | None, Query(max_length=400, description="From the page before.")]
 
 
-def _security_of(gateway: GatewayDep) -> Security:
+async def _security_of(gateway: GatewayDep) -> Security:
     """Return what asks on behalf of the caller.
 
     Raises:

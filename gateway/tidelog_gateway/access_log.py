@@ -33,6 +33,9 @@ class AccessLogMiddleware:
             await self.app(scope, receive, send)
             return
         passage = _Passage(receive, send)
+        state = scope.setdefault("state", {})
+        state.pop("exchange", None)  # so that answers of lanes go through `send`, too
+        passage.bytes_in = len(state.get("body") or b"")
         began = datetime.now(UTC)
         began_s = time.monotonic()
         try:

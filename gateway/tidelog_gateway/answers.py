@@ -11,15 +11,11 @@ from __future__ import annotations
 from typing import Final
 
 from starlette.requests import HTTPConnection
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidelog_gateway.outgoing import Outgoing
-from tidelog_gateway.outlet import Outlet, no_room
+from tidelog_gateway.outlet import Outlet
 
 ROOM_WAIT_S: Final = 5.0
 """How long a request waits for room before it is answered with 503."""
-
-_READING: Final = frozenset({"GET", "HEAD"})
 
 
 class Answer:
@@ -78,55 +74,3 @@ def answer_of(connection: HTTPConnection) -> Answer:
     answer = connection.scope["state"]["answer"]
     assert isinstance(answer, Answer)
     return answer
-
-
-class AnswersMiddleware:
-    """Sends answers when there is room for them."""
-
-    def __init__(self, app: ASGIApp, outgoing: Outgoing, slow_timeout_s: float) -> None:
-        self.app = app
-        self.outgoing = outgoing
-        self.slow_timeout_s = slow_timeout_s
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection of the server."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        state = scope.setdefault("state", {})
-        # Servers other than the gateway's own bound what they hold themselves, or do not.
-        outlet = state.get("outlet") or Outlet(self.outgoing, self.slow_timeout_s)
-        answer = state["answer"] = Answer(outlet)
-        try:
-            await self.app(scope, receive, _bounded(scope, receive, send, answer))
-        finally:
-            answer.shrink(0)
-
-
-def _bounded(scope: Scope, receive: Receive, send: Send, answer: Answer) -> Send:
-    """Return a `send` that waits for room; when there is none it sends a 503 instead."""
-    head: Message | None = None
-    refused = False
-
-    async def send_bounded(message: Message) -> None:
-        nonlocal head, refused
-        if message["type"] == "http.response.start":
-            head = message
-            return
-        if refused:
-            return
-        size_bytes = len(message.get("body", b""))
-        if not answer.hold(size_bytes, whatever=head is None or scope["method"] not in _READING):
-            refused = True
-            request_id = str(scope["state"].get("request_id", ""))
-            problem = no_room()
-            problem.headers["X-Request-Id"] = request_id
-            await problem.response(request_id)(scope, receive, send)
-            return
-        if head is not None:
-            begun, head = head, None
-            await send(begun)
-        await send(message)
-        answer.sent()
-
-    return send_bounded

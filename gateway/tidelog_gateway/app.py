@@ -13,7 +13,6 @@ from typing import Any, Final
 from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
@@ -25,21 +24,21 @@ from tidelog.contexts import Context
 from tidelog.errors import TidelogError
 from tidelog_gateway import access, cluster, deletion, docs_page, fetch, groups, keys, offsets, publish, service, topics
 from tidelog_gateway.access_log import AccessLogMiddleware
-from tidelog_gateway.answers import AnswersMiddleware
-from tidelog_gateway.authentication import AuthenticationMiddleware
-from tidelog_gateway.browser_headers import BrowserHeadersMiddleware
 from tidelog_gateway.callers import Callers, told
 from tidelog_gateway.context import Gateway, gateway_of
 from tidelog_gateway.credentials import Shown, UserPassword, kind_of
+from tidelog_gateway.flow.passage import PassageMiddleware
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.known_caller import KnownCaller
-from tidelog_gateway.limits import LimitsMiddleware
-from tidelog_gateway.metrics import Metrics, MetricsMiddleware
+from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.openapi import PROBLEM_ANSWER, install_schema
 from tidelog_gateway.outgoing import Outgoing
-from tidelog_gateway.problems import TITLES, Problem, from_error, invalid, validation_errors
+from tidelog_gateway.problems import TITLES, Problem, from_error, internal, invalid, validation_errors
 from tidelog_gateway.producers import Kept, Producers
-from tidelog_gateway.request_ids import REQUEST_ID_HEADER, RequestIdMiddleware, request_id_of
+from tidelog_gateway.request_ids import REQUEST_ID_HEADER, request_id_of
+from tidelog_gateway.routes.commit_lane import commit_lane
+from tidelog_gateway.routes.fetch_lane import fetch_lane
+from tidelog_gateway.routes.publish_lane import publish_lane
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.ui import files as ui_files
 from tidelog_gateway.ui.sampler import Sampler
@@ -171,17 +170,18 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
     app.include_router(websocket_route.router)
     _install_errors(app)
     install_schema(app, settings)
-    # The last one added is the outermost: requests are counted even when the limits refuse them.
-    app.add_middleware(LimitsMiddleware, settings=settings, budget=budget)
-    app.add_middleware(AuthenticationMiddleware, settings=settings)
-    if settings.allowed_origins:
-        app.add_middleware(CORSMiddleware, allow_origins=settings.allowed_origins, **_CORS)
-    app.add_middleware(RequestIdMiddleware)
-    app.add_middleware(AnswersMiddleware, outgoing=outgoing, slow_timeout_s=settings.ws_slow_timeout_s)
-    app.add_middleware(MetricsMiddleware, metrics=metrics)
-    app.add_middleware(BrowserHeadersMiddleware)
+    # In front of what the framework puts around its routes, which requests that a lane answers do not need.
+    app.middleware_stack = PassageMiddleware(
+        app.build_middleware_stack(),
+        settings=settings,
+        budget=budget,
+        outgoing=outgoing,
+        metrics=metrics,
+        lanes=(publish_lane, fetch_lane, commit_lane),
+        cors=_CORS,
+    )
     if settings.access_log:
-        app.add_middleware(AccessLogMiddleware)
+        app.middleware_stack = AccessLogMiddleware(app.middleware_stack)
     app.state.outgoing = outgoing
     app.state.incoming = budget
     app.state.turns = turns
@@ -225,8 +225,7 @@ def _install_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def on_bug(request: Request, error: Exception) -> Response:  # noqa: ARG001 # the server logs it with its trace
-        detail = "the gateway failed on this request; its log names the request_id"
-        return Problem(500, "internal", detail).response(_request_id(request))
+        return internal().response(_request_id(request))
 
 
 def _headers_of(app: FastAPI, request: Request, error: HTTPException) -> dict[str, str]:

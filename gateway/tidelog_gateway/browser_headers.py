@@ -1,4 +1,4 @@
-"""Headers of every answer that tell browsers and caches what they may not do with it, as pure ASGI.
+"""Headers of every answer that tell browsers and caches what they may not do with it.
 
 Browsers do not guess a type (`nosniff`), run anything in an answer, or show it inside another page
 (`frame-ancestors`), and caches do not keep it (`no-store`), since answers hold records and depend on the caller. An
@@ -7,9 +7,8 @@ answer that allows more, like the page of the documentation, has a header of its
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
-
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BROWSER_HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -19,26 +18,11 @@ BROWSER_HEADERS: Final = {
     "X-Frame-Options": "DENY",
 }
 
-_RAW: Final = tuple((name.lower().encode(), value.encode()) for name, value in BROWSER_HEADERS.items())
+RAW_BROWSER_HEADERS: Final = tuple((name.lower().encode(), value.encode()) for name, value in BROWSER_HEADERS.items())
 
 
-class BrowserHeadersMiddleware:
-    """Adds `BROWSER_HEADERS` to answers, but those that an answer has already."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection of the server."""
-        await self.app(scope, receive, send if scope["type"] != "http" else _with_headers(send))
-
-
-def _with_headers(send: Send) -> Send:
-    async def send_with_headers(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            said = list(message.get("headers", []))
-            own = {name.lower() for name, _ in said}
-            message["headers"] = [*said, *(header for header in _RAW if header[0] not in own)]
-        await send(message)
-
-    return send_with_headers
+def with_browser_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return an answer's headers and those of `BROWSER_HEADERS` that it does not have."""
+    said = list(headers)
+    own = {name.lower() for name, _ in said}
+    return [*said, *(header for header in RAW_BROWSER_HEADERS if header[0] not in own)]

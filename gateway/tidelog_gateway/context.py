@@ -94,7 +94,12 @@ TopicName = Annotated[str, WithJsonSchema({"type": "string", **_TOPIC_SCHEMA})]
 """A topic's name in a body, to be checked with `check_topic_name`."""
 
 
-def checked_topic(
+async def given_gateway(connection: HTTPConnection) -> Gateway:
+    """Return `gateway_of` to a route; a coroutine, because the framework runs plain functions in a thread."""
+    return gateway_of(connection)
+
+
+async def checked_topic(
     topic: Annotated[str, Path(description="The topic's name.", json_schema_extra=_TOPIC_SCHEMA)],
 ) -> str:
     """Refuse names that no topic of a user can have, before a node is asked.
@@ -106,7 +111,7 @@ def checked_topic(
     return topic
 
 
-def checked_group(
+async def checked_group(
     group: Annotated[str, Path(description="The group's name.", json_schema_extra=_GROUP_SCHEMA)],
 ) -> str:
     """Refuse names that no group can have.
@@ -118,7 +123,7 @@ def checked_group(
     return group
 
 
-GatewayDep = Annotated[Gateway, Depends(gateway_of)]
+GatewayDep = Annotated[Gateway, Depends(given_gateway)]
 TopicPath = Annotated[str, Depends(checked_topic)]
 GroupPath = Annotated[str, Depends(checked_group)]
 PartitionPath = Annotated[int, Path(ge=0, lt=PARTITIONS_MAX, description="The partition's number.")]

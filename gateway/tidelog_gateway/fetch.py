@@ -13,8 +13,9 @@ import asyncio
 import math
 import time
 from functools import partial
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
+import orjson
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 from starlette.requests import Request
@@ -23,12 +24,12 @@ from starlette.responses import Response
 from tidelog.errors import OffsetOutOfRangeError
 from tidelog.model import Fetched
 from tidelog_gateway.answers import Answer, answer_of
-from tidelog_gateway.context import Gateway, GatewayDep, PartitionPath, TopicPath, json_response
+from tidelog_gateway.context import Gateway, GatewayDep, PartitionPath, TopicPath
 from tidelog_gateway.credentials import refused
 from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
 from tidelog_gateway.problems import Problem, from_error, invalid
 from tidelog_gateway.queries import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
-from tidelog_gateway.records_out import BatchReader
+from tidelog_gateway.records_out import BatchReader, TakenJson
 from tidelog_proto.limits import KIB
 
 RECORDS_DEFAULT: Final = 500
@@ -104,26 +105,51 @@ async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
 
     With `key` or `tag` only records that match: an answer may then have none, and `next_offset` says where to go on.
     """
-    settings = gateway.settings
-    _check_limit("max_records", max_records or 0, settings.records_per_request_max)
-    _check_limit("max_bytes", max_bytes or 0, settings.fetch_bytes_max)
-    _check_limit("wait_ms", wait_ms, settings.fetch_wait_ms_max)
+    _check_limits(gateway, max_records, max_bytes, wait_ms)
     if sum(start is not None for start in (offset, timestamp, from_)) > 1:
         raise invalid([{"parameter": "offset", "detail": "name one of offset, timestamp and from, not several"}])
     start = offset if offset is not None else await _start(gateway, topic, partition, timestamp, from_)
+    data = await fetch_json(
+        gateway,
+        answer_of(request),
+        (topic, partition, start),
+        Wanted(parse_key(key, key_encoding) if key is not None else None, tag),
+        max_records=max_records,
+        max_bytes=max_bytes,
+        wait_ms=wait_ms,
+    )
+    return Response(data, media_type="application/json")
+
+
+async def fetch_json(
+    gateway: Gateway,
+    answer: Answer,
+    place: tuple[str, int, int],
+    wanted: Wanted,
+    *,
+    max_records: int | None,
+    max_bytes: int | None,
+    wait_ms: int,
+) -> bytes:
+    """Fetch from (topic, partition, offset) and return a `FetchView` as JSON.
+
+    Raises:
+        Problem: 410 or 422, there is no such offset; 422, a limit is too large; 503, there is no room for the answer.
+        TidelogError: as `Client.fetch`.
+    """
+    _check_limits(gateway, max_records, max_bytes, wait_ms)
+    settings = gateway.settings
     size_bytes = max_bytes or settings.fetch_bytes_max
-    max_records = max_records or min(RECORDS_DEFAULT, settings.records_per_request_max)
-    wanted = Wanted(parse_key(key, key_encoding) if key is not None else None, tag)
-    native_bytes = min(size_bytes, max(NATIVE_BYTES_MIN, max_records * NATIVE_BYTES_PER_RECORD))
+    records_max = max_records or min(RECORDS_DEFAULT, settings.records_per_request_max)
+    native_bytes = min(size_bytes, max(NATIVE_BYTES_MIN, records_max * NATIVE_BYTES_PER_RECORD))
     try:
-        place = (topic, partition, start)
-        fetched = await _fetch(gateway, answer_of(request), place, wanted, size_bytes=native_bytes, wait_ms=wait_ms)
+        fetched = await _fetch(gateway, answer, place, wanted, size_bytes=native_bytes, wait_ms=wait_ms)
     except OffsetOutOfRangeError as error:
-        raise _out_of_range(start, error) from error
-    return await _response(gateway, answer_of(request), fetched, max_records, size_bytes)
+        raise _out_of_range(place[2], error) from error
+    return await _json(gateway, answer, fetched, records_max, size_bytes)
 
 
-async def _response(gateway: Gateway, answer: Answer, fetched: Fetched, records_max: int, bytes_max: int) -> Response:
+async def _json(gateway: Gateway, answer: Answer, fetched: Fetched, records_max: int, bytes_max: int) -> bytes:
     """Return the records as JSON, built when there is room for it beside what was fetched.
 
     Raises:
@@ -132,22 +158,23 @@ async def _response(gateway: Gateway, answer: Answer, fetched: Fetched, records_
     native_bytes = sum(batch.header.length for batch in fetched.batches)
     await answer.reserve(native_bytes)
     while True:
-        records, next_offset = _rows(fetched, records_max, bytes_max)
-        response = json_response(
-            {
-                "records": records,
-                "next_offset": next_offset,
-                "log_start_offset": fetched.log_start_offset,
-                "high_watermark": fetched.high_watermark,
-            }
-        )
-        count, size_bytes = len(records), len(response.body)
+        records, count, next_offset = _rows(fetched, records_max, bytes_max)
+        places = next_offset, fetched.log_start_offset, fetched.high_watermark
+        data = b'{"records":[%b],"next_offset":%d,"log_start_offset":%d,"high_watermark":%d}' % (records, *places)
+        size_bytes = len(data)
         del records
         if answer.fits(native_bytes + size_bytes):
             gateway.metrics.records_out.labels("http").inc(count)
-            return response
-        del response  # how large it is, is known only now: it is built again when there is room for it
+            return data
+        del data  # how large it is, is known only now: it is built again when there is room for it
         await answer.reserve(native_bytes + size_bytes)
+
+
+def _check_limits(gateway: Gateway, max_records: int | None, max_bytes: int | None, wait_ms: int) -> None:
+    settings = gateway.settings
+    _check_limit("max_records", max_records or 0, settings.records_per_request_max)
+    _check_limit("max_bytes", max_bytes or 0, settings.fetch_bytes_max)
+    _check_limit("wait_ms", wait_ms, settings.fetch_wait_ms_max)
 
 
 def _check_limit(parameter: str, value: int, limit: int) -> None:
@@ -204,19 +231,27 @@ async def _fetch(
     return await fetch(*place, max_bytes=size_bytes)
 
 
-def _rows(fetched: Fetched, records_max: int, bytes_max: int) -> tuple[list[dict[str, Any]], int]:
-    """Return rows within the limits and the offset to go on from."""
-    rows: list[dict[str, Any]] = []
+def _rows(fetched: Fetched, records_max: int, bytes_max: int) -> tuple[bytes, int, int]:
+    """Return records within the limits as the inside of a JSON array, how many, and the offset to go on from."""
+    parts: list[bytes] = []
+    count = 0
+    next_offset = fetched.next_offset
     for batch in fetched.batches:
-        if rows and (len(rows) >= records_max or bytes_max <= 0):
-            return rows, batch.base_offset
+        if parts and (count >= records_max or bytes_max <= 0):
+            next_offset = batch.base_offset
+            break
         reader = BatchReader(batch)
-        taken, payload_bytes = reader.take(records_max - len(rows), bytes_max)
-        rows += taken
-        bytes_max -= payload_bytes
+        taken = reader.take_plain(records_max - count, bytes_max)
+        if taken is None:
+            rows, payload_bytes = reader.take(records_max - count, bytes_max)
+            taken = TakenJson(orjson.dumps(rows), len(rows), payload_bytes)
+        parts.append(taken.data[1:-1])
+        count += taken.records
+        bytes_max -= taken.payload_bytes
         if len(reader):
-            return rows, reader.next_offset
-    return rows, fetched.next_offset
+            next_offset = reader.next_offset
+            break
+    return b",".join(parts), count, next_offset
 
 
 def _out_of_range(offset: int, error: OffsetOutOfRangeError) -> Problem:

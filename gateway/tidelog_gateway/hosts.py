@@ -21,6 +21,7 @@ UNCHECKED_PATHS: Final = frozenset({"/livez", "/readyz"})
 """What supervisors ask under whatever name; a page learns nothing from it."""
 
 _SHOWN_CHARS: Final = 200
+_KNOWN_MAX: Final = 64
 
 
 class Hosts:
@@ -36,6 +37,12 @@ class Hosts:
         self._any = asks or ANY_HOST in settings.allowed_hosts or ANY_ORIGIN in settings.allowed_origins
         named = (*settings.allowed_hosts, *map(_host_of_origin, settings.allowed_origins))
         self._names = HostNames((settings.host, *named), machine)
+        self._known: set[bytes] = set()
+        """Values of `Host` that were looked at and are this gateway's."""
+
+    def is_known(self, host: bytes | None) -> bool:
+        """Say whether the only `Host` of a request is one that needs no look: `refuse_strange` takes the others."""
+        return self._any or host in self._known
 
     def refuse_strange(self, headers: Headers, path: str) -> None:
         """Refuse a request that came by a name that is not the gateway's.
@@ -54,6 +61,8 @@ class Hosts:
                     "name. Ask by its address, or name the host in the setting allowed_hosts "
                     "(TIDELOG_GATEWAY_ALLOWED_HOSTS, --allowed-hosts)",
                 )
+            if len(self._known) < _KNOWN_MAX:
+                self._known.add(host.encode("latin-1"))
 
     def is_own(self, host: str) -> bool:
         """Say whether a `Host` names this gateway; its port does not matter."""

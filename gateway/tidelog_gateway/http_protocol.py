@@ -1,30 +1,33 @@
-"""uvicorn's HTTP/1.1 protocol with what it lacks: a deadline for the head, a cap on connections, problems.
+"""A connection of HTTP/1.1 under uvicorn's server, with a deadline for each head, a cap on connections, and problems.
 
-uvicorn bounds neither how long a connection may take to send its head nor how many there are; a few thousand
-sockets that send a byte a minute hold its descriptors for ever. The deadline runs from the moment a
+uvicorn's own protocols bound neither how long a connection may take to send its head nor how many there are; a few
+thousand sockets that send a byte a minute hold its descriptors for ever. The deadline runs from the moment a
 connection is idle and begins to send until its head is whole, and again while the rest of a refused body is
 thrown away. Who comes when there are too many takes the seat of one that only waits, see `seats.py`.
 
-The two places where uvicorn itself answers (a head that is no HTTP, too many connections) answer with a
-problem document here, like everything else.
+One request is read at a time: what a client sends behind it waits, unread, until it is answered.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any, Final, cast
+from urllib.parse import unquote
 
-import h11
+from starlette.types import Scope
 from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
-from tidelog_gateway.framing import StrictConnection, upgrade_fault
+from tidelog_gateway.http1.chunks import ChunkedBody
+from tidelog_gateway.http1.exchange import Exchange
+from tidelog_gateway.http1.head import CHUNKED, HEAD_BYTES_MAX, Head, HeadError, HeadParser, early_fault, upgrade_fault
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.refusals import CONNECTION_LOG, refusal_bytes, tls_log
+from tidelog_gateway.refusals import refusal_bytes, tls_log
 from tidelog_gateway.seats import Seat, Seats
 from tidelog_proto.seldom import SeldomLog
 from tidelog_proto.tls_stream import SNIFFED_BYTES, begins_tls
@@ -47,7 +50,7 @@ def bounded_protocol(
     return Bounded
 
 
-class BoundedProtocol(H11Protocol):
+class BoundedProtocol(asyncio.Protocol):
     """One HTTP connection. Use `bounded_protocol` to make a class with limits of its own."""
 
     head_timeout_s: float
@@ -56,11 +59,8 @@ class BoundedProtocol(H11Protocol):
     outgoing: Outgoing
     slow_timeout_s: float
     tls_log: SeldomLog
-    _head_timer: asyncio.TimerHandle | None = None
-    _seat: Seat | None = None
-    _upgraded = False
-    _first: bytes | None = b""
-    """What has come before it is known that it is no TLS; None from then on."""
+    transport: asyncio.Transport
+    flow: FlowControl
 
     def __init__(
         self,
@@ -69,20 +69,42 @@ class BoundedProtocol(H11Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
+        if not config.loaded:
+            config.load()
+        self._config = config
+        self._server_state = server_state
+        self._loop = _loop or asyncio.get_running_loop()
         self._outlet = Outlet(self.outgoing, self.slow_timeout_s)
         # Every request finds it in its scope, and so does the WebSocket that the connection may become.
-        state = {**app_state, "incoming": self.incoming, "outlet": self._outlet, "leave_seat": self._leave_seat}
-        super().__init__(config, server_state, state, _loop)
-        self.logger = CONNECTION_LOG
-        self.conn = StrictConnection(h11.SERVER)
+        self._state = {**app_state, "incoming": self.incoming, "outlet": self._outlet, "leave_seat": self._leave_seat}
+        self._exchange: Exchange | None = None
+        self._pending = b""
+        """What has come and is not read yet: part of a head, or what is behind the request that is answered."""
+        self._looked_bytes = 0
+        self._heads = HeadParser()
+        self._length = 0
+        """What is to come of a body with a length."""
+        self._chunks: ChunkedBody | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._seat: Seat | None = None
+        self._upgraded = False
+        self._first: bytes | None = b""
+        """What has come before it is known that it is no TLS; None from then on."""
+
+    # ------------------------------------------------------------------------------------------- the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a new connection, or answer 503 and close when there are too many that are at work."""
-        super().connection_made(cast(asyncio.Transport, transport))
+        self.transport = cast(asyncio.Transport, transport)
+        self._server_state.connections.add(cast(Any, self))
+        self.flow = FlowControl(self.transport)
+        self._client, self._server = get_remote_addr(self.transport), get_local_addr(self.transport)
+        self._scheme = "http"
         if self.transport.get_extra_info("sslcontext") is not None:
-            self._first = None
+            self._first, self._scheme = None, "https"
         self._outlet.connected(self.transport)
-        self._seat = self.seats.take(self.client[0] if self.client else "", self._give_way)
+        self._seat = self.seats.take(self._client[0] if self._client else "", self._give_way)
         if self._seat is None:
             self._answer_and_close(
                 Problem(503, "overloaded", "this gateway has too many connections open: try again", retryable=True)
@@ -99,43 +121,189 @@ class BoundedProtocol(H11Protocol):
             plain = "this port speaks no TLS: begin the address with http:// or ws://"
             self._answer_and_close(Problem(400, "malformed_request", plain))
             return
-        super().data_received(data)
+        self._end_idling()
+        self._pending = self._pending + data if self._pending else data
+        self._read()
         if self.transport.is_closing() or self._upgraded or self._answering():
             self._disarm()
-        elif self._head_timer is None:
+        elif self._head_timer is None and (self._pending or self._body_is_coming()):
             self._arm()
         self._tell_seat()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def eof_received(self) -> None:
+        """Let the transport close: a client that sends nothing more is not answered."""
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - as the event loop calls it
         """Stop the clock with the connection."""
+        self._server_state.connections.discard(cast(Any, self))
         self._disarm()
+        self._end_idling()
         self._leave_seat()
         self._outlet.lost()
-        super().connection_lost(exc)
+        if self._exchange is not None:
+            self._exchange.disconnect()
+        self.flow.resume_writing()
+        self._pending = b""
 
-    def on_response_complete(self) -> None:
-        """Wait for the next request of the connection, or handle the one that is here."""
-        super().on_response_complete()
-        self._tell_seat()
+    def pause_writing(self) -> None:
+        """Hold answers back: the client takes too little of them."""
+        self.flow.pause_writing()
 
     def resume_writing(self) -> None:
         """Take the news that the client has taken most of what waited."""
-        super().resume_writing()
+        self.flow.resume_writing()
         self._outlet.look()
 
-    def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """Stop the clock for good: from here on the connection is a WebSocket's. Or refuse what cannot be one."""
-        fault = upgrade_fault(event, self.conn.trailing_data[0])
-        if fault is not None:
-            self._answer_and_close(Problem(400, "malformed_request", fault))
+    def shutdown(self) -> None:
+        """Close the connection, as the process stops; one that is being answered closes after that."""
+        if self._exchange is None or self._exchange.response_complete:
+            self.transport.close()
+        else:
+            self._exchange.keep_alive = False
+
+    # ------------------------------------------------------------------------------------------- of an exchange
+
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the headers of every answer."""
+        return self._server_state.default_headers
+
+    def resume_reading(self) -> None:
+        """Read on, unless what was read last is a request behind this one: it waits, and nothing more is taken."""
+        if self._body_is_coming() or not self._pending:
+            self.flow.resume_reading()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request of the connection, or handle the one that is here."""
+        self._server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self._pending:
+                self._loop.call_soon(self._read_on)
+            else:
+                self._idle_timer = self._loop.call_later(self._config.timeout_keep_alive, self._idle_too_long)
+        self._tell_seat()
+
+    # ------------------------------------------------------------------------------------------------- requests
+
+    def _read_on(self) -> None:
+        if self._pending and not self.transport.is_closing():
+            self.data_received(b"")
+
+    def _read(self) -> None:
+        """Read as much as may be read now: a body, and the next request once the one before it is answered."""
+        try:
+            while self._pending and not self._upgraded and not self.transport.is_closing():
+                if self._body_is_coming():
+                    self._read_body()
+                elif self._answering():
+                    self.flow.pause_reading()
+                    return
+                elif not self._read_head():
+                    return
+        except HeadError as error:
+            if self._exchange is not None:
+                self._exchange.disconnect()
+            self._answer_and_close(Problem(400, "malformed_request", str(error)))
+
+    def _read_head(self) -> bool:
+        """Read a head and begin to answer; False where it has not come whole."""
+        pending = self._pending
+        end = pending.find(b"\r\n\r\n", max(0, self._looked_bytes - 3)) + 4
+        if end < 4 or end > HEAD_BYTES_MAX:
+            self._looked_bytes = len(pending)
+            fault = early_fault(pending)
+            if fault is not None:
+                raise HeadError(fault)
+            return False
+        self._looked_bytes = 0
+        head = self._heads.parse(pending[:end])
+        self._pending = pending[end:]
+        # RFC 9110, 7.8: HTTP/1.0 has no upgrades, and a request to change to what is not spoken is answered as it is.
+        if head.upgrade == b"websocket" and head.version == "1.1":
+            self._become_websocket(head)
+            return False
+        self._begin(head)
+        return True
+
+    def _begin(self, head: Head) -> None:
+        raw_path, _, query = head.target.partition(b"?")
+        path = raw_path.decode("ascii")
+        state = self._state.copy()
+        scope: Scope = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": head.version,
+            "server": self._server,
+            "client": self._client,
+            "scheme": self._scheme,
+            "method": head.method.decode("ascii"),
+            "root_path": "",
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "headers": head.headers,
+            "state": state,
+        }
+        length, is_whole = head.length, False
+        if length == CHUNKED:
+            self._chunks = ChunkedBody()
+        elif length <= len(self._pending):
+            # What has come whole is handed over as it is.
+            state["body"], self._pending = self._pending[:length], self._pending[length:]
+            is_whole = True
+        else:
+            self._length = length
+        self._exchange = exchange = Exchange(
+            scope,
+            self,
+            keep_alive=head.keep_alive,
+            expects_continue=head.expects_continue,
+            more_body=not is_whole,
+        )
+        state["exchange"] = exchange
+        task = self._loop.create_task(exchange.run(cast(Any, self._config.loaded_app)))
+        task.add_done_callback(self._server_state.tasks.discard)
+        self._server_state.tasks.add(task)
+
+    def _read_body(self) -> None:
+        if self._chunks is not None:
+            part = self._chunks.feed(self._pending)
+            is_last = self._chunks.done
+            self._pending = b""
+            if is_last:
+                self._pending, self._chunks = self._chunks.rest, None
+        else:
+            part, self._pending = self._pending[: self._length], self._pending[self._length :]
+            self._length -= len(part)
+            is_last = not self._length
+        exchange = self._exchange
+        assert exchange is not None
+        if exchange.response_complete:  # refused: the rest is thrown away
             return
+        if exchange.body_came(part, is_last=is_last) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+
+    def _become_websocket(self, head: Head) -> None:
+        """Stop the clock for good: from here on the connection is a WebSocket's. Or refuse what cannot be one."""
+        fault = upgrade_fault(head, self._pending)
+        if fault is not None:
+            raise HeadError(fault)
         self._upgraded = True
         self._disarm()
-        super().handle_websocket_upgrade(event)
+        self._server_state.connections.discard(cast(Any, self))
+        lines = [b"%b %b HTTP/1.1\r\n" % (head.method, head.target)]
+        lines += [b"%b: %b\r\n" % field for field in head.headers]
+        make = cast(Any, self._config.ws_protocol_class)
+        protocol = make(config=self._config, server_state=self._server_state, app_state=self._state)
+        protocol.connection_made(self.transport)
+        protocol.data_received(b"".join([*lines, b"\r\n"]))
+        self.transport.set_protocol(protocol)
 
-    def send_400_response(self, msg: str) -> None:
-        """Answer a head that is not HTTP."""
-        self._answer_and_close(Problem(400, "malformed_request", msg))
+    def _body_is_coming(self) -> bool:
+        return self._length > 0 or self._chunks is not None
+
+    def _answering(self) -> bool:
+        return self._exchange is not None and not self._exchange.response_complete
 
     def _begins_tls(self, data: bytes) -> bool:
         assert self._first is not None
@@ -145,19 +313,13 @@ class BoundedProtocol(H11Protocol):
             self._first = None
         return is_tls
 
-    def _should_upgrade(self) -> bool:
-        # RFC 9110, 7.8: HTTP/1.0 has no upgrades, and a request to change to what is not spoken is answered as it is.
-        return self.scope["http_version"] == "1.1" and self._get_upgrade() == b"websocket"
-
-    def _answering(self) -> bool:
-        cycle: RequestResponseCycle | None = self.cycle  # uvicorn's annotation leaves out that there is none at first
-        return cycle is not None and not cycle.response_complete
+    # ------------------------------------------------------------------------------------------- seats and clocks
 
     def _tell_seat(self) -> None:
         """Say whether this connection waits for its client: for a head, or for more of a body."""
         if self._seat is None or self.transport.is_closing():
             return
-        is_body_coming = self.conn.their_state is h11.SEND_BODY
+        is_body_coming = self._body_is_coming()
         if not self._upgraded and (is_body_coming or not self._answering()):
             self.seats.waits(self._seat, is_heard=is_body_coming)
         else:
@@ -169,7 +331,8 @@ class BoundedProtocol(H11Protocol):
 
     def _give_way(self) -> None:
         """Close for somebody else. Who has sent something is told; an answer to nothing would be taken for the next."""
-        if self.conn.trailing_data[0] or (self._answering() and not self.cycle.response_started):
+        is_unanswered = self._exchange is not None and self._answering() and not self._exchange.response_started
+        if self._pending or is_unanswered:
             detail = "too many connections are open, and this one has kept the gateway waiting: send this again"
             self._answer_and_close(Problem(503, "overloaded", detail, retryable=True))
         else:
@@ -179,24 +342,36 @@ class BoundedProtocol(H11Protocol):
             self.transport.abort()  # it does not even take that
 
     def _arm(self) -> None:
-        self._head_timer = self.loop.call_later(self.head_timeout_s, self._head_is_late)
+        self._head_timer = self._loop.call_later(self.head_timeout_s, self._head_is_late)
 
     def _disarm(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
+    def _end_idling(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
+    def _idle_too_long(self) -> None:
+        self._idle_timer = None
+        self.transport.close()
+
     def _head_is_late(self) -> None:
         self._head_timer = None
-        if self.conn.our_state is h11.IDLE:
+        if self._body_is_coming():  # the rest of a body that was refused
+            self.transport.close()
+        else:
             detail = f"the head did not arrive within {self.head_timeout_s:g} s"
             self._answer_and_close(Problem(408, "request_timeout", detail, retryable=True))
-        else:
-            self.transport.close()
 
     def _answer_and_close(self, problem: Problem) -> None:
-        """Write a whole response past h11, whose state a bad head has spoilt, and close."""
+        """Write a whole response past the exchange, which a bad head has none of, and close."""
         self._disarm()
         self.transport.write(refusal_bytes(problem))
         self.transport.close()
         self._outlet.look()
+
+
+_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}

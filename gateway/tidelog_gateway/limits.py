@@ -1,6 +1,6 @@
-"""The limits on requests, as pure ASGI: body size, body time, and room in the budget for what comes in.
+"""The limits on bodies of requests: their size, their time, and room in the budget for what comes in.
 
-The middleware takes the whole body before the application runs and hands it over as one message. Every route
+A body is taken whole before a route runs, which gets it as one message. Every route
 needs its body whole anyway, and a fault found while reading is answered here, once, for every route.
 Rejected: counting inside `receive`, because frameworks turn what is raised there into their own 400.
 
@@ -14,60 +14,42 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Receive, Scope
 
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.incoming import Arrival, Budget, Share
+from tidelog_gateway.incoming import Arrival, Budget
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.request_ids import request_id_of
 from tidelog_gateway.settings import GatewaySettings
 
 
-class LimitsMiddleware:
-    """Gives each request its whole body, within the limits; answers with a problem past them."""
+class BodyLimits:
+    """Takes the whole body of a request, within the limits."""
 
-    def __init__(self, app: ASGIApp, settings: GatewaySettings, budget: Budget) -> None:
-        self.app = app
+    def __init__(self, settings: GatewaySettings, budget: Budget) -> None:
         self.settings = settings
         self.budget = budget
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection of the server."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        arrival = Arrival(self.budget, _nothing, _share_of(scope))
-        try:
-            await self._http(scope, receive, send, arrival)
-        finally:
-            arrival.end()
+    def arrival(self, gateway: Gateway | None) -> Arrival:
+        """Return what a body reserves; `end` gives it back."""
+        return Arrival(
+            self.budget, _nothing, None if gateway is None or gateway.caller is None else gateway.caller.share
+        )
 
-    async def _http(self, scope: Scope, receive: Receive, send: Send, arrival: Arrival) -> None:
-        answered = body = None
+    def take_whole(self, body: bytes, arrival: Arrival) -> None:
+        """Reserve room for a body that has come already.
 
-        async def send_noted(message: Message) -> None:
-            nonlocal answered
-            answered = True
-            await send(message)
+        Raises:
+            Problem: 413 or 429.
+        """
+        self._check_size(len(body))
+        _hold(arrival, len(body))
+        arrival.whole()
 
-        try:
-            body = await self._body(scope, receive, arrival)
-            if body is not None:
-                await self.app(scope, _replay(body, receive), send_noted)
-        except Problem as raised:
-            problem = raised
-        except asyncio.CancelledError:
-            # A stop whose time is over cancels requests. What has its head already is cut off as it is.
-            if not self.budget.stopping:
-                raise
-            if answered:
-                return
-            problem = _not_finished(unchanged=body is None or scope["method"] in _READING)
-        else:
-            return
-        await problem.response(request_id_of(scope))(scope, receive, send)
+    def overtaken(self, *, unchanged: bool) -> Problem | None:
+        """Return what is said of a request that was cancelled: None unless the process stops."""
+        return not_finished(unchanged=unchanged) if self.budget.stopping else None
 
-    async def _body(self, scope: Scope, receive: Receive, arrival: Arrival) -> bytes | None:
+    async def body(self, scope: Scope, receive: Receive, arrival: Arrival) -> bytes | None:
         """Return the whole body; None when the client went away before it was complete.
 
         Raises:
@@ -89,7 +71,7 @@ class LimitsMiddleware:
                 return await self._read(receive, arrival)
         except TimeoutError as error:
             if self.budget.stopping:
-                raise _not_finished(unchanged=True) from error
+                raise not_finished(unchanged=True) from error
             raise Problem(
                 408,
                 "request_timeout",
@@ -129,7 +111,6 @@ class LimitsMiddleware:
             )
 
 
-_READING: Final = frozenset({"GET", "HEAD"})
 _BODY_HEADERS: Final = frozenset({b"content-length", b"transfer-encoding"})
 
 
@@ -148,7 +129,7 @@ def _hold(arrival: Arrival, size_bytes: int) -> None:
         )
 
 
-def _not_finished(*, unchanged: bool) -> Problem:
+def not_finished(*, unchanged: bool) -> Problem:
     """Return what is said of a request that the end of the process overtakes."""
     headers = {"Connection": "close"}
     if unchanged:
@@ -158,21 +139,5 @@ def _not_finished(*, unchanged: bool) -> Problem:
     return Problem(504, "outcome_unknown", detail, headers=headers)
 
 
-def _share_of(scope: Scope) -> Share | None:
-    """Return the share of who sends a request, None where nobody is asked."""
-    gateway: Gateway | None = scope.get("state", {}).get("gateway")
-    return None if gateway is None or gateway.caller is None else gateway.caller.share
-
-
 def _nothing() -> None:
     pass
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives the body as one message, then what the server says (a disconnect)."""
-    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive_replayed() -> Message:
-        return pending.pop() if pending else await receive()
-
-    return receive_replayed

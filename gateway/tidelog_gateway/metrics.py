@@ -1,4 +1,4 @@
-"""The gateway's Prometheus metrics and the ASGI middleware that counts requests.
+"""The gateway's Prometheus metrics.
 
 Each application has a registry of its own, so that several in one process (tests, mostly) do not share
 counters. Routes are labelled by their template, never by the path, which clients choose.
@@ -7,7 +7,6 @@ counters. Routes are labelled by their template, never by the path, which client
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Final
@@ -15,7 +14,6 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.outgoing import Outgoing
@@ -98,7 +96,20 @@ class Metrics:
         build.labels(version("tidelog"), platform.python_version()).set(1)
         self.registry.register(_DroppedWrites())
         ProcessCollector(registry=self.registry)
+        self._of_requests: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        """The counters by method, route and status, as looking them up by their labels takes longer than counting."""
         outgoing.on_cut = self.cut_connections.inc
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count and time a request; `route` is the template of its path, or `none`."""
+        found = self._of_requests.get((method, route, status))
+        if found is None:
+            shown = method if method in _METHODS else "other"
+            found = self.requests.labels(shown, route, str(status)), self.request_s.labels(shown, route)
+            if shown == method:
+                self._of_requests[method, route, status] = found
+        found[0].inc()
+        found[1].observe(seconds)
 
     def tls_ends_at(self, what: str, ends_s: float) -> None:
         """Tell when what is in a file of certificates ends."""
@@ -116,33 +127,3 @@ class _DroppedWrites(Collector):
         """Yield the count of now."""
         what = "Writes to the log that were dropped because nothing read standard error or output."
         yield CounterMetricFamily("tidelog_gateway_log_dropped", what, value=dropped_writes())
-
-
-class MetricsMiddleware:
-    """Counts and times HTTP requests."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self.app = app
-        self.metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection of the server."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        began_s = time.monotonic()
-        status = "500"
-
-        async def send_counted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = str(message["status"])
-            await send(message)
-
-        try:
-            await self.app(scope, receive, send_counted)
-        finally:
-            method = scope["method"] if scope["method"] in _METHODS else "other"
-            route = getattr(scope.get("route"), "path", "none")
-            self.metrics.requests.labels(method, route, status).inc()
-            self.metrics.request_s.labels(method, route).observe(time.monotonic() - began_s)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -137,9 +137,29 @@ async def group_offsets(
 )
 async def commit_offsets(gateway: GatewayDep, group: GroupPath, body: CommitBody) -> Response:
     """Keep positions and return what holds now; durable when answered."""
+    return json_response(await committed_now(gateway, group, body.offsets))
+
+
+class Position(Protocol):
+    """A position to keep, as a `CommitItem` has it."""
+
+    topic: str
+    partition: int
+    next_offset: int
+    note: str
+
+
+async def committed_now(gateway: Gateway, group: str, positions: Sequence[Position]) -> dict[str, Any]:
+    """Commit positions for a group and return what holds now (a `GroupView`).
+
+    Raises:
+        Problem: 422, a position is given twice, or lies beyond the end of its log.
+        ProtocolError: a topic's name is none.
+        TidelogError: as `Client.commit`.
+    """
     wanted: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
     seen: set[tuple[str, int]] = set()
-    for index, item in enumerate(body.offsets):
+    for index, item in enumerate(positions):
         check_topic_name(item.topic)
         if (item.topic, item.partition) in seen:
             detail = f"{item.topic} partition {item.partition} is there twice"
@@ -151,7 +171,7 @@ async def commit_offsets(gateway: GatewayDep, group: GroupPath, body: CommitBody
         held = await commit(gateway, group, topic, offsets, note=note)
         views += [committed_view(item) for item in held.values()]
     views.sort(key=_place)
-    return json_response({"group": group, "offsets": views})
+    return {"group": group, "offsets": views}
 
 
 async def commit(

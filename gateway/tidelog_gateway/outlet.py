@@ -102,6 +102,8 @@ class Outlet:
         Raises:
             Problem: 503, there was none for `wait_s`.
         """
+        if self.take(size_bytes):
+            return
         try:
             async with asyncio.timeout(wait_s):
                 await self._wait_for(self.take, self._is_full, size_bytes)

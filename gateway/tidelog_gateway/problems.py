@@ -162,6 +162,11 @@ def from_error(error: TidelogError | ProtocolError) -> Problem:
     )
 
 
+def internal() -> Problem:
+    """Return the 500 for a fault of the gateway's own."""
+    return Problem(500, "internal", "the gateway failed on this request; its log names the request_id")
+
+
 def _code_of(error: TidelogError | ProtocolError) -> str:
     """Return the code's name; what only the client knows is named by its class: `node_unreachable`."""
     if error.code:

@@ -27,7 +27,9 @@ from typing import Final
 
 from tidelog.client import Client
 from tidelog.errors import TidelogError
+from tidelog.gathering import LooseRows
 from tidelog.producer import Producer
+from tidelog.receipts import PendingRows
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -191,6 +193,31 @@ class Producers:
         finally:
             await place.leave()
             await self._kept.trim()
+
+    async def store_at_once(self, topic: str, rows: LooseRows) -> PendingRows | None:
+        """Have records accepted without a place in the line, where nobody waits in it, and wait for their outcomes.
+
+        None: they could not be accepted at once, and were not.
+
+        Raises:
+            TidelogError: the producer accepts nothing any more.
+        """
+        entry = self._entries.get(topic)
+        if entry is None or entry.coming or any(earlier.users for earlier in entry.earlier):
+            return None
+        pending = entry.producer.rows.put(rows)
+        if pending is None:
+            return None
+        self._kept.used(self, topic)
+        place = next(self._places)
+        entry.users.add(place)
+        try:
+            await pending.settled()
+        finally:
+            entry.users.discard(place)
+            if entry.later or entry.retired:
+                await self.leave(entry, place)
+        return pending
 
     def join(self, topic: str, place: int) -> _Entry:
         """Let a request use the topic's producer; it is there from now on."""

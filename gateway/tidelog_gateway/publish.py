@@ -2,10 +2,9 @@
 
 A body is validated whole before anything of it is sent; what the log then says is reported record by record:
 200 when every record is stored, 207 when some are not, and the error itself when all fail for one reason.
-Requests share the application's one producer for the topic. The records of small requests are handed to it one
-by one, so that those of many requests gather in one native batch; a large request is a batch by itself and goes
-out as columns, unless only some of its records name a partition: those and the others may meet in one, and go one by
-one to keep their order.
+Requests share the application's one producer for the topic. The records of a request join the batch that is open there
+as lists, so that those of many requests gather in one native batch. What is larger than a batch, or comes while the
+buffer is full, goes out as columns, or record by record where only some records name a partition, to keep their order.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from starlette.responses import Response
 from tidelog.errors import TidelogError, UnknownTopicError
 from tidelog.model import Receipt
 from tidelog.producer import Producer
-from tidelog.receipts import PendingReceipt, PendingReceipts
+from tidelog.receipts import PendingReceipt, PendingReceipts, PendingRows, ReceiptRange
 from tidelog_gateway.bodies import AT_ONCE_BYTES, records_in
 from tidelog_gateway.context import (
     Gateway,
@@ -47,7 +46,7 @@ JSON: Final = "application/json"
 RAW: Final = "application/octet-stream"
 KEY_CHARS_MAX: Final = 4096
 LOOSE_RECORDS_MAX: Final = 64
-"""Up to this many records a request's records travel with those of others; more make a batch of their own."""
+"""Up to this many records that cannot join the open batch at once are given to the producer one by one."""
 
 Outcome = Receipt | TidelogError
 """A record's receipt, or why it has none."""
@@ -170,6 +169,15 @@ async def publish(
             await place.again()
             outcomes = await _publish_once(place, records)
     assert len(outcomes) == len(records), "every record has an outcome"
+    return _judged(gateway, outcomes, surface=surface)
+
+
+def _judged(gateway: Gateway, outcomes: list[Outcome], *, surface: Literal["http", "websocket"]) -> list[Outcome]:
+    """Count what was stored, and return the outcomes.
+
+    Raises:
+        TidelogError: all failed for one reason.
+    """
     stored = sum(1 for outcome in outcomes if not isinstance(outcome, TidelogError))
     gateway.metrics.records_in.labels(surface).inc(stored)
     first = outcomes[0]
@@ -178,13 +186,56 @@ async def publish(
     return outcomes
 
 
+async def publish_at_once(gateway: Gateway, topic: str, records: Records) -> tuple[bytes, int] | None:
+    """Publish records that share the open batch of the topic, and return the answer (a `PublishView`) and its status.
+
+    None where `publish` has to: records could not join it at once, and nothing was done; or they have no topic any
+    more, and nothing was stored.
+
+    Raises:
+        TidelogError, ProtocolError: as `publish`.
+    """
+    check_topic_name(topic)
+    try:
+        pending = await gateway.producers.store_at_once(topic, records.rows())
+    except UnknownTopicError:
+        return None
+    if pending is None:
+        return None
+    place = pending.stored_at()
+    if place is not None:
+        gateway.metrics.records_in.labels("http").inc(place.count)
+        return _stored_answer(place), 200
+    outcomes = pending.outcomes()
+    if all(isinstance(outcome, UnknownTopicError) for outcome in outcomes):
+        return None
+    answer, status = answer_of(_judged(gateway, outcomes, surface="http"))
+    return bytes(json_response(answer).body), status
+
+
+def _stored_answer(place: ReceiptRange) -> bytes:
+    """Return the answer for records that are stored one behind the other."""
+    result = b'{"partition":%d,"offset":%%d}' % place.partition
+    offsets = tuple(range(place.base_offset, place.base_offset + place.count))
+    return b'{"results":[' + b",".join([result] * place.count) % offsets + b"]}"
+
+
 async def _publish_once(place: Place, records: Records) -> list[Outcome]:
     partitions = records.partitions or []
     is_mixed = None in partitions and any(number is not None for number in partitions)
     accept = _accept_loose if is_mixed or len(records) <= LOOSE_RECORDS_MAX else _accept_columns
     async with place.accepting() as producer:
-        outcomes = await accept(producer, records)
+        try:
+            pending = producer.rows.put(records.rows())
+        except TidelogError as error:
+            return [error] * len(records)
+        outcomes = _rows_outcomes(pending) if pending is not None else await accept(producer, records)
     return await outcomes
+
+
+async def _rows_outcomes(pending: PendingRows) -> list[Outcome]:
+    await pending.settled()
+    return pending.outcomes()
 
 
 def answer_of(outcomes: list[Outcome]) -> tuple[dict[str, Any], int]:

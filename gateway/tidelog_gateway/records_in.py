@@ -27,6 +27,7 @@ import pyarrow as pa
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
+from tidelog.gathering import LooseRows
 from tidelog_gateway.problems import body_faults, invalid, pointer
 from tidelog_proto.batch import columns_of
 from tidelog_proto.json_text import check_limits
@@ -105,6 +106,10 @@ class Records:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def rows(self) -> LooseRows:
+        """Return the records as a producer takes them."""
+        return LooseRows(self.values, self.keys, self.headers, self.tags, self.partitions, self.timestamps_us)
 
     def columns(self) -> pa.RecordBatch:
         """Return the records as canonical columns (the partitions are no column)."""

@@ -10,9 +10,12 @@ from __future__ import annotations
 import base64
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
+import msgspec
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +30,22 @@ JSON_MEMBERS_BYTES: Final = 100
 """The names and the numbers of one record, on average."""
 
 _ZERO: Final[Any] = pa.scalar(0, pa.int64())
+
+
+_OFFSETS: Final[dict[Any, Any]] = {pa.binary(): np.int32, pa.large_binary(): np.int64}
+
+
+class _PlainRow(msgspec.Struct, gc=False):
+    """A record with a value alone, as `rows_of` makes it."""
+
+    offset: int
+    timestamp_ms: int
+    key: str | None
+    value: str | None
+    value_encoding: str
+
+
+_PLAIN_ROWS: Final = msgspec.json.Encoder()
 
 
 class TakenJson(NamedTuple):
@@ -50,10 +69,13 @@ class BatchReader:
         self._columns = batch.columns()
         self._offsets: Sequence[int] = batch.offset_list()
         self._timestamp_us = batch.header.base_timestamp_us
-        self._ends: Any = pc.cumulative_sum(payload_sizes(self._columns))
         self._at = 0
         self._json_ratio = 1.0
         """Of the last array: its length, divided by what it was estimated to be."""
+
+    @cached_property
+    def _ends(self) -> Any:
+        return pc.cumulative_sum(payload_sizes(self._columns))
 
     def __len__(self) -> int:
         """Records that are left."""
@@ -77,6 +99,29 @@ class BatchReader:
         rows = self._rows(count)
         self._advance(count)
         return rows, sizes[count - 1]
+
+    def take_plain(self, records_max: int, bytes_max: int) -> TakenJson | None:
+        """Return all records as a JSON array, where they have nothing but values of UTF-8 and all of them fit.
+
+        None where that is not so, and nothing is taken then.
+        """
+        columns = self._columns
+        count: int = columns.num_rows
+        if self._at or not 0 < count <= records_max or columns.schema.names != ["value"]:
+            return None
+        payload_bytes = _value_bytes(columns.column(0))
+        if payload_bytes is None or payload_bytes > bytes_max:
+            return None
+        texts = _texts(columns.column(0))
+        if texts is None:
+            return None
+        timestamp_ms = self._timestamp_us // 1000
+        rows = [
+            _PlainRow(offset, timestamp_ms, None, text, "utf8")
+            for offset, text in zip(self._offsets, texts, strict=True)
+        ]
+        self._advance(count)
+        return TakenJson(_PLAIN_ROWS.encode(rows), count, payload_bytes)
 
     def take_json(self, records_max: int, bytes_max: int, json_bytes_max: int) -> TakenJson:
         """Return the next records as a JSON array.
@@ -149,8 +194,17 @@ def _header_sizes(lists: Any) -> Any:
 def rows_of(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: int) -> list[dict[str, Any]]:
     """Make rows for JSON of canonical columns, each with its offset; records without a timestamp get `timestamp_us`."""
     names = set(columns.schema.names)
-    values = columns.column("value").to_pylist() if "value" in names else [None] * columns.num_rows
-    rows = [_row(offset, timestamp_us, value) for offset, value in zip(offsets, values, strict=True)]
+    timestamp_ms = timestamp_us // 1000
+    texts = _texts(columns.column("value")) if "value" in names else [None] * columns.num_rows
+    rows: list[dict[str, Any]]
+    if texts is not None:
+        rows = [
+            {"offset": offset, "timestamp_ms": timestamp_ms, "key": None, "value": text, "value_encoding": "utf8"}
+            for offset, text in zip(offsets, texts, strict=True)
+        ]
+    else:
+        values = columns.column("value").to_pylist()
+        rows = [_row(offset, timestamp_us, value) for offset, value in zip(offsets, values, strict=True)]
     if "timestamp" in names:
         stamps: Any = columns.column("timestamp")
         for row, stamp_us in zip(rows, stamps.view(pa.int64()).to_pylist(), strict=True):
@@ -208,6 +262,23 @@ def _add_headers(rows: list[dict[str, Any]], lists: Any) -> None:
 def _header(name: str, value: bytes | None) -> list[str | None]:
     text, encoding = _text(value)
     return [name, text] if encoding == "utf8" else [name, text, encoding]
+
+
+def _texts(column: Any) -> list[str | None] | None:
+    """Return a column of bytes as text; None where not all of it is UTF-8."""
+    try:
+        return [None if data is None else data.decode() for data in column.to_pylist()]
+    except UnicodeDecodeError:
+        return None
+
+
+def _value_bytes(column: Any) -> int | None:
+    """Return how many bytes a column has, read from the ends of its offsets; None for layouts without them."""
+    numbers = _OFFSETS.get(column.type)
+    if numbers is None:
+        return None
+    offsets = np.frombuffer(column.buffers()[1], numbers)
+    return int(offsets[column.offset + len(column)]) - int(offsets[column.offset])
 
 
 def _text(data: bytes | None) -> tuple[str | None, str]:

@@ -21,6 +21,7 @@ from tidelog_loadtest.client_bench import ClientPlan, measure_client
 from tidelog_loadtest.cluster_commands import DataOption
 from tidelog_loadtest.environment import environment_of
 from tidelog_loadtest.fairness import STAGES, FairnessPlan, fairness
+from tidelog_loadtest.gateway_bench import GatewayPlan, gateway
 from tidelog_loadtest.keyed import MOMENTS as KEYED_MOMENTS
 from tidelog_loadtest.keyed import KeyedPlan, keyed
 from tidelog_loadtest.many_partitions import MOMENTS, ManyPlan, many_partitions
@@ -32,6 +33,13 @@ from tidelog_proto.idle_poll import POLL_US_DEFAULT, POLL_US_MAX
 from tidelog_proto.limits import PARTITIONS_MAX
 
 Measure = Callable[[bench.Plan, FlushName], Awaitable[Result]]
+
+
+class ParserChoice(StrEnum):
+    """The HTTP parsers of uvicorn."""
+
+    H11 = "h11"
+    HTTPTOOLS = "httptools"
 
 
 class FlushChoice(StrEnum):
@@ -76,6 +84,7 @@ def register(app: typer.Typer) -> None:
     group.command("client")(client)
     group.command("fairness")(fair)
     group.command("permissions")(asking)
+    group.command("gateway")(front)
     group.command("spark")(spark)
     cluster_commands.register(group)
     app.add_typer(group, name="bench")
@@ -314,6 +323,24 @@ def asking(
     plan = PermissionsPlan(records, rules, rounds, size, flush.value, data)
     with shown(rounds) as tell:
         result = uvloop.run(permissions(plan, tell))
+    cluster_commands.show(result, data, as_json=as_json)
+
+
+def front(
+    *,
+    connections: Annotated[int, typer.Option("--connections", min=1, max=1_000, help="Clients at a time.")] = 32,
+    seconds: SecondsOption = 2.0,
+    rounds: RoundsOption = 5,
+    size: SizeOption = 100,
+    parser: Annotated[ParserChoice, typer.Option("--parser", help="The probe's HTTP parser.")] = ParserChoice.HTTPTOOLS,
+    only: Annotated[str, typer.Option("--only", help="The workloads whose name contains this.")] = "",
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send HTTP requests to a gateway and to routes of its framework that do less, in turns."""
+    plan = GatewayPlan(connections, rounds, seconds, size, parser.value, data=data, only=only)
+    with shown(rounds) as tell:
+        result = uvloop.run(gateway(plan, tell))
     cluster_commands.show(result, data, as_json=as_json)
 
 

@@ -20,6 +20,7 @@ from tidelog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from tidelog.gathering import LooseRows
 from tidelog.model import (
     Committed,
     ConsumedBatch,
@@ -107,8 +108,16 @@ class FakeLog:
         self.logs[topic][partition] += map(RecordBatch.parse, batches)
 
 
+class FakeIntake:
+    """Takes nothing at once."""
+
+    def put(self, rows: LooseRows) -> None:
+        pass
+
+
 class FakeProducer:
     def __init__(self, log: FakeLog, topic: str) -> None:
+        self.rows = FakeIntake()
         self._log = log
         self.topic = topic
         self.closed = False

@@ -5,9 +5,13 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from tidelog_gateway.answers import Answer, AnswersMiddleware
+from tidelog_gateway.answers import Answer
+from tidelog_gateway.flow.passage import PassageMiddleware
+from tidelog_gateway.incoming import Budget
+from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.outlet import Outlet
+from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.limits import MIB
 
 
@@ -33,8 +37,12 @@ async def answered(outgoing: Outgoing, body: bytes, *, method: str = "GET") -> l
         assert outgoing.used_bytes >= len(message.get("body", b"")) or message.get("status", 0) >= 400 or refused(sent)
         sent.append(message)
 
-    scope = {"type": "http", "method": method, "headers": [], "state": {"request_id": "7"}}
-    await AnswersMiddleware(application, outgoing, 30)(scope, receive, send)
+    settings, budget = GatewaySettings(), Budget(1 << 20)
+    passage = PassageMiddleware(
+        application, settings=settings, budget=budget, outgoing=outgoing, metrics=Metrics(budget, Outgoing(1, 1))
+    )
+    scope = {"type": "http", "method": method, "path": "/", "raw_path": b"/", "query_string": b"", "headers": []}
+    await passage(scope, receive, send)
     return sent
 
 
@@ -53,8 +61,8 @@ async def test_without_room_what_was_only_asked_for_is_503(outgoing: Outgoing) -
     sent = await answered(outgoing, b"x" * MIB)
     assert sent[0]["status"] == 503
     headers = dict(sent[0]["headers"])
-    assert (headers[b"retry-after"], headers[b"x-request-id"]) == (b"1", b"7")
-    assert b'"request_id":"7"' in sent[1]["body"]
+    assert headers[b"retry-after"] == b"1"
+    assert b'"request_id":"%b"' % headers[b"x-request-id"] in sent[1]["body"]
     assert outgoing.used_bytes == 4 * MIB
 
 

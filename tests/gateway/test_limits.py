@@ -8,9 +8,10 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 from tests.gateway.conftest import Serve
 
+from tidelog_gateway.flow.passage import PassageMiddleware
 from tidelog_gateway.incoming import Budget
-from tidelog_gateway.limits import LimitsMiddleware
-from tidelog_gateway.request_ids import RequestIdMiddleware
+from tidelog_gateway.metrics import Metrics
+from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.settings import GatewaySettings
 
 
@@ -42,8 +43,9 @@ class Exchange:
         self.sent: list[Message] = []
         self.taken = 0
 
-    async def run(self, app: RequestIdMiddleware) -> Exchange:
-        await app({"type": "http", "method": "POST", "path": "/", "headers": self.headers}, self._receive, self._send)
+    async def run(self, app: PassageMiddleware) -> Exchange:
+        scope = {"type": "http", "method": "POST", "path": "/", "raw_path": b"/", "query_string": b""}
+        await app(scope | {"headers": self.headers}, self._receive, self._send)
         return self
 
     async def _receive(self) -> Message:
@@ -74,9 +76,12 @@ class Exchange:
 CHUNKED = {"transfer-encoding": "chunked"}
 
 
-def limited(inner: Application, budget: Budget | None = None, **settings: Any) -> RequestIdMiddleware:
+def limited(inner: Application, budget: Budget | None = None, **settings: Any) -> PassageMiddleware:
     checked = GatewaySettings(body_bytes_max=1024, **settings)
-    return RequestIdMiddleware(LimitsMiddleware(inner, checked, budget or Budget(1 << 20)))
+    budget, outgoing = budget or Budget(1 << 20), Outgoing(8 << 20, 8 << 20)
+    return PassageMiddleware(
+        inner, settings=checked, budget=budget, outgoing=outgoing, metrics=Metrics(budget, outgoing)
+    )
 
 
 async def test_bodies_arrive_whole_and_answers_have_an_id() -> None:

@@ -1,0 +1,296 @@
+"""The one pass that every HTTP request takes, as pure ASGI: id, metrics, identity, body, room for the answer.
+
+A middleware for each of these has two coroutines and a wrapped `send` of its own, which are entered again at every
+await: for one POST that was 312 calls. Here one object a request (`Visit`) holds the state of all of them, and one
+coroutine goes through them in this order: the head is judged, the caller identified, the body taken, and a lane
+(`routes`) or the framework answers. CORS stays the framework's middleware, used only where origins are allowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tidelog.errors import TidelogError
+from tidelog_gateway.answers import Answer
+from tidelog_gateway.authentication import Admission, address_of
+from tidelog_gateway.browser_headers import RAW_BROWSER_HEADERS, with_browser_headers
+from tidelog_gateway.callers import Callers, told
+from tidelog_gateway.context import Gateway
+from tidelog_gateway.http1.exchange import Exchange
+from tidelog_gateway.incoming import Budget
+from tidelog_gateway.limits import BodyLimits
+from tidelog_gateway.metrics import Metrics
+from tidelog_gateway.outgoing import Outgoing
+from tidelog_gateway.outlet import Outlet, no_room
+from tidelog_gateway.problems import Problem, from_error, internal
+from tidelog_gateway.request_ids import REQUEST_ID_HEADER
+from tidelog_gateway.routes.lanes import JsonAnswer, Lane
+from tidelog_gateway.settings import GatewaySettings
+from tidelog_proto.errors import ProtocolError
+
+_READING: Final = frozenset({"GET", "HEAD"})
+_ID: Final = REQUEST_ID_HEADER.lower().encode()
+_JSON_FIELDS: Final = b"".join(
+    [
+        b"content-type: application/json\r\n",
+        *(b"%b: %b\r\n" % (name, value.replace(b"%", b"%%")) for name, value in RAW_BROWSER_HEADERS),
+        _ID + b": %b\r\n",
+    ]
+)
+"""The fields of a lane's answer, with a place for the id."""
+
+
+class Visit:
+    """One request on its way through the gateway, with its answer on the way back.
+
+    Attributes:
+        request_id: see `request_ids`.
+        route: the template of the path, once a route was found.
+        answered: whether anything was sent.
+    """
+
+    __slots__ = ("_answer", "_head", "_refused", "_scope", "_send", "answered", "request_id", "route", "status")
+
+    def __init__(self, scope: Scope, send: Send, answer: Answer, request_id: str) -> None:
+        self.request_id = request_id
+        self.route = "none"
+        self.status = 500
+        self.answered = False
+        self._scope = scope
+        self._send = send
+        self._answer = answer
+        self._head: Message | None = None
+        self._refused = False
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer when there is room for it; where there is none, a 503 instead."""
+        self.answered = True
+        if message["type"] == "http.response.start":
+            headers = with_browser_headers(message.get("headers", ()))
+            headers.append((_ID, self.request_id.encode()))
+            message["headers"] = headers
+            self._head = message
+            return
+        if self._refused:
+            return
+        head, self._head = self._head, None
+        await self._deliver(head, message)
+
+    async def reply(self, answer: JsonAnswer) -> None:
+        """Send the whole answer of a lane."""
+        self.answered = True
+        exchange: Exchange | None = self._scope["state"].get("exchange")
+        if exchange is not None:
+            if await self._has_room(len(answer.body), is_owed=self._scope["method"] not in _READING):
+                self.status = answer.status
+                await exchange.reply(answer.status, _JSON_FIELDS % self.request_id.encode(), answer.body)
+                self._answer.sent()
+            return
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(answer.body)),
+            *RAW_BROWSER_HEADERS,
+            (_ID, self.request_id.encode()),
+        ]
+        head: Message = {"type": "http.response.start", "status": answer.status, "headers": headers}
+        await self._deliver(head, {"type": "http.response.body", "body": answer.body})
+
+    async def _deliver(self, head: Message | None, message: Message) -> None:
+        is_owed = head is None or self._scope["method"] not in _READING
+        if not await self._has_room(len(message.get("body", b"")), is_owed=is_owed):
+            return
+        if head is not None:
+            self.status = head["status"]
+            await self._send(head)
+        await self._send(message)
+        self._answer.sent()
+
+    async def _has_room(self, size_bytes: int, *, is_owed: bool) -> bool:
+        """Hold room for a part of the answer; where there is none, send a 503 instead of the answer."""
+        if self._answer.hold(size_bytes, whatever=is_owed):
+            return True
+        self._refused = True
+        problem = no_room()
+        problem.headers[REQUEST_ID_HEADER] = self.request_id
+        response = problem.response(self.request_id)
+        self.status = response.status_code
+        await response(self._scope, _nothing_more, self._send)
+        return False
+
+
+class PassageMiddleware:
+    """See the module.
+
+    Args:
+        app: the framework's routes.
+        settings: of the gateway.
+        budget: for what comes in.
+        outgoing: for what goes out.
+        metrics: counts and times requests.
+        lanes: which may answer instead of the framework; the first that takes a request does.
+        cors: what pages of `allowed_origins` may do.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        settings: GatewaySettings,
+        budget: Budget,
+        outgoing: Outgoing,
+        metrics: Metrics,
+        lanes: Sequence[Lane] = (),
+        cors: dict[str, Any] | None = None,
+    ) -> None:
+        self._app = app
+        self._slow_timeout_s = settings.ws_slow_timeout_s
+        self._outgoing = outgoing
+        self._metrics = metrics
+        self._lanes = tuple(lanes)
+        self._limits = BodyLimits(settings, budget)
+        self._admission = Admission(settings)
+        self._enter: ASGIApp = self._admit
+        if settings.allowed_origins:
+            self._enter = CORSMiddleware(self._admit, allow_origins=settings.allowed_origins, **(cors or {}))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request or WebSocket of the server."""
+        kind = scope["type"]
+        if kind == "websocket":
+            scope.setdefault("state", {})["request_id"] = secrets.token_hex(8)
+            await self._enter(scope, receive, send)
+            return
+        if kind != "http":
+            await self._app(scope, receive, send)
+            return
+        began_s = time.monotonic()
+        state = scope.setdefault("state", {})
+        # Servers other than the gateway's own bound what they hold themselves, or do not.
+        answer = Answer(state.get("outlet") or Outlet(self._outgoing, self._slow_timeout_s))
+        request_id = secrets.token_hex(8)
+        visit = Visit(scope, send, answer, request_id)
+        state["request_id"], state["answer"], state["visit"] = request_id, answer, visit
+        try:
+            await self._enter(scope, receive, visit.send)
+        finally:
+            answer.shrink(0)
+            route = getattr(scope.get("route"), "path", visit.route)
+            self._metrics.answered(scope["method"], route, visit.status, time.monotonic() - began_s)
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        fields: dict[bytes, bytes] = dict(scope["headers"])
+        state = scope["state"]
+        handle = self._app if scope["type"] == "websocket" else self._take
+        try:
+            credentials = self._admission.credentials(scope, fields)
+        except Problem as problem:
+            await problem.response(state["request_id"])(scope, receive, send)
+            return
+        if credentials is None:
+            await handle(scope, receive, send)
+            return
+        callers: Callers = scope["app"].state.callers
+        using = callers.use(credentials, address_of(scope))
+        try:
+            state["gateway"] = await using.__aenter__()
+        except Problem as problem:
+            await problem.response(state["request_id"])(scope, receive, send)
+            return
+        try:
+            await handle(scope, receive, send)
+        finally:
+            await using.__aexit__(None, None, None)
+
+    async def _take(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Take the body, and have the request answered."""
+        state = scope["state"]
+        gateway: Gateway | None = state.get("gateway")
+        visit: Visit = state["visit"]
+        arrival = self._limits.arrival(gateway)
+        body: bytes | None = None
+        try:
+            whole: bytes | None = state.get("body")
+            if whole is not None:
+                self._limits.take_whole(whole, arrival)
+                body = whole
+            else:
+                body = await self._limits.body(scope, receive, arrival)
+            if body is not None:
+                await self._answer(scope, body, receive, send)
+        except Problem as raised:
+            problem = raised
+        except asyncio.CancelledError:
+            # A stop whose time is over cancels requests. What has its head already is cut off as it is.
+            overtaken = self._limits.overtaken(unchanged=body is None or scope["method"] in _READING)
+            if overtaken is None:
+                raise
+            if visit.answered:
+                return
+            problem = overtaken
+        else:
+            return
+        finally:
+            arrival.end()
+        await problem.response(visit.request_id)(scope, receive, send)
+
+    async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        visit: Visit = scope["state"]["visit"]
+        for lane in self._lanes:
+            handling = lane(scope, body)
+            if handling is not None:
+                break
+        else:
+            await self._app(scope, replayed(body, receive), send)
+            return
+        gateway: Gateway = scope["state"].get("gateway") or scope["app"].state.gateway
+        visit.route = handling.route
+        try:
+            answer = await _handled(gateway, handling.run)
+        except Problem:
+            raise
+        except Exception:
+            await internal().response(visit.request_id)(scope, receive, send)
+            raise  # the server logs it with its trace
+        if answer is None:  # it takes a closer look than a lane has
+            await self._app(scope, replayed(body, receive), send)
+        elif send == visit.send:
+            await visit.reply(answer)
+        else:
+            head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer.body))]
+            await send({"type": "http.response.start", "status": answer.status, "headers": head})
+            await send({"type": "http.response.body", "body": answer.body})
+
+
+async def _handled(gateway: Gateway, run: Callable[[Gateway], Awaitable[JsonAnswer | None]]) -> JsonAnswer | None:
+    """Have a lane answer.
+
+    Raises:
+        Problem: what its caller is told of an error.
+    """
+    try:
+        return await run(gateway)
+    except TidelogError as error:
+        raise await told(gateway, error) from error
+    except ProtocolError as error:
+        raise from_error(error) from error
+
+
+async def _nothing_more() -> Message:
+    return {"type": "http.disconnect"}
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that gives the body as one message, then what the server says (a disconnect)."""
+    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_replayed() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return receive_replayed

@@ -1,0 +1,102 @@
+"""A body in chunks (RFC 9112, 7.1), read strictly: nothing but CR LF ends a line."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tidelog_gateway.http1.head import HeadError, early_fault, fields_fault
+
+LINE_BYTES_MAX: Final = 4096
+"""Of a chunk's size with its extensions."""
+TRAILERS_BYTES_MAX: Final = 16 * 1024
+
+_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
+
+
+class ChunkedBody:
+    """Decodes one body; its trailers are checked and dropped.
+
+    Attributes:
+        done: whether the body is whole.
+        rest: what came behind it, or what has come of a line that is not whole.
+    """
+
+    __slots__ = ("_left_bytes", "_reads_trailers", "done", "rest")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.rest = b""
+        self._left_bytes = 0
+        """Of the chunk that is read, with its CR LF."""
+        self._reads_trailers = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes and return what of the body is in them.
+
+        Raises:
+            HeadError: they are no chunks.
+        """
+        data = self.rest + data if self.rest else data
+        at, parts = 0, list[bytes]()
+        while not self.done:
+            if self._left_bytes:
+                at = self._chunk(data, at, parts)
+                if self._left_bytes:
+                    break
+                continue
+            end = self._trailers(data, at) if self._reads_trailers else self._size(data, at)
+            if end is None:
+                break
+            at = end
+        self.rest = data[at:]
+        return b"".join(parts)
+
+    def _chunk(self, data: bytes, at: int, parts: list[bytes]) -> int:
+        """Read as much of the chunk as there is; return where it ends."""
+        content = data[at : at + max(0, self._left_bytes - 2)]
+        if content:
+            parts.append(content)
+            at += len(content)
+            self._left_bytes -= len(content)
+        if self._left_bytes <= 2 and at < len(data):
+            expected = b"\r\n"[-self._left_bytes :]
+            end = data[at : at + self._left_bytes]
+            if not expected.startswith(end):
+                raise HeadError("a chunk is longer than its size says")
+            at += len(end)
+            self._left_bytes -= len(end)
+        return at
+
+    def _size(self, data: bytes, at: int) -> int | None:
+        """Read the line with the next chunk's size; return where it ends, None where it is not whole."""
+        end = data.find(b"\r\n", at, at + LINE_BYTES_MAX)
+        if end < 0:
+            if len(data) - at >= LINE_BYTES_MAX or b"\n" in data[at:]:
+                raise HeadError("illegal chunk size: a line ends in LF alone, or is too long")
+            return None
+        found = _SIZE.fullmatch(data, at, end)
+        if found is None:
+            raise HeadError("illegal chunk size")
+        size_bytes = int(found[1], 16)
+        self._left_bytes = size_bytes + 2 if size_bytes else 0
+        self._reads_trailers = not size_bytes
+        return end + 2
+
+    def _trailers(self, data: bytes, at: int) -> int | None:
+        """Read the trailers; return where they end, None where they are not whole."""
+        if data.startswith(b"\r\n", at):
+            end = at
+        else:
+            found = data.find(b"\r\n\r\n", at, at + TRAILERS_BYTES_MAX)
+            if found < 0:
+                left = data[at:]
+                if len(left) >= TRAILERS_BYTES_MAX or (left and left != b"\r" and early_fault(left)):
+                    raise HeadError(early_fault(left) or "the trailers are too long")
+                return None
+            end = found + 2
+        fault = fields_fault(data[at : end + 2])
+        if fault is not None:
+            raise HeadError(fault)
+        self.done = True
+        return end + 2

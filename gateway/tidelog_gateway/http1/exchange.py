@@ -1,0 +1,269 @@
+"""One request of a connection and its answer, as ASGI sees them.
+
+Head and first part of an answer leave in one write, which is one call of the kernel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from starlette.types import ASGIApp, Message, Scope
+from uvicorn.protocols.http.flow_control import FlowControl
+
+from tidelog_gateway.refusals import CONNECTION_LOG
+
+
+def _status_line(status: int) -> bytes:
+    try:
+        phrase = http.HTTPStatus(status).phrase
+    except ValueError:
+        phrase = ""
+    return b"HTTP/1.1 %d %b\r\n" % (status, phrase.encode())
+
+
+_STATUS_LINES: Final = {status: _status_line(status) for status in range(100, 600)}
+_NO_BODY: Final = frozenset({204, 304})
+_FAILED: Final = b"Internal Server Error"
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class AnsweredConnection(Protocol):
+    """What an exchange needs of its connection."""
+
+    transport: asyncio.Transport
+    flow: FlowControl
+
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the headers of every answer."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Read on, unless what was read last is a request behind this one."""
+        ...
+
+    def on_response_complete(self) -> None:
+        """Take the news that the whole answer was written."""
+        ...
+
+
+class Exchange:
+    """See the module.
+
+    Args:
+        scope: the request.
+        connection: its connection.
+        keep_alive: whether the connection stays open after it.
+        expects_continue: whether the client waits to be told to send the body.
+        more_body: whether anything of the body is to come; what has come with the head is in the scope's state.
+
+    Attributes:
+        disconnected: whether the client has gone.
+        response_started: whether anything was written.
+        response_complete: whether all was written.
+    """
+
+    __slots__ = (
+        "_body",
+        "_chunked",
+        "_connection",
+        "_expects_continue",
+        "_head",
+        "_is_new",
+        "_left_bytes",
+        "_more_body",
+        "_on_complete",
+        "_waiter",
+        "disconnected",
+        "keep_alive",
+        "response_complete",
+        "response_started",
+        "scope",
+    )
+
+    def __init__(
+        self, scope: Scope, connection: AnsweredConnection, *, keep_alive: bool, expects_continue: bool, more_body: bool
+    ) -> None:
+        self.scope = scope
+        self.keep_alive = keep_alive
+        self.disconnected = False
+        self.response_started = False
+        self.response_complete = False
+        self._connection = connection
+        self._on_complete: Callable[[], None] = connection.on_response_complete
+        self._expects_continue = expects_continue
+        self._body: list[bytes] = []
+        self._more_body = more_body
+        self._is_new = more_body
+        """Whether something of the body has to be told: a part, or its end."""
+        self._waiter: asyncio.Future[None] | None = None
+        self._head: bytes | None = None
+        self._chunked = False
+        self._left_bytes = 0
+
+    # ------------------------------------------------------------------------------------------ of the connection
+
+    def body_came(self, part: bytes, *, is_last: bool) -> int:
+        """Take a part of the body and return how much of it waits for the application."""
+        if part:
+            self._body.append(part)
+        if is_last:
+            self._more_body = False
+        self._wake()
+        return sum(map(len, self._body))
+
+    def disconnect(self) -> None:
+        """Take the news that the client has gone."""
+        self.disconnected = True
+        self._wake()
+
+    async def run(self, app: ASGIApp) -> None:
+        """Have the application answer."""
+        try:
+            await app(self.scope, self.receive, self.send)
+        except BaseException as error:  # noqa: BLE001 - as every ASGI server does: the connection is answered and the fault logged
+            CONNECTION_LOG.error("Exception in ASGI application\n", exc_info=error)
+            await self._failed()
+        else:
+            if not self.response_complete and not self.disconnected:
+                CONNECTION_LOG.error("ASGI callable returned without completing response.")
+                await self._failed()
+
+    async def _failed(self) -> None:
+        if self.response_started or self.disconnected:
+            self._connection.transport.close()
+            return
+        self._head = None
+        headers = [(b"content-length", b"%d" % len(_FAILED)), (b"connection", b"close")]
+        await self.send({"type": "http.response.start", "status": 500, "headers": headers})
+        await self.send({"type": "http.response.body", "body": _FAILED})
+
+    # ----------------------------------------------------------------------------------------- of the application
+
+    async def receive(self) -> Message:
+        """Return what has come of the body; once all of it was returned, wait for the disconnect."""
+        connection = self._connection
+        if self._expects_continue and not connection.transport.is_closing():
+            self._expects_continue = False
+            if self._more_body and not self._body:
+                connection.transport.write(_CONTINUE)
+        while not (self._body or (self._is_new and not self._more_body)):
+            if self.disconnected or self.response_complete:
+                return {"type": "http.disconnect"}
+            connection.resume_reading()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if self.disconnected or self.response_complete:
+            return {"type": "http.disconnect"}
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body.clear()
+        self._is_new = self._more_body
+        return {"type": "http.request", "body": body, "more_body": self._more_body}
+
+    async def send(self, message: Any) -> None:
+        """Write a part of the answer.
+
+        Raises:
+            RuntimeError: it is not the part that is due, or could not be told from other parts.
+        """
+        flow = self._connection.flow
+        if flow.write_paused and not self.disconnected:
+            await flow.drain()
+        if self.disconnected:
+            return
+        if self._head is None and not self.response_started:
+            if message["type"] != "http.response.start":
+                raise RuntimeError(f"Expected ASGI message 'http.response.start', but got {message['type']!r}.")
+            self._expects_continue = False
+            self._head = self._head_of(message["status"], message.get("headers", ()))
+            return
+        if self.response_complete or message["type"] != "http.response.body":
+            raise RuntimeError(f"Unexpected ASGI message {message['type']!r} sent.")
+        self._write(message.get("body", b""), more_body=message.get("more_body", False))
+
+    async def reply(self, status: int, fields: bytes, body: bytes) -> None:
+        """Write a whole answer to anything but HEAD.
+
+        Args:
+            status: of the answer.
+            fields: whole lines, without those that say how long the body is and whether the connection is closed.
+            body: all of it.
+        """
+        flow = self._connection.flow
+        if flow.write_paused and not self.disconnected:
+            await flow.drain()
+        if self.disconnected:
+            return
+        assert self._head is None
+        assert not self.response_started
+        own = b"".join([b"%b: %b\r\n" % field for field in self._connection.default_headers()])
+        close = b"" if self.keep_alive else b"connection: close\r\n"
+        self._expects_continue = False
+        self._head = b"%b%b%b%bcontent-length: %d\r\n\r\n" % (_STATUS_LINES[status], own, fields, close, len(body))
+        self._left_bytes = len(body)
+        self._write(body, more_body=False)
+
+    def _head_of(self, status: int, headers: Any) -> bytes:
+        lines: list[bytes] = []
+        is_closing = False
+        length: int | None = None
+        for name, value in (*self._connection.default_headers(), *headers):
+            lines.append(b"%b: %b\r\n" % (name, value))
+            lowered = name.lower()
+            if lowered == b"content-length":
+                length = int(value)
+            elif lowered == b"connection":
+                is_closing = b"close" in [token.strip() for token in value.lower().split(b",")]
+        if is_closing:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            lines.append(b"connection: close\r\n")
+        has_body = self.scope["method"] != "HEAD" and status not in _NO_BODY
+        self._chunked = length is None and has_body
+        if self._chunked:
+            lines.append(b"transfer-encoding: chunked\r\n")
+        self._left_bytes = (length or 0) if has_body else 0
+        head = b"".join(lines)
+        if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:
+            raise RuntimeError("Invalid HTTP header.")
+        return b"%b%b\r\n" % (_STATUS_LINES[status], head)
+
+    def _write(self, body: bytes, *, more_body: bool) -> None:
+        if self.scope["method"] == "HEAD":
+            body = b""
+        if self._chunked:
+            body = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            if not more_body:
+                body += b"0\r\n\r\n"
+        else:
+            self._left_bytes -= len(body)
+            if self._left_bytes < 0:
+                raise RuntimeError("Response content longer than Content-Length")
+            if self._left_bytes and not more_body:
+                raise RuntimeError("Response content shorter than Content-Length")
+        head, self._head = self._head, None
+        transport = self._connection.transport
+        self.response_started = True
+        if head is None:
+            transport.write(body)
+        elif len(body) <= _JOINED_BYTES_MAX:
+            transport.write(head + body)
+        else:
+            transport.writelines((head, body))
+        if not more_body:
+            self.response_complete = True
+            self._wake()
+            if not self.keep_alive:
+                transport.close()
+            self._on_complete()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+_JOINED_BYTES_MAX: Final = 64 * 1024
+"""A larger body is not copied behind its head."""

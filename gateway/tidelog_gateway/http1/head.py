@@ -1,0 +1,216 @@
+"""The head of a request: one grammar of RFC 9112 for all of it, and what is refused although the grammar takes it.
+
+A request that two parsers on one way can read differently lets a client hide a second request in the first
+(request smuggling). So the whole head has to match one regular expression, in one call of native code, which leaves no
+room for a line that ends in LF alone (2.2), a field that is folded over lines (5.2), a space before a colon (5.1) or a
+control character. Refused are besides, of what the grammar takes:
+
+- a length that is given twice, `Content-Length: 2, 2` or on two lines (6.3), or is no number;
+- a length beside chunks (6.1, 6.3), chunks in HTTP/1.0, and codings other than chunked;
+- no `Host` in HTTP/1.1, or two of them (3.2);
+- more than `FIELDS_MAX` fields.
+
+A WebSocket's handshake has no body, is a GET, and nothing may follow before it is answered (RFC 6455, 4.1). What
+comes with it would be read by another parser than the one that found its end.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Final
+
+HEAD_BYTES_MAX: Final = 64 * 1024
+FIELDS_MAX: Final = 256
+FIELDS_KEPT_BYTES: Final = 2048
+"""Fields up to this size are kept until the next request of the connection."""
+LENGTH_DIGITS_MAX: Final = 18
+CHUNKED: Final = -1
+"""Instead of a length."""
+
+_TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
+_FIELD: Final = _TOKEN + rb":[\t\x20-\x7e\x80-\xff]*+\r\n"
+_LINE: Final = re.compile(rb"(" + _TOKEN + rb") ([\x21-\x7e]++) HTTP/(1\.[01])\r\n")
+_HEAD: Final = re.compile(rb"(" + _TOKEN + rb") ([\x21-\x7e]++) HTTP/(1\.[01])\r\n((?:" + _FIELD + rb")*+)\r\n")
+_FIELDS: Final = re.compile(rb"(?:" + _FIELD + rb")*+\r\n")
+_LF_ALONE: Final = re.compile(rb"(?<!\r)\n")
+_FOLDED: Final = re.compile(rb"\n[ \t]")
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"host", b"connection", b"expect", b"upgrade"})
+
+
+class HeadError(Exception):
+    """A head, or another part of a request's framing, that is refused; the connection has to be closed."""
+
+
+@dataclass(slots=True)
+class Head:
+    """A request's head.
+
+    Attributes:
+        method: as it came.
+        target: as it came.
+        raw_version: `1.0` or `1.1`.
+        headers: names in lower case, values without the white space around them.
+        length: of the body, or `CHUNKED`.
+        keep_alive: whether the connection may stay open after the answer.
+        expects_continue: whether the client waits to be told to send the body.
+        upgrade: what the connection is to become, in lower case; empty for nothing.
+    """
+
+    method: bytes
+    target: bytes
+    raw_version: bytes
+    headers: list[tuple[bytes, bytes]]
+    length: int = 0
+    keep_alive: bool = True
+    expects_continue: bool = False
+    upgrade: bytes = b""
+
+    @property
+    def version(self) -> str:
+        """The version as text."""
+        return "1.1" if self.raw_version == b"1.1" else "1.0"
+
+
+class HeadParser:
+    """Parses the heads of one connection, on which most requests have the fields of the one before."""
+
+    __slots__ = ("_fields", "_head")
+
+    def __init__(self) -> None:
+        self._fields = b""
+        self._head: Head | None = None
+
+    def parse(self, raw: bytes) -> Head:
+        """Return a head, as `parse_head` does."""
+        line = _LINE.match(raw)
+        before = self._head
+        if line is None or before is None or raw[line.end() :] != self._fields or line[3] != before.raw_version:
+            head = parse_head(raw)
+            fields = raw[raw.index(b"\r\n") + 2 :]
+            if len(fields) <= FIELDS_KEPT_BYTES:
+                self._fields, self._head = fields, replace(head, headers=head.headers.copy())
+            return head
+        return Head(
+            line[1],
+            line[2],
+            before.raw_version,
+            before.headers.copy(),
+            before.length,
+            before.keep_alive,
+            before.expects_continue,
+            before.upgrade,
+        )
+
+
+def parse_head(raw: bytes) -> Head:
+    """Return a head, which ends with an empty line.
+
+    Raises:
+        HeadError: it is none, or can be read in two ways.
+    """
+    found = _HEAD.fullmatch(raw)
+    if found is None:
+        raise HeadError(_fault_of(raw))
+    method, target, version, fields = found.groups()
+    headers: list[tuple[bytes, bytes]] = []
+    framing: list[tuple[bytes, bytes]] = []
+    for line in fields.split(b"\r\n")[:-1]:
+        name, _, value = line.partition(b":")
+        field = name.lower(), value.strip(b" \t")
+        headers.append(field)
+        if field[0] in _FRAMING:
+            framing.append(field)
+    if len(headers) > FIELDS_MAX:
+        raise HeadError(f"the head has {len(headers)} fields, at most {FIELDS_MAX} are taken")
+    head = Head(method, target, version, headers)
+    _frame(head, framing)
+    return head
+
+
+def fields_fault(raw: bytes) -> str | None:
+    """Say why trailers, with the empty line after them, are none; None where they are."""
+    return None if _FIELDS.fullmatch(raw) else _fault_of(b"\r\n" + raw)
+
+
+def early_fault(data: bytes) -> str | None:
+    """Say why what has come of a head so far cannot become one; None where it can."""
+    if data[:1] <= b" ":
+        return _ILLEGAL
+    if _LF_ALONE.search(data):
+        return _LF
+    if len(data) > HEAD_BYTES_MAX:
+        return f"the head has more than {HEAD_BYTES_MAX} bytes"
+    return None
+
+
+def upgrade_fault(head: Head, behind: bytes) -> str | None:
+    """Say why a request cannot become a WebSocket; None when it can.
+
+    Args:
+        head: the handshake.
+        behind: what came behind its head.
+    """
+    if head.method != b"GET":
+        return "a WebSocket begins with a GET"
+    if head.length:
+        return "a WebSocket begins with a request without a body"
+    if behind:
+        return "a WebSocket's first message follows the answer to its handshake"
+    return None
+
+
+_ILLEGAL: Final = "illegal request line or header field"
+_LF: Final = "a line ends in LF alone: end each with CR LF"
+_TWICE: Final = "the body's length is given twice: give one Content-Length"
+
+
+def _fault_of(raw: bytes) -> str:
+    if _LF_ALONE.search(raw):
+        return _LF
+    if _FOLDED.search(raw):
+        return "a field is folded over several lines: give it on one"
+    return _ILLEGAL
+
+
+def _frame(head: Head, framing: list[tuple[bytes, bytes]]) -> None:
+    """Note what fields say of the body and of the connection.
+
+    Raises:
+        HeadError: they say two things.
+    """
+    lengths: list[bytes] = []
+    codings: list[bytes] = []
+    connection: list[bytes] = []
+    hosts = 0
+    for name, value in framing:
+        if name == b"host":
+            hosts += 1
+        elif name == b"connection":
+            connection += [token.strip() for token in value.lower().split(b",")]
+        elif name == b"content-length":
+            lengths.append(value)
+        elif name == b"transfer-encoding":
+            codings.append(value)
+        elif name == b"upgrade":
+            head.upgrade = value.lower()
+        else:
+            head.expects_continue = value.lower() == b"100-continue"
+    is_old = head.raw_version == b"1.0"
+    if hosts > 1 or (not hosts and not is_old):
+        raise HeadError("a request names one Host")
+    if len(lengths) > 1 or (lengths and b"," in lengths[0]):
+        raise HeadError(_TWICE)
+    if codings and (lengths or is_old):
+        raise HeadError("the body's length is given twice, or in another version's way")
+    if lengths:
+        if not lengths[0].isdigit() or len(lengths[0]) > LENGTH_DIGITS_MAX:
+            raise HeadError("illegal Content-Length: it is a number of bytes")
+        head.length = int(lengths[0])
+    if codings:
+        if len(codings) > 1 or codings[0].lower() != b"chunked":
+            raise HeadError("a body is sent with Content-Length, or chunked once and not encoded otherwise")
+        head.length = CHUNKED
+    head.keep_alive = not is_old and b"close" not in connection
+    if b"upgrade" not in connection:
+        head.upgrade = b""

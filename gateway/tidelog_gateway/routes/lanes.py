@@ -1,0 +1,61 @@
+"""Lanes: what answers a request past the framework.
+
+A lane looks at the head of a request and takes it only in the form that most clients send: nothing that has to be
+refused, no parameter that needs validation. Every other form goes to the framework's route, which answers the same for
+those that both take, and words all refusals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from starlette.types import Scope
+
+from tidelog_gateway.context import Gateway
+from tidelog_gateway.unsupported import takes_json
+
+_ANY_ACCEPT: Final = frozenset({b"*/*", b"application/json", b"application/json, */*", b""})
+
+
+class JsonAnswer(NamedTuple):
+    """A whole answer in JSON."""
+
+    status: int
+    body: bytes
+
+
+class Handling(NamedTuple):
+    """A request that a lane has taken.
+
+    Attributes:
+        route: the template of its path.
+        run: answers it; None leaves it to the framework after all, and nothing was done then.
+    """
+
+    route: str
+    run: Callable[[Gateway], Awaitable[JsonAnswer | None]]
+
+
+Lane = Callable[[Scope, bytes], Handling | None]
+
+
+def accepts_json(fields: dict[bytes, bytes]) -> bool:
+    """Whether an answer in JSON is accepted; headers that are given twice are for the framework's route."""
+    accept = fields.get(b"accept", b"")
+    return accept in _ANY_ACCEPT or takes_json(accept.decode("latin-1"))
+
+
+_JSON_TYPES: Final = frozenset({b"application/json", b"application/json; charset=utf-8"})
+
+
+def is_plain_json(scope: Scope) -> bool:
+    """Whether a request has a body of JSON as it is, takes JSON, and no header asks for more or is given twice."""
+    fields: dict[bytes, bytes] = dict(scope["headers"])
+    return (
+        len(fields) == len(scope["headers"])
+        and fields.get(b"content-type") in _JSON_TYPES
+        and b"content-encoding" not in fields
+        and b"idempotency-key" not in fields
+        and accepts_json(fields)
+    )

@@ -1,0 +1,42 @@
+"""`POST /v1/topics/{topic}/records` with a JSON body of up to 16 KiB and no query: decoded by msgspec into lists."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Final
+
+from starlette.types import Scope
+
+from tidelog_gateway.bodies import AT_ONCE_BYTES
+from tidelog_gateway.context import Gateway, json_response, now_us
+from tidelog_gateway.publish import answer_of, publish, publish_at_once
+from tidelog_gateway.records_in import parse_body
+from tidelog_gateway.routes.lanes import Handling, JsonAnswer, is_plain_json
+from tidelog_gateway.routes.plain_records import plain_records
+
+ROUTE: Final = "/v1/topics/{topic}/records"
+_PATH: Final = re.compile(r"/v1/topics/([^/]+)/records")
+
+
+def publish_lane(scope: Scope, body: bytes) -> Handling | None:
+    """Take a publish of few records as JSON."""
+    if scope["method"] != "POST" or scope["query_string"] or len(body) > AT_ONCE_BYTES:
+        return None
+    found = _PATH.fullmatch(scope["path"])
+    if found is None or not is_plain_json(scope):
+        return None
+    return Handling(ROUTE, partial(_published, topic=found[1], body=body))
+
+
+async def _published(gateway: Gateway, *, topic: str, body: bytes) -> JsonAnswer:
+    """Publish; see `publish.publish_records`."""
+    records_max = gateway.settings.records_per_request_max
+    records = plain_records(body, records_max=records_max, now_us=now_us)
+    if records is None:
+        records = parse_body(body, records_max=records_max, now_us=now_us())
+    stored = await publish_at_once(gateway, topic, records)
+    if stored is not None:
+        return JsonAnswer(stored[1], stored[0])
+    answer, status = answer_of(await publish(gateway, topic, records, surface="http"))
+    return JsonAnswer(status, bytes(json_response(answer).body))

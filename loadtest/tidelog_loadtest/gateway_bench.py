@@ -1,0 +1,200 @@
+"""`tidelog bench gateway`: what a request costs the gateway, beside a route of its own framework that does less.
+
+Each workload has a request to the gateway and one to a probe (`http_probe`): a route without work, one that decodes the
+same body, one that returns the same bytes from memory. In each round the two run in turns, every second round in the
+other order, in closed loops over the same number of connections. A ratio is the probe's figure divided by the
+gateway's, medians over the rounds: 1 means that the gateway costs what the framework does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tempfile
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from rich.table import Table
+
+from tidelog import Client
+from tidelog_cli.children import running
+from tidelog_loadtest import product
+from tidelog_loadtest.environment import Environment
+from tidelog_loadtest.footprint import cpu_s
+from tidelog_loadtest.http_load import answer_to, closed_loop, request_bytes
+from tidelog_loadtest.product import FlushName
+from tidelog_loadtest.progress import Tell, say_nothing
+
+SIDES: Final = ("gateway", "probe")
+TARGETS: Final = {"publish 1 as JSON": 0.85, "publish 100 as JSON": 0.6, "fetch 100 as JSON": 0.6}
+"""Workload -> the ratio of processor time that is asked for."""
+_RETENTION_BYTES: Final = 64 << 20
+_QUIET: Final = {"TIDELOG_NODE_IDLE_POLL_US": "0"}
+_WARM_SHARE: Final = 0.25
+"""Of a round, spent unmeasured before the first."""
+
+ParserName = Literal["h11", "httptools"]
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayPlan:
+    """What is measured.
+
+    Attributes:
+        connections: that send the next request once theirs is answered.
+        rounds: how many.
+        seconds: each side's share of a round, for each workload.
+        size_bytes: of a value.
+        parser: the HTTP parser of the probe's server.
+        flush: of the topic.
+        data: where files are kept meanwhile.
+        only: the workloads whose name contains this.
+    """
+
+    connections: int = 32
+    rounds: int = 5
+    seconds: float = 2.0
+    size_bytes: int = 100
+    parser: ParserName = "httptools"
+    flush: FlushName = "never"
+    data: Path | None = None
+    only: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One side's figures of one round: the server's processor time of a request, and requests a second."""
+
+    cpu_us: float
+    requests_per_s: float
+
+
+@dataclass(slots=True)
+class GatewayResult:
+    """See the module."""
+
+    plan: GatewayPlan
+    figures: dict[str, dict[str, list[Figures]]] = field(default_factory=dict)
+
+    def median(self, workload: str, side: str, what: str) -> float:
+        """Return the median over the rounds of `cpu_us` or `requests_per_s`."""
+        values: list[float] = [getattr(figures, what) for figures in self.figures[workload][side]]
+        return statistics.median(values)
+
+    def ratio(self, workload: str, what: str) -> float:
+        """Return how much of the probe's speed the gateway has."""
+        gateway, probe = (self.median(workload, side, what) for side in SIDES)
+        return probe / gateway if what == "cpu_us" else gateway / probe
+
+    def document(self, environment: Environment) -> dict[str, Any]:
+        """Return what --json prints."""
+        plan = asdict(self.plan)
+        del plan["data"]
+        workloads = {
+            workload: {
+                what: {side: round(self.median(workload, side, what), 1) for side in SIDES}
+                | {"ratio": round(self.ratio(workload, what), 3)}
+                for what in ("cpu_us", "requests_per_s")
+            }
+            for workload in self.figures
+        }
+        return {"benchmark": "gateway", **plan, "workloads": workloads, "environment": asdict(environment)}
+
+    def table(self) -> Table:
+        """Return the same for people."""
+        plan = self.plan
+        table = Table(title=f"{plan.connections} connections, {plan.rounds} rounds of {plan.seconds:g} s")
+        for column in ("workload", "", "gateway", "probe", "ratio", "target"):
+            table.add_column(column, justify="left" if column in {"workload", ""} else "right")
+        for workload in self.figures:
+            cpu = [f"{self.median(workload, side, 'cpu_us'):,.0f} µs" for side in SIDES]
+            rate = [f"{self.median(workload, side, 'requests_per_s'):,.0f}" for side in SIDES]
+            target = f"{TARGETS[workload]:.2f}"
+            table.add_row(workload, "CPU a request", *cpu, f"{self.ratio(workload, 'cpu_us'):.2f}", target)
+            table.add_row("", "requests/s", *rate, f"{self.ratio(workload, 'requests_per_s'):.2f}", "")
+        return table
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    port: int
+    pid: int
+
+
+async def gateway(plan: GatewayPlan, tell: Tell = say_nothing) -> GatewayResult:
+    """Measure; see the module.
+
+    Raises:
+        CommandFailed: a child did not start, or answered with an error.
+        TidelogError: the node refused something.
+    """
+    result = GatewayResult(plan)
+    with tempfile.TemporaryDirectory(prefix="tidelog-bench-", dir=plan.data) as directory:
+        async with AsyncExitStack() as stack:
+            servers, topics = await _servers(plan, Path(directory), stack)
+            workloads = await _workloads(plan, servers, topics)
+            for name, requests in workloads.items():
+                result.figures[name] = {side: [] for side in SIDES}
+                for side in SIDES:
+                    await _figures(servers[side], requests[side], plan, plan.seconds * _WARM_SHARE)
+            for number in range(plan.rounds):
+                for name, requests in workloads.items():
+                    for side in SIDES if number % 2 else reversed(SIDES):
+                        figures = await _figures(servers[side], requests[side], plan, plan.seconds)
+                        result.figures[name][side].append(figures)
+                tell("round", number + 1)
+    return result
+
+
+async def _figures(server: _Server, request: bytes, plan: GatewayPlan, seconds: float) -> Figures:
+    before_s = cpu_s(server.pid)
+    run = await closed_loop(server.port, request, connections=plan.connections, seconds=seconds)
+    return Figures((cpu_s(server.pid) - before_s) / run.requests * 1e6, run.requests / run.seconds)
+
+
+async def _workloads(
+    plan: GatewayPlan, servers: dict[str, _Server], topics: dict[str, str]
+) -> dict[str, dict[str, bytes]]:
+    """Return the requests of each workload, by side; records that are fetched are stored first."""
+    record = {"value": "x" * plan.size_bytes}
+    one, hundred = (json.dumps({"records": [record] * count}).encode() for count in (1, 100))
+    publish, fetch = (f"/v1/topics/{topics[what]}" for what in ("publish", "fetch"))
+    port = servers["gateway"].port
+    await answer_to(port, request_bytes("POST", f"{fetch}/records", hundred))
+    fetching = request_bytes("GET", f"{fetch}/partitions/0/records?offset=0&max_records=100")
+    await answer_to(servers["probe"].port, request_bytes("PUT", "/bytes", await answer_to(port, fetching)))
+    workloads = {
+        "publish 1 as JSON": (
+            request_bytes("POST", f"{publish}/records", one),
+            request_bytes("POST", "/empty", one),
+        ),
+        "publish 100 as JSON": (
+            request_bytes("POST", f"{publish}/records", hundred),
+            request_bytes("POST", "/decode", hundred),
+        ),
+        "fetch 100 as JSON": (fetching, request_bytes("GET", "/bytes")),
+    }
+    return {name: dict(zip(SIDES, requests, strict=True)) for name, requests in workloads.items() if plan.only in name}
+
+
+async def _servers(
+    plan: GatewayPlan, directory: Path, stack: AsyncExitStack
+) -> tuple[dict[str, _Server], dict[str, str]]:
+    log = stack.enter_context((directory / "log").open("ab"))
+    arguments = ("node", "--data", str(directory / "node"), "--port", "0", "--management-port", "0")
+    node = await stack.enter_async_context(running("node", arguments, log=log, environ=os.environ | _QUIET))
+    bootstrap = f"127.0.0.1:{node.ready['port']}"
+    client = await stack.enter_async_context(Client(bootstrap, client_id="tidelog-bench", idle_poll_us=0))
+    topics: dict[str, str] = {}
+    for what in ("publish", "fetch"):
+        own = product.own_topic(client, plan.flush, retention_bytes=_RETENTION_BYTES)
+        topics[what] = await stack.enter_async_context(own)
+    asked = ("gateway", "--bootstrap", bootstrap, "--http-port", "0")
+    front = await stack.enter_async_context(running("gateway", asked, log=log))
+    probing = running("probe", ("--parser", plan.parser), module="tidelog_loadtest.http_probe", log=log)
+    probe = await stack.enter_async_context(probing)
+    children = {"gateway": front, "probe": probe}
+    return {side: _Server(child.ready["http_port"], child.process.pid) for side, child in children.items()}, topics

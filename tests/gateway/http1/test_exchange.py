@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+
+import pytest
+from tests.gateway.conftest import Serve, Served
+from tests.gateway.fake_log import FakeLog
+
+POST = b"POST /v1/topics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+BODY = b'{"name":"made"}'
+LIVE = b"GET /livez HTTP/1.1\r\nHost: x\r\n"
+
+
+async def talk(served: Served, *parts: bytes) -> bytes:
+    """Send the parts one by one and return everything until the server closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    async with asyncio.timeout(10):
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_who_expects_to_be_told_is_told_to_send_the_body(serve: Serve, log: FakeLog) -> None:
+    head = POST + b"Content-Length: %d\r\nExpect: 100-continue\r\n" % len(BODY)
+    async with serve() as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(head + b"\r\n")
+        async with asyncio.timeout(10):
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(BODY)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 201 ")
+        writer.close()
+        both = await talk(served, head.replace(b"Host", b"Connection: close\r\nHost") + b"\r\n" + BODY)
+        assert both.startswith(b"HTTP/1.1 409 "), "a body that is there is not asked for"
+    assert list(log.logs) == ["made"]
+
+
+async def test_a_body_that_is_too_large_is_not_asked_for(serve: Serve) -> None:
+    head = POST + b"Connection: close\r\nContent-Length: 9999\r\nExpect: 100-continue\r\n\r\n"
+    async with serve(body_bytes_max=1024) as served:
+        assert (await talk(served, head)).startswith(b"HTTP/1.1 413 ")
+
+
+async def test_requests_one_behind_the_other_are_answered_in_order(serve: Serve, log: FakeLog) -> None:
+    post = POST + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+    chunked = POST + b"Transfer-Encoding: chunked\r\n\r\nf\r\n" + BODY + b"\r\n0\r\n\r\n"
+    last = LIVE + b"Connection: close\r\n\r\n"
+    requests = LIVE + b"\r\n" + post + chunked + LIVE + b"\r\n" + last
+    for size, data in ((7, requests), (10_000, requests + LIVE + b"\r\n")):
+        async with serve() as served:
+            answer = await talk(served, *(data[at : at + size] for at in range(0, len(data), size)))
+        statuses = re.findall(rb"HTTP/1\.1 ([0-9]+)", answer)
+        assert statuses == [b"200", b"201", b"409", b"200", b"200"], "nothing is answered behind Connection: close"
+        log.logs.clear()
+
+
+async def test_a_head_request_is_answered_without_a_body(serve: Serve) -> None:
+    async with serve() as served:
+        answer = await talk(served, b"HEAD /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 404 ")
+    assert not body
+
+
+async def test_http_1_0_is_answered_and_closed(serve: Serve) -> None:
+    async with serve() as served:
+        answer = await talk(served, b"GET /livez HTTP/1.0\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"\r\nconnection: close\r\n" in answer
+
+
+async def test_a_large_body_comes_whole_in_whatever_pieces(serve: Serve, log: FakeLog) -> None:
+    log.logs["t"] = [[]]
+    value = "x" * 300_000
+    body = json.dumps({"records": [{"value": value}]}).encode()
+    head = b"POST /v1/topics/t/records HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    framed = (
+        head + b"Content-Length: %d\r\n\r\n" % len(body) + body,
+        head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n",
+    )
+    async with serve() as served:
+        for data in framed:
+            assert (await talk(served, data[:100], data[100:70_000], data[70_000:])).startswith(b"HTTP/1.1 200 ")
+    assert [record.value for batch in log.logs["t"][0] for record in batch] == [value.encode()] * 2
+
+
+async def test_what_is_sent_behind_a_request_waits_unread(serve: Serve, log: FakeLog) -> None:
+    """Bytes that no budget counts: they stay with the client until the request before them is answered."""
+    log.logs["t"] = [[]]
+    waiting = b"GET /v1/topics/t/partitions/0/records?offset=0&wait_ms=20000 HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with serve() as served:
+        _, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(waiting)
+        await log.fetch_waits.wait()
+        writer.write(b"G" * (64 << 20))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await writer.drain()
+        assert writer.transport.get_write_buffer_size() > 32 << 20, "the server has taken little of it"
+        writer.transport.abort()
+        async with log.appended:
+            log.appended.notify_all()
+
+
+async def test_a_lane_writes_the_head_that_the_route_does(serve: Serve, log: FakeLog) -> None:
+    log.logs["t"] = [[]]
+    path = b"GET /v1/topics/t/partitions/0/records?offset=0 HTTP/1.1\r\nHost: x\r\n"
+    async with serve() as served:
+        lane = await talk(served, path + b"Connection: close\r\n\r\n")
+        route = await talk(served, path + b"Connection: close\r\nX-A: 1\r\nX-A: 2\r\n\r\n")
+
+    def lines(answer: bytes) -> list[bytes]:
+        head, _, _ = answer.partition(b"\r\n\r\n")
+        own = b"x-request-id", b"date"
+        return sorted(line for line in head.split(b"\r\n") if line.partition(b":")[0] not in own)
+
+    assert lines(lane) == lines(route)
+    assert lane.count(b"x-request-id: ") == route.count(b"x-request-id: ") == 1
+    assert lane.partition(b"\r\n\r\n")[2] == route.partition(b"\r\n\r\n")[2]

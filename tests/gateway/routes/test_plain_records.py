@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog_gateway.problems import Problem
+from tidelog_gateway.records_in import Records, parse_body
+from tidelog_gateway.routes.plain_records import plain_records
+
+NOW_US = 5_000
+
+
+def both(body: bytes, records_max: int = 10) -> tuple[Records | None, Records | None]:
+    """Return what the lane and the validator make of a body; None for what they do not take."""
+    try:
+        validated = parse_body(body, records_max=records_max, now_us=NOW_US)
+    except Problem:
+        validated = None
+    return plain_records(body, records_max=records_max, now_us=lambda: NOW_US), validated
+
+
+def same(plain: Records, validated: Records) -> bool:
+    """Compare records; a column of nothing is no column."""
+
+    def shown(records: Records) -> list[Any]:
+        columns = (records.keys, records.headers, records.tags, records.partitions)
+        used = [column if column and any(column) else None for column in columns]
+        partitions = None if records.partitions is None else [*records.partitions]
+        return [records.values, *used, partitions, records.timestamps_us]
+
+    return shown(plain) == shown(validated)
+
+
+VALUES = (
+    st.none() | st.text(max_size=8) | st.integers(-3, 3) | st.just("aGk=") | st.lists(st.integers(0, 1), max_size=1)
+)
+RECORDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "value": VALUES,
+        "key": VALUES,
+        "value_encoding": st.sampled_from(["utf8", "base64", "json", "x", None]),
+        "key_encoding": st.sampled_from(["utf8", "base64", "json", None]),
+        "tag": st.none() | st.text(max_size=3) | st.just("\u00e9" * 130),
+        "partition": st.none() | st.sampled_from([0, 3, -1, 2**31, 1.0, True]),
+        "timestamp_ms": st.none() | st.sampled_from([0, 7, -1, 2**60, 1.5, False]),
+        "headers": st.just([["a", "b"]]),
+        "other": st.just(1),
+    },
+)
+
+
+@given(records=st.lists(RECORDS, max_size=3), records_max=st.integers(1, 3))
+def test_what_the_lane_takes_is_what_the_validator_takes(records: list[dict[str, Any]], records_max: int) -> None:
+    plain, validated = both(json.dumps({"records": records}).encode(), records_max)
+    if plain is not None:
+        assert validated is not None
+        assert same(plain, validated)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"value": "a"},
+        {"value": None, "key": "k"},
+        {"value": "aGk=", "value_encoding": "base64", "key": "aGk=", "key_encoding": "base64"},
+        {"value": "\u00e9\u0000\ud83d\ude00", "tag": "t", "partition": 2, "timestamp_ms": 9},
+    ],
+)
+def test_plain_records_are_taken(record: dict[str, Any]) -> None:
+    plain, validated = both(json.dumps({"records": [record, {"value": "b"}]}).encode())
+    assert plain is not None
+    assert validated is not None
+    assert same(plain, validated)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b'{"records":[]}',
+        b'{"records":[{"value":"a"}],"more":1}',
+        b'{"records":[{"value":"a"}]}x',
+        b'\xef\xbb\xbf{"records":[{"value":"a"}]}',
+        b'{"records":[{"value":"\\ud800"}]}',
+        b'{"records":[{"value":"\xff"}]}',
+        b'{"records":[{"value":"a\nb"}]}',
+        b'{"records":[{"value":"a","partition":1.0}]}',
+        b'{"records":[{"value":"a","partition":true}]}',
+        b'{"records":[{"value":"=","value_encoding":"base64"}]}',
+        b'{"records":[{"value":1,"value_encoding":"json"}]}',
+        b'{"records":[{"value":"a","headers":[["a","b"]]}]}',
+    ],
+)
+def test_everything_else_is_left_to_the_validator(body: bytes) -> None:
+    plain, _ = both(body)
+    assert plain is None
+
+
+def test_of_a_member_that_is_given_twice_the_last_counts_in_both() -> None:
+    plain, validated = both(b'{"records":[{"value":"a","value":"b"}]}')
+    assert plain is not None
+    assert validated is not None
+    assert plain.values == validated.values == [b"b"]
