@@ -103,7 +103,7 @@ def _described(scope: Scope, passage: _Passage) -> dict[str, Any]:
         "request_id": state.get("request_id"),
         "protocol": scope["type"],
         "path": _cut(scope["path"], PATH_CHARS_MAX),
-        "route": getattr(scope.get("route"), "path", None),
+        "route": _route_of(scope),
         "client": client[0] if client else None,
         "principal": None if caller is None else caller.principal,
         "user_agent": _cut(agent.decode("latin-1"), AGENT_CHARS_MAX),
@@ -114,6 +114,13 @@ def _described(scope: Scope, passage: _Passage) -> dict[str, Any]:
     if scope["type"] == "http":
         return described | {"method": scope["method"]}
     return described | {"close_code": passage.close_code}
+
+
+def _route_of(scope: Scope) -> str | None:
+    """Return the template of the path, None where no route was found."""
+    visit = scope.get("state", {}).get("visit")
+    of_lane = visit.route if visit is not None and visit.route != "none" else None
+    return getattr(scope.get("route"), "path", of_lane)
 
 
 def _cut(text: str, chars_max: int) -> str:

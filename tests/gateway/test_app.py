@@ -160,6 +160,10 @@ async def test_the_description_is_complete(api: httpx.AsyncClient) -> None:
     assert {(method, path) for method, path, _ in operations} == {
         ("post", "/v1/topics"),
         ("get", "/v1/topics"),
+        ("get", "/v1/cluster"),
+        ("patch", "/v1/cluster/nodes/{node}"),
+        ("get", "/v1/history"),
+        ("get", "/v1/me"),
         ("get", "/v1/topics/{topic}"),
         ("patch", "/v1/topics/{topic}"),
         ("delete", "/v1/topics/{topic}"),
