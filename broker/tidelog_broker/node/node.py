@@ -15,6 +15,7 @@ import contextlib
 import logging
 import os
 import time
+from collections.abc import Collection
 from typing import Final
 
 from tidelog_broker.base.config import NodeSettings
@@ -24,6 +25,7 @@ from tidelog_broker.base.metrics_guard import MetricsGuard
 from tidelog_broker.broker import Broker, ClusterMaker, open_broker
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.groups.expiry import Expiry
+from tidelog_broker.metadata.features import FEATURES
 from tidelog_broker.node import reboot_note
 from tidelog_broker.node.admitting import Founding
 from tidelog_broker.node.graceful_stop import hand_over
@@ -69,6 +71,7 @@ class Node:
         founding: how it comes to its cluster; None for a node that stands alone.
         cluster: makes what it knows of the others.
         fs: the files, the real ones unless given.
+        features: what it supports, see `metadata.features`.
     """
 
     broker: Broker
@@ -83,6 +86,7 @@ class Node:
         founding: Founding | None = None,
         cluster: ClusterMaker = Cluster,
         fs: FileSystem | None = None,
+        features: Collection[str] = FEATURES,
     ) -> None:
         self.settings = settings
         self.dir = directory
@@ -93,6 +97,7 @@ class Node:
         self._founding = founding
         self._cluster_maker = cluster
         self._fs = fs
+        self._features = features
         self._management: Management | None = None
         self._is_open = False
 
@@ -116,6 +121,7 @@ class Node:
             nodes_changed=self._nodes_changed,
             cluster=self._cluster_maker,
             fs=self._fs,
+            features=self._features,
         )
         self.server = Server(broker)
         self._is_open = True
