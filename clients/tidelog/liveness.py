@@ -60,21 +60,26 @@ class Probed(Protocol):
     @property
     def name(self) -> str:
         """Its node, as HOST:PORT."""
+        ...
 
     @property
     def closed(self) -> bool:
         """Whether the connection is gone or going."""
+        ...
 
     @property
     def quiet_s(self) -> float:
         """For how long nothing at all has come, in seconds."""
+        ...
 
     @property
     def unsent_bytes(self) -> int:
         """How much was written that the other side's kernel has not taken."""
+        ...
 
     def request(self, envelope: pb.Envelope, *, timeout_s: float) -> asyncio.Future[Frame]:
         """Write a request now."""
+        ...
 
 
 class Liveness:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tidelog_broker.storage.io.errors import is_shortage
+from tidelog_broker.storage.io.errors import is_out_of_descriptors, is_shortage
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.segment.disk import Disk, OpenSegment
 from tidelog_broker.storage.segment.index import Index, SegmentEnd, pack_index
@@ -205,25 +205,32 @@ class ActiveSegment:
                 self._disk.open_segments.release(self.opened)
 
     def keep_open(self) -> None:
-        """Open the file if it is parked.
+        """Open the file if it is parked, and keep it open until `hand_over`, `release` or `allow_parking`.
+
+        Where descriptors have run out, files that only readers had open are closed first.
 
         Raises:
             OSError: it cannot be opened.
         """
-        with self._file_lock:
+        with self._space_lock, self._file_lock:
             if self.is_parked:
-                self._unpark()
+                try:
+                    self._unpark()
+                except OSError as error:
+                    if not is_out_of_descriptors(error):
+                        raise
+                    self._disk.open_segments.close_unused()
+                    self._unpark()
+            self._may_be_parked = False
+
+    def allow_parking(self) -> None:
+        """Let the file be closed again while nothing is written: undo `keep_open`."""
+        self._may_be_parked = not self._sealed
 
     def hand_over(self) -> OpenSegment:
-        """Return the open file; its lease is the caller's from now on.
-
-        Raises:
-            OSError: it was parked and cannot be opened again.
-        """
+        """Return the file, which `keep_open` has opened; its lease is the caller's from now on."""
         with self._space_lock, self._file_lock:
-            self._may_be_parked = False
-            if self.is_parked:
-                self._unpark()
+            assert not self.is_parked, "keep_open comes first"
             self._disk.active_files.discard(self)
             return self.opened
 
