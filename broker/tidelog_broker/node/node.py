@@ -28,6 +28,7 @@ from tidelog_broker.groups.expiry import Expiry
 from tidelog_broker.metadata.features import FEATURES
 from tidelog_broker.node import reboot_note
 from tidelog_broker.node.admitting import Founding
+from tidelog_broker.node.disk_log import DiskLog
 from tidelog_broker.node.graceful_stop import hand_over
 from tidelog_broker.node.membership import Membership
 from tidelog_broker.node.meta_follower import MetaFollower, keep_routes
@@ -291,10 +292,13 @@ class Node:
 
     async def _beat(self) -> None:
         broker, health = self.broker, self.life.health
+        disk_log = DiskLog(self.dir.path, time.monotonic)
         while True:
             health.beat()
             health.no_quorum = self._without_quorum()
             health.disk_full = self._disk_is_full()
+            refused = sum(partition.pipeline.full_refusals for partition in broker.partitions.all())
+            disk_log.look(is_full=health.disk_full, refused=refused)
             broker.metrics.in_flight_bytes.set(broker.bounds.budget.in_flight_bytes)
             broker.metrics.outgoing_bytes.set(broker.bounds.outgoing.total_bytes)
             broker.metrics.clock_held.set(broker.clock.is_held)

@@ -127,6 +127,8 @@ class Pipeline:
         self.queued_bytes = 0
         self.full_since_s: float | None = None
         self.full_at_s = -math.inf
+        self.full_refusals = 0
+        """Publishes that were refused for lack of space."""
         """When a publish was last refused for want of space, on the monotonic clock."""
         """Since when there has been no space for what was to be appended, on the monotonic clock."""
 
@@ -288,6 +290,7 @@ class Pipeline:
         elif error is not None:
             if error.code == pb.DISK_FULL:
                 self.full_at_s = time.monotonic()
+                self.full_refusals += len(picked)
                 self.full_since_s = self.full_since_s or self.full_at_s
             self._turn_down(picked, ProtocolError(error.code, error.message, retry_after_ms=DISK_FULL_RETRY_MS))
         else:
