@@ -191,3 +191,9 @@ async def test_stop_releases_all_waiting_work(turns: Turns) -> None:
         turns.stop()
         await asyncio.wait_for(asyncio.gather(*waiting), 5)
         await asyncio.wait_for(turns.piece(object()), 5)
+
+
+async def test_work_that_begins_after_stop_waits_for_nobody(turns: Turns) -> None:
+    async with turns.turn(FakeReader()):
+        turns.stop()
+        await asyncio.wait_for(turns.piece(object()), 5)
