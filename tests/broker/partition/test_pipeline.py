@@ -341,3 +341,35 @@ async def test_thousands_of_small_batches_are_written_a_bounded_group_at_a_time(
     await partition.pipeline.idle()
     assert [outcome.offset for outcome in outcomes] == list(range(1, 2 + 3 * GROUP_BATCHES_MAX))
     assert syncs(stand) == before + 3
+
+
+async def test_a_full_queue_refuses_what_comes_and_takes_it_once_there_is_room(stand: Stand) -> None:
+    node = await stand.start(partition_in_flight_bytes=10 * KIB)
+    topic = await (await stand.peer()).create()
+    partition = node.broker.partitions.get(topic.topic_id, 0)
+    await partition.access.ensure_active()
+    data = batch(b"x" * 4000)
+    head, first = submit(partition, data, verified=False)
+    _, second = submit(partition, data)
+    _, third = submit(partition, data)
+    assert third.code == pb.OVERLOADED
+    assert not second
+    head.header = unpack_header(head.data)
+    partition.pipeline.go_on()
+    await partition.pipeline.idle()
+    assert (first.offset, second.offset) == (0, 1)
+    _, fourth = submit(partition, data)
+    await partition.pipeline.idle()
+    assert fourth.offset == 2
+
+
+async def test_refusals_of_a_full_disk_are_noted(stand: Stand, partition: Partition) -> None:
+    assert (partition.pipeline.full_at_s, partition.pipeline.full_refusals) == (-math.inf, 0)
+    stand.disk.fill_up()
+    for count in (1, 2):
+        _, outcome = submit(partition, batch(b"x" * 2_000_000))
+        await partition.pipeline.idle()
+        assert outcome.code == pb.DISK_FULL
+        assert partition.pipeline.full_at_s > 0
+        assert partition.pipeline.full_refusals == count
+    stand.disk.heal()
