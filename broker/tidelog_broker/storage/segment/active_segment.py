@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tidelog_broker.storage.io.errors import is_out_of_descriptors, is_shortage
+from tidelog_broker.storage.io.errors import is_shortage
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.segment.disk import Disk, OpenSegment
 from tidelog_broker.storage.segment.index import Index, SegmentEnd, pack_index
@@ -32,6 +32,7 @@ from tidelog_broker.storage.segment.layout import (
     segment_path,
 )
 from tidelog_broker.storage.segment.preallocate import ahead_bytes, next_chunk_bytes
+from tidelog_proto.descriptors import is_out_of_descriptors
 from tidelog_proto.header import Buffer
 from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES
 
