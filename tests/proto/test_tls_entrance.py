@@ -101,7 +101,7 @@ async def test_a_step_that_fails_ends_the_connection(files: TlsFiles) -> None:
 
 
 async def test_closing_the_entrance_ends_handshakes_that_are_under_way(files: TlsFiles) -> None:
-    async with Pair(files, turns=Turns()) as pair:
+    async with Pair(files, turns=Turns(), timeout_s=600.0) as pair:
         reader, writer = await asyncio.open_connection("127.0.0.1", pair.port)
         await until(lambda: pair.entrance.under_way == 1)
         pair.entrance.close()
