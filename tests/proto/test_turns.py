@@ -243,7 +243,7 @@ async def test_a_piece_of_a_known_cost_does_not_count_what_others_did_meanwhile(
 
 
 async def test_work_from_before_a_quiet_while_does_not_count(turns: Turns, clock: Clock) -> None:
-    for _ in range(3):
+    for _ in range(2):
         clock.now_s += 1.0
         async with turns.turn(FakeReader()):
             clock.now_s += 0.75 * SLICE_S
