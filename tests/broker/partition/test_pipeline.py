@@ -373,3 +373,19 @@ async def test_refusals_of_a_full_disk_are_noted(stand: Stand, partition: Partit
         assert partition.pipeline.full_at_s > 0
         assert partition.pipeline.full_refusals == count
     stand.disk.heal()
+
+
+async def test_what_replicas_have_not_stored_is_bounded(tmp_path: Path) -> None:
+    async with standing(tmp_path) as cluster:
+        await cluster.start(partition_in_flight_bytes=100 * KIB)
+        first = await cluster.owner()
+        await cluster.publish(b"kept")
+        partition = cluster.partition(first)
+        cluster.cut = {first}
+        data = batch(b"x" * (30 * KIB))
+        for _ in range(12):
+            submit(partition, data)
+            await asyncio.sleep(0.05)
+        assert 2 <= partition.log.end_offset <= 6, "more was appended than the bound and one batch"
+        assert partition.pipeline.queued_bytes <= 100 * KIB
+        cluster.isolate()
