@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
@@ -43,6 +43,7 @@ from tidelog_broker.groups.shards import GroupShards
 from tidelog_broker.metadata.audit_log import AuditLog
 from tidelog_broker.metadata.controller import Controller
 from tidelog_broker.metadata.description import Description
+from tidelog_broker.metadata.features import FEATURES, FeatureGate
 from tidelog_broker.metadata.internal_topics import internal_config
 from tidelog_broker.metadata.meta_freshness import MetaFreshness
 from tidelog_broker.metadata.node_security import NodeSecurity
@@ -102,6 +103,7 @@ class Broker:
         nodes_changed: called when the registry of nodes has changed.
         cluster: see `ClusterMaker`.
         fs: the files.
+        features: what the node supports beside the base set, see `metadata.features`.
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class Broker:
         nodes_changed: Callable[[], None],
         cluster: ClusterMaker,
         fs: FileSystem,
+        features: Collection[str],
     ) -> None:
         self._resources = contextlib.ExitStack()
         self._started_s = time.monotonic()
@@ -156,21 +159,13 @@ class Broker:
             self.security = NodeSecurity(settings, self.threads.secrets, self.metrics)
             self.accounts = self._make_accounts()
             opening.pop_all()
+        self.features = self._make_features(features)
         self.idle_poll = self._make_idle_poll()
         self.partitions = self._make_partitions()
         self.waking = self._make_waking()
         self.routes = Routes(self.topics, self._local_route, self.route_news.changed)
         self.description = Description(self.topics, self.partitions, self.routes, self.cluster)
-        self.meta_log = MetaLog(
-            self.tasks,
-            lambda: self.partitions.get(*META_KEY),
-            topics=self.topics,
-            nodes=self.nodes,
-            security=self.security.registry,
-            follow=self._follow_topic,
-            nodes_changed=nodes_changed,
-            security_changed=lambda: self.security.changed(),  # noqa: PLW0108 - it is set later
-        )
+        self.meta_log = self._make_meta_log(nodes_changed)
         self.meta_freshness = MetaFreshness(
             self.node_id,
             tasks=self.tasks,
@@ -304,6 +299,23 @@ class Broker:
             loop=self.loop,
         )
 
+    def _make_features(self, own: Collection[str]) -> FeatureGate:
+        return FeatureGate(own, topics=self.topics, nodes=self.nodes, security=self.security.registry)
+
+    def _make_meta_log(self, nodes_changed: Callable[[], None]) -> MetaLog:
+        return MetaLog(
+            self.tasks,
+            lambda: self.partitions.get(*META_KEY),
+            topics=self.topics,
+            nodes=self.nodes,
+            security=self.security.registry,
+            features=self.features,
+            follow=self._follow_topic,
+            unsupported=self.life.give_up,
+            nodes_changed=nodes_changed,
+            security_changed=lambda: self.security.changed(),  # noqa: PLW0108 - it is set later
+        )
+
     def _make_groups(self) -> GroupShards:
         settings = self.settings
         return GroupShards(
@@ -329,6 +341,7 @@ class Broker:
             copies_default=self.settings.replication_factor_default,
             partitions_max=self.settings.partitions_max,
             quotas=TopicQuotas(self.security.registry.quotas, self.topics),
+            features=self.features,
         )
 
     def _make_mover(self) -> Mover:
@@ -363,6 +376,7 @@ class Broker:
         await self.partitions.load()
         await self._internal(META_TOPIC, META_TOPIC_ID)
         await self.meta_log.ready()
+        self._refuse_unsupported()
         await self.meta_log.follow_changes()
         await self.found_offsets()
         self._sweep()
@@ -383,11 +397,21 @@ class Broker:
             for value in snapshot.records:
                 self.meta_log.apply_value(value)
             self.meta_log.applied = snapshot.applied
+        self._refuse_unsupported()
         meta = self.topics.get(META_TOPIC_ID)
         if meta is not None:
             await self.partitions.follow(meta)
         await self.meta_log.follow_changes()
         self._sweep()
+
+    def _refuse_unsupported(self) -> None:
+        """End the start of a node whose build cannot apply what it has read of `__meta`, before it serves anything.
+
+        Raises:
+            ProtocolError: UNSUPPORTED_VERSION.
+        """
+        if self.life.stop_reason:
+            raise ProtocolError(pb.UNSUPPORTED_VERSION, self.life.stop_reason)
 
     async def found_offsets(self) -> None:
         """See to it that there is an `__offsets`, and that it has the copies of a cluster once the node is in one.
@@ -452,7 +476,9 @@ class Broker:
             partition.no_space_for_fences(error)
 
     async def _follow_topic(self, record: pb.TopicRecord) -> None:
-        """Let partitions, positions and routes follow a topic's newest record."""
+        """Let partitions, positions and routes follow a topic's newest record, if this build supports it."""
+        if self.features.fault_of_record(record):
+            return  # the node stops
         await self.partitions.follow(record)
         if record.deleted:
             self.groups.forget_topic(record.topic_id)
@@ -543,6 +569,7 @@ async def open_broker(
     nodes_changed: Callable[[], None] = lambda: None,
     cluster: ClusterMaker = Cluster,
     fs: FileSystem | None = None,
+    features: Collection[str] = FEATURES,
 ) -> Broker:
     """Start the threads, open the journals, make the parts, clear the trash; see `Broker` for the arguments.
 
@@ -550,7 +577,13 @@ async def open_broker(
         ProtocolError: a journal is damaged or cannot be read.
     """
     broker = Broker(
-        settings, directory, life=life, nodes_changed=nodes_changed, cluster=cluster, fs=fs or RealFileSystem()
+        settings,
+        directory,
+        life=life,
+        nodes_changed=nodes_changed,
+        cluster=cluster,
+        fs=fs or RealFileSystem(),
+        features=features,
     )
     try:
         await broker.threads.io.call(0, sweep_trash, broker.disk.fs, directory.partitions)

@@ -80,7 +80,8 @@ class Client:
         client_id: a name for the nodes' logs.
         request_timeout_s: how long a request may take, retries included.
         quorum_timeout_s: the same for one that nodes refuse because too few of them are there; None: as long.
-        unreachable_timeout_s: the same, and of records, while there is no connection to any node; None: as long.
+        unreachable_timeout_s: the same, and of records, while there is no connection to any node; None: as long. Where
+            connections stand and their nodes are silent, also to a probe: the same of requests.
         idle_poll_us: while small requests are answered as quickly as this, their answers are waited for awake, for so
             many µs at most; 0: asleep.
         zone: where this program runs, as nodes are told their `zone`: consumers read at a replica there, if one keeps

@@ -36,6 +36,7 @@ from tidelog.errors import (
     error_of,
     error_of_local,
 )
+from tidelog.liveness import Liveness, unsent_in_kernel
 from tidelog.showing import Showing, Shown
 from tidelog.throttle import Throttle
 from tidelog_proto import broker_pb2 as pb
@@ -129,6 +130,8 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = True
         self._waiting: list[asyncio.Future[None]] = []
         self._when_writable: list[Callable[[], None]] = []
+        self.liveness: Liveness | None = None
+        """Notices that the node is gone while the connection stands; None: requests wait for their time-out."""
         self.throttle: Throttle | None = None
         """What the node has said of this client's quota; None while it has said nothing."""
         self.count_throttled: Callable[[float], None] = lambda _: None
@@ -162,6 +165,14 @@ class Connection(asyncio.BufferedProtocol):
     def quiet_s(self) -> float:
         """For how long nothing at all has come, in seconds."""
         return self._loop.time() - self._heard_at
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much was written that the other side's kernel has not taken."""
+        if self._transport is None:
+            return 0
+        in_kernel = unsent_in_kernel(self._transport.get_extra_info("socket"))
+        return self._transport.get_write_buffer_size() + in_kernel
 
     @property
     def silent_s(self) -> float:
@@ -236,7 +247,10 @@ class Connection(asyncio.BufferedProtocol):
                 raise RequestTimeoutError(
                     f"{_name(self.address)} took nothing for {timeout_s:g} s; nothing was sent", definite=True
                 ) from None
-        return await self.request(envelope, timeout_s=timeout_s, wait_s=wait_s)
+        answer = self.request(envelope, timeout_s=timeout_s, wait_s=wait_s)
+        if self.liveness is None:
+            return await answer
+        return await self.liveness.watch(str(envelope.WhichOneof("kind")), answer, wait_s=wait_s)
 
     def send(self, envelope: pb.Envelope) -> None:
         """Write a message that has no answer. A closed connection swallows it: its loss is reported elsewhere."""

@@ -132,7 +132,7 @@ class BufferFullError(TidelogError):
 
 
 class NodeUnreachableError(TidelogError):
-    """No connection could be made, so nothing was sent."""
+    """No connection could be made, so nothing was sent; or a node that was asked to read something is silent."""
 
     default_retriable = True
     default_definite = True

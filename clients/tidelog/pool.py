@@ -19,8 +19,9 @@ from typing import Final, Protocol, TypeVar
 from tidelog.backoff import Backoff
 from tidelog.connection import Address, Connection, connect
 from tidelog.credentials import NOTHING_SHOWN
-from tidelog.errors import ClosedError, InvalidRequestError, NodeUnreachableError, TidelogError
+from tidelog.errors import ClosedError, ConnectionLostError, InvalidRequestError, NodeUnreachableError, TidelogError
 from tidelog.home import software
+from tidelog.liveness import Liveness
 from tidelog.showing import Showing
 from tidelog.tls import Tls, Trust, tls_of
 from tidelog_proto.idle_poll import POLL_US_MAX
@@ -85,6 +86,7 @@ class ConnectionPool:
         teller: told of what becomes of connections; None: nobody is.
         given: the addresses that the user gave. Nodes at others are of the same cluster as those, or refused.
         unreachable_timeout_s: how long a connection is waited for; its attempt goes on. None: as long as the attempt.
+            The same for a sign of life on one that stands, see `Liveness`.
     """
 
     def __init__(
@@ -142,9 +144,11 @@ class ConnectionPool:
             ) from error
 
     def gives_up(self, error: TidelogError, waited_s: float) -> bool:
-        """Whether to give up after `error` and a wait of `waited_s`: there is no connection to any node."""
+        """Whether to give up after `error` and a wait of `waited_s`: there is no connection to a node that speaks."""
         timeout_s = self._unreachable_timeout_s
-        is_out_of_reach = isinstance(error, NodeUnreachableError) and not self.open_connections()
+        is_out_of_reach = isinstance(error, (NodeUnreachableError, ConnectionLostError)) and all(
+            connection.liveness is not None and connection.liveness.is_lost for connection in self.open_connections()
+        )
         return timeout_s is not None and waited_s >= timeout_s and is_out_of_reach
 
     def try_later(self, address: Address) -> None:
@@ -192,6 +196,8 @@ class ConnectionPool:
             self._doubtful.add(address)
             self._retry_at[address] = loop.time() + backoff.next_wait_s()
             raise
+        if self._unreachable_timeout_s is not None:
+            connection.liveness = Liveness(connection, loop, self._unreachable_timeout_s)
         backoff.reset()
         self._doubtful.discard(address)
         if self._teller is not None:

@@ -42,13 +42,37 @@ NODE_VARIABLES: Final = (
     *("node_outgoing_bytes", "connection_outgoing_bytes", "peers_in_flight_bytes", "peer_queue_bytes"),
     *("push_windows_bytes", "ring_bytes", "rings_bytes", "indexes_bytes", "positions_bytes", "deduplication_bytes"),
     *("fill_bytes_per_s", "compaction_bytes", "compaction_bytes_per_s", "scrub_bytes_per_s", "scrub_interval_s"),
+    *("hello_timeout_ms", "write_stall_ms", "strangers_max", "group_positions_max", "retention_interval_ms"),
+    *("calm_ms", "replica_lag_ms", "clock_settle_s"),
 )
 """Settings of a node that variables may change: its use of the machine, not its identity, trust or addresses."""
+
+NODE_REFUSED: Final = (
+    *("data", "node_id", "bootstrap", "seeds", "secret_file", "zone", "roles", "weight"),
+    *("host", "port", "gossip_port", "advertise_host", "advertise_port", "advertise_gossip_port"),
+    *("management_host", "management_port", "management_token_file"),
+    *("auth", "admin", "admin_key_file", "peer_auth", "cert_principals", "insecure"),
+    *("tls_ca_file", "tls_cert_file", "tls_crl_file", "tls_key_file"),
+    *("jwt_audience", "jwt_issuer", "jwt_jwks", "jwt_leeway_s", "jwt_principal_claim", "jwt_roles_claim"),
+    *("audit_topic", "audit_retention_bytes", "audit_retention_ms"),
+    *("group_retention_ms", "offsets_partitions", "replication_factor_default"),
+)
+"""Settings of a node that variables do not change: identity, trust, addresses, and what is stored for how long. Each
+setting of a node is here or in `NODE_VARIABLES`, as a test requires."""
 
 GATEWAY_VARIABLES: Final = (
     *("callers_max", "connections_max", "producers_max", "ws_connections_max", "ws_subscriptions_max"),
     *("ws_publishes_max", "body_bytes_max", "in_flight_bytes_max", "out_bytes_max", "connection_out_bytes_max"),
     *("records_per_request_max", "fetch_bytes_max", "request_timeout_s", "stop_timeout_s"),
+    *("address_connections_max", "fetch_wait_ms_max", "head_timeout_s", "body_timeout_s", "keep_alive_timeout_s"),
+    *("ws_batch_bytes_max", "ws_batch_records_max", "ws_message_bytes_max", "ws_member_idle_s", "ws_ping_interval_s"),
+    *("ws_ping_timeout_s", "ws_slow_timeout_s"),
+)
+"""The same of the gateway."""
+
+GATEWAY_REFUSED: Final = (
+    *("bootstrap", "host", "http_port", "allowed_hosts", "allowed_origins"),
+    *("auth", "insecure", "tls_cert_file", "tls_key_file", "wrong_credentials_max"),
 )
 """The same of the gateway."""
 

@@ -19,6 +19,7 @@ from typing import Final
 
 from tidelog_cli.child import command
 from tidelog_demo.source import CarrierStats
+from tidelog_proto.private_files import open_private_log
 
 _STOP_TIMEOUT_S: Final = 10.0
 
@@ -38,7 +39,7 @@ async def stats_by_carrier(context: str, topic: str, *, log: Path) -> list[Carri
     Raises:
         SparkJobError: it ended with an error.
     """
-    with log.open("wb") as stderr:
+    with open_private_log(log, append=False) as stderr:
         process = await asyncio.create_subprocess_exec(
             *command(__name__, [context, topic]),
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=stderr, start_new_session=True,

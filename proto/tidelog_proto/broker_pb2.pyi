@@ -1899,19 +1899,21 @@ class NodeAnnounce(_message.Message):
     def __init__(self, node: _Optional[_Union[NodeRecord, _Mapping]] = ..., is_new: _Optional[bool] = ..., ask: _Optional[bool] = ..., bind: _Optional[bool] = ..., after: _Optional[str] = ...) -> None: ...
 
 class NodeAnnounceReply(_message.Message):
-    __slots__ = ("nodes", "meta", "bound_directory_id", "last")
+    __slots__ = ("nodes", "meta", "bound_directory_id", "last", "features_in_use")
     NODES_FIELD_NUMBER: _ClassVar[int]
     META_FIELD_NUMBER: _ClassVar[int]
     BOUND_DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_IN_USE_FIELD_NUMBER: _ClassVar[int]
     nodes: _containers.RepeatedCompositeFieldContainer[NodeRecord]
     meta: TopicRecord
     bound_directory_id: bytes
     last: str
-    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeRecord, _Mapping]]] = ..., meta: _Optional[_Union[TopicRecord, _Mapping]] = ..., bound_directory_id: _Optional[bytes] = ..., last: _Optional[str] = ...) -> None: ...
+    features_in_use: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeRecord, _Mapping]]] = ..., meta: _Optional[_Union[TopicRecord, _Mapping]] = ..., bound_directory_id: _Optional[bytes] = ..., last: _Optional[str] = ..., features_in_use: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TopicRecord(_message.Message):
-    __slots__ = ("name", "topic_id", "config", "revision", "deleted", "first_epoch", "first_epochs", "serial", "creator", "content_key")
+    __slots__ = ("name", "topic_id", "config", "revision", "deleted", "first_epoch", "first_epochs", "serial", "creator", "content_key", "features")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
@@ -1922,6 +1924,7 @@ class TopicRecord(_message.Message):
     SERIAL_FIELD_NUMBER: _ClassVar[int]
     CREATOR_FIELD_NUMBER: _ClassVar[int]
     CONTENT_KEY_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     name: str
     topic_id: bytes
     config: TopicConfig
@@ -1932,7 +1935,8 @@ class TopicRecord(_message.Message):
     serial: int
     creator: str
     content_key: bytes
-    def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ..., revision: _Optional[int] = ..., deleted: _Optional[bool] = ..., first_epoch: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., first_epochs: _Optional[_Iterable[_Union[EpochDescriptor, _Mapping]]] = ..., serial: _Optional[int] = ..., creator: _Optional[str] = ..., content_key: _Optional[bytes] = ...) -> None: ...
+    features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., config: _Optional[_Union[TopicConfig, _Mapping]] = ..., revision: _Optional[int] = ..., deleted: _Optional[bool] = ..., first_epoch: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., first_epochs: _Optional[_Iterable[_Union[EpochDescriptor, _Mapping]]] = ..., serial: _Optional[int] = ..., creator: _Optional[str] = ..., content_key: _Optional[bytes] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class OffsetRecord(_message.Message):
     __slots__ = ("group", "topic_id", "partition", "next_offset", "note", "commit_timestamp_us", "revision", "epoch", "record_epoch")
@@ -2157,7 +2161,7 @@ class ProducerWindowEntry(_message.Message):
     def __init__(self, base_sequence: _Optional[int] = ..., record_count: _Optional[int] = ..., base_offset: _Optional[int] = ..., offset_count: _Optional[int] = ..., epoch: _Optional[int] = ..., append_timestamp_us: _Optional[int] = ..., duplicates: _Optional[int] = ..., fingerprint: _Optional[int] = ...) -> None: ...
 
 class NodeRecord(_message.Message):
-    __slots__ = ("node_id", "host", "port", "gossip_host", "gossip_port", "zone", "weight", "roles", "incarnation", "revision", "removed", "draining", "directory_id")
+    __slots__ = ("node_id", "host", "port", "gossip_host", "gossip_port", "zone", "weight", "roles", "incarnation", "revision", "removed", "draining", "directory_id", "features", "software")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
@@ -2171,6 +2175,8 @@ class NodeRecord(_message.Message):
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     host: str
     port: int
@@ -2184,7 +2190,9 @@ class NodeRecord(_message.Message):
     removed: bool
     draining: bool
     directory_id: bytes
-    def __init__(self, node_id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., gossip_host: _Optional[str] = ..., gossip_port: _Optional[int] = ..., zone: _Optional[str] = ..., weight: _Optional[int] = ..., roles: _Optional[_Iterable[_Union[NodeRole, str]]] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., removed: _Optional[bool] = ..., draining: _Optional[bool] = ..., directory_id: _Optional[bytes] = ...) -> None: ...
+    features: _containers.RepeatedScalarFieldContainer[str]
+    software: str
+    def __init__(self, node_id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., gossip_host: _Optional[str] = ..., gossip_port: _Optional[int] = ..., zone: _Optional[str] = ..., weight: _Optional[int] = ..., roles: _Optional[_Iterable[_Union[NodeRole, str]]] = ..., incarnation: _Optional[int] = ..., revision: _Optional[int] = ..., removed: _Optional[bool] = ..., draining: _Optional[bool] = ..., directory_id: _Optional[bytes] = ..., features: _Optional[_Iterable[str]] = ..., software: _Optional[str] = ...) -> None: ...
 
 class MetaRecord(_message.Message):
     __slots__ = ("node", "security")
@@ -2263,7 +2271,7 @@ class ScramUser(_message.Message):
     def __init__(self, user_id: _Optional[str] = ..., name: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., created_us: _Optional[int] = ..., iterations: _Optional[int] = ..., salt: _Optional[bytes] = ..., stored_key: _Optional[bytes] = ..., server_key: _Optional[bytes] = ...) -> None: ...
 
 class SecurityRecord(_message.Message):
-    __slots__ = ("id", "revision", "deleted", "api_key", "rule", "user", "scram_secret", "quota")
+    __slots__ = ("id", "revision", "deleted", "api_key", "rule", "user", "scram_secret", "quota", "features")
     ID_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     DELETED_FIELD_NUMBER: _ClassVar[int]
@@ -2272,6 +2280,7 @@ class SecurityRecord(_message.Message):
     USER_FIELD_NUMBER: _ClassVar[int]
     SCRAM_SECRET_FIELD_NUMBER: _ClassVar[int]
     QUOTA_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     id: str
     revision: int
     deleted: bool
@@ -2280,7 +2289,8 @@ class SecurityRecord(_message.Message):
     user: ScramUser
     scram_secret: bytes
     quota: Quota
-    def __init__(self, id: _Optional[str] = ..., revision: _Optional[int] = ..., deleted: _Optional[bool] = ..., api_key: _Optional[_Union[ApiKey, _Mapping]] = ..., rule: _Optional[_Union[AccessRule, _Mapping]] = ..., user: _Optional[_Union[ScramUser, _Mapping]] = ..., scram_secret: _Optional[bytes] = ..., quota: _Optional[_Union[Quota, _Mapping]] = ...) -> None: ...
+    features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., revision: _Optional[int] = ..., deleted: _Optional[bool] = ..., api_key: _Optional[_Union[ApiKey, _Mapping]] = ..., rule: _Optional[_Union[AccessRule, _Mapping]] = ..., user: _Optional[_Union[ScramUser, _Mapping]] = ..., scram_secret: _Optional[bytes] = ..., quota: _Optional[_Union[Quota, _Mapping]] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Quota(_message.Message):
     __slots__ = ("quota_id", "subject", "produce_bytes", "consume_bytes", "requests", "connections", "in_flight_bytes", "topics", "partitions", "groups")

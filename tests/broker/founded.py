@@ -15,6 +15,7 @@ from tests.broker.stand import DEFAULTS, abort_connections
 from tidelog_broker.base.bootstrap import Founder
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.core.topics import META_KEY, PartitionKey
+from tidelog_broker.metadata.features import FEATURES
 from tidelog_broker.node.join import open_founding
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition.partition import Partition
@@ -50,6 +51,8 @@ class Founded:
         """For every node that is started from now on."""
         self.own: dict[str, dict[str, object]] = {}
         """The same for one of them."""
+        self.features: dict[str, frozenset[str]] = {}
+        """What a node supports that is to be of an older build."""
         self._founders = names
         self.ports = dict(zip((*names, "d", "e"), free_ports(len(names) + 2), strict=True))
         founders = [
@@ -86,7 +89,8 @@ class Founded:
             common | {"data": self.path / data} | self.settings | self.own.get(name, {}) | told
         )
         opened = await open_founding(settings, replaces=replaces)
-        node = Node(opened.settings, opened.directory, founding=opened.founding)
+        supported = self.features.get(name, FEATURES)
+        node = Node(opened.settings, opened.directory, founding=opened.founding, features=supported)
         try:
             await node.start()
         except BaseException:

@@ -13,6 +13,7 @@ from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.peer import Peer
 
 from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.metadata.features import FEATURES
 from tidelog_broker.node.node import Node
 from tidelog_broker.storage.node.node_dir import NodeDir, open_node_dir
 
@@ -36,6 +37,8 @@ class Stand:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.settings: dict[str, Any] = {}
+        self.features = FEATURES
+        """What the node supports; with fewer it stands for an older build."""
         self.disk = FaultyDisk()
         self.peers: list[Peer] = []
         self._node: Node | None = None
@@ -53,7 +56,7 @@ class Stand:
         self.disk = FaultyDisk()
         checked = NodeSettings(data=self.path, **DEFAULTS).model_copy(update=self.settings)
         self._dir = open_node_dir(self.path)
-        node = self._node = Node(checked, self._dir, fs=self.disk)
+        node = self._node = Node(checked, self._dir, fs=self.disk, features=self.features)
         try:
             await node.start()
         except BaseException:

@@ -12,7 +12,14 @@ from tidelog.contexts import Context, change_contexts, find_context, read_contex
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.tls import NodeTls
 from tidelog_broker.metadata.admin_keys import read_admin_keys
-from tidelog_cli.local_security import GATEWAY_VARIABLES, NODE_VARIABLES, secure, secured
+from tidelog_cli.local_security import (
+    GATEWAY_REFUSED,
+    GATEWAY_VARIABLES,
+    NODE_REFUSED,
+    NODE_VARIABLES,
+    secure,
+    secured,
+)
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.settings import load_settings
 
@@ -77,12 +84,24 @@ def test_what_the_terminal_has_from_another_cluster_does_not_count(
 
 
 def test_variables_that_are_kept_are_settings_without_trust_or_addresses() -> None:
-    for names, model in ((NODE_VARIABLES, NodeSettings), (GATEWAY_VARIABLES, GatewaySettings)):
-        assert set(names) <= model.model_fields.keys()
+    for names in (NODE_VARIABLES, GATEWAY_VARIABLES):
         assert not any(
-            re.search(r"host|port|auth|admin|key|cert|tls|jwt|audit|origin|secret|wrong", name) for name in names
+            re.search(r"host|port|auth|admin|key|cert|tls|jwt|audit|origin|secret|wrong|insecure", name)
+            for name in names
         )
-        assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("kept", "refused", "model"),
+    [
+        pytest.param(NODE_VARIABLES, NODE_REFUSED, NodeSettings, id="node"),
+        pytest.param(GATEWAY_VARIABLES, GATEWAY_REFUSED, GatewaySettings, id="gateway"),
+    ],
+)
+def test_each_setting_is_kept_or_refused(
+    kept: tuple[str, ...], refused: tuple[str, ...], model: type[NodeSettings | GatewaySettings]
+) -> None:
+    assert sorted([*kept, *refused]) == sorted(model.model_fields), "decide about a new setting, once"
 
 
 def test_another_clusters_context_of_the_same_name_stays(tmp_path: Path) -> None:

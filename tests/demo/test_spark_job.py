@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import sys
 from pathlib import Path
 
@@ -25,6 +26,20 @@ async def test_the_last_line_is_the_result(monkeypatch: pytest.MonkeyPatch, tmp_
     line = '[{"carrier": "UA", "flights": 2, "mean_delay_minutes": 1.5}]'
     _pretend(monkeypatch, f"print('chatter'); print('''{line}''')")
     assert await stats_by_carrier("host:1", "flights", log=tmp_path / "log") == [CarrierStats("UA", 2, 1.5)]
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+async def test_the_log_can_be_read_by_its_owner_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, was_there: bool
+) -> None:
+    log = tmp_path / "log"
+    if was_there:
+        log.write_text("of the last run")
+        log.chmod(0o644)
+    _pretend(monkeypatch, "import sys; print('to the log', file=sys.stderr); print('[]')")
+    assert await stats_by_carrier("host:1", "flights", log=log) == []
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    assert log.read_text() == "to the log\n"
 
 
 async def test_a_failed_job_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

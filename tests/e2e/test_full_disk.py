@@ -22,6 +22,7 @@ pytestmark = pytest.mark.e2e
 
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 DISK = "16m"
+REFUSED = 500
 SCRIPT = f"""
 set -e
 mount -t tmpfs -o size={DISK} tmpfs "$1"
@@ -82,6 +83,9 @@ async def test_a_full_disk_refuses_keeps_what_it_has_and_goes_on_once_there_is_r
                 break
         assert (result.error.code, result.error.retriable, result.error.definite) == (pb.DISK_FULL, True, True)
         await ready(started["management_port"], (503, "disk_full"))
+        for _ in range(REFUSED):
+            (result,) = await peer.publish(filler, batch(values[-1]))
+            assert result.error.code == pb.DISK_FULL
         assert len(values) > 50
         assert await peer.read_all(filler) == values[:-1]
         (refused,) = await peer.publish(kept, batch(os.urandom(1_000_000)))
@@ -98,6 +102,9 @@ async def test_a_full_disk_refuses_keeps_what_it_has_and_goes_on_once_there_is_r
     said, errors = node.communicate(timeout=60)
     assert node.returncode == 0, errors
     assert "Traceback" not in errors
+    lines = errors.splitlines()
+    assert len([line for line in lines if "is full, and publishes are refused" in line]) == 1, errors
+    assert len(lines) < REFUSED / 10, f"{REFUSED} refusals had the node log {len(lines)} lines"
     segments = json.loads(said)
     assert all(segment["sound"] for segment in segments)
     assert [segment["records"] for segment in segments if segment["topic"] == "kept"] == [1]

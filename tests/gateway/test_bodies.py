@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tidelog_gateway import bodies
-from tidelog_gateway.bodies import VALUES_MAX, check_values, records_in
+from tidelog_gateway import bodies, json_structure
+from tidelog_gateway.bodies import MEMBERS_MAX, VALUES_MAX, check_values, records_in
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.records_in import Records, parse_body
 
@@ -117,3 +117,48 @@ async def test_values_are_counted_outside_of_strings() -> None:
     await check_values(json.dumps(["," * (2 * VALUES_MAX)]).encode(), Turns().pace)
     with pytest.raises(Problem):
         await check_values(json.dumps([0] * (VALUES_MAX + 1)).encode(), Turns().pace)
+
+
+async def test_a_record_of_many_members_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "parse_body", None)
+    records: list[dict[str, Any]] = [{"value": "x" * 50} for _ in range(400)]
+    records[300] = {f"m{number}": 0 for number in range(MEMBERS_MAX + 1)}
+    (error,) = await refused(body_of(records))
+    assert error["pointer"] == "/records/300"
+    assert f"at most {MEMBERS_MAX} members" in error["detail"]
+
+
+@pytest.mark.parametrize("members", [MEMBERS_MAX, MEMBERS_MAX + 1])
+async def test_members_are_counted_across_stretches(monkeypatch: pytest.MonkeyPatch, members: int) -> None:
+    """The record begins in one stretch and ends in another; no stretch has too many of its members."""
+    monkeypatch.setattr(json_structure, "STRETCH_BYTES", 600)
+    monkeypatch.setattr(bodies, "parse_body", lambda *_, **__: Records([]))
+    records: list[dict[str, Any]] = [{"value": "x" * 50} for _ in range(400)]
+    records[300] = {f"m{number:03}": 0 for number in range(members)}
+    if members > MEMBERS_MAX:
+        assert [error["pointer"] for error in await refused(body_of(records))] == ["/records/300"]
+    else:
+        await read(body_of(records))
+
+
+async def test_a_piece_that_is_no_json_is_reported_at_its_first_record() -> None:
+    text = body_of([{"value": "x" * 20} for _ in range(3_000)])
+    broken = text[:-2] + b', {"value": nonsense}]}'
+    (error,) = await refused(broken)
+    assert error["pointer"].startswith("/records/")
+    assert 0 < int(error["pointer"].removeprefix("/records/")) <= 3_000
+
+
+async def test_a_record_that_is_larger_than_a_piece_is_a_piece_of_its_own() -> None:
+    records: list[dict[str, Any]] = [{"value": "x"}, {"value": "y" * 3 * bodies.PIECE_BYTES}, {"value": "z"}]
+    assert [len(value or b"") for value in (await read(body_of(records))).values] == [1, 3 * bodies.PIECE_BYTES, 1]
+
+
+async def test_looking_for_the_structure_takes_a_turn_for_each_stretch() -> None:
+    text = body_of([{"value": "y" * 10 * json_structure.STRETCH_BYTES}])
+    turns = Turns()
+    await records_in(text, records_max=1, now_us=NOW_US, pace=turns.pace)
+    assert turns.taken >= 10
+    turns = Turns()
+    await check_values(text, turns.pace)
+    assert turns.taken >= 10

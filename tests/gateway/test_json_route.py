@@ -32,3 +32,34 @@ async def test_an_object_of_too_many_members_is_refused(api: httpx.AsyncClient, 
     answer = await api.put("/v1/groups/g/offsets", content=body, headers=HEAD)
     assert answer.status_code == 422
     assert len(answer.json()["errors"]) == 1
+
+
+async def test_an_object_of_as_many_members_as_are_allowed_is_looked_at_by_the_route(api: httpx.AsyncClient) -> None:
+    members = {f"m{number}": 0 for number in range(MEMBERS_MAX)}
+    answer = await api.put("/v1/groups/g/offsets", content=json.dumps(members), headers=HEAD)
+    assert answer.status_code == 422
+    assert "members" not in answer.json()["detail"]
+
+
+async def test_another_media_type_is_refused(api: httpx.AsyncClient) -> None:
+    answer = await api.put("/v1/groups/g/offsets", content=b"{}", headers={"Content-Type": "text/plain"})
+    assert answer.status_code == 415
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        (b'{"offsets": ["\xff"]}', "the body is not UTF-8"),
+        ('{"offsets": []}'.encode("utf-16-le"), "the body is not JSON in UTF-8"),
+        ('{"offsets": []}'.encode("utf-16"), "the body is not UTF-8"),
+    ],
+)
+async def test_another_encoding_than_utf_8_is_refused(api: httpx.AsyncClient, body: bytes, detail: str) -> None:
+    answer = await api.put("/v1/groups/g/offsets", content=body, headers=HEAD)
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["detail"] == detail
+
+
+async def test_a_body_that_nests_too_deeply_is_refused(api: httpx.AsyncClient) -> None:
+    answer = await api.put("/v1/groups/g/offsets", content=b'{"offsets":' + b"[" * 15_000, headers=HEAD)
+    assert answer.status_code == 422

@@ -33,7 +33,7 @@ def one_by_one(text: bytes) -> list[tuple[int, int]]:
 def some_json(random: Random, level: int = 0) -> Any:
     kind = random.random()
     if kind < 0.4 or level > 4:
-        return "".join(random.choice('\\",{}[]ab') for _ in range(random.randrange(9)))
+        return "".join(random.choice('\\",{}[]ab\n\u00e9') for _ in range(random.randrange(9)))
     if kind < 0.5:
         return random.randrange(1_000)
     if kind < 0.75:

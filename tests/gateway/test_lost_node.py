@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from pathlib import Path
 
 import httpx
@@ -59,3 +61,39 @@ def test_a_request_is_answered_long_before_its_time_is_over_when_no_node_can_be_
                 answer = http.request(method, path, json=sent)
                 assert (answer.status_code, answer.json()["code"]) == (503, "node_unreachable"), path
                 assert answer.headers["retry-after"]
+
+
+def test_a_stopped_node_that_holds_its_connections_is_answered_for_within_two_seconds(tmp_path: Path) -> None:
+    """The time of a request is ten minutes here. Once the node goes on it serves on the same connections."""
+    ports = ("--port", "0", "--management-port", "0")
+    with process("node", "--data", str(tmp_path / "data"), *ports) as (node, ready):
+        address, variables = f"127.0.0.1:{ready['port']}", {"TIDELOG_GATEWAY_REQUEST_TIMEOUT_S": "600"}
+        with (
+            process("gateway", "--bootstrap", address, "--http-port", "0", **variables) as (_, gateway),
+            httpx.Client(base_url=f"http://127.0.0.1:{gateway['http_port']}", timeout=60) as http,
+        ):
+            assert http.post("/v1/topics", json={"name": "t"}).status_code == 201
+            assert http.post("/v1/topics/t/records", json={"records": [{"value": "x"}]}).status_code == 200
+            took_s: dict[str, float] = {}
+            node.send_signal(signal.SIGSTOP)
+            try:
+                for method, path, sent, status, code in (
+                    ("GET", "/v1/topics/t/partitions/0/records", None, 503, "node_unreachable"),
+                    ("GET", "/v1/topics", None, 503, "node_unreachable"),
+                    ("GET", "/v1/topics/t", None, 503, "node_unreachable"),
+                    ("GET", "/v1/groups", None, 503, "node_unreachable"),
+                    ("GET", "/v1/groups/g/offsets", None, 503, "node_unreachable"),
+                    ("POST", "/v1/topics", {"name": "u"}, 504, "connection_lost"),
+                ):
+                    began_s = time.monotonic()
+                    answer = http.request(method, path, json=sent)
+                    took_s[f"{method} {path}"] = time.monotonic() - began_s
+                    assert (answer.status_code, answer.json()["code"]) == (status, code), path
+                    assert status != 503 or answer.headers["retry-after"], path
+            finally:
+                node.send_signal(signal.SIGCONT)
+            assert max(took_s.values()) < 30, f"far from the ten minutes: {took_s}"
+            body = {"records": [{"value": "y"}]}
+            assert http.post("/v1/topics/t/records", json=body).json()["results"][0]["offset"] == 1
+            found = http.get("/v1/topics/t/partitions/0/records").json()
+            assert [record["value"] for record in found["records"]] == ["x", "y"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 
 import pytest
 from tests.authority import Authority
@@ -73,3 +75,38 @@ async def test_a_handshake_that_is_given_up_while_it_waits_for_its_turn_ends(fil
             pair.entrance.close()
         await until(lambda: pair.entrance.under_way == 0)
     assert len(pair.failed) == 1
+
+
+async def test_a_step_that_fails_ends_the_connection(files: TlsFiles) -> None:
+    """What the protocol above raises is raised in a task here, which no transport hears of."""
+
+    class Failing(End):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            raise RuntimeError("a bug above")
+
+    raised: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context["exception"]))
+    async with Pair(files, Failing, turns=Turns()) as pair:
+        end = End()
+
+        async def connect(protocol: asyncio.BaseProtocol) -> None:
+            await asyncio.get_running_loop().create_connection(lambda: protocol, "127.0.0.1", pair.port)
+
+        await open_stream(end, believing(files), "127.0.0.1", timeout_s=20.0, connect=connect)
+        async with asyncio.timeout(20):
+            await end.lost
+        gc.collect()  # a task tells of its exception when nobody holds it
+    assert [str(error) for error in raised] == ["a bug above"]
+
+
+async def test_closing_the_entrance_ends_handshakes_that_are_under_way(files: TlsFiles) -> None:
+    async with Pair(files, turns=Turns(), timeout_s=600.0) as pair:
+        reader, writer = await asyncio.open_connection("127.0.0.1", pair.port)
+        await until(lambda: pair.entrance.under_way == 1)
+        pair.entrance.close()
+        await until(lambda: pair.entrance.under_way == 0)
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(20):
+                assert await reader.read() == b""
+        writer.close()

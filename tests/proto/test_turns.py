@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from tidelog_proto.turns import Turns
+from tidelog_proto import turns as turns_module
+from tidelog_proto.turns import SLICE_S, Turns
 
 
 class FakeReader:
@@ -191,3 +192,59 @@ async def test_stop_releases_all_waiting_work(turns: Turns) -> None:
         turns.stop()
         await asyncio.wait_for(asyncio.gather(*waiting), 5)
         await asyncio.wait_for(turns.piece(object()), 5)
+
+
+async def test_work_that_begins_after_stop_waits_for_nobody(turns: Turns) -> None:
+    async with turns.turn(FakeReader()):
+        turns.stop()
+        await asyncio.wait_for(turns.piece(object()), 5)
+
+
+class Clock:
+    """The time of turns, as the test sets it."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(turns_module, "time", made)
+    return made
+
+
+async def has_its_turn_at_once(turns: Turns) -> bool:
+    """Whether nothing rests: a rest takes a timer, and no timer rings while the loop goes round a few times."""
+    piece = asyncio.create_task(turns.piece(object()))
+    for _ in range(4):
+        await asyncio.sleep(0)
+    is_done = piece.done()
+    piece.cancel()
+    await asyncio.gather(piece, return_exceptions=True)
+    return is_done
+
+
+async def test_a_rest_is_bounded_however_long_a_turn_took(turns: Turns, clock: Clock) -> None:
+    async with turns.turn(FakeReader()):
+        clock.now_s += 3_600
+    assert not await has_its_turn_at_once(turns)
+    await asyncio.wait_for(turns.piece(object()), 5)
+
+
+async def test_a_piece_of_a_known_cost_does_not_count_what_others_did_meanwhile(turns: Turns, clock: Clock) -> None:
+    await turns.piece(object(), cost_s=SLICE_S / 4)
+    clock.now_s += 10.0
+    await asyncio.sleep(0)
+    assert await has_its_turn_at_once(turns)
+
+
+async def test_work_from_before_a_quiet_while_does_not_count(turns: Turns, clock: Clock) -> None:
+    for _ in range(2):
+        clock.now_s += 1.0
+        async with turns.turn(FakeReader()):
+            clock.now_s += 0.75 * SLICE_S
+    assert await has_its_turn_at_once(turns)

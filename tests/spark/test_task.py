@@ -120,6 +120,8 @@ def test_a_task_reads_nearby_where_it_is_told_to(fake: FakeClient, monkeypatch: 
     list(reader(readFrom="nearest", zone="east").read(RangePartition(WANTED, b"")))
     assert (fake.zone, fake.options.get("nearest")) == ("east", True)
     monkeypatch.setenv("TIDELOG_ZONE", "west")
+    list(reader().read(RangePartition(WANTED, b"")))
+    assert (fake.zone, fake.options.get("nearest")) == ("", False), "the zone of the machine is not asked for"
     list(reader(readFrom="nearest").read(RangePartition(WANTED, b"")))
     assert fake.zone == "west"
 

@@ -27,6 +27,8 @@ from tidelog_broker.core.topics import (
     complete_config,
     deduplicates,
 )
+from tidelog_broker.core.unknown_fields import refuse_unknown_fields
+from tidelog_broker.metadata.features import FeatureGate
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_broker.metadata.topic_quotas import TopicQuotas
 from tidelog_proto import broker_pb2 as pb
@@ -56,6 +58,7 @@ class Controller:
         routes: for who stores what.
         copies_default: the replication factor of a topic whose creator says nothing.
         quotas: how much of that somebody may have.
+        features: judge which nodes may be registered.
         partitions_max: of all topics; each costs every node some memory, and its replicas files, used or not.
     """
 
@@ -70,6 +73,7 @@ class Controller:
         copies_default: int,
         partitions_max: int,
         quotas: TopicQuotas,
+        features: FeatureGate,
     ) -> None:
         self._meta_log = meta_log
         self._topics = topics
@@ -79,6 +83,7 @@ class Controller:
         self._copies_default = copies_default
         self._partitions_max = partitions_max
         self._quotas = quotas
+        self._features = features
         self._changing = asyncio.Lock()
 
     # --- topics ----------------------------------------------------------------------------------------
@@ -90,6 +95,7 @@ class Controller:
             ProtocolError: INVALID_TOPIC, TOPIC_EXISTS, INVALID_REQUEST, QUOTA_EXCEEDED, or what stopped the write.
         """
         check_topic_name(asked.name)
+        refuse_unknown_fields(asked)
         config = complete_config(asked.config, copies_default=self._usual_copies(), copies_max=self._copies_max)
         async with self._changing:
             epoch = await self._meta_log.ready_to_change()
@@ -107,6 +113,7 @@ class Controller:
         Raises:
             ProtocolError: UNKNOWN_TOPIC, INVALID_REQUEST, QUOTA_EXCEEDED, or what stopped the write.
         """
+        refuse_unknown_fields(change)
         async with self._changing:
             epoch = await self._ready_for(change.name)
             standing = self._topics.named(change.name)
@@ -250,7 +257,8 @@ class Controller:
         founder's name is refused to it: what founders have promised before they are registered stands nowhere here.
 
         Raises:
-            ProtocolError: FORBIDDEN when the id is another node's, INVALID_REQUEST, or what stopped the write.
+            ProtocolError: FORBIDDEN when the id is another node's or a feature is in use that the node lacks,
+                INVALID_REQUEST, or what stopped the write.
         """
         said = announce.node
         async with self._changing:
@@ -259,6 +267,7 @@ class Controller:
             fault = identity_fault(
                 said.node_id, said.incarnation, said.directory_id, is_new=announce.is_new, known=known
             )
+            fault = fault or self._features.fault_of(said)
             if announce.is_new and not fault and self._is_unregistered_founder(said.node_id, known):
                 fault = f"{said.node_id!r} is a founder: start it with the bootstrap file, or give this node another id"
             if fault:
@@ -281,6 +290,7 @@ class Controller:
         Raises:
             ProtocolError: INVALID_REQUEST, or what stopped the write.
         """
+        refuse_unknown_fields(change)
         async with self._changing:
             epoch = await self._meta_log.ready_to_change()
             match change.WhichOneof("change"):

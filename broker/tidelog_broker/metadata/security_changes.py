@@ -17,6 +17,7 @@ from tidelog_broker.core.security.api_keys import SALT_BYTES, slow_hash
 from tidelog_broker.core.security.permissions import Permissions, check_principal, check_rule, refuse_admin
 from tidelog_broker.core.security.quotas import canonical, check_quota
 from tidelog_broker.core.security.registry import KEY, QUOTA, RULE, USER, SecurityRegistry
+from tidelog_broker.core.unknown_fields import refuse_unknown_fields
 from tidelog_broker.metadata.security_limits import check_roles
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_broker.metadata.user_changes import UserChanges
@@ -61,6 +62,7 @@ class SecurityChanges:
         Raises:
             ProtocolError: INVALID_REQUEST, or what stopped the write.
         """
+        refuse_unknown_fields(asked)
         async with self._changing:
             epoch = await self._meta_log.ready_to_change()
             match asked.WhichOneof("change"):

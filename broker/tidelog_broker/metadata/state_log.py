@@ -29,6 +29,8 @@ from tidelog_broker.core.placement.registry import NodeRegistry, wrapped
 from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.core.security.registry import SecurityRegistry, wrapped_security
 from tidelog_broker.core.topics import TopicRegistry
+from tidelog_broker.core.unknown_fields import unknown_fields
+from tidelog_broker.metadata.features import FeatureGate, Record
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_proto import broker_pb2 as pb
@@ -282,7 +284,9 @@ class MetaLog(StateLog):
     Args:
         tasks, find: as `StateLog`.
         topics, nodes, security: the state.
+        features: judge what records need.
         follow: is awaited with a topic's newest record after it has changed, so that its partitions do.
+        unsupported: is called with the reason when a record was read that this build cannot apply.
         nodes_changed: is called after a node's record has changed.
         security_changed: is called after an identity or a rule has changed.
     """
@@ -295,14 +299,18 @@ class MetaLog(StateLog):
         topics: TopicRegistry,
         nodes: NodeRegistry,
         security: SecurityRegistry,
+        features: FeatureGate,
         follow: Callable[[pb.TopicRecord], Coroutine[Any, Any, object]],
+        unsupported: Callable[[str], None],
         nodes_changed: Callable[[], None] = lambda: None,
         security_changed: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(tasks, find, apply=self.apply_value, live=self.standing)
         self._topics = topics
         self._nodes = nodes
+        self._features = features
         self._follow = follow
+        self._unsupported = unsupported
         self._nodes_changed = nodes_changed
         self._security = security
         self._security_changed = security_changed
@@ -327,11 +335,22 @@ class MetaLog(StateLog):
                 return
             case "security":
                 if self._security.apply(meta.security):
+                    self._refuse_unsupported(meta.security)
                     self._security_changed()
                 return
         record = pb.TopicRecord.FromString(value)
+        if not record.topic_id:
+            unknown = ", ".join(unknown_fields(meta)) or "no field that it knows"
+            self._unsupported(f"a record of __meta has {unknown}: start the node with a newer build")
+            return
         if self._topics.apply(record):
+            self._refuse_unsupported(record)
             self._changed[record.topic_id] = None
+
+    def _refuse_unsupported(self, record: Record) -> None:
+        fault = self._features.fault_of_record(record)
+        if fault:
+            self._unsupported(fault)
 
     async def follow_changes(self) -> None:
         """Let the partitions follow the topics that have changed.
@@ -374,6 +393,8 @@ class MetaLog(StateLog):
             ProtocolError: as `write_topic`.
         """
         self._one_at_a_time()
+        for record in records:
+            self._features.admit(record)
         await self.write(list(map(wrapped_security, records)), epoch=epoch)
 
     async def write_topic(self, record: pb.TopicRecord, *, epoch: int) -> None:
@@ -383,6 +404,7 @@ class MetaLog(StateLog):
             ProtocolError: as `StateLog.write`; EPOCH_CHANGING while a change before it has no outcome.
         """
         self._one_at_a_time()
+        self._features.admit(record)
         await self.write([record], epoch=epoch)
         await self.follow_changes()
 

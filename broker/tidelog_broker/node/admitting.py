@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog_broker.base.bootstrap import Bootstrap, roles_named
-from tidelog_broker.broker import Broker
+from tidelog_broker.broker import SOFTWARE, Broker
 from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.core.membership.admission import Binders
 from tidelog_broker.core.placement.registry import identity_fault, roles_to
@@ -73,6 +73,8 @@ def own_record(broker: Broker, *, gossip_port: int) -> pb.NodeRecord:
         roles=roles_to(roles_named(settings.roles)),
         incarnation=broker.incarnation,
         directory_id=broker.dir.directory_id,
+        features=sorted(broker.features.own),
+        software=SOFTWARE,
     )
 
 
@@ -122,6 +124,18 @@ class Admitting:
             await self._be_registered()
         await asyncio.to_thread(broker.dir.mark_admitted)
         log.info("the node %r is admitted to the cluster %s", broker.node_id, broker.cluster_id.hex())
+
+    async def check_features(self) -> None:
+        """See that this node supports what the cluster uses, as far as nodes answer; it may run an older build by now.
+
+        Raises:
+            IdentityError: it does not.
+        """
+        asked = sorted(self._broker.cluster.linked)
+        for reply in await asyncio.gather(*(self._ask(peer, bind=False) for peer in asked)):
+            fault = "" if reply is None else self._broker.features.fault_of_features(reply.features_in_use)
+            if fault:
+                raise IdentityError(fault)
 
     async def keep_bound(self) -> None:
         """Of a founder that is admitted: have the other founders bind it that were away then, or did not yet bind.
@@ -274,9 +288,12 @@ class Admitting:
         """Take what another node knows.
 
         Raises:
-            IdentityError: it knows another directory under this node's id.
+            IdentityError: it knows another directory under this node's id, or features in use that this node lacks.
         """
         broker = self._broker
+        fault = broker.features.fault_of_features(reply.features_in_use)
+        if fault:
+            raise IdentityError(fault)
         if reply.HasField("meta"):
             broker.topics.apply(reply.meta)
         for record in reply.nodes:

@@ -134,6 +134,7 @@ class Membership:
 
         Raises:
             OldCopyError: a node has proven that this directory is an older copy.
+            IdentityError: the cluster uses features that this build lacks.
         """
         broker, links = self._broker, self._links
         assert links is not None
@@ -152,6 +153,8 @@ class Membership:
             if not unheard and all(map(links.is_absent, missing)) and waited_s >= REGISTER_S_MIN:
                 break
             await asyncio.sleep(REGISTER_LOOK_S)
+        assert self._admitting is not None
+        await self._admitting.check_features()
         if missing:
             log.info("this start is noted by %s; not reached: %s", *map(_listed, (others - missing, missing)))
 

@@ -15,6 +15,7 @@ import contextlib
 import logging
 import os
 import time
+from collections.abc import Collection
 from typing import Final
 
 from tidelog_broker.base.config import NodeSettings
@@ -25,8 +26,10 @@ from tidelog_broker.broker import Broker, ClusterMaker, open_broker
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.groups.expiry import Expiry
 from tidelog_broker.groups.loading import GroupLoading
+from tidelog_broker.metadata.features import FEATURES
 from tidelog_broker.node import reboot_note
 from tidelog_broker.node.admitting import Founding
+from tidelog_broker.node.disk_log import DiskLog
 from tidelog_broker.node.graceful_stop import hand_over
 from tidelog_broker.node.membership import Membership
 from tidelog_broker.node.meta_follower import MetaFollower, keep_routes
@@ -71,6 +74,7 @@ class Node:
         founding: how it comes to its cluster; None for a node that stands alone.
         cluster: makes what it knows of the others.
         fs: the files, the real ones unless given.
+        features: what it supports, see `metadata.features`.
     """
 
     broker: Broker
@@ -85,6 +89,7 @@ class Node:
         founding: Founding | None = None,
         cluster: ClusterMaker = Cluster,
         fs: FileSystem | None = None,
+        features: Collection[str] = FEATURES,
     ) -> None:
         self.settings = settings
         self.dir = directory
@@ -95,6 +100,7 @@ class Node:
         self._founding = founding
         self._cluster_maker = cluster
         self._fs = fs
+        self._features = features
         self._management: Management | None = None
         self._is_open = False
 
@@ -118,6 +124,7 @@ class Node:
             nodes_changed=self._nodes_changed,
             cluster=self._cluster_maker,
             fs=self._fs,
+            features=self._features,
         )
         self.server = Server(broker)
         self._is_open = True
@@ -289,10 +296,13 @@ class Node:
 
     async def _beat(self) -> None:
         broker, health = self.broker, self.life.health
+        disk_log = DiskLog(self.dir.path, time.monotonic)
         while True:
             health.beat()
             health.no_quorum = self._without_quorum()
             health.disk_full = self._disk_is_full()
+            refused = sum(partition.pipeline.full_refusals for partition in broker.partitions.all())
+            disk_log.look(is_full=health.disk_full, refused=refused)
             broker.metrics.in_flight_bytes.set(broker.bounds.budget.in_flight_bytes)
             broker.metrics.outgoing_bytes.set(broker.bounds.outgoing.total_bytes)
             broker.metrics.clock_held.set(broker.clock.is_held)

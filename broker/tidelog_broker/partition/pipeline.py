@@ -126,9 +126,11 @@ class Pipeline:
         """Whether a segment has begun since somebody unset this."""
         self.queued_bytes = 0
         self.full_since_s: float | None = None
+        """Since when there has been no space for what was to be appended, on the monotonic clock."""
         self.full_at_s = -math.inf
         """When a publish was last refused for want of space, on the monotonic clock."""
-        """Since when there has been no space for what was to be appended, on the monotonic clock."""
+        self.full_refusals = 0
+        """Publishes that were refused for lack of space."""
 
     def screen_by(self, screen: Deduplication | None) -> None:
         """Have duplicates dropped from now on, or no more. Groups are short then: a batch is judged behind another."""
@@ -288,6 +290,7 @@ class Pipeline:
         elif error is not None:
             if error.code == pb.DISK_FULL:
                 self.full_at_s = time.monotonic()
+                self.full_refusals += len(picked)
                 self.full_since_s = self.full_since_s or self.full_at_s
             self._turn_down(picked, ProtocolError(error.code, error.message, retry_after_ms=DISK_FULL_RETRY_MS))
         else:

@@ -34,3 +34,28 @@ def test_a_piece_is_as_long_as_a_turn() -> None:
     for kind, cost in COSTS.items():
         if cost.pace is Pace.PIECES:
             assert cost.piece_entries * cost.entry_us <= PIECE_US, kind
+
+
+def test_look_ups_count_as_the_page_says() -> None:
+    assert (LOOK_UP_TIME, LOOK_UP_KEY) == (4, 8)
+
+
+def test_each_part_of_a_heartbeat_counts_as_an_entry() -> None:
+    def cost_of(heartbeat: pb.GroupHeartbeat) -> int:
+        entries = COSTS["group_heartbeat"].entries
+        assert entries is not None
+        return entries(pb.Envelope(group_heartbeat=heartbeat))
+
+    held = [pb.TopicPartitions(topic_id=b"t" * 16, partitions=[0, 1, 2]), pb.TopicPartitions(partitions=[4])]
+    beat = pb.GroupHeartbeat(held=held)
+    assert cost_of(beat) == 4
+    beat.loads.add()
+    assert cost_of(beat) == 5
+    beat.join.topics.extend(["a", "b"])
+    assert cost_of(beat) == 7
+
+
+def test_topics_and_known_epochs_of_a_question_for_metadata_count() -> None:
+    entries = COSTS["metadata"].entries
+    assert entries is not None
+    assert entries(pb.Envelope(metadata=pb.Metadata(topics=["a", "b"], known=[pb.KnownEpochs()]))) == 3

@@ -8,8 +8,10 @@ from tests.broker.stand import Stand
 
 from tidelog_broker.cluster.routes import Route, Routes
 from tidelog_broker.core.security.quotas import Quotas
+from tidelog_broker.core.security.registry import SecurityRegistry
 from tidelog_broker.core.topics import META_KEY, OFFSETS_TOPIC_ID
 from tidelog_broker.metadata.controller import Controller
+from tidelog_broker.metadata.features import FEATURES, FeatureGate
 from tidelog_broker.metadata.internal_topics import internal_config
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_broker.metadata.topic_quotas import TopicQuotas
@@ -142,6 +144,7 @@ def controller(world: World, *, owner: str, placement: str) -> Controller:
         copies_default=3,
         partitions_max=1000,
         quotas=TopicQuotas(Quotas(), topics),
+        features=FeatureGate(FEATURES, topics=topics, nodes=world.nodes, security=SecurityRegistry()),
     )
 
 

@@ -341,3 +341,51 @@ async def test_thousands_of_small_batches_are_written_a_bounded_group_at_a_time(
     await partition.pipeline.idle()
     assert [outcome.offset for outcome in outcomes] == list(range(1, 2 + 3 * GROUP_BATCHES_MAX))
     assert syncs(stand) == before + 3
+
+
+async def test_a_full_queue_refuses_what_comes_and_takes_it_once_there_is_room(stand: Stand) -> None:
+    node = await stand.start(partition_in_flight_bytes=10 * KIB)
+    topic = await (await stand.peer()).create()
+    partition = node.broker.partitions.get(topic.topic_id, 0)
+    await partition.access.ensure_active()
+    data = batch(b"x" * 4000)
+    head, first = submit(partition, data, verified=False)
+    _, second = submit(partition, data)
+    _, third = submit(partition, data)
+    assert third.code == pb.OVERLOADED
+    assert not second
+    head.header = unpack_header(head.data)
+    partition.pipeline.go_on()
+    await partition.pipeline.idle()
+    assert (first.offset, second.offset) == (0, 1)
+    _, fourth = submit(partition, data)
+    await partition.pipeline.idle()
+    assert fourth.offset == 2
+
+
+async def test_refusals_of_a_full_disk_are_noted(stand: Stand, partition: Partition) -> None:
+    assert (partition.pipeline.full_at_s, partition.pipeline.full_refusals) == (-math.inf, 0)
+    stand.disk.fill_up()
+    for count in (1, 2):
+        _, outcome = submit(partition, batch(b"x" * 2_000_000))
+        await partition.pipeline.idle()
+        assert outcome.code == pb.DISK_FULL
+        assert partition.pipeline.full_at_s > 0
+        assert partition.pipeline.full_refusals == count
+    stand.disk.heal()
+
+
+async def test_what_replicas_have_not_stored_is_bounded(tmp_path: Path) -> None:
+    async with standing(tmp_path) as cluster:
+        await cluster.start(partition_in_flight_bytes=100 * KIB)
+        first = await cluster.owner()
+        await cluster.publish(b"kept")
+        partition = cluster.partition(first)
+        cluster.cut = {first}
+        data = batch(b"x" * (30 * KIB))
+        for _ in range(12):
+            submit(partition, data)
+            await asyncio.sleep(0.05)
+        assert 2 <= partition.log.end_offset <= 6, "more was appended than the bound and one batch"
+        assert partition.pipeline.queued_bytes <= 100 * KIB
+        cluster.isolate()

@@ -36,6 +36,24 @@ async def test_handshakes_that_are_refused_say_why(serve: Serve) -> None:
         assert (document["status"], document["code"]) == (404, "not_found")
 
 
+@pytest.mark.parametrize(
+    ("query", "detail"),
+    [("topic=t", "is unknown"), ("sid=1&sid=2", "is unknown"), ("", None)],
+)
+async def test_a_handshake_with_query_parameters_is_refused(serve: Serve, query: str, detail: str | None) -> None:
+    async with serve() as served:
+        if detail is None:
+            async with connect(f"{served.ws}?{query}", subprotocols=OURS) as socket:
+                assert socket.subprotocol == OURS[0]
+            return
+        document = await refused(f"{served.ws}?{query}", subprotocols=OURS)
+        assert (document["status"], document["code"]) == (422, "invalid_request")
+        (error,) = document["errors"]
+        assert error["parameter"] == query.partition("=")[0]
+        assert detail in error["detail"]
+        assert "takes no query parameters" in error["detail"]
+
+
 async def test_pages_that_are_allowed(serve: Serve) -> None:
     async with serve(allowed_origins=["https://app.example"]) as served:
         for origin in ("https://app.example", served.http):

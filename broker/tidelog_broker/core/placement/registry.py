@@ -6,9 +6,9 @@ holds, so the order of a replay does not matter; a removal is final, and a node 
 founders' records come from the bootstrap file with revision 0, because `__meta` cannot be written before some of
 them have agreed who owns it.
 
-A node writes about itself (address, zone, weight, roles, incarnation); an operator drains and removes. `announced`,
-`drained` and `removed` make the next revision of each, for the owner of `__meta` to write. In `__meta` the records
-of nodes are wrapped, see `MetaRecord`.
+A node writes about itself (address, zone, weight, roles, incarnation, features); an operator drains and removes.
+`announced`, `drained` and `removed` make the next revision of each, for the owner of `__meta` to write. In `__meta` the
+records of nodes are wrapped, see `MetaRecord`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ NODES_MAX: Final = 1024
 NODE_ID_CHARS_MAX: Final = 200
 ZONE_CHARS_MAX: Final = 200
 _HOST_CHARS_MAX: Final = 253
+FEATURES_MAX: Final = 256
+FEATURE_CHARS_MAX: Final = 100
 DIRECTORY_ID_BYTES: Final = 16
 
 _ROLES: Final = ((pb.INGESTION, Role.INGESTION), (pb.PERSISTENCE, Role.PERSISTENCE))
@@ -210,6 +212,10 @@ def check_node(record: pb.NodeRecord) -> None:
         raise ProtocolError(pb.INVALID_REQUEST, "a node's roles are ingestion, persistence or both, in that order")
     if record.incarnation == 0:
         raise ProtocolError(pb.INVALID_REQUEST, "the announcement of a node has no incarnation")
+    if len(record.features) > FEATURES_MAX:
+        raise ProtocolError(pb.INVALID_REQUEST, f"a node announces at most {FEATURES_MAX} features")
+    for name in (*record.features, *([record.software] if record.software else [])):
+        _text("a feature or version", name, FEATURE_CHARS_MAX)
     if len(record.directory_id) not in {0, DIRECTORY_ID_BYTES}:
         raise ProtocolError(pb.INVALID_REQUEST, f"a data directory's id has {DIRECTORY_ID_BYTES} bytes")
 

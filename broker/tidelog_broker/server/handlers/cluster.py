@@ -227,7 +227,7 @@ def known(broker: Broker, asker: str, after: str = "") -> pb.NodeAnnounceReply:
     The asking node's own record stands on the first page, with the newest incarnation that gossip has met, too: it may
     never have been written.
     """
-    reply = pb.NodeAnnounceReply()
+    reply = pb.NodeAnnounceReply(features_in_use=() if after else sorted(broker.features.in_use()))
     own = broker.nodes.get(asker)
     if own is not None and not after:
         reply.nodes.append(own)

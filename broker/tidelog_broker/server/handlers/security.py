@@ -11,6 +11,7 @@ from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.security_changes import without_secrets
 from tidelog_broker.metadata.user_changes import without_verifier
 from tidelog_broker.server.access import count_refusal, judged
+from tidelog_broker.server.feature_check import check_features, new_security_record
 from tidelog_broker.server.forwarding import at_owner
 from tidelog_broker.server.handlers.quota_usage import usage
 from tidelog_broker.server.hearing import heard
@@ -32,6 +33,7 @@ async def change(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: INVALID_REQUEST, or what stopped the write.
     """
+    await check_features(broker, new_security_record(request.envelope.security_change))
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         return pb.Envelope(security_change_reply=await broker.security_changes.change(envelope.security_change))

@@ -11,6 +11,7 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.meta_freshness import REFRESH_TIMEOUT_S
+from tidelog_broker.server.feature_check import changed_topic, check_features, new_topic
 from tidelog_broker.server.forwarding import at_owner
 from tidelog_broker.server.handlers import described
 from tidelog_broker.server.handlers.metadata import cannot_be_asked, is_current
@@ -30,6 +31,7 @@ async def create(broker: Broker, request: Request) -> None:
     """
     if request.connection.peer_id is None:
         check_topic_name(request.envelope.topic_create.name)
+    await check_features(broker, new_topic(request.envelope.topic_create))
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         if envelope.topic_create.name == AUDIT_TOPIC and request.is_of_node:
@@ -50,6 +52,7 @@ async def alter(broker: Broker, request: Request) -> None:
         ProtocolError: UNKNOWN_TOPIC, FORBIDDEN, INVALID_REQUEST, QUOTA_EXCEEDED.
     """
     _refuse_internal(request.envelope.topic_alter.name)
+    await check_features(broker, changed_topic(broker, request.envelope.topic_alter))
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         return _reply(broker, await broker.controller.alter_topic(envelope.topic_alter, envelope.caller))

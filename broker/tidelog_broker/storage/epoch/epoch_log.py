@@ -309,6 +309,7 @@ class EpochLog:
         active = self._writable()
         self.sync()
         try:
+            active.keep_open()
             self._held.segments = (*self._held.segments[:-1], self._retire(active))
         except OSError as error:
             raise self._fail("sealing", error) from error
@@ -545,13 +546,17 @@ class EpochLog:
         # A log that nobody syncs goes by this, too: after a crash all that lies behind it is read.
         owed_from = max(0, len(self._held.segments) - 1 - self._deferred.segment_count)
         self.synced_offset = max(self.synced_offset, self._held.segments[owed_from].base_offset)
-        old.keep_open()  # where it cannot be opened, nothing has changed yet
+        old.keep_open()  # else the new one may have it parked, and no descriptor may be left to open it again
         start = SegmentStart(
             self.topic_id, self.partition, self.epoch, self._held.end.offset, self._held.end.digest, self.synced_offset
         )
-        new = ActiveSegment.begin(
-            self._disk, self.directory, start, segment_bytes=self.segment_bytes, spare=self._spare.use()
-        )
+        try:
+            new = ActiveSegment.begin(
+                self._disk, self.directory, start, segment_bytes=self.segment_bytes, spare=self._spare.use()
+            )
+        except OSError:
+            old.allow_parking()
+            raise
         self._deferred.owe_names(new.take_name)
         self._active = new
         try:
@@ -580,6 +585,7 @@ class EpochLog:
         """Write down that everything is synced, so that rot in the last group is told from a torn write."""
         active = self._writable()
         try:
+            active.keep_open()
             active.write_mark(self.synced_offset)
             active.datasync()
             active.give_back_space()

@@ -32,6 +32,7 @@ from tidelog_broker.storage.segment.layout import (
     segment_path,
 )
 from tidelog_broker.storage.segment.preallocate import ahead_bytes, next_chunk_bytes
+from tidelog_proto.descriptors import is_out_of_descriptors
 from tidelog_proto.header import Buffer
 from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES
 
@@ -205,25 +206,32 @@ class ActiveSegment:
                 self._disk.open_segments.release(self.opened)
 
     def keep_open(self) -> None:
-        """Open the file if it is parked.
+        """Open the file if it is parked, and keep it open until `hand_over`, `release` or `allow_parking`.
+
+        Where descriptors have run out, files that only readers had open are closed first.
 
         Raises:
             OSError: it cannot be opened.
         """
-        with self._file_lock:
+        with self._space_lock, self._file_lock:
             if self.is_parked:
-                self._unpark()
+                try:
+                    self._unpark()
+                except OSError as error:
+                    if not is_out_of_descriptors(error):
+                        raise
+                    self._disk.open_segments.close_unused()
+                    self._unpark()
+            self._may_be_parked = False
+
+    def allow_parking(self) -> None:
+        """Let the file be closed again while nothing is written: undo `keep_open`."""
+        self._may_be_parked = not self._sealed
 
     def hand_over(self) -> OpenSegment:
-        """Return the open file; its lease is the caller's from now on.
-
-        Raises:
-            OSError: it was parked and cannot be opened again.
-        """
+        """Return the file, which `keep_open` has opened; its lease is the caller's from now on."""
         with self._space_lock, self._file_lock:
-            self._may_be_parked = False
-            if self.is_parked:
-                self._unpark()
+            assert not self.is_parked, "keep_open comes first"
             self._disk.active_files.discard(self)
             return self.opened
 

@@ -35,3 +35,15 @@ async def test_it_is_about_the_caller_alone(stand: Stand) -> None:
     peer = await stand.peer()
     asked = pb.AccessTest(principal="ann", operation=pb.OP_PRODUCE, resource=pb.RES_TOPIC, name="t", enforce=True)
     assert (await peer.refused(access_test=asked)).code == pb.INVALID_REQUEST
+
+
+async def test_the_node_itself_answers_with_the_refusal(stand: Stand, key_file: Path) -> None:
+    node = await stand.start(auth="required", admin_key_file=key_file)
+    async with Client(f"127.0.0.1:{node.port}", api_key=ADMIN) as admin:
+        made = await admin.security.create_key("ann")
+    peer = await stand.peer(greet=False)
+    await peer.greet(api_key=made.api_key)
+    asked = pb.AccessTest(operation=pb.OP_PRODUCE, resource=pb.RES_TOPIC, name="t")
+    assert not (await peer.ask(access_test=asked)).envelope.access_test_reply.allowed
+    asked.enforce = True
+    assert (await peer.refused(access_test=asked)).code == pb.FORBIDDEN

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import resource
 import threading
 from pathlib import Path
@@ -11,7 +12,8 @@ from tests.broker.storage.logs import new_disk
 from tests.broker.storage.sim_disk import SimDisk
 
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.io.errors import StorageFailedError
+from tidelog_broker.storage.io.errors import NoDescriptorError, StorageFailedError
+from tidelog_broker.storage.io.filesystem import File
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.segment.active_files import (
     ACTIVE_FILES_MAX,
@@ -167,3 +169,82 @@ def test_the_bound_follows_what_a_process_may_open(monkeypatch: pytest.MonkeyPat
 
 def test_the_disk_of_a_node_is_bounded_unless_told_otherwise() -> None:
     assert Disk(fs=SimDisk()).active_files._capacity == active_files_max()
+
+
+@pytest.mark.parametrize("is_synced", [False, True])
+def test_a_roll_that_parks_the_old_segment_needs_no_descriptor_to_hand_it_over(
+    monkeypatch: pytest.MonkeyPatch, *, is_synced: bool
+) -> None:
+    """Only so many files may be open that the new segment has the old one's descriptor taken, and none is left."""
+    sim = new_disk()
+    disk = Disk(fs=sim, active_files=ActiveFiles(1))
+    log = log_of(disk, 0, segment_bytes=1024)
+    append(log, b"a" * 300)
+    append(log, b"b" * 300)
+    if is_synced:
+        log.sync()
+    log.sync_names()
+    old = active_of(log)
+    old.was_used = False
+    with_descriptors = sim.open
+
+    def without(path: Path, *, create: bool = False) -> File:
+        if not create:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return with_descriptors(path, create=True)
+
+    monkeypatch.setattr(sim, "open", without)
+    count = log.segment_count
+    append(log, b"c" * 800)
+    assert log.segment_count == count + 1
+    log.sync()
+    monkeypatch.undo()
+    assert log.state == "active"
+    after = EpochLog.open(Disk(fs=sim.power_cut(Random(3))), log.directory, segment_bytes=1024)
+    assert after.end_offset == 3, "what was rolled was not synced"
+
+
+@pytest.mark.parametrize("end", ["seal", "close"])
+def test_the_end_of_a_parked_log_takes_descriptors_from_readers(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    sim = new_disk()
+    disk = Disk(fs=sim, active_files=ActiveFiles(1))
+    first, second = log_of(disk, 0), log_of(disk, 1)
+    append(first)
+    append(second)
+    append(second)
+    assert active_of(first).is_parked
+    with_descriptors, closed = sim.open, [0]
+
+    def without(path: Path, *, create: bool = False) -> File:
+        if not closed[0]:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return with_descriptors(path, create=create)
+
+    def close_unused() -> None:
+        closed[0] += 1
+
+    monkeypatch.setattr(sim, "open", without)
+    monkeypatch.setattr(disk.open_segments, "close_unused", close_unused)
+    getattr(first, end)()
+    assert closed == [1]
+    monkeypatch.undo()
+    assert EpochLog.open(Disk(fs=sim), first.directory, segment_bytes=SEGMENT_BYTES).end_offset == 1
+
+
+def test_a_roll_that_fails_lets_the_old_segment_be_parked_again() -> None:
+    sim = new_disk()
+    disk = Disk(fs=sim, active_files=ActiveFiles(1))
+    first, second = log_of(disk, 0, segment_bytes=1024), log_of(disk, 1)
+    append(first, b"a" * 300)
+    append(first, b"b" * 300)
+    first.sync_names()
+    sim.fail = lambda operation, _path: OSError(errno.EMFILE, "Too many open files") if operation == "create" else None
+    with pytest.raises(NoDescriptorError):
+        first.ensure_space(800)
+    sim.fail = lambda _operation, _path: None
+    append(second)
+    append(second)
+    assert active_of(first).is_parked
+    append(first, b"c" * 800)
+    first.sync()
+    assert first.end_offset == 3

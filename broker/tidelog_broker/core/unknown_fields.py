@@ -1,0 +1,46 @@
+"""Find fields of a message that a later build has added, so that a request is not carried out in part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+
+def unknown_fields(message: Message) -> list[str]:
+    """Return the fields of a message and of messages in it that this build does not know: `field 28 of TopicConfig`."""
+    found: dict[str, None] = {}
+    for part in _parts(message):
+        unknown = UnknownFieldSet(part)
+        for at in range(len(unknown)):
+            found[f"field {unknown[at].field_number} of {part.DESCRIPTOR.name}"] = None
+    return [*found]
+
+
+def refuse_unknown_fields(request: Message) -> None:
+    """Refuse a change with fields that this build does not know: it would carry out a part of the change.
+
+    Raises:
+        ProtocolError: INVALID_REQUEST, naming the fields.
+    """
+    unknown = unknown_fields(request)
+    if unknown:
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            f"this node does not know {', '.join(unknown[:10])}, which a later version has: upgrade the nodes first, "
+            "or use a client of their version",
+        )
+
+
+def _parts(message: Message) -> Iterator[Message]:
+    yield message
+    for field, value in message.ListFields():
+        if field.type != FieldDescriptor.TYPE_MESSAGE:
+            continue
+        for part in value if field.is_repeated else [value]:
+            yield from _parts(part)

@@ -1,0 +1,206 @@
+"""The features of topics and security records, by which nodes of different builds know what they may share.
+
+A feature is a setting, or a value of one, that a build from before it would ignore: it would own a partition and keep
+all duplicates, say. Each node announces in its record the features that it supports; a build that announces none
+supports the base set, which has no names. A record of `__meta` lists the features that a node needs to apply it.
+
+- The owner of `__meta` refuses a record that needs a feature which a registered node lacks.
+- It refuses to register a node that lacks a feature which standing records need.
+- A node that reads a record which needs a feature that it lacks stops, and does not serve the topic.
+
+Rejected: comparing versions, which says nothing of builds between releases. Rejected: placing partitions only on nodes
+with the features of their topic: requests are routed, and rules and quotas enforced, by every node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from tidelog_broker.core.placement.registry import NodeRegistry
+from tidelog_broker.core.security.registry import SecurityRegistry
+from tidelog_broker.core.topics import TopicRegistry, deduplicates
+from tidelog_broker.core.unknown_fields import unknown_fields
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+
+DEDUPLICATE: Final = "topic.deduplicate"
+USERS: Final = "security.users"
+GROUP_QUOTAS: Final = "quota.groups"
+IMPERSONATE: Final = "rule.impersonate"
+
+FEATURES: Final = frozenset({DEDUPLICATE, USERS, GROUP_QUOTAS, IMPERSONATE})
+"""What this build supports beside the base set."""
+
+TOPIC_BASE: Final = frozenset({
+    "partitions",
+    "flush",
+    "flush_interval_ms",
+    "retention_bytes",
+    "segment_bytes",
+    "replication_factor",
+    "ack_quorum",
+    "engine",
+    "retention_ms",
+    "cleanup",
+    "compaction_lag_ms",
+    "tombstone_retention_ms",
+    "dirty_percent",
+    "index_key",
+    "index_tag",
+    "hold",
+})  # fmt: skip
+"""The settings of topics in the base set. A new setting gets a feature instead."""
+TOPIC_FEATURES: Final = {"deduplicate_s": DEDUPLICATE, "deduplicate_records": DEDUPLICATE}
+QUOTA_BASE: Final = frozenset({
+    "quota_id",
+    "subject",
+    "produce_bytes",
+    "consume_bytes",
+    "requests",
+    "connections",
+    "in_flight_bytes",
+    "topics",
+    "partitions",
+})  # fmt: skip
+QUOTA_FEATURES: Final = {"groups": GROUP_QUOTAS}
+SECURITY_BASE: Final = frozenset({"api_key", "rule", "quota"})
+SECURITY_FEATURES: Final = {"user": USERS, "scram_secret": USERS}
+OPERATION_FEATURES: Final = {pb.OP_IMPERSONATE: IMPERSONATE}
+
+Record = pb.TopicRecord | pb.SecurityRecord
+
+
+def needed_by(record: Record) -> frozenset[str]:
+    """Return the features that a node needs to apply a record; none for one that says that something was deleted.
+
+    A field that this build does not know counts as a feature that it lacks, called by its number.
+    """
+    if record.deleted:
+        return frozenset()
+    needed = set(record.features)
+    if isinstance(record, pb.TopicRecord):
+        needed.update(unknown_fields(record.config))
+        if deduplicates(record.config):
+            needed.add(DEDUPLICATE)
+        return frozenset(needed)
+    needed.update(unknown_fields(record))
+    what = record.WhichOneof("what")
+    if what in SECURITY_FEATURES:
+        needed.add(SECURITY_FEATURES[what])
+    needed.update(name for field, name in QUOTA_FEATURES.items() if record.quota.HasField(field))
+    needed.update(name for operation, name in OPERATION_FEATURES.items() if operation in record.rule.operations)
+    return frozenset(needed)
+
+
+class FeatureGate:
+    """What this node and the others support, and what the records of `__meta` need.
+
+    Args:
+        own: the features of this node.
+        topics, nodes, security: the records.
+    """
+
+    def __init__(
+        self, own: Collection[str], *, topics: TopicRegistry, nodes: NodeRegistry, security: SecurityRegistry
+    ) -> None:
+        self.own = frozenset(own)
+        self._topics = topics
+        self._nodes = nodes
+        self._security = security
+
+    def in_use(self) -> dict[str, str]:
+        """Return the features that standing records need, each with one of the records, for people."""
+        return {name: called(record) for record in self._standing() for name in sorted(needed_by(record))}
+
+    def admit(self, record: Record) -> None:
+        """List in a new revision the features that it needs, all of which every registered node has to support.
+
+        Raises:
+            ProtocolError: as `check`.
+        """
+        del record.features[:]
+        record.features.extend(sorted(needed_by(record)))
+        self.check(record)
+
+    def check(self, record: Record) -> None:
+        """See that every registered node supports what a new revision needs.
+
+        The node that takes a request checks it, too, because the owner of `__meta` may be of a build that does not.
+        What the standing revision needs already is not asked for again: else nothing about it could be changed.
+
+        Raises:
+            ProtocolError: INVALID_REQUEST, naming the node; EPOCH_CHANGING about a founder that is not registered yet.
+        """
+        needed = needed_by(record)
+        standing = self._revision_before(record)
+        added = needed if standing is None else needed - needed_by(standing)
+        if not added:
+            return
+        for node in self._nodes.live():
+            lacked = added - frozenset(node.features)
+            if not lacked:
+                continue
+            if node.incarnation == 0:
+                raise ProtocolError(
+                    pb.EPOCH_CHANGING,
+                    f"{called(record)} needs {_listed(lacked)}, and the founder {node.node_id!r} has not announced its "
+                    "features yet: start it, or remove it from the cluster",
+                )
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"{called(record)} needs {_listed(lacked)}, which the node {node.node_id!r} ({_software(node)}) does "
+                "not support and would ignore: upgrade that node, or drain and remove it from the cluster",
+            )
+
+    def fault_of(self, said: pb.NodeRecord) -> str:
+        """Return why a node must not be registered, for its operator; empty when it supports what is in use."""
+        in_use = self.in_use()
+        lacked = in_use.keys() - said.features
+        if not lacked:
+            return ""
+        return (
+            f"the node {said.node_id!r} ({_software(said)}) does not support "
+            f"{_listed(lacked)}, in use by {in_use[min(lacked)]}: start it with a build that does"
+        )
+
+    def fault_of_features(self, in_use: Collection[str]) -> str:
+        """Return why this node must not take part in a cluster that uses features; empty when it may."""
+        lacked = frozenset(in_use) - self.own
+        if not lacked:
+            return ""
+        return (
+            f"the cluster uses {_listed(lacked)}, which this build does not support: start the node with a newer build"
+        )
+
+    def fault_of_record(self, record: Record) -> str:
+        """Return why this node must not go on with a record that it has read; empty when it supports what it needs."""
+        lacked = needed_by(record) - self.own
+        if not lacked:
+            return ""
+        return (
+            f"{called(record)} needs {_listed(lacked)}, which this build does not support: start the node with a newer "
+            "build"
+        )
+
+    def _standing(self) -> Iterator[Record]:
+        yield from self._topics.live()
+        yield from self._security.records()
+
+    def _revision_before(self, record: Record) -> Record | None:
+        if isinstance(record, pb.TopicRecord):
+            return self._topics.get(record.topic_id)
+        return self._security.get(record.id)
+
+
+def called(record: Record) -> str:
+    """Return what to call a record in a message. Names of principals are not told."""
+    return f"the topic {record.name!r}" if isinstance(record, pb.TopicRecord) else f"the security record {record.id!r}"
+
+
+def _software(node: pb.NodeRecord) -> str:
+    return node.software or "an older build, which announces no version"
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(sorted(names))

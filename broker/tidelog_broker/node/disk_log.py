@@ -1,0 +1,47 @@
+"""Log lines about a full disk: one when it is full, one when there is space again, whatever is refused meanwhile."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+
+class DiskLog:
+    """What a node has logged of its disk.
+
+    Args:
+        path: the data directory.
+        clock_s: a monotonic clock.
+    """
+
+    def __init__(self, path: Path, clock_s: Callable[[], float]) -> None:
+        self._path = path
+        self._clock_s = clock_s
+        self._full_since_s: float | None = None
+        self._counted = 0
+        self._refused = 0
+
+    def look(self, *, is_full: bool, refused: int) -> None:
+        """Log a change.
+
+        Args:
+            is_full: whether the disk is full now.
+            refused: publishes that the partitions of this node have refused so far for that; fewer than last time where
+                partitions were deleted.
+        """
+        self._refused += max(0, refused - self._counted)
+        self._counted = refused
+        if is_full and self._full_since_s is None:
+            self._full_since_s = self._clock_s()
+            log.warning(
+                "the disk of %s is full, and publishes are refused: delete topics, shorten retention or enlarge it",
+                self._path,
+            )
+        elif not is_full and self._full_since_s is not None:
+            took_s, self._full_since_s = self._clock_s() - self._full_since_s, None
+            told = (self._path, self._refused, took_s)
+            log.info("the disk of %s has space again; %d publishes were refused in %.0f s", *told)
+            self._refused = 0

@@ -1,0 +1,202 @@
+"""Nodes of different builds in one cluster: a node that is told of fewer features stands for an older build."""
+
+from __future__ import annotations
+
+import pytest
+from tests.broker.founded import Founded
+from tests.broker.peer import Peer
+from tests.broker.stand import Stand
+
+from tidelog_broker.core.topics import META_KEY
+from tidelog_broker.metadata.features import DEDUPLICATE, FEATURES, FeatureGate
+from tidelog_broker.node.admitting import IdentityError
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.content_hash import CONTENT_KEY_BYTES
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.scram import ITERATIONS
+
+OLD = FEATURES - {DEDUPLICATE}
+DEDUPLICATED = pb.TopicConfig(deduplicate_s=3600, replication_factor=3)
+
+
+async def found_mixed(founded: Founded, **features: frozenset[str]) -> Peer:
+    founded.features.update(features)
+    await founded.found()
+    await founded.settled()
+    return await founded.peer("a")
+
+
+def forget_features(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Have nodes judge as builds do that have no features; no node that has all of them ever finds a fault."""
+    for name in names:
+        monkeypatch.setattr(FeatureGate, name, lambda *_: "")
+
+
+async def test_a_setting_that_one_node_would_ignore_is_refused_until_that_node_is_upgraded(founded: Founded) -> None:
+    peer = await found_mixed(founded, c=OLD)
+    plain = await peer.create("plain", replication_factor=3)
+    for refused in (
+        await peer.refused(topic_create=pb.TopicCreate(name="t", config=DEDUPLICATED)),
+        await peer.refused(topic_alter=pb.TopicAlter(name="plain", deduplicate_records=9)),
+    ):
+        assert refused.code == pb.INVALID_REQUEST
+        assert "topic.deduplicate, which the node 'c' (tidelog-node/" in refused.message
+    assert founded.nodes["a"].broker.topics.config_of(plain.topic_id) == plain.config
+    owner = founded.nodes[founded.owner(META_KEY, "a")].broker
+    with pytest.raises(ProtocolError, match=r"topic.deduplicate, which the node 'c'"):
+        await owner.controller.create_topic(pb.TopicCreate(name="t", config=DEDUPLICATED))
+    with pytest.raises(ProtocolError, match=r"topic.deduplicate, which the node 'c'"):
+        await owner.controller.alter_topic(pb.TopicAlter(name="plain", deduplicate_records=9))
+
+    await founded.stop("c")
+    refused = await peer.refused(topic_create=pb.TopicCreate(name="t", config=DEDUPLICATED))
+    assert "'c'" in refused.message, "a node that is down is still registered, and may come back"
+    del founded.features["c"]
+    await founded.start("c")
+    await founded.settled()
+    topic = await peer.create("t", deduplicate_s=3600, replication_factor=3)
+    await founded.copies((topic.topic_id, 0))
+    stored = [(await founded.publish(peer, topic.topic_id, b"same")).duplicates for _ in range(8)]
+    assert stored == [0, *[1] * 7], "of eight equal records one is stored, on a node that knows the setting"
+
+
+async def test_a_removed_node_does_not_stand_in_the_way(founded: Founded) -> None:
+    peer = await found_mixed(founded)
+    founded.features["d"] = OLD
+    await founded.join("d")
+    await founded.settled()
+    assert "'d'" in (await peer.refused(topic_create=pb.TopicCreate(name="t", config=DEDUPLICATED))).message
+    await peer.ask(cluster_change=pb.ClusterChange(drain="d"))
+    await founded.remove(peer, "d")
+    await peer.create("t", deduplicate_s=3600)
+
+
+async def test_the_node_that_is_asked_refuses_where_the_owner_of_meta_is_older(founded: Founded) -> None:
+    peer = await found_mixed(founded, b=OLD, c=OLD)
+    for node in founded.nodes.values():
+        node.broker.features.admit = lambda record: None  # type: ignore[method-assign]
+    refused = await peer.refused(topic_create=pb.TopicCreate(name="t", config=DEDUPLICATED))
+    assert "topic.deduplicate, which the node 'b'" in refused.message
+    assert not founded.nodes["a"].broker.topics.exists("t")
+    await peer.create("t", replication_factor=3)
+    refused = await peer.refused(topic_alter=pb.TopicAlter(name="t", deduplicate_s=5))
+    assert "topic.deduplicate, which the node 'b'" in refused.message
+
+
+async def test_users_and_quotas_of_groups_are_refused_beside_an_older_node(founded: Founded) -> None:
+    peer = await found_mixed(founded, c=frozenset())
+    owner = founded.nodes[founded.owner(META_KEY, "a")].broker
+    quota = pb.Quota(subject="ada", topics=5)
+    await peer.ask(security_change=pb.SecurityChange(set_quota=quota))
+    quota.groups = 5
+    rule = pb.AccessRule(principal="ada", operations=[pb.OP_IMPERSONATE], resource=pb.RES_CLUSTER)
+    user = pb.ScramUser(name="ada", iterations=ITERATIONS, salt=b"s" * 16, stored_key=b"k" * 32, server_key=b"k" * 32)
+    for change, feature in (
+        (pb.SecurityChange(set_quota=quota), "quota.groups"),
+        (pb.SecurityChange(grant=rule), "rule.impersonate"),
+        (pb.SecurityChange(create_user=user), "security.users"),
+    ):
+        with pytest.raises(ProtocolError, match=f"{feature}, which the node 'c'"):
+            await owner.security_changes.change(change)
+        owner.features.admit, admit = lambda record: None, owner.features.admit  # type: ignore[method-assign]
+        assert f"{feature}, which the node 'c'" in (await peer.refused(security_change=change)).message
+        owner.features.admit = admit  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["of a build with features", "of one without"])
+async def test_an_older_node_does_not_join_a_cluster_that_uses_what_it_lacks(
+    founded: Founded, monkeypatch: pytest.MonkeyPatch, *, knows: bool
+) -> None:
+    peer = await found_mixed(founded)
+    await peer.create("t", deduplicate_s=3600, replication_factor=3)
+    founded.features["d"] = OLD
+    if not knows:
+        forget_features(monkeypatch, "fault_of_features", "fault_of_record")
+    text = (
+        "uses topic.deduplicate" if knows else r"'d' \(tidelog-node/.*\) does not support topic.deduplicate, in use by"
+    )
+    with pytest.raises(IdentityError, match=text):
+        await founded.join("d")
+    assert founded.nodes["a"].broker.nodes.get("d") is None
+
+
+async def test_a_node_that_is_downgraded_does_not_start_with_a_topic_that_it_would_ignore_a_setting_of(
+    founded: Founded,
+) -> None:
+    peer = await found_mixed(founded)
+    topic = await peer.create("t", deduplicate_s=3600, replication_factor=3)
+    await founded.copies((topic.topic_id, 0))
+    await founded.until(
+        lambda: founded.nodes["c"].broker.topics.config_of(topic.topic_id) is not None, "c never hears of it"
+    )
+    await founded.stop("c")
+    founded.features["c"] = OLD
+    with pytest.raises((ProtocolError, IdentityError), match=r"topic.deduplicate, which this build does not support"):
+        await founded.start("c")
+
+
+async def test_a_node_that_is_downgraded_hears_before_it_serves_what_came_to_be_used(founded: Founded) -> None:
+    peer = await found_mixed(founded)
+    await founded.stop("c")
+    await peer.create("t", deduplicate_s=3600, replication_factor=2)
+    founded.features["c"] = OLD
+    with pytest.raises(IdentityError, match=r"the cluster uses topic.deduplicate, which this build does not support"):
+        await founded.start("c")
+
+
+async def test_a_downgraded_node_without_features_stops_once_it_announces_itself(
+    founded: Founded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = await found_mixed(founded)
+    await peer.create("t", deduplicate_s=3600, replication_factor=3)
+    await founded.stop("c")
+    founded.features["c"] = frozenset()
+    forget_features(monkeypatch, "fault_of_features", "fault_of_record")
+    node = await founded.start("c")
+    await founded.until(lambda: node.life.exit_code != 0, "it goes on")
+    assert "the node 'c'" in node.life.stop_reason
+    assert "topic.deduplicate, in use by the topic 't'" in node.life.stop_reason
+
+
+async def test_a_node_alone_does_not_start_with_what_its_build_lacks(stand: Stand) -> None:
+    await stand.start()
+    peer = await stand.peer()
+    await peer.create("t", deduplicate_s=3600)
+    await stand.stop()
+    stand.features = OLD
+    with pytest.raises(ProtocolError, match=r"'t' needs topic.deduplicate, which this build does not support"):
+        await stand.start()
+
+
+async def test_a_record_of_a_kind_that_is_unknown_stops_the_node(stand: Stand) -> None:
+    node = await stand.start()
+    node.broker.meta_log.apply_value(b"\x92\x04\x00")  # an empty message as field 66
+    assert "field 66 of MetaRecord" in node.life.stop_reason
+    assert not node.broker.topics.exists("")
+
+
+async def test_a_later_setting_in_a_record_stops_the_node_before_it_serves_the_topic(stand: Stand) -> None:
+    node = await stand.start()
+    config = pb.TopicConfig.FromString(pb.TopicConfig(partitions=1).SerializeToString() + b"\xd0\x05\x07")
+    record = pb.TopicRecord(name="t", topic_id=b"t" * 16, revision=1, config=config, features=["topic.later"])
+    record.content_key = bytes(CONTENT_KEY_BYTES)
+    node.broker.meta_log.apply_value(record.SerializeToString())
+    await node.broker.meta_log.follow_changes()
+    assert "'t' needs field 90 of TopicConfig, topic.later" in node.life.stop_reason
+    assert node.broker.partitions.find((b"t" * 16, 0)) is None
+
+
+async def test_changes_with_unknown_fields_are_refused(stand: Stand) -> None:
+    await stand.start()
+    peer = await stand.peer()
+    await peer.create("t")
+    later = b"\xd0\x05\x07"
+    alter = pb.TopicAlter.FromString(pb.TopicAlter(name="t").SerializeToString() + later)
+    create = pb.TopicCreate(name="u", config=pb.TopicConfig.FromString(later))
+    change = pb.SecurityChange(grant=pb.AccessRule.FromString(later))
+    assert "field 90 of TopicAlter" in (await peer.refused(topic_alter=alter)).message
+    assert "field 90 of TopicConfig" in (await peer.refused(topic_create=create)).message
+    node = stand.node.broker.controller
+    with pytest.raises(ProtocolError, match=r"field 90 of ClusterChange"):
+        await node.change_node(pb.ClusterChange.FromString(later))
+    assert "field 90 of AccessRule" in (await peer.refused(security_change=change)).message
