@@ -49,6 +49,11 @@ REGISTER_S_MIN: Final = 1.0
 REGISTER_S_MAX: Final = 4.0
 """How long it waits for nodes that do not answer; longer than one attempt to connect."""
 REGISTER_LOOK_S: Final = 0.02
+WITHDRAWAL_WAIT_S: Final = 6.0
+"""How long a start waits for the withdrawal of another start of its directory.
+
+That other one ends by being refused, or takes part, before this is over: it asks the nodes for `REGISTER_S_MAX`.
+"""
 
 
 class Membership:
@@ -103,7 +108,7 @@ class Membership:
             verifiers=broker.threads.verifiers,
             metrics=broker.metrics,
         )
-        await broker.lives.begin()
+        await broker.lives.begin(may_withdraw=broker.dir.admitted)
         broker.lives.superseded = self._superseded
         self._links = Links(
             identity,
@@ -130,16 +135,18 @@ class Membership:
         """Return when this start is noted durably by every node that can be reached; only then may this node take part.
 
         A node whose process does not run is waited for a moment, since nodes are often started together; one whose
-        machine does not answer is waited for a little longer.
+        machine does not answer is waited for a little longer. While another start of this directory is known that may
+        have taken part, this one waits for its withdrawal.
 
         Raises:
             OldCopyError: a node has proven that this directory is an older copy.
         """
         broker, links = self._broker, self._links
         assert links is not None
-        began_s = broker.loop.time()
+        began_s, doubted = broker.loop.time(), False
         while True:
             if broker.lives.is_refused:
+                await broker.lives.withdraw(broker.cluster)
                 raise OldCopyError(broker.life.stop_reason)
             if broker.life.stop_reason:  # it was removed, say: it stops in the same way as while it runs
                 return
@@ -147,6 +154,16 @@ class Membership:
             missing = others - broker.cluster.linked
             unheard = (others & broker.cluster.linked) - self._exchanged
             waited_s = broker.loop.time() - began_s
+            if broker.lives.doubt:
+                doubted = True
+                if waited_s >= WITHDRAWAL_WAIT_S:
+                    broker.lives.refuse_in_doubt()
+                else:
+                    await asyncio.sleep(REGISTER_LOOK_S)
+                continue
+            if doubted:
+                began_s, doubted = broker.loop.time(), False
+                continue
             if not (missing or unheard) or waited_s >= REGISTER_S_MAX:
                 break
             if not unheard and all(map(links.is_absent, missing)) and waited_s >= REGISTER_S_MIN:
@@ -213,7 +230,9 @@ class Membership:
                 log.info("the cluster's secret is read anew: %d valid; connections ended: %d", len(found), cut_off)
 
     async def close(self) -> None:
-        """Say goodbye, then end the links."""
+        """Say goodbye, then end the links. A node that is refused before it took part withdraws its start."""
+        if self._broker.lives.is_refused:
+            await self._broker.lives.withdraw(self._broker.cluster)
         if self._gossip is not None:
             await self._gossip.stop(leave=self._broker.life.exit_code == 0)
         if self._links is not None:

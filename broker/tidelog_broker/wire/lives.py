@@ -24,12 +24,14 @@ class HandshakeLives(Protocol):
 
         Raises:
             OldLifeError: that node knows a later life of this node's directory.
-            ProtocolError: FORBIDDEN, its directory is an older copy.
+            ProtocolError: FORBIDDEN, its directory is an older copy; EPOCH_CHANGING, the link has to wait until a life
+                is withdrawn.
         """
 
     def refuted(self, by: str, known: pb.KnownLife, *, in_use: bool) -> ProtocolError:
-        """Take the proof of a node that this directory is an older copy: this node ends. Return the error to raise.
+        """Take the proof of a node that this directory is an older copy. Return the error to raise.
 
-        It is an OldLifeError, unless what the other node names proves nothing: then the node goes on.
+        It is an OldLifeError, and this node ends, unless the life that the other node names proves nothing, or may
+        still be withdrawn.
         """
         ...

@@ -16,7 +16,8 @@ from tidelog_broker.cluster import node_lives
 from tidelog_broker.cluster.node_lives import NodeLives
 from tidelog_broker.core import lives as core_lives
 from tidelog_broker.core.incarnation import make_incarnation
-from tidelog_broker.core.lives import NodeLife, known_life
+from tidelog_broker.core.known_lives import known_life
+from tidelog_broker.core.lives import NodeLife
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.node import journal

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.simulation.whole.crashes_beside_copies import RESOLVED_US, CrashBesideCopy
 from tests.simulation.whole.machine import Machine, Snapshot
 from tests.simulation.whole.meetings import Heard
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 LATE_MS = 6_000
 ROLLING_BACK_US = 12_000_000
 COPY_RUNS_US = 8_000_000
+CRASH_SHARE = 0.7
+"""Of the copies that start beside a running node, so many do while it crashes."""
 HEARSAY_US = 27_000_000
 HEARSAY_SHARE = 0.3
 """Of the worlds in which a disk is rolled back, so many begin with a life that is known by hearsay."""
@@ -108,7 +111,7 @@ class Faults:
         if self._world.rolls_back:
             for other in (self._disk_full, self._disk_fails, self._wipe):
                 del kinds[other]
-            kinds |= {self._snapshot: 20, self._roll_back: 12, self._start_copy_beside: 4}
+            kinds |= {self._snapshot: 20, self._roll_back: 12, self._start_copy_beside: 8}
         if (
             self._world.churns or self._world.sleeps
         ):  # a network that is well: else too little is made, and too little is deleted
@@ -247,14 +250,17 @@ class Faults:
     def _snapshot(self) -> None:
         self._rolls.take_snapshot()
 
-    def _roll_back(self) -> None:
-        """Put a machine's disk back where another node that runs knows better; perhaps only such nodes run then."""
+    def _roll_back(self) -> bool:
+        """Put a machine's disk back where another node that runs knows better; perhaps only such nodes run then.
+
+        Return whether there is such a state of the disk.
+        """
         machine, random = self._rolls, self._random
         for snapshot in random.sample(machine.snapshots, len(machine.snapshots)):
             if knowing := self._knowing(machine, snapshot):
                 break
         else:
-            return
+            return False
         self._pauses_until_us = self._world.clock.now_us + ROLLING_BACK_US
         self._let_nothing_else_happen()
         kept = {random.choice(knowing), *(other for other in self._world.machines if random.random() < 0.5)}
@@ -264,6 +270,7 @@ class Faults:
                 other.start_later(random.choice([1_000, 4_000, 12_000]))
         machine.roll_back(snapshot)
         machine.start()
+        return True
 
     def _let_nothing_else_happen(self) -> None:
         """End what would keep nodes from answering, crashes that are still to come among them."""
@@ -295,6 +302,11 @@ class Faults:
         machine = self._rolls
         known = any(machine.node_id in self._world.meetings.known[other.node_id] for other in self._world.machines)
         if machine.life is None or not machine.life.is_up or not known:
+            return
+        if self._random.random() < CRASH_SHARE:
+            self._pauses_until_us = self._world.clock.now_us + RESOLVED_US
+            self._let_nothing_else_happen()
+            CrashBesideCopy(self._world, machine, then_roll_back=self._roll_back).begin()
             return
         self._pauses_until_us = self._world.clock.now_us + COPY_RUNS_US
         self._let_nothing_else_happen()

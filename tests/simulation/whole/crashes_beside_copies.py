@@ -1,0 +1,86 @@
+"""A node that crashes at the moment in which a copy of its directory starts elsewhere.
+
+Some of the other nodes find that the node runs and refuse the copy; others find that it does not, and note the copy's
+start. Afterwards the node must run again, unless the copy took part. Nodes that have noted the copy's start may crash,
+or be away for a while; or an older state of the node's disk is put back, which must still be found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.simulation.whole.machine import Machine
+    from tests.simulation.whole.world import World
+
+LOOK_US = 1_000
+CRASH_WITHIN_US = 150_000
+"""After the copy has begun to call other nodes: the time in which these are called for the first time."""
+RESOLVED_US = 16_000_000
+
+
+class CrashBesideCopy:
+    """See the module. One crash of one machine; `begin` starts the copy.
+
+    Args:
+        then_roll_back: puts an older state of the machine's disk back, instead of starting it on its newest one.
+    """
+
+    def __init__(self, world: World, machine: Machine, *, then_roll_back: Callable[[], bool]) -> None:
+        self._world = world
+        self._random = world.clock.random
+        self._machine = machine
+        self._then_roll_back = then_roll_back
+        self._copy = machine
+
+    def begin(self) -> None:
+        """Start a copy of the running node, and crash the node a moment later."""
+        self._copy = self._world.make_copy(self._machine)
+        self._copy.stops_as_it_takes_part = True
+        self._copy.start()
+        self._world.clock.after(LOOK_US, self._wait_for_calls)
+        self._world.clock.after(RESOLVED_US, self._look)
+
+    def _wait_for_calls(self) -> None:
+        life = self._copy.life
+        if life is not None and (not hasattr(life, "node") or not life.listens):
+            self._world.clock.after(LOOK_US, self._wait_for_calls)
+            return
+        self._world.clock.after(self._random.randrange(CRASH_WITHIN_US), self._crash)
+        self._world.clock.after(LOOK_US, self._wait_for_end)
+
+    def _crash(self) -> None:
+        self._machine.stop("crashed as a copy of it starts")
+        if self._random.random() < 0.7:
+            self._machine.start_later(self._random.choice([30, 400, 3_000]))
+        else:
+            self._world.clock.after(4_000_000, self._roll_back)
+
+    def _roll_back(self) -> None:
+        if self._copy.life is not None or self._machine.copy_took_part or not self._then_roll_back():
+            self._machine.start()
+
+    def _wait_for_end(self) -> None:
+        """Crash a node as soon as the copy has ended, or let it miss what is said then."""
+        if self._copy.life is not None and not self._copy.life.is_refused:
+            self._world.clock.after(LOOK_US, self._wait_for_end)
+            return
+        if self._random.random() < 0.5:
+            return
+        others = [one for one in self._world.machines if one is not self._machine and one is not self._copy]
+        other = self._random.choice(others)
+
+        def crash() -> None:
+            other.stop("crashed after a copy has ended")
+            other.start_later(self._random.choice([30, 400, 6_000]))
+
+        self._world.clock.after(self._random.randrange(self._random.choice([2_000, 100_000])), crash)
+
+    def _look(self) -> None:
+        machine, took_part = self._machine, self._machine.copy_took_part
+        self._world.remove_copy(self._copy)
+        if machine.is_rolled_back or machine.is_replacement:
+            return
+        if not took_part and (machine.life is None or not machine.life.is_up):
+            self._world.checks.fail("I31", f"{machine.node_id} is lost with a copy that was started beside it")
