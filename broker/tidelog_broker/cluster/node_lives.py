@@ -106,6 +106,9 @@ class NodeLives:
         self._shown: set[str] = set()
         """Nodes that this life was shown to and that have not refused it: they may have noted it."""
         self._may_withdraw = False
+        self._elsewhere_kept = asyncio.Event()
+        """Whether the newest start of a copy of this directory that was noted is durable."""
+        self._elsewhere_kept.set()
         self._doubted_by = ""
         """The node that named the life by which this one is in doubt."""
         self._writes = writes
@@ -220,13 +223,20 @@ class NodeLives:
         with contextlib.suppress(TimeoutError):  # the disk is full, say: it is learned again from those that know it
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._keep_news()
+                await self._elsewhere_kept.wait()
         await self._journal.close()
 
     # --- handshakes ------------------------------------------------------------------------------------
 
     def offer(self, peer_id: str) -> pb.PeerLife:
-        """Return what this node says in a handshake with `peer_id`."""
+        """Return what this node says in a handshake with `peer_id`.
+
+        Raises:
+            OldLifeError: this node ends, and `peer_id` must not note its start any more.
+        """
         own = self.own
+        if self.is_refused and not (self._may_withdraw and peer_id in self._shown):
+            raise OldLifeError(pb.FORBIDDEN, "this node's data directory is an older copy, so the node ends")
         self._shown.add(peer_id)
         return pb.PeerLife(
             directory_id=own.directory[1],
@@ -386,7 +396,8 @@ class NodeLives:
             return
         self._news[self.own.directory] = None
         dropped = [self._elsewhere_entry(one, is_withdrawn=True, dropped=True) for one in evicted]
-        self._journal.submit([self._elsewhere_entry(incarnation, is_withdrawn=is_withdrawn), *dropped], lambda: None)
+        self._elsewhere_kept = written = asyncio.Event()
+        self._journal.submit([self._elsewhere_entry(incarnation, is_withdrawn=is_withdrawn), *dropped], written.set)
 
     def _elsewhere_entry(self, incarnation: int, *, is_withdrawn: bool, dropped: bool = False) -> pb.KnownLife:
         entry = known_life(self.own.directory, NodeLife(incarnation, 0))

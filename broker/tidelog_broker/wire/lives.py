@@ -16,7 +16,11 @@ class HandshakeLives(Protocol):
     """The lives of this node and those that it knows of others."""
 
     def offer(self, peer_id: str) -> pb.PeerLife:
-        """Return the own lives to send to a node, and the newest life that is known of that node."""
+        """Return the own lives to send to a node, and the newest life that is known of that node.
+
+        Raises:
+            OldLifeError: this node is about to end.
+        """
         ...
 
     async def meet(self, peer_id: str, incarnation: int, said: pb.PeerLife) -> None:

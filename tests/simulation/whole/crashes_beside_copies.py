@@ -66,7 +66,7 @@ class CrashBesideCopy:
         if self._copy.life is not None and not self._copy.life.is_refused:
             self._world.clock.after(LOOK_US, self._wait_for_end)
             return
-        if self._random.random() < 0.5:
+        if self._machine.copy_took_part or self._random.random() < 0.5:
             return
         others = [one for one in self._world.machines if one is not self._machine and one is not self._copy]
         other = self._random.choice(others)

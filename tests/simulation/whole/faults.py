@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 LATE_MS = 6_000
 ROLLING_BACK_US = 12_000_000
 COPY_RUNS_US = 8_000_000
-CRASH_SHARE = 0.7
-"""Of the copies that start beside a running node, so many do while it crashes."""
 HEARSAY_US = 27_000_000
 HEARSAY_SHARE = 0.3
 """Of the worlds in which a disk is rolled back, so many begin with a life that is known by hearsay."""
+CRASH_SHARE = 0.5
+"""So many of them begin with a copy that starts while its node crashes, and so many of later copies do."""
 
 
 class Faults:
@@ -73,8 +73,12 @@ class Faults:
                 machine.start_later(100)
             elif fate < 0.9:
                 machine.start_later(LATE_MS)
-        if self._world.rolls_back and self._random.random() < HEARSAY_SHARE:
-            self._world.clock.after(4_000_000, self._know_by_hearsay)
+        if self._world.rolls_back:
+            drawn = self._random.random()
+            if drawn < HEARSAY_SHARE:
+                self._world.clock.after(4_000_000, self._know_by_hearsay)
+            elif drawn < HEARSAY_SHARE + CRASH_SHARE:
+                self._world.clock.after(4_000_000, self._crash_beside_copy)
         if not self._world.hands_over:
             self._later(self._gap_ms, self._next)
 
@@ -96,7 +100,7 @@ class Faults:
         if self._world.clock.now_us < self._pauses_until_us:
             self._later(self._gap_ms, self._next)
             return
-        kinds = {
+        kinds: dict[Callable[[], object], int] = {
             self._kill: 8,
             self._power_off: 6,
             self._crash_in_write: 12,
@@ -304,9 +308,7 @@ class Faults:
         if machine.life is None or not machine.life.is_up or not known:
             return
         if self._random.random() < CRASH_SHARE:
-            self._pauses_until_us = self._world.clock.now_us + RESOLVED_US
-            self._let_nothing_else_happen()
-            CrashBesideCopy(self._world, machine, then_roll_back=self._roll_back).begin()
+            self._crash_beside_copy()
             return
         self._pauses_until_us = self._world.clock.now_us + COPY_RUNS_US
         self._let_nothing_else_happen()
@@ -319,6 +321,13 @@ class Faults:
 
         self._world.clock.after(COPY_RUNS_US, look)
         copy.start()
+
+    def _crash_beside_copy(self) -> None:
+        """Start a copy of a node elsewhere, and crash the node a moment later, while all other nodes run."""
+        if all(machine.life is not None and machine.life.is_up for machine in self._world.machines):
+            self._pauses_until_us = self._world.clock.now_us + RESOLVED_US
+            self._let_nothing_else_happen()
+            CrashBesideCopy(self._world, self._rolls, then_roll_back=self._roll_back).begin()
 
     def _know_by_hearsay(self) -> None:
         """Let the only node that runs know of a machine's later life from another node, which is away by then."""
