@@ -1487,18 +1487,20 @@ class PeerProof(_message.Message):
     def __init__(self, proof: _Optional[bytes] = ..., life: _Optional[_Union[PeerLife, _Mapping]] = ...) -> None: ...
 
 class PeerWelcome(_message.Message):
-    __slots__ = ("frame_bytes_max", "removed", "old_life", "in_use", "life")
+    __slots__ = ("frame_bytes_max", "removed", "old_life", "in_use", "life", "withdrawn")
     FRAME_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     OLD_LIFE_FIELD_NUMBER: _ClassVar[int]
     IN_USE_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAWN_FIELD_NUMBER: _ClassVar[int]
     frame_bytes_max: int
     removed: bool
     old_life: KnownLife
     in_use: bool
     life: PeerLife
-    def __init__(self, frame_bytes_max: _Optional[int] = ..., removed: _Optional[bool] = ..., old_life: _Optional[_Union[KnownLife, _Mapping]] = ..., in_use: _Optional[bool] = ..., life: _Optional[_Union[PeerLife, _Mapping]] = ...) -> None: ...
+    withdrawn: bool
+    def __init__(self, frame_bytes_max: _Optional[int] = ..., removed: _Optional[bool] = ..., old_life: _Optional[_Union[KnownLife, _Mapping]] = ..., in_use: _Optional[bool] = ..., life: _Optional[_Union[PeerLife, _Mapping]] = ..., withdrawn: _Optional[bool] = ...) -> None: ...
 
 class PeerLife(_message.Message):
     __slots__ = ("directory_id", "past", "forgotten_below", "tick", "known", "withdrawn")

@@ -104,7 +104,10 @@ class NodeLives:
         self._behind: set[str] = set()
         """Linked nodes that did not answer a message: they are sent everything that is known."""
         self._shown: set[str] = set()
-        """Nodes that this life was shown to and that have not refused it: they may have noted it."""
+        """Nodes that this life was shown to, without those that refused it: they may have noted it."""
+        self._met: set[str] = set()
+        """Nodes that have noted this life for certain, also if they refuse it by now."""
+        self._why_refused = ""
         self._may_withdraw = False
         self._elsewhere_kept = asyncio.Event()
         """Whether the newest start of a copy of this directory that was noted is durable."""
@@ -153,7 +156,10 @@ class NodeLives:
 
     def refuse_in_doubt(self) -> None:
         """End this node: the life by which it is in doubt was not withdrawn in time. Later starts wait again."""
-        self._refuse(self.doubt, is_final=False)
+        start = boot_counter(self.own.doubted_by)
+        self._refuse(
+            f"{self.doubt}. If start {start} was that of a copy, stop it and start this one again", is_final=False
+        )
 
     def take_part(self) -> None:
         """Note that this life takes part from now on, so that it is never withdrawn.
@@ -168,19 +174,19 @@ class NodeLives:
     async def withdraw(self, neighbours: LinkedNodes) -> None:
         """Have the nodes that may have noted this life drop it, unless it took part; this node ends then.
 
-        It returns when they have done so durably, or after `WITHDRAW_S`.
+        They are told over links that stand, and otherwise by a handshake (see `offer`). Returns when they have dropped
+        it durably, or after `WITHDRAW_S`.
         """
         if not self._may_withdraw:
             return
         assert self.is_refused, "a life that is withdrawn must never take part"
-        entry = known_life(self.own.directory, self.own.now)
+        entry = self._entry(self.own.directory)
         entry.withdrawn.append(self.own.now.incarnation)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WITHDRAW_S):
                 while self._shown:
                     asked = sorted(self._shown & neighbours.linked)
-                    message = pb.Lives(entries=[entry])
-                    ask = partial(neighbours.ask_lives, lives=message, timeout_s=WITHDRAW_S)
+                    ask = partial(neighbours.ask_lives, lives=pb.Lives(entries=[entry]), timeout_s=WITHDRAW_S)
                     replies = await asyncio.gather(*map(ask, asked))
                     self._shown -= {node_id for node_id, reply in zip(asked, replies, strict=True) if reply is not None}
                     if self._shown:
@@ -229,14 +235,14 @@ class NodeLives:
     # --- handshakes ------------------------------------------------------------------------------------
 
     def offer(self, peer_id: str) -> pb.PeerLife:
-        """Return what this node says in a handshake with `peer_id`.
+        """Return what this node says in a handshake with `peer_id`: that it withdraws its life, once it is refused.
 
         Raises:
-            OldLifeError: this node ends, and `peer_id` must not note its start any more.
+            OldLifeError: this node ends, and `peer_id` has nothing to drop.
         """
         own = self.own
         if self.is_refused and not (self._may_withdraw and peer_id in self._shown):
-            raise OldLifeError(pb.FORBIDDEN, "this node's data directory is an older copy, so the node ends")
+            raise OldLifeError(pb.FORBIDDEN, self._why_refused)
         self._shown.add(peer_id)
         return pb.PeerLife(
             directory_id=own.directory[1],
@@ -244,7 +250,7 @@ class NodeLives:
             forgotten_below=own.forgotten_below,
             tick=own.now.tick,
             known=self._known.of_node(peer_id),
-            withdrawn=own.withdrawn,
+            withdrawn=[*own.withdrawn, own.now.incarnation] if self.is_refused else own.withdrawn,
         )
 
     def refutation(self, peer_id: str, incarnation: int, said: pb.PeerLife) -> pb.KnownLife | None:
@@ -252,7 +258,7 @@ class NodeLives:
 
         Withdrawals of which that node has heard are taken first.
         """
-        if not said.directory_id or _fault_of(known_life((peer_id, said.directory_id), NodeLife(incarnation, 0))):
+        if self.has_fault(peer_id, incarnation, said):
             return None
         directory = (peer_id, said.directory_id)
         if said.withdrawn and directory in self._known:
@@ -264,6 +270,25 @@ class NodeLives:
         """Return the incarnation of the earlier life of a directory that is known here; 0 without one."""
         known = self._known.get((peer_id, said.directory_id))
         return known.incarnation if known is not None and known.incarnation != incarnation else 0
+
+    async def is_withdrawn(self, peer_id: str, incarnation: int, said: pb.PeerLife) -> bool:
+        """Return whether a node that has proven itself withdraws its life; that is durable here then."""
+        if incarnation not in said.withdrawn or self.has_fault(peer_id, incarnation, said):
+            return False
+        directory = (peer_id, said.directory_id)
+        self._learn(directory, withdrawn=said.withdrawn)
+        await self._keep(directory)
+        return True
+
+    def withdrawal_noted(self, by: str) -> OldLifeError:
+        """Take the answer of a node that has dropped this life; return the error by which the handshake ends."""
+        self._shown.discard(by)
+        return OldLifeError(pb.FORBIDDEN, self._why_refused)
+
+    @staticmethod
+    def has_fault(peer_id: str, incarnation: int, said: pb.PeerLife) -> str:
+        """Return why what a node says of itself cannot be a life; empty when it can."""
+        return _fault_of(known_life((peer_id, said.directory_id), NodeLife(incarnation, said.tick)))
 
     async def meet(self, peer_id: str, incarnation: int, said: pb.PeerLife) -> None:
         """Compare lives with a node that has proven itself; return when its life is noted durably here.
@@ -281,7 +306,7 @@ class NodeLives:
                 raise self.refuted(peer_id, known, in_use=False)
         if not said.directory_id:
             return
-        if fault := _fault_of(known_life((peer_id, said.directory_id), NodeLife(incarnation, said.tick))):
+        if fault := self.has_fault(peer_id, incarnation, said):
             raise ProtocolError(pb.INVALID_REQUEST, f"the node {peer_id!r} sent no life of a node: {fault}")
         if self.refutation(peer_id, incarnation, said) is not None:
             raise ProtocolError(
@@ -295,6 +320,7 @@ class NodeLives:
                 f"start {boot_counter(incarnation)} of the node {peer_id!r} was withdrawn: that process must end",
             )
         await self._keep(directory)
+        self._met.add(peer_id)
 
     def refuted(self, by: str, known: pb.KnownLife, *, in_use: bool) -> ProtocolError:
         """Take the proof of a node that this directory is an older copy; return the error to raise.
@@ -304,7 +330,8 @@ class NodeLives:
         one that this directory contains, proves nothing: then this node goes on.
         """
         is_ours = directory_of(known) == self.own.directory and not _fault_of(known)
-        self._shown.discard(by)
+        if by not in self._met:
+            self._shown.discard(by)
         if is_ours and not in_use and self.own.is_withdrawn(life_of(known)):
             return ProtocolError(
                 pb.EPOCH_CHANGING,
@@ -379,7 +406,7 @@ class NodeLives:
 
     def _refuse(self, why: str, *, is_final: bool) -> None:
         if not self.is_refused:
-            self.is_refused = True
+            self.is_refused, self._why_refused = True, why
             self._refused(why, is_final)
 
     def _take_own_withdrawals(self, entries: Iterable[pb.KnownLife]) -> None:

@@ -49,11 +49,13 @@ REGISTER_S_MIN: Final = 1.0
 REGISTER_S_MAX: Final = 4.0
 """How long it waits for nodes that do not answer; longer than one attempt to connect."""
 REGISTER_LOOK_S: Final = 0.02
-WITHDRAWAL_WAIT_S: Final = 6.0
+WITHDRAWAL_WAIT_S: Final = 10.0
 """How long a start waits for the withdrawal of another start of its directory.
 
-That other one ends by being refused, or takes part, before this is over: it asks the nodes for `REGISTER_S_MAX`.
+That one is refused, or takes part, before this is over: it asks the nodes for `REGISTER_S_MAX`, or waits for this one.
 """
+WITHDRAWAL_WAIT_S_MIN: Final = 4.0
+"""How long it waits for one with a higher incarnation, which counts where both are known: one has to end first."""
 
 
 class Membership:
@@ -143,27 +145,21 @@ class Membership:
         """
         broker, links = self._broker, self._links
         assert links is not None
-        began_s, doubted = broker.loop.time(), False
+        began_s = broker.loop.time()
         while True:
             if broker.lives.is_refused:
                 await broker.lives.withdraw(broker.cluster)
                 raise OldCopyError(broker.life.stop_reason)
             if broker.life.stop_reason:  # it was removed, say: it stops in the same way as while it runs
                 return
+            if broker.lives.doubt:
+                await self._wait_for_withdrawal()
+                began_s = broker.loop.time()
+                continue
             others = {record.node_id for record in broker.nodes.live()} - {broker.node_id}
             missing = others - broker.cluster.linked
             unheard = (others & broker.cluster.linked) - self._exchanged
             waited_s = broker.loop.time() - began_s
-            if broker.lives.doubt:
-                doubted = True
-                if waited_s >= WITHDRAWAL_WAIT_S:
-                    broker.lives.refuse_in_doubt()
-                else:
-                    await asyncio.sleep(REGISTER_LOOK_S)
-                continue
-            if doubted:
-                began_s, doubted = broker.loop.time(), False
-                continue
             if not (missing or unheard) or waited_s >= REGISTER_S_MAX:
                 break
             if not unheard and all(map(links.is_absent, missing)) and waited_s >= REGISTER_S_MIN:
@@ -171,6 +167,18 @@ class Membership:
             await asyncio.sleep(REGISTER_LOOK_S)
         if missing:
             log.info("this start is noted by %s; not reached: %s", *map(_listed, (others - missing, missing)))
+
+    async def _wait_for_withdrawal(self) -> None:
+        """Return when the start elsewhere is withdrawn by which this node is in doubt; refuse the node if it is not."""
+        broker = self._broker
+        log.warning(
+            "waiting up to %g s for a start elsewhere to be withdrawn: %s", WITHDRAWAL_WAIT_S, broker.lives.doubt
+        )
+        until_s = broker.loop.time() + WITHDRAWAL_WAIT_S
+        while broker.lives.doubt and not broker.life.stop_reason:
+            if broker.loop.time() >= until_s:
+                broker.lives.refuse_in_doubt()
+            await asyncio.sleep(REGISTER_LOOK_S)
 
     async def begin(self) -> None:
         """Start gossip and keep this node's record right; the replicas hear of every change.

@@ -32,6 +32,10 @@ class HandshakeLives(Protocol):
                 is withdrawn.
         """
 
+    def withdrawal_noted(self, by: str) -> OldLifeError:
+        """Take the answer of a node that has dropped this node's life, as `offer` says; return the error to raise."""
+        ...
+
     def refuted(self, by: str, known: pb.KnownLife, *, in_use: bool) -> ProtocolError:
         """Take the proof of a node that this directory is an older copy. Return the error to raise.
 

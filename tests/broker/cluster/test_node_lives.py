@@ -415,12 +415,40 @@ async def test_node_that_ends_is_noted_by_no_other_node_any_more(node: Node) -> 
     async with node.life(at(2), takes_part=False) as lives:
         lives.offer("b")
         lives.refuted("c", known_life(OWN, NodeLife(at(1), 0)), in_use=True)
-        lives.offer("b")
+        assert list(lives.offer("b").withdrawn) == [at(2)]
         with pytest.raises(OldLifeError):
             lives.offer("c")
         await lives.withdraw(others)
         with pytest.raises(OldLifeError):
             lives.offer("b")
+
+
+async def test_withdrawal_is_taken_in_a_handshake(node: Node) -> None:
+    """A node that has noted the start and refuses it by now makes no link."""
+    others = Others()
+    others.linked = frozenset()
+    async with node.life(at(2), takes_part=False) as lives, asyncio.timeout(20):
+        lives.offer("b")
+        await lives.meet("b", at(1), life_of_b(at(1)))
+        lives.refuted("b", known_life(OWN, NodeLife(at(3), 1)), in_use=False)
+        withdrawing = asyncio.create_task(lives.withdraw(others))
+        assert list(lives.offer("b").withdrawn) == [at(2)]
+        assert isinstance(lives.withdrawal_noted("b"), OldLifeError)
+        await withdrawing
+    assert others.sent == []
+
+
+async def test_life_that_is_withdrawn_in_a_handshake_is_dropped_durably(node: Node) -> None:
+    async with node.life(at(1)) as lives:
+        await lives.meet("b", at(5), life_of_b(at(5), tick=3))
+        await lives.meet("b", at(6), life_of_b(at(6), NodeLife(at(5), 3)))
+        ending = life_of_b(at(6), NodeLife(at(5), 3))
+        assert not await lives.is_withdrawn("b", at(6), ending)
+        ending.withdrawn.append(at(6))
+        assert await lives.is_withdrawn("b", at(6), ending)
+        assert lives.newest(OTHER) == NodeLife(at(5), 3)
+    async with node.life(at(2)) as lives:
+        assert lives.newest(OTHER) == NodeLife(at(5), 3)
 
 
 async def test_withdrawal_that_nobody_takes_ends_in_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

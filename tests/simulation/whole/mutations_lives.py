@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tests.simulation.mutants import Replacement
+from tests.simulation.whole.loop import life_here
 
 from tidelog_broker.cluster.node_lives import NodeLives
 from tidelog_broker.core.incarnation import boot_counter
@@ -112,13 +113,13 @@ def never_withdrawn() -> list[Replacement]:
 
 
 def withdrawn_and_takes_part() -> list[Replacement]:
-    """A start is withdrawn, and takes part all the same."""
+    """The start of a copy is withdrawn, and takes part all the same."""
     register = Membership.register
 
     async def withdrawing(self: Membership) -> None:
         await register(self)
         lives = self._broker.lives
-        if lives._may_withdraw:
+        if life_here().machine.is_copy and lives._may_withdraw:
             lives.is_refused = True
             await lives.withdraw(self._broker.cluster)
             lives.is_refused = False

@@ -55,8 +55,8 @@ def hello(broker: Broker, request: Request) -> None:
 async def proof(broker: Broker, request: Request) -> None:
     """Handle PEER_PROOF. A wrong one ends the connection: there is one try for each challenge.
 
-    A node that was removed, or whose directory is an older copy, is answered by a PEER_WELCOME that says so, not by an
-    error: no error makes a node end. Otherwise its life is noted durably before the answer.
+    A node that was removed, that withdraws its life, or whose directory is an older copy, is answered by a PEER_WELCOME
+    that says so, not by an error: no error makes a node end. Otherwise its life is noted durably before the answer.
 
     Raises:
         ProtocolError: INVALID_REQUEST without a PEER_HELLO before.
@@ -75,6 +75,10 @@ async def proof(broker: Broker, request: Request) -> None:
             return
         said = request.envelope.peer_proof.life
         await broker.lives.begun()
+        if await broker.lives.is_withdrawn(challenge.node_id, challenge.incarnation, said):
+            request.reply(pb.Envelope(peer_welcome=pb.PeerWelcome(withdrawn=True)))
+            connection.close()
+            return
         refusal = await _old_life(broker, challenge, said)
         if refusal is not None:
             log.warning("the node %r is refused: its data directory is an older copy", challenge.node_id)
