@@ -23,6 +23,7 @@ from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.incarnation import boot_counter
 from tidelog_broker.core.known_lives import KnownLives, Starts, directory_of, known_life, life_of, lives_of
 from tidelog_broker.core.lives import (
+    ELSEWHERE_MAX,
     LIVES_PER_MESSAGE_MAX,
     OWN_LIVES_MAX,
     Directory,
@@ -288,7 +289,9 @@ class NodeLives:
     @staticmethod
     def has_fault(peer_id: str, incarnation: int, said: pb.PeerLife) -> str:
         """Return why what a node says of itself cannot be a life; empty when it can."""
-        return _fault_of(known_life((peer_id, said.directory_id), NodeLife(incarnation, said.tick)))
+        known = known_life((peer_id, said.directory_id), NodeLife(incarnation, said.tick))
+        known.withdrawn.extend(said.withdrawn)
+        return _fault_of(known)
 
     async def meet(self, peer_id: str, incarnation: int, said: pb.PeerLife) -> None:
         """Compare lives with a node that has proven itself; return when its life is noted durably here.
@@ -412,7 +415,7 @@ class NodeLives:
     def _take_own_withdrawals(self, entries: Iterable[pb.KnownLife]) -> None:
         """Learn which starts of copies of this directory were withdrawn; before lives of it are compared."""
         for entry in entries:
-            if directory_of(entry) == self.own.directory:
+            if directory_of(entry) == self.own.directory and not _fault_of(entry):
                 for incarnation in entry.withdrawn:
                     self._note_elsewhere(incarnation, is_withdrawn=True)
 
@@ -527,7 +530,10 @@ def _fault_of(known: pb.KnownLife) -> str:
         return f"the id of a data directory has {DIRECTORY_ID_BYTES} bytes, got {len(known.directory_id)}"
     if not 1 <= len(known.node_id.encode()) <= NODE_ID_BYTES_MAX:
         return f"a node id has 1 to {NODE_ID_BYTES_MAX} bytes, got {len(known.node_id.encode())}"
-    return "" if known.incarnation else "an incarnation is at least 1, got 0"
+    if len(known.withdrawn) > ELSEWHERE_MAX + 1:
+        return f"a directory has {ELSEWHERE_MAX + 1} withdrawn lives at most, got {len(known.withdrawn)}"
+    incarnations = (known.incarnation, *known.withdrawn)
+    return "" if all(incarnations) else "an incarnation is at least 1, got 0"
 
 
 def _dropped(directory: Directory) -> pb.KnownLife:

@@ -255,6 +255,9 @@ async def test_malformed_reports_of_lives_are_ignored(node: Node) -> None:
         pb.KnownLife(directory_id=b"b" * 16, incarnation=at(1)),
         pb.KnownLife(node_id="b", directory_id=b"b" * 16),
         known_life(OWN, NodeLife(0, 0)),
+        pb.KnownLife(node_id="b", directory_id=b"b" * 16, incarnation=at(9), withdrawn=[0]),
+        pb.KnownLife(node_id="b", directory_id=b"b" * 16, incarnation=at(9), withdrawn=range(1, 100)),
+        pb.KnownLife(node_id="a", directory_id=b"a" * 16, incarnation=at(1), withdrawn=[0]),
     ]
     others = Others()
     async with node.life(at(1)) as lives:
