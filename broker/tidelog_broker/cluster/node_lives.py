@@ -361,6 +361,10 @@ class NodeLives:
         """Return the newest life that is known of another directory."""
         return self._known.get(directory)
 
+    def starts(self, directory: Directory) -> Starts:
+        """Return the starts that are known of another directory, and those of them that were withdrawn."""
+        return self._known.starts(directory)
+
     def is_noted(self, node_id: str, incarnation: int) -> bool:
         """Return whether a life may gossip: it was noted here, or nothing is known of that node."""
         if node_id == self._node_id:

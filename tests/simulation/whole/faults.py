@@ -254,17 +254,14 @@ class Faults:
     def _snapshot(self) -> None:
         self._rolls.take_snapshot()
 
-    def _roll_back(self) -> bool:
-        """Put a machine's disk back where another node that runs knows better; perhaps only such nodes run then.
-
-        Return whether there is such a state of the disk.
-        """
+    def _roll_back(self) -> None:
+        """Put a machine's disk back where another node that runs knows better; perhaps only such nodes run then."""
         machine, random = self._rolls, self._random
         for snapshot in random.sample(machine.snapshots, len(machine.snapshots)):
             if knowing := self._knowing(machine, snapshot):
                 break
         else:
-            return False
+            return
         self._pauses_until_us = self._world.clock.now_us + ROLLING_BACK_US
         self._let_nothing_else_happen()
         kept = {random.choice(knowing), *(other for other in self._world.machines if random.random() < 0.5)}
@@ -274,7 +271,6 @@ class Faults:
                 other.start_later(random.choice([1_000, 4_000, 12_000]))
         machine.roll_back(snapshot)
         machine.start()
-        return True
 
     def _let_nothing_else_happen(self) -> None:
         """End what would keep nodes from answering, crashes that are still to come among them."""
@@ -327,7 +323,8 @@ class Faults:
         if all(machine.life is not None and machine.life.is_up for machine in self._world.machines):
             self._pauses_until_us = self._world.clock.now_us + RESOLVED_US
             self._let_nothing_else_happen()
-            CrashBesideCopy(self._world, self._rolls, then_roll_back=self._roll_back).begin()
+            machine = self._rolls
+            CrashBesideCopy(self._world, machine, knowing=lambda disk: self._knowing(machine, disk)).begin()
 
     def _know_by_hearsay(self) -> None:
         """Let the only node that runs know of a machine's later life from another node, which is away by then."""

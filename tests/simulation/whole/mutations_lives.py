@@ -135,18 +135,6 @@ def withdrawal_in_memory() -> list[Replacement]:
     return [(NodeLives, "keep_withdrawals", keep), (NodeLives, "_keep_news", forget_news)]
 
 
-def withdrawn_life_believed() -> list[Replacement]:
-    """A node that has dropped a withdrawn life takes it again when another node reports it."""
-    learn = DirectoryLives.learn
-
-    def believing(self: DirectoryLives, lives: Iterable[NodeLife], withdrawn: Iterable[int]) -> bool:
-        heard = list(lives)
-        self.withdrawn.difference_update(life.incarnation for life in heard)
-        return learn(self, heard, withdrawn)
-
-    return [(DirectoryLives, "learn", believing)]
-
-
 def tick_of_the_predecessor_lost() -> list[Replacement]:
     """A node that drops a withdrawn life returns to the one before it as to one that has only begun."""
     learn = DirectoryLives.learn
