@@ -233,10 +233,13 @@ class Broker:
             refused=self._refuse_directory,
         )
 
-    def _refuse_directory(self, why: str) -> None:
-        """End this node: other nodes have proven that its directory is an older copy. Later starts are refused, too."""
+    def _refuse_directory(self, why: str, is_final: bool) -> None:
+        """End this node: other nodes have proven that its directory is an older copy.
+
+        Later starts are refused, too; unless `is_final`, by the journal of lives, for as long as that is in doubt.
+        """
         self.cluster.withdraw()
-        if self.dir.admitted:
+        if is_final and self.dir.admitted:
             try:
                 self.dir.mark_refused(why)
             except NodeDirError as error:

@@ -1487,32 +1487,36 @@ class PeerProof(_message.Message):
     def __init__(self, proof: _Optional[bytes] = ..., life: _Optional[_Union[PeerLife, _Mapping]] = ...) -> None: ...
 
 class PeerWelcome(_message.Message):
-    __slots__ = ("frame_bytes_max", "removed", "old_life", "in_use", "life")
+    __slots__ = ("frame_bytes_max", "removed", "old_life", "in_use", "life", "withdrawn")
     FRAME_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     OLD_LIFE_FIELD_NUMBER: _ClassVar[int]
     IN_USE_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAWN_FIELD_NUMBER: _ClassVar[int]
     frame_bytes_max: int
     removed: bool
     old_life: KnownLife
     in_use: bool
     life: PeerLife
-    def __init__(self, frame_bytes_max: _Optional[int] = ..., removed: _Optional[bool] = ..., old_life: _Optional[_Union[KnownLife, _Mapping]] = ..., in_use: _Optional[bool] = ..., life: _Optional[_Union[PeerLife, _Mapping]] = ...) -> None: ...
+    withdrawn: bool
+    def __init__(self, frame_bytes_max: _Optional[int] = ..., removed: _Optional[bool] = ..., old_life: _Optional[_Union[KnownLife, _Mapping]] = ..., in_use: _Optional[bool] = ..., life: _Optional[_Union[PeerLife, _Mapping]] = ..., withdrawn: _Optional[bool] = ...) -> None: ...
 
 class PeerLife(_message.Message):
-    __slots__ = ("directory_id", "past", "forgotten_below", "tick", "known")
+    __slots__ = ("directory_id", "past", "forgotten_below", "tick", "known", "withdrawn")
     DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
     PAST_FIELD_NUMBER: _ClassVar[int]
     FORGOTTEN_BELOW_FIELD_NUMBER: _ClassVar[int]
     TICK_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAWN_FIELD_NUMBER: _ClassVar[int]
     directory_id: bytes
     past: _containers.RepeatedCompositeFieldContainer[Life]
     forgotten_below: int
     tick: int
     known: _containers.RepeatedCompositeFieldContainer[KnownLife]
-    def __init__(self, directory_id: _Optional[bytes] = ..., past: _Optional[_Iterable[_Union[Life, _Mapping]]] = ..., forgotten_below: _Optional[int] = ..., tick: _Optional[int] = ..., known: _Optional[_Iterable[_Union[KnownLife, _Mapping]]] = ...) -> None: ...
+    withdrawn: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, directory_id: _Optional[bytes] = ..., past: _Optional[_Iterable[_Union[Life, _Mapping]]] = ..., forgotten_below: _Optional[int] = ..., tick: _Optional[int] = ..., known: _Optional[_Iterable[_Union[KnownLife, _Mapping]]] = ..., withdrawn: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Life(_message.Message):
     __slots__ = ("incarnation", "tick")
@@ -1523,20 +1527,26 @@ class Life(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., tick: _Optional[int] = ...) -> None: ...
 
 class KnownLife(_message.Message):
-    __slots__ = ("node_id", "directory_id", "incarnation", "tick", "own", "dropped")
+    __slots__ = ("node_id", "directory_id", "incarnation", "tick", "own", "dropped", "earlier", "withdrawn", "elsewhere")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TICK_FIELD_NUMBER: _ClassVar[int]
     OWN_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
+    EARLIER_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAWN_FIELD_NUMBER: _ClassVar[int]
+    ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     directory_id: bytes
     incarnation: int
     tick: int
     own: bool
     dropped: bool
-    def __init__(self, node_id: _Optional[str] = ..., directory_id: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., tick: _Optional[int] = ..., own: _Optional[bool] = ..., dropped: _Optional[bool] = ...) -> None: ...
+    earlier: _containers.RepeatedCompositeFieldContainer[Life]
+    withdrawn: _containers.RepeatedScalarFieldContainer[int]
+    elsewhere: bool
+    def __init__(self, node_id: _Optional[str] = ..., directory_id: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., tick: _Optional[int] = ..., own: _Optional[bool] = ..., dropped: _Optional[bool] = ..., earlier: _Optional[_Iterable[_Union[Life, _Mapping]]] = ..., withdrawn: _Optional[_Iterable[int]] = ..., elsewhere: _Optional[bool] = ...) -> None: ...
 
 class Lives(_message.Message):
     __slots__ = ("entries",)

@@ -15,8 +15,7 @@ start of a copy has the counter that the original's next start has, or a higher 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -25,13 +24,10 @@ from tidelog_proto import broker_pb2 as pb
 
 OWN_LIVES_MAX: Final = 256
 """Earlier lives that a directory keeps and shows; older ones are not compared any more."""
+ELSEWHERE_MAX: Final = 16
+"""Starts that a directory does not contain and keeps: so many that were withdrawn, and so many others."""
 LIVES_PER_MESSAGE_MAX: Final = 1000
 """Lives in one message between nodes."""
-KNOWN_MAX: Final = 4096
-"""Directories whose newest life a node keeps: those of all nodes that may be registered, and of earlier ones."""
-
-SHOWN_MAX: Final = 100
-"""Directories of one node whose newest lives are shown to it in a handshake, whose frames are small."""
 
 Directory = tuple[str, bytes]
 """A node id and the id of its data directory."""
@@ -83,12 +79,15 @@ class OwnLives:
         now: the life that runs.
         past: earlier lives during which this node spoke to others: last durable tick by incarnation.
         forgotten_below: boot counter below which lives were dropped from `past`.
+        elsewhere: starts that others have noted of this directory and that it does not contain, with whether they were
+            withdrawn before they took part. One that was not proves this directory to be an older copy.
     """
 
     directory: Directory
     now: NodeLife
     past: dict[int, int] = field(default_factory=dict[int, int])
     forgotten_below: int = 0
+    elsewhere: dict[int, bool] = field(default_factory=dict[int, bool])
 
     @classmethod
     def of(cls, directory: Directory, incarnation: int, kept: Iterable[NodeLife]) -> OwnLives:
@@ -102,106 +101,48 @@ class OwnLives:
         """Return whether a life that another node has noted proves this directory to be an older copy.
 
         So does a later tick of the life that runs: the machine was put back to a snapshot together with its memory.
-        Only this node can compare that, since a tick that it has just raised may overtake what it said before.
+        Only this node can compare that, since a tick that it has just raised may overtake what it said before. A life
+        that was withdrawn proves nothing, as it promised and stored nothing.
         """
+        if self.is_withdrawn(known):
+            return False
         if known.incarnation == self.now.incarnation:
             return known.tick > self.now.tick
         return self.claim.is_older_than(known)
+
+    def is_withdrawn(self, known: NodeLife) -> bool:
+        """Return whether a life of this directory was withdrawn; never one that has a tick, since that took part."""
+        return known.tick == 0 and self.elsewhere.get(known.incarnation, False)
+
+    @property
+    def withdrawn(self) -> list[int]:
+        """The starts of copies of this directory that were withdrawn."""
+        return sorted(incarnation for incarnation, is_withdrawn in self.elsewhere.items() if is_withdrawn)
+
+    @property
+    def doubted_by(self) -> int:
+        """The newest start elsewhere that may have taken part, so that this directory must not; 0 without one."""
+        return max((life for life, is_withdrawn in self.elsewhere.items() if not is_withdrawn), default=0)
+
+    def note_elsewhere(self, incarnation: int, *, is_withdrawn: bool) -> list[int] | None:
+        """Note a start that this directory does not contain; return the ones that make room, None if it is no news.
+
+        A withdrawal is never taken back.
+        """
+        if incarnation in self.past or incarnation == self.now.incarnation:
+            return None
+        if self.elsewhere.get(incarnation) in {is_withdrawn, True}:
+            return None
+        doubts = len(self.elsewhere) - len(self.withdrawn)
+        if not is_withdrawn and doubts >= ELSEWHERE_MAX:
+            return None  # this directory is in doubt already
+        self.elsewhere[incarnation] = is_withdrawn
+        evicted = self.withdrawn[:-ELSEWHERE_MAX] if is_withdrawn else []
+        for one in evicted:
+            del self.elsewhere[one]
+        return evicted
 
     @property
     def claim(self) -> Claim:
         """The lives that this node shows to others."""
         return Claim(self.now.incarnation, self.past, self.forgotten_below)
-
-
-class KnownLives:
-    """The newest life that this node knows of each other directory, of `KNOWN_MAX` at most."""
-
-    def __init__(self, kept: Iterable[tuple[Directory, NodeLife]] = ()) -> None:
-        self._newest: dict[Directory, NodeLife] = {}
-        """In the order in which news of them came."""
-        self._evicted: list[Directory] = []
-        for directory, life in kept:
-            self.learn(directory, life)
-
-    def get(self, directory: Directory) -> NodeLife | None:
-        """Return the newest life of a directory, None for one that was never met."""
-        return self._newest.get(directory)
-
-    def of_node(self, node_id: str) -> list[pb.KnownLife]:
-        """Return the newest life of each directory that a node has had; of `SHOWN_MAX`, those of which came news last.
-
-        A node may have had any number, if it is started again and again without a disk that lasts.
-        """
-        lives = [(directory, life) for directory, life in self._newest.items() if directory[0] == node_id]
-        return [known_life(directory, life) for directory, life in lives[-SHOWN_MAX:]]
-
-    def incarnations(self, node_id: str) -> set[int]:
-        """Return the newest incarnation of each directory that a node has had."""
-        return {life.incarnation for directory, life in self._newest.items() if directory[0] == node_id}
-
-    def __iter__(self) -> Iterator[tuple[Directory, NodeLife]]:
-        return iter(self._newest.items())
-
-    def learn(self, directory: Directory, life: NodeLife) -> bool:
-        """Take a life that a node was found to have, or that another node reports; return whether it is news.
-
-        Of two lives the one with the higher incarnation counts, at every node. So two starts that were noted at
-        different nodes while these could not reach each other are resolved alike everywhere.
-        """
-        known = self._newest.get(directory)
-        if known is not None and life <= known:
-            return False
-        if known is not None:
-            del self._newest[directory]
-        elif len(self._newest) >= KNOWN_MAX:
-            evicted = self._least_needed()
-            del self._newest[evicted]
-            self._evicted.append(evicted)
-        self._newest[directory] = life
-        return True
-
-    def _least_needed(self) -> Directory:
-        """Return the directory that makes room: with the fewest starts, of a node that has had most directories.
-
-        Such a node is started again and again without a disk that lasts. Otherwise the one without news for longest.
-        """
-        counts = Counter(node_id for node_id, _ in self._newest)
-        most = max(counts.values())
-        crowded = [directory for directory in self._newest if counts[directory[0]] == most]
-        if most == 1:
-            return crowded[0]
-        return min(crowded, key=lambda directory: boot_counter(self._newest[directory].incarnation))
-
-    def take_evicted(self) -> list[Directory]:
-        """Return the directories that had to make room since the last call."""
-        evicted, self._evicted = self._evicted, []
-        return evicted
-
-    def forget(self, node_ids: Collection[str]) -> list[Directory]:
-        """Drop what is known of nodes that were removed from the cluster; return their directories."""
-        gone = [one for one in self._newest if one[0] in node_ids]
-        for directory in gone:
-            del self._newest[directory]
-        return gone
-
-    def refutation(self, directory: Directory, claim: Claim) -> NodeLife | None:
-        """Return the life that proves a claiming directory to be an older copy; None when nothing known does."""
-        known = self._newest.get(directory)
-        return known if known is not None and claim.is_older_than(known) else None
-
-
-def known_life(directory: Directory, life: NodeLife) -> pb.KnownLife:
-    """Return a life as it is sent and kept."""
-    node_id, directory_id = directory
-    return pb.KnownLife(node_id=node_id, directory_id=directory_id, incarnation=life.incarnation, tick=life.tick)
-
-
-def directory_of(known: pb.KnownLife) -> Directory:
-    """Return whose life it is."""
-    return known.node_id, known.directory_id
-
-
-def life_of(known: pb.KnownLife) -> NodeLife:
-    """Return the life that was sent or kept."""
-    return NodeLife(known.incarnation, known.tick)

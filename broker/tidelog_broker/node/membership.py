@@ -49,6 +49,13 @@ REGISTER_S_MIN: Final = 1.0
 REGISTER_S_MAX: Final = 4.0
 """How long it waits for nodes that do not answer; longer than one attempt to connect."""
 REGISTER_LOOK_S: Final = 0.02
+WITHDRAWAL_WAIT_S: Final = 10.0
+"""How long a start waits for the withdrawal of another start of its directory.
+
+That one is refused, or takes part, before this is over: it asks the nodes for `REGISTER_S_MAX`, or waits for this one.
+"""
+WITHDRAWAL_WAIT_S_MIN: Final = 4.0
+"""How long it waits for one with a higher incarnation, which counts where both are known: one has to end first."""
 
 
 class Membership:
@@ -103,7 +110,7 @@ class Membership:
             verifiers=broker.threads.verifiers,
             metrics=broker.metrics,
         )
-        await broker.lives.begin()
+        await broker.lives.begin(may_withdraw=broker.dir.admitted)
         broker.lives.superseded = self._superseded
         self._links = Links(
             identity,
@@ -130,7 +137,8 @@ class Membership:
         """Return when this start is noted durably by every node that can be reached; only then may this node take part.
 
         A node whose process does not run is waited for a moment, since nodes are often started together; one whose
-        machine does not answer is waited for a little longer.
+        machine does not answer is waited for a little longer. While another start of this directory is known that may
+        have taken part, this one waits for its withdrawal.
 
         Raises:
             OldCopyError: a node has proven that this directory is an older copy.
@@ -141,9 +149,14 @@ class Membership:
         began_s = broker.loop.time()
         while True:
             if broker.lives.is_refused:
+                await broker.lives.withdraw(broker.cluster)
                 raise OldCopyError(broker.life.stop_reason)
             if broker.life.stop_reason:  # it was removed, say: it stops in the same way as while it runs
                 return
+            if broker.lives.doubt:
+                await self._wait_for_withdrawal()
+                began_s = broker.loop.time()
+                continue
             others = {record.node_id for record in broker.nodes.live()} - {broker.node_id}
             missing = others - broker.cluster.linked
             unheard = (others & broker.cluster.linked) - self._exchanged
@@ -157,6 +170,18 @@ class Membership:
         await self._admitting.check_features()
         if missing:
             log.info("this start is noted by %s; not reached: %s", *map(_listed, (others - missing, missing)))
+
+    async def _wait_for_withdrawal(self) -> None:
+        """Return when the start elsewhere is withdrawn by which this node is in doubt; refuse the node if it is not."""
+        broker = self._broker
+        log.warning(
+            "waiting up to %g s for a start elsewhere to be withdrawn: %s", WITHDRAWAL_WAIT_S, broker.lives.doubt
+        )
+        until_s = broker.loop.time() + WITHDRAWAL_WAIT_S
+        while broker.lives.doubt and not broker.life.stop_reason:
+            if broker.loop.time() >= until_s:
+                broker.lives.refuse_in_doubt()
+            await asyncio.sleep(REGISTER_LOOK_S)
 
     async def begin(self) -> None:
         """Start gossip and keep this node's record right; the replicas hear of every change.
@@ -216,7 +241,9 @@ class Membership:
                 log.info("the cluster's secret is read anew: %d valid; connections ended: %d", len(found), cut_off)
 
     async def close(self) -> None:
-        """Say goodbye, then end the links."""
+        """Say goodbye, then end the links. A node that is refused before it took part withdraws its start."""
+        if self._broker.lives.is_refused:
+            await self._broker.lives.withdraw(self._broker.cluster)
         if self._gossip is not None:
             await self._gossip.stop(leave=self._broker.life.exit_code == 0)
         if self._links is not None:

@@ -170,6 +170,7 @@ class Node:
         await membership.admit()
         await broker.recover_member()
         await membership.register()
+        broker.lives.take_part()
         broker.cluster.take_part()
         await self._note_reboot_soon()
         broker.security.registry.permissions.all_read = False

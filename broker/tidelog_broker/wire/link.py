@@ -112,7 +112,8 @@ class Link(asyncio.BufferedProtocol):
         Raises:
             ProtocolError: one side does not want the other, or nothing that answers properly is there.
             RemovedError: the cluster has removed this node.
-            OldLifeError: the other node has proven that this node's directory is an older copy.
+            OldLifeError: the other node has proven that this node's directory is an older copy, or has noted that this
+                node withdraws its life for such a reason.
         """
         hello = hello_of(own, os.urandom(PEER_NONCE_BYTES))
         answer = (await self.request(pb.Envelope(peer_hello=hello), timeout_s=timeout_s)).envelope
@@ -128,6 +129,8 @@ class Link(asyncio.BufferedProtocol):
             raise RemovedError(pb.FORBIDDEN, removal(own.node_id))
         if lives is not None:
             said = welcome.peer_welcome
+            if said.withdrawn:
+                raise lives.withdrawal_noted(peer_id)
             if said.HasField("old_life"):
                 raise lives.refuted(peer_id, said.old_life, in_use=said.in_use)
             await lives.meet(peer_id, incarnation, said.life)

@@ -16,7 +16,11 @@ class HandshakeLives(Protocol):
     """The lives of this node and those that it knows of others."""
 
     def offer(self, peer_id: str) -> pb.PeerLife:
-        """Return the own lives to send to a node, and the newest life that is known of that node."""
+        """Return the own lives to send to a node, and the newest life that is known of that node.
+
+        Raises:
+            OldLifeError: this node is about to end.
+        """
         ...
 
     async def meet(self, peer_id: str, incarnation: int, said: pb.PeerLife) -> None:
@@ -24,12 +28,18 @@ class HandshakeLives(Protocol):
 
         Raises:
             OldLifeError: that node knows a later life of this node's directory.
-            ProtocolError: FORBIDDEN, its directory is an older copy.
+            ProtocolError: FORBIDDEN, its directory is an older copy; EPOCH_CHANGING, the link has to wait until a life
+                is withdrawn.
         """
 
-    def refuted(self, by: str, known: pb.KnownLife, *, in_use: bool) -> ProtocolError:
-        """Take the proof of a node that this directory is an older copy: this node ends. Return the error to raise.
+    def withdrawal_noted(self, by: str) -> OldLifeError:
+        """Take the answer of a node that has dropped this node's life, as `offer` says; return the error to raise."""
+        ...
 
-        It is an OldLifeError, unless what the other node names proves nothing: then the node goes on.
+    def refuted(self, by: str, known: pb.KnownLife, *, in_use: bool) -> ProtocolError:
+        """Take the proof of a node that this directory is an older copy. Return the error to raise.
+
+        It is an OldLifeError, and this node ends, unless the life that the other node names proves nothing, or may
+        still be withdrawn.
         """
         ...

@@ -14,9 +14,10 @@ from tests.broker.storage.logs import new_disk
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.cluster import node_lives
 from tidelog_broker.cluster.node_lives import NodeLives
-from tidelog_broker.core import lives as core_lives
+from tidelog_broker.core import known_lives
 from tidelog_broker.core.incarnation import make_incarnation
-from tidelog_broker.core.lives import NodeLife, known_life
+from tidelog_broker.core.known_lives import known_life, life_of
+from tidelog_broker.core.lives import NodeLife
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.node import journal
@@ -43,11 +44,17 @@ class Node:
         self.path = path / "lives"
         self.fs = fs or RealFileSystem()
         self.refusals: list[str] = []
+        self.is_final = False
+        """Whether the last refusal lasts."""
         self.writes = 0
         TypedJournal.make(self.fs, self.path, LIVES)
 
+    def _refused(self, why: str, is_final: bool) -> None:
+        self.refusals.append(why)
+        self.is_final = is_final
+
     @contextlib.asynccontextmanager
-    async def life(self, incarnation: int) -> AsyncIterator[NodeLives]:
+    async def life(self, incarnation: int, *, takes_part: bool = True) -> AsyncIterator[NodeLives]:
         workers = IoWorkers(1)
         opened = TypedJournal.open(self.fs, self.path, LIVES)
         lives = NodeLives(
@@ -57,9 +64,11 @@ class Node:
             offload=Offload(workers, asyncio.get_running_loop()),
             writes=lambda: self.writes,
             failed=lambda error: pytest.fail(str(error)),
-            refused=self.refusals.append,
+            refused=self._refused,
         )
-        await lives.begin()
+        await lives.begin(may_withdraw=True)
+        if takes_part:
+            lives.take_part()
         try:
             yield lives
         finally:
@@ -78,9 +87,7 @@ class Others:
         self.sent: list[list[pb.KnownLife]] = []
         self._answers = answers
 
-    @property
-    def linked(self) -> frozenset[str]:
-        return frozenset({"b"})
+        self.linked = frozenset({"b"})
 
     async def ask_lives(self, node_id: str, lives: pb.Lives, *, timeout_s: float) -> pb.LivesReply | None:
         del node_id, timeout_s
@@ -191,7 +198,7 @@ async def test_node_learns_the_later_lives_that_another_one_answers_with(node: N
         assert await lives.exchange(Others(known_life(OTHER, NodeLife(at(2), 0))), "c")
         assert lives.newest(OTHER) == NodeLife(at(2), 0)
         reply = lives.learn("c", [known_life(OTHER, NodeLife(at(1), 0))])
-        assert list(reply.entries) == [known_life(OTHER, NodeLife(at(2), 0))]
+        assert [life_of(entry) for entry in reply.entries] == [NodeLife(at(2), 0)]
 
 
 async def test_superseded_node_is_reported_once_for_each_start(node: Node) -> None:
@@ -248,6 +255,9 @@ async def test_malformed_reports_of_lives_are_ignored(node: Node) -> None:
         pb.KnownLife(directory_id=b"b" * 16, incarnation=at(1)),
         pb.KnownLife(node_id="b", directory_id=b"b" * 16),
         known_life(OWN, NodeLife(0, 0)),
+        pb.KnownLife(node_id="b", directory_id=b"b" * 16, incarnation=at(9), withdrawn=[0]),
+        pb.KnownLife(node_id="b", directory_id=b"b" * 16, incarnation=at(9), withdrawn=range(1, 100)),
+        pb.KnownLife(node_id="a", directory_id=b"a" * 16, incarnation=at(1), withdrawn=[0]),
     ]
     others = Others()
     async with node.life(at(1)) as lives:
@@ -275,7 +285,7 @@ async def test_node_that_did_not_answer_in_time_is_sent_every_known_life_again(n
 
 
 async def test_lives_that_made_room_leave_the_journal(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_lives, "KNOWN_MAX", 3)
+    monkeypatch.setattr(known_lives, "KNOWN_MAX", 3)
     async with node.life(at(1)) as lives:
         for number in range(10):
             await lives.meet(f"n{number}", at(1), pb.PeerLife(directory_id=bytes(16)))
@@ -353,3 +363,207 @@ async def test_handshake_with_a_node_that_had_many_directories_fits_its_frames(n
         assert len(encode_frame(proof)) < FRAME_BYTES_MAX_BEFORE_HELLO
         with pytest.raises(ProtocolError, match="an older copy"):
             await lives.meet("b", at(4), life_of_b(at(4)))
+
+
+# ------------------------------------------------------------------------------------------ withdrawals
+
+
+def withdrawal(directory: tuple[str, bytes], incarnation: int) -> pb.KnownLife:
+    entry = known_life(directory, NodeLife(incarnation, 0))
+    entry.withdrawn.append(incarnation)
+    return entry
+
+
+async def test_start_that_is_refused_before_it_took_part_is_withdrawn(node: Node) -> None:
+    others = Others()
+    async with node.life(at(2), takes_part=False) as lives:
+        lives.offer("b")
+        lives.offer("c")
+        lives.refuted("c", known_life(OWN, NodeLife(at(1), 0)), in_use=True)
+        await lives.withdraw(others)
+        assert others.sent == [[withdrawal(OWN, at(2))]]
+        assert node.is_final
+        await lives.withdraw(others)
+        assert len(others.sent) == 1
+        with pytest.raises(OldLifeError):
+            lives.take_part()
+
+
+async def test_start_that_took_part_is_not_withdrawn(node: Node) -> None:
+    others = Others()
+    async with node.life(at(2), takes_part=False) as lives:
+        lives.offer("b")
+        lives.take_part()
+        lives.refuted("c", known_life(OWN, NodeLife(at(1), 0)), in_use=True)
+        await lives.withdraw(others)
+    assert others.sent == []
+
+
+async def test_withdrawal_reaches_a_node_whose_link_is_made_meanwhile(node: Node) -> None:
+    """It has noted the start, and its answer is on the way when another node refuses."""
+    others = Others()
+    others.linked = frozenset()
+    async with node.life(at(2), takes_part=False) as lives:
+        lives.offer("b")
+        lives.refuted("c", known_life(OWN, NodeLife(at(1), 0)), in_use=True)
+        withdrawing = asyncio.create_task(lives.withdraw(others))
+        await asyncio.sleep(0.05)
+        others.linked = frozenset({"b"})
+        await withdrawing
+    assert others.sent == [[withdrawal(OWN, at(2))]]
+
+
+async def test_node_that_ends_is_noted_by_no_other_node_any_more(node: Node) -> None:
+    others = Others()
+    async with node.life(at(2), takes_part=False) as lives:
+        lives.offer("b")
+        lives.refuted("c", known_life(OWN, NodeLife(at(1), 0)), in_use=True)
+        assert list(lives.offer("b").withdrawn) == [at(2)]
+        with pytest.raises(OldLifeError):
+            lives.offer("c")
+        await lives.withdraw(others)
+        with pytest.raises(OldLifeError):
+            lives.offer("b")
+
+
+async def test_withdrawal_is_taken_in_a_handshake(node: Node) -> None:
+    """A node that has noted the start and refuses it by now makes no link."""
+    others = Others()
+    others.linked = frozenset()
+    async with node.life(at(2), takes_part=False) as lives, asyncio.timeout(20):
+        lives.offer("b")
+        await lives.meet("b", at(1), life_of_b(at(1)))
+        lives.refuted("b", known_life(OWN, NodeLife(at(3), 1)), in_use=False)
+        withdrawing = asyncio.create_task(lives.withdraw(others))
+        assert list(lives.offer("b").withdrawn) == [at(2)]
+        assert isinstance(lives.withdrawal_noted("b"), OldLifeError)
+        await withdrawing
+    assert others.sent == []
+
+
+async def test_life_that_is_withdrawn_in_a_handshake_is_dropped_durably(node: Node) -> None:
+    async with node.life(at(1)) as lives:
+        await lives.meet("b", at(5), life_of_b(at(5), tick=3))
+        await lives.meet("b", at(6), life_of_b(at(6), NodeLife(at(5), 3)))
+        ending = life_of_b(at(6), NodeLife(at(5), 3))
+        assert not await lives.is_withdrawn("b", at(6), ending)
+        ending.withdrawn.append(at(6))
+        assert await lives.is_withdrawn("b", at(6), ending)
+        assert lives.newest(OTHER) == NodeLife(at(5), 3)
+    async with node.life(at(2)) as lives:
+        assert lives.newest(OTHER) == NodeLife(at(5), 3)
+
+
+async def test_withdrawal_that_nobody_takes_ends_in_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_lives, "WITHDRAW_S", 0.05)
+    others = Others(late=1_000_000)
+    async with node.life(at(2), takes_part=False) as lives, asyncio.timeout(20):
+        lives.offer("b")
+        lives.refuted("c", known_life(OWN, NodeLife(at(1), 0)), in_use=True)
+        await lives.withdraw(others)
+
+
+async def test_withdrawal_is_durable_before_it_is_answered_and_the_earlier_life_counts_with_its_tick(
+    node: Node,
+) -> None:
+    async with node.life(at(1)) as lives:
+        lives.learn("c", [known_life(OTHER, NodeLife(at(5), 8))])
+        await lives.meet("b", at(6), life_of_b(at(6), NodeLife(at(5), 8)))
+        lives.learn("b", [withdrawal(OTHER, at(6))])
+        await lives.keep_withdrawals([withdrawal(OTHER, at(6))])
+        opened = TypedJournal.open(RealFileSystem(), node.path, LIVES)
+        kept = [entry for entry in opened.load() if not entry.own]
+        opened.close()
+    assert [list(entry.withdrawn) for entry in kept] == [[at(6)]]
+    async with node.life(at(2)) as lives:
+        assert lives.newest(OTHER) == NodeLife(at(5), 8)
+        with pytest.raises(ProtocolError, match="was withdrawn"):
+            await lives.meet("b", at(6), life_of_b(at(6), NodeLife(at(5), 8)))
+        with pytest.raises(ProtocolError, match="an older copy"):
+            await lives.meet("b", at(6, 2), life_of_b(at(6, 2), NodeLife(at(5), 7)))
+        await lives.meet("b", at(6, 2), life_of_b(at(6, 2), NodeLife(at(5), 8)))
+
+
+async def test_node_that_reports_a_withdrawn_life_is_answered_with_the_withdrawal(node: Node) -> None:
+    async with node.life(at(1)) as lives:
+        lives.learn("b", [withdrawal(OTHER, at(6))])
+        reply = lives.learn("c", [known_life(OTHER, NodeLife(at(6), 0))])
+        assert [list(entry.withdrawn) for entry in reply.entries] == [[at(6)]]
+        assert lives.newest(OTHER) is None
+
+
+async def test_node_in_doubt_takes_no_part_until_the_other_start_is_withdrawn(node: Node) -> None:
+    async with node.life(at(1)):
+        pass
+    async with node.life(at(2), takes_part=False) as lives:
+        error = lives.refuted("b", known_life(OWN, NodeLife(at(2, 7), 0)), in_use=False)
+        assert error.code == pb.EPOCH_CHANGING
+        assert "has noted start 2" in lives.doubt
+        with pytest.raises(OldLifeError):
+            lives.take_part()
+    async with node.life(at(3), takes_part=False) as lives:
+        assert lives.doubt, "it is durable: the node that named the other start may be away by now"
+        told = life_of_b(at(1))
+        told.known.append(withdrawal(OWN, at(2, 7)))
+        await lives.meet("b", at(1), told)
+        assert not lives.doubt
+        lives.take_part()
+        assert said(lives).withdrawn == [at(2, 7)]
+    async with node.life(at(4)) as lives:
+        error = lives.refuted("c", known_life(OWN, NodeLife(at(2, 7), 0)), in_use=False)
+        assert error.code == pb.EPOCH_CHANGING, "the other node has not heard of the withdrawal yet"
+        await lives.meet("c", at(1), pb.PeerLife(known=[known_life(OWN, NodeLife(at(2, 7), 0))]))
+        reply = lives.learn("c", [known_life(OWN, NodeLife(at(2, 7), 0))])
+        assert [list(entry.withdrawn) for entry in reply.entries] == [[at(2, 7)]]
+    assert node.refusals == []
+
+
+async def test_node_in_doubt_is_refused_for_good_once_the_other_start_took_part(node: Node) -> None:
+    async with node.life(at(2), takes_part=False) as lives:
+        lives.refuted("b", known_life(OWN, NodeLife(at(2, 7), 0)), in_use=False)
+        lives.learn("b", [known_life(OWN, NodeLife(at(2, 7), 1))])
+        assert node.is_final
+
+
+async def test_node_that_stays_in_doubt_ends_and_may_start_again(node: Node) -> None:
+    async with node.life(at(2), takes_part=False) as lives:
+        lives.refuted("b", known_life(OWN, NodeLife(at(2, 7), 0)), in_use=False)
+        lives.refuse_in_doubt()
+        assert len(node.refusals) == 1
+        assert not node.is_final
+
+
+async def test_node_that_took_part_ends_for_a_start_that_may_have_taken_part(node: Node) -> None:
+    async with node.life(at(2)) as lives:
+        lives.learn("b", [known_life(OWN, NodeLife(at(2, 7), 0))])
+        assert lives.is_refused
+        assert not node.is_final
+    async with node.life(at(3), takes_part=False) as lives:
+        assert lives.doubt
+
+
+async def test_withdrawal_of_which_the_node_itself_has_heard_is_taken_in_its_handshake(node: Node) -> None:
+    """The node that it was sent to may be away."""
+    async with node.life(at(1)) as lives:
+        await lives.meet("b", at(5), life_of_b(at(5)))
+        await lives.meet("b", at(6, 7), life_of_b(at(6, 7), NodeLife(at(5), 0)))
+        again = life_of_b(at(6), NodeLife(at(5), 0))
+        assert lives.refutation("b", at(6), again) is not None
+        again.withdrawn.append(at(6, 7))
+        assert lives.refutation("b", at(6), again) is None
+        await lives.meet("b", at(6), again)
+
+
+async def test_superseded_node_is_reported_when_its_life_is_withdrawn(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_lives, "DISMISS_AFTER_S", 0)
+    reported = asyncio.Event()
+    async with node.life(at(1)) as lives, asyncio.timeout(20):
+        lives.learn("b", [known_life(OTHER, NodeLife(at(5), 0))])
+        lives.learn("b", [known_life(OTHER, NodeLife(at(6), 0))])
+        lives.superseded = lambda _: reported.set()
+        lives.learn("b", [withdrawal(OTHER, at(6))])
+        await reported.wait()
+        assert lives.is_noted("b", at(5))
+        assert not lives.is_noted("b", at(6))

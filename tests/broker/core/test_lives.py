@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tidelog_broker.core import lives
 from tidelog_broker.core.incarnation import make_incarnation
-from tidelog_broker.core.lives import Claim, KnownLives, NodeLife, OwnLives
+from tidelog_broker.core.lives import Claim, NodeLife, OwnLives
 
 DIRECTORY = ("a", bytes(16))
 
@@ -64,46 +64,6 @@ def test_only_the_newest_own_lives_are_kept() -> None:
         DIRECTORY, now.incarnation, [NodeLife(incarnation, tick) for incarnation, tick in own.past.items()]
     )
     assert again.forgotten_below == 3, "what was dropped stays out of the comparison at the next start"
-
-
-def test_highest_incarnation_counts_in_whatever_order_lives_are_reported() -> None:
-    first, second = KnownLives(), KnownLives()
-    forks = [life(3, nonce=1, tick=8), life(3, nonce=2, tick=1)]
-    for one in forks:
-        first.learn(DIRECTORY, one)
-    for one in reversed(forks):
-        second.learn(DIRECTORY, one)
-    assert first.get(DIRECTORY) == second.get(DIRECTORY) == forks[1]
-
-
-def test_number_of_known_directories_is_bounded() -> None:
-    known = KnownLives()
-    for number in range(lives.KNOWN_MAX + 5):
-        known.learn((f"n{number}", bytes(16)), life(1))
-    assert sum(1 for _ in known) == lives.KNOWN_MAX
-
-
-def test_node_without_a_lasting_disk_makes_room_first_and_keeps_its_lasting_directory() -> None:
-    known = KnownLives()
-    known.learn(("a", b"lasting"), life(40))
-    known.learn(("b", bytes(16)), life(1))
-    for number in range(lives.KNOWN_MAX + 5):
-        known.learn(("a", b"%d" % number), life(1))
-    assert known.get(("a", b"lasting")) == life(40)
-    assert known.get(("b", bytes(16))) == life(1)
-    assert len(known.take_evicted()) == 7
-
-
-def test_directories_without_news_make_room_first() -> None:
-    """A founder is the first that a node hears of, and must not be the first to be forgotten."""
-    known = KnownLives()
-    for number in range(lives.KNOWN_MAX):
-        known.learn((f"n{number}", bytes(16)), life(1))
-    known.learn(("n0", bytes(16)), life(1, tick=1))
-    known.learn(("new", bytes(16)), life(1))
-    assert known.get(("n0", bytes(16))) is not None
-    assert known.take_evicted() == [("n1", bytes(16))]
-    assert known.take_evicted() == []
 
 
 @given(

@@ -210,3 +210,82 @@ async def test_running_node_that_does_not_answer_in_time_outlives_a_copy_of_it(
         assert not started.broker.cluster.linked
     assert not running.life.stop_reason
     await founded.settled()
+
+
+class Crashing:
+    """Node a crashes as a copy of it starts: b finds that it runs, once it may answer, and c that it does not."""
+
+    def __init__(self, founded: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._founded = founded
+        self.may_refuse = asyncio.Event()
+        node = founded.nodes["a"]
+        self.directory = ("a", node.dir.directory_id)
+        self._running = node.incarnation
+        port, gossip_port = free_ports(2)
+        self._elsewhere = {"bootstrap": founded.path / "cluster.json", "port": port, "gossip_port": gossip_port}
+        self._copies_met = 0
+        monkeypatch.setattr(founded.nodes["b"].broker.cluster, "is_running", self._is_running)
+
+    async def _is_running(self, node_id: str, incarnation: int, *, timeout_s: float) -> bool:
+        del node_id, incarnation, timeout_s
+        self._copies_met += 1
+        if self._copies_met > 1:
+            return False
+        await self.may_refuse.wait()
+        return True
+
+    async def start_copy(self) -> None:
+        """Start the copy, and return when it has been refused."""
+        with pytest.raises(OldCopyError, match="runs now in another process"):
+            await self._founded.start_as("a", "copy", self._elsewhere)
+
+    async def is_noted(self) -> None:
+        """Wait until c has noted the start of the copy."""
+
+        def noted() -> bool:
+            newest = self._founded.nodes["c"].broker.lives.newest(self.directory)
+            return newest is not None and newest.incarnation != self._running
+
+        await self._founded.until(noted, "c never met the copy")
+
+
+async def test_node_that_crashed_as_a_copy_of_it_started_runs_again(
+    founded: Founded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await founded.found()
+    peer = await founded.peer("b")
+    topic = await peer.create("kept", replication_factor=3)
+    await founded.settled()
+    count = await publish(founded, "b", topic.topic_id, 5)
+    copy(founded, "a", "copy")
+    crashing = Crashing(founded, monkeypatch)
+    await founded.crash("a")
+    copying = asyncio.create_task(crashing.start_copy())
+    await crashing.is_noted()
+    crashing.may_refuse.set()
+    await copying
+    await founded.start("a")
+    await founded.settled()
+    assert await end_of(founded, topic.topic_id) == count
+    with pytest.raises(OldCopyError, match=OLDER):
+        await founded.start("a", data="copy")
+
+
+async def test_node_that_crashed_waits_for_the_end_of_the_copy_that_is_starting(
+    founded: Founded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is started again before the copy is refused."""
+    await founded.found()
+    await founded.settled()
+    copy(founded, "a", "copy")
+    crashing = Crashing(founded, monkeypatch)
+    await founded.crash("a")
+    copying = asyncio.create_task(crashing.start_copy())
+    await crashing.is_noted()
+    starting = asyncio.create_task(founded.start("a"))
+    await asyncio.sleep(0.5)
+    assert not starting.done()
+    crashing.may_refuse.set()
+    await copying
+    await starting
+    await founded.settled()

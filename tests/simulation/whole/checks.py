@@ -110,6 +110,9 @@ class Checks:
             "I31",
             f"{machine.node_id} takes part with a disk that was rolled back",
         )
+        self.require(
+            not machine.copy_took_part, "I31", f"{machine.node_id} takes part after a copy of its directory has done so"
+        )
 
     def refused(self, machine: Machine) -> None:
         """A node is told that its name is another directory's: one that was admitted is never told so."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.simulation.whole.crashes_beside_copies import RESOLVED_US, CrashBesideCopy
 from tests.simulation.whole.machine import Machine, Snapshot
 from tests.simulation.whole.meetings import Heard
 
@@ -27,6 +28,8 @@ COPY_RUNS_US = 8_000_000
 HEARSAY_US = 27_000_000
 HEARSAY_SHARE = 0.3
 """Of the worlds in which a disk is rolled back, so many begin with a life that is known by hearsay."""
+CRASH_SHARE = 0.5
+"""So many of them begin with a copy that starts while its node crashes, and so many of later copies do."""
 
 
 class Faults:
@@ -70,8 +73,12 @@ class Faults:
                 machine.start_later(100)
             elif fate < 0.9:
                 machine.start_later(LATE_MS)
-        if self._world.rolls_back and self._random.random() < HEARSAY_SHARE:
-            self._world.clock.after(4_000_000, self._know_by_hearsay)
+        if self._world.rolls_back:
+            drawn = self._random.random()
+            if drawn < HEARSAY_SHARE:
+                self._world.clock.after(4_000_000, self._know_by_hearsay)
+            elif drawn < HEARSAY_SHARE + CRASH_SHARE:
+                self._world.clock.after(4_000_000, self._crash_beside_copy)
         if not self._world.hands_over:
             self._later(self._gap_ms, self._next)
 
@@ -93,7 +100,7 @@ class Faults:
         if self._world.clock.now_us < self._pauses_until_us:
             self._later(self._gap_ms, self._next)
             return
-        kinds = {
+        kinds: dict[Callable[[], object], int] = {
             self._kill: 8,
             self._power_off: 6,
             self._crash_in_write: 12,
@@ -108,7 +115,7 @@ class Faults:
         if self._world.rolls_back:
             for other in (self._disk_full, self._disk_fails, self._wipe):
                 del kinds[other]
-            kinds |= {self._snapshot: 20, self._roll_back: 12, self._start_copy_beside: 4}
+            kinds |= {self._snapshot: 20, self._roll_back: 12, self._start_copy_beside: 8}
         if (
             self._world.churns or self._world.sleeps
         ):  # a network that is well: else too little is made, and too little is deleted
@@ -296,6 +303,9 @@ class Faults:
         known = any(machine.node_id in self._world.meetings.known[other.node_id] for other in self._world.machines)
         if machine.life is None or not machine.life.is_up or not known:
             return
+        if self._random.random() < CRASH_SHARE:
+            self._crash_beside_copy()
+            return
         self._pauses_until_us = self._world.clock.now_us + COPY_RUNS_US
         self._let_nothing_else_happen()
         running, copy = machine.life, self._world.make_copy(machine)
@@ -307,6 +317,14 @@ class Faults:
 
         self._world.clock.after(COPY_RUNS_US, look)
         copy.start()
+
+    def _crash_beside_copy(self) -> None:
+        """Start a copy of a node elsewhere, and crash the node a moment later, while all other nodes run."""
+        if all(machine.life is not None and machine.life.is_up for machine in self._world.machines):
+            self._pauses_until_us = self._world.clock.now_us + RESOLVED_US
+            self._let_nothing_else_happen()
+            machine = self._rolls
+            CrashBesideCopy(self._world, machine, knowing=lambda disk: self._knowing(machine, disk)).begin()
 
     def _know_by_hearsay(self) -> None:
         """Let the only node that runs know of a machine's later life from another node, which is away by then."""

@@ -40,12 +40,12 @@ class SimServer(Server):
     """The native port: dispatches as shipped, and is called without sockets."""
 
     async def listen(self) -> int:
-        life = _life_of(self.broker.loop)
+        life = life_of(self.broker.loop)
         life.listens = True
         return life.machine.port
 
     async def stop_listening(self) -> None:
-        _life_of(self.broker.loop).listens = False
+        life_of(self.broker.loop).listens = False
 
     async def close_connections(self, deadline: float) -> None:
         """They break with the process."""
@@ -134,6 +134,12 @@ class Life:
 
     # ------------------------------------------------------------------------------------------ life
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the node was told that its directory is an older copy."""
+        broker = getattr(getattr(self, "node", None), "broker", None)
+        return broker is not None and broker.lives.is_refused
+
     def begin(self) -> None:
         """Open the directory and start the node."""
         self.run(self._begin)
@@ -218,6 +224,6 @@ class Life:
             raise error
 
 
-def _life_of(loop: object) -> Life:
+def life_of(loop: object) -> Life:
     assert isinstance(loop, WholeLoop)
     return loop.life

@@ -53,6 +53,10 @@ class Machine:
         self.node_id = self.first_id
         self.is_copy = False
         """Whether it is a copy of another machine, started beside it."""
+        self.stops_as_it_takes_part = False
+        """Whether a copy is killed as soon as it may take part."""
+        self.copy_took_part = False
+        """Since a copy of this machine's directory took part."""
         self.snapshots: list[Snapshot] = []
         self._put_back: Snapshot | None = None
         self._ended_at = NodeLife(0, 0)
@@ -161,7 +165,7 @@ class Machine:
 
     def cannot_start(self, why: str) -> None:
         """The disk fails while the node starts, or the node cannot say who it is."""
-        if self.is_rolled_back and OLDER in why:
+        if (self.is_rolled_back or self.copy_took_part) and OLDER in why:
             self.replaced()
             return
         if self.is_copy:
@@ -189,6 +193,9 @@ class Machine:
                 self.world.faults.hide_who_knows(self, self._put_back)
                 self.start_later(AGAIN_MS)
             return
+        if self.copy_took_part and OLDER in why:
+            self.replaced()
+            return
         self.world.checks.refused(self)
         self.refusals += 1
         if self.refusals > REPLACED_AFTER and self.world.checks.needs_no_other_founder:
@@ -201,7 +208,7 @@ class Machine:
 
     def replaced(self) -> None:
         """The operator starts another node in place of one whose disk was rolled back, in an empty directory."""
-        self.is_rolled_back = False
+        self.is_rolled_back = self.copy_took_part = False
         self.snapshots.clear()
         self.wipe()
         self.is_replacement = True

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from tests.simulation.mutants import Replacement
+from tests.simulation.whole.loop import life_here
 
 from tidelog_broker.cluster.node_lives import NodeLives
 from tidelog_broker.core.incarnation import boot_counter
-from tidelog_broker.core.lives import Claim, Directory, NodeLife, directory_of
+from tidelog_broker.core.known_lives import DirectoryLives, directory_of
+from tidelog_broker.core.lives import Claim, Directory, NodeLife, OwnLives
 from tidelog_broker.node.membership import Membership
 from tidelog_broker.server.handlers import peers
 from tidelog_broker.storage.node.node_dir import NodeDir
@@ -71,8 +74,8 @@ def noted_in_memory() -> list[Replacement]:
     return [(NodeLives, "meet", meet), (NodeLives, "_keep_news", forget_news)]
 
 
-async def forget_news(self: NodeLives) -> dict[Directory, NodeLife]:
-    news, self._news = self._news, {}
+async def forget_news(self: NodeLives) -> list[Directory]:
+    news, self._news = list(self._news), {}
     return news
 
 
@@ -99,3 +102,53 @@ def the_running_node_ends() -> list[Replacement]:
 def refusal_in_memory() -> list[Replacement]:
     """The refusal of an older copy lasts one start."""
     return [(NodeDir, "mark_refused", lambda self, why: None)]
+
+
+def never_withdrawn() -> list[Replacement]:
+    """A start that is refused before it took part ends without a word."""
+
+    async def withdraw(self: NodeLives, neighbours: Any) -> None: ...
+
+    return [(NodeLives, "withdraw", withdraw)]
+
+
+def withdrawn_and_takes_part() -> list[Replacement]:
+    """The start of a copy is withdrawn, and takes part all the same."""
+    register = Membership.register
+
+    async def withdrawing(self: Membership) -> None:
+        await register(self)
+        lives = self._broker.lives
+        if life_here().machine.is_copy and lives._may_withdraw:
+            lives.is_refused = True
+            await lives.withdraw(self._broker.cluster)
+            lives.is_refused = False
+
+    return [(Membership, "register", withdrawing)]
+
+
+def withdrawal_in_memory() -> list[Replacement]:
+    """A node says that it has noted a withdrawal, and does not write that down."""
+
+    async def keep(self: NodeLives, entries: Any) -> None: ...
+
+    return [(NodeLives, "keep_withdrawals", keep), (NodeLives, "_keep_news", forget_news)]
+
+
+def tick_of_the_predecessor_lost() -> list[Replacement]:
+    """A node that drops a withdrawn life returns to the one before it as to one that has only begun."""
+    learn = DirectoryLives.learn
+
+    def forgetting(self: DirectoryLives, lives: Iterable[NodeLife], withdrawn: Iterable[int]) -> bool:
+        before = set(self.withdrawn)
+        learned = learn(self, lives, withdrawn)
+        if self.withdrawn - before:
+            self.ticks = dict.fromkeys(self.ticks, 0)
+        return learned
+
+    return [(DirectoryLives, "learn", forgetting)]
+
+
+def takes_part_in_doubt() -> list[Replacement]:
+    """A node takes part although a start elsewhere is known that may have taken part."""
+    return [(OwnLives, "doubted_by", property(lambda self: 0))]

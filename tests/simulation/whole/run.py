@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import os
 import secrets
@@ -26,7 +27,7 @@ from tests.simulation.process import Inline
 from tests.simulation.truth import ViolationError
 from tests.simulation.whole.checks import Checks
 from tests.simulation.whole.gossip import SimGossip
-from tests.simulation.whole.life import SimManagement, SimServer, SimTasks
+from tests.simulation.whole.life import SimManagement, SimServer, SimTasks, life_of
 from tests.simulation.whole.loop import Ordered, WholeWorkers
 from tests.simulation.whole.network import SimLinks
 from tests.simulation.whole.world import World
@@ -35,6 +36,7 @@ from tidelog_broker import broker
 from tidelog_broker.base import threads
 from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.cluster import cluster_view
+from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.core.groups.positions import GroupOffsets
 from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.metadata import controller, state_log
@@ -205,6 +207,7 @@ def _watching(world: World) -> Sequence[tuple[Any, str, Any]]:
         checks.named(self._topics.records())
 
     return [
+        (Cluster, "take_part", _watched_take_part(world)),
         (node_dir, "_write_record", watched_record),
         (TypedJournal, "append", watched_append),
         (TypedJournal, "_compact", watched_compact),
@@ -213,6 +216,18 @@ def _watching(world: World) -> Sequence[tuple[Any, str, Any]]:
         (GroupRecords, "apply", watched_group),
         (GroupOffsets, "apply", watched_position),
     ]
+
+
+def _watched_take_part(world: World) -> Callable[[Cluster], None]:
+    """Return a replacement of `Cluster.take_part` by which the world sees that a copy takes part."""
+    take_part = Cluster.take_part
+
+    def watched_take_part(self: Cluster) -> None:
+        machine = life_of(asyncio.get_running_loop()).machine
+        if not (machine.is_copy and world.copy_takes_part(machine)):
+            take_part(self)
+
+    return watched_take_part
 
 
 def _note_applied(checks: Checks, value: bytes) -> None:

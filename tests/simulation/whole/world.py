@@ -164,6 +164,15 @@ class World:
         self.machines.append(copy)
         return copy
 
+    def copy_takes_part(self, copy: Machine) -> bool:
+        """A copy of a machine is about to take part; return whether it is killed at that moment."""
+        for machine in self.machines:
+            if machine.number + COPIES == copy.number:
+                machine.copy_took_part = True
+        if copy.stops_as_it_takes_part:
+            self.clock.after(0, lambda: copy.stop("killed as it takes part"))
+        return copy.stops_as_it_takes_part
+
     def remove_copy(self, copy: Machine) -> None:
         """End a copy for good."""
         copy.stop("removed")

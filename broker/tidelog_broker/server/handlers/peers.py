@@ -11,7 +11,8 @@ from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.incarnation import boot_counter
-from tidelog_broker.core.lives import LIVES_PER_MESSAGE_MAX, NodeLife, known_life
+from tidelog_broker.core.known_lives import known_life
+from tidelog_broker.core.lives import LIVES_PER_MESSAGE_MAX, NodeLife
 from tidelog_broker.core.peer_auth import Challenge, answer_hello, check_certificate
 from tidelog_broker.wire.connection import Request
 from tidelog_broker.wire.peers import Peers
@@ -54,8 +55,8 @@ def hello(broker: Broker, request: Request) -> None:
 async def proof(broker: Broker, request: Request) -> None:
     """Handle PEER_PROOF. A wrong one ends the connection: there is one try for each challenge.
 
-    A node that was removed, or whose directory is an older copy, is answered by a PEER_WELCOME that says so, not by an
-    error: no error makes a node end. Otherwise its life is noted durably before the answer.
+    A node that was removed, that withdraws its life, or whose directory is an older copy, is answered by a PEER_WELCOME
+    that says so, not by an error: no error makes a node end. Otherwise its life is noted durably before the answer.
 
     Raises:
         ProtocolError: INVALID_REQUEST without a PEER_HELLO before.
@@ -74,6 +75,10 @@ async def proof(broker: Broker, request: Request) -> None:
             return
         said = request.envelope.peer_proof.life
         await broker.lives.begun()
+        if await broker.lives.is_withdrawn(challenge.node_id, challenge.incarnation, said):
+            request.reply(pb.Envelope(peer_welcome=pb.PeerWelcome(withdrawn=True)))
+            connection.close()
+            return
         refusal = await _old_life(broker, challenge, said)
         if refusal is not None:
             log.warning("the node %r is refused: its data directory is an older copy", challenge.node_id)
@@ -121,8 +126,10 @@ async def _old_life(broker: Broker, challenge: Challenge, said: pb.PeerLife) -> 
     return None
 
 
-def lives(broker: Broker, request: Request) -> None:
+async def lives(broker: Broker, request: Request) -> None:
     """Handle LIVES: learn the lives of nodes that another node knows, and answer with later ones.
+
+    Withdrawals are durable before the answer, since the process that withdraws its life ends then.
 
     Raises:
         ProtocolError: FORBIDDEN to a caller that is not a node, INVALID_REQUEST for too many entries.
@@ -134,7 +141,9 @@ def lives(broker: Broker, request: Request) -> None:
         raise ProtocolError(
             pb.INVALID_REQUEST, f"LIVES has at most {LIVES_PER_MESSAGE_MAX} entries, got {len(entries)}"
         )
-    request.reply(pb.Envelope(lives_reply=broker.lives.learn(peer_id, entries)))
+    reply = broker.lives.learn(peer_id, entries)
+    await broker.lives.keep_withdrawals(entries)
+    request.reply(pb.Envelope(lives_reply=reply))
 
 
 def _refuse(request: Request, node_id: str, error: ProtocolError) -> None:

@@ -1,8 +1,8 @@
-"""DATA/meta/lives: the lives that this directory has had, and the newest life of each other node.
+"""DATA/meta/lives: the lives that this directory has had, and what is known of those of other nodes.
 
 An entry about another directory replaces the one before it of the same directory. Entries about this directory itself
-(`own`) are kept for each life, with the last durable tick of that life; `dropped` removes one. Why they are kept:
-`core.lives`.
+are kept for each life: those that it has had (`own`), with the last durable tick, and starts that it does not contain
+(`elsewhere`). `dropped` removes one. Why they are kept: `core.lives`, `core.known_lives`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 def _key(entry: pb.KnownLife) -> Hashable:
-    return entry.node_id, entry.directory_id, entry.incarnation if entry.own else 0
+    return entry.node_id, entry.directory_id, entry.incarnation if entry.own or entry.elsewhere else 0
 
 
 def _fault(entry: pb.KnownLife, _before: pb.KnownLife | None) -> str:

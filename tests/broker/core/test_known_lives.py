@@ -1,0 +1,148 @@
+"""What a node knows of the lives of other directories, in whatever order it learns that."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog_broker.core import known_lives
+from tidelog_broker.core.incarnation import make_incarnation
+from tidelog_broker.core.known_lives import WITHDRAWN_MAX, DirectoryLives, KnownLives, known_life
+from tidelog_broker.core.lives import NodeLife
+
+DIRECTORY = ("a", bytes(16))
+
+
+def life(counter: int, nonce: int = 1, tick: int = 0) -> NodeLife:
+    return NodeLife(make_incarnation(counter, nonce), tick)
+
+
+def test_highest_incarnation_counts_in_whatever_order_lives_are_reported() -> None:
+    first, second = KnownLives(), KnownLives()
+    forks = [life(3, nonce=1, tick=8), life(3, nonce=2, tick=1)]
+    for one in forks:
+        first.learn(DIRECTORY, one)
+    for one in reversed(forks):
+        second.learn(DIRECTORY, one)
+    assert first.get(DIRECTORY) == second.get(DIRECTORY) == forks[1]
+
+
+def test_number_of_known_directories_is_bounded() -> None:
+    known = KnownLives()
+    for number in range(known_lives.KNOWN_MAX + 5):
+        known.learn((f"n{number}", bytes(16)), life(1))
+    assert sum(1 for _ in known) == known_lives.KNOWN_MAX
+
+
+def test_node_without_a_lasting_disk_makes_room_first_and_keeps_its_lasting_directory() -> None:
+    known = KnownLives()
+    known.learn(("a", b"lasting"), life(40))
+    known.learn(("b", bytes(16)), life(1))
+    for number in range(known_lives.KNOWN_MAX + 5):
+        known.learn(("a", b"%d" % number), life(1))
+    assert known.get(("a", b"lasting")) == life(40)
+    assert known.get(("b", bytes(16))) == life(1)
+    assert len(known.take_evicted()) == 7
+
+
+def test_directories_without_news_make_room_first() -> None:
+    """A founder is the first that a node hears of, and must not be the first to be forgotten."""
+    known = KnownLives()
+    for number in range(known_lives.KNOWN_MAX):
+        known.learn((f"n{number}", bytes(16)), life(1))
+    known.learn(("n0", bytes(16)), life(1, tick=1))
+    known.learn(("new", bytes(16)), life(1))
+    assert known.get(("n0", bytes(16))) is not None
+    assert known.take_evicted() == [("n1", bytes(16))]
+    assert known.take_evicted() == []
+
+
+def test_withdrawn_life_gives_way_to_the_one_before_it_with_its_tick() -> None:
+    known = KnownLives()
+    known.learn(DIRECTORY, life(2, tick=7))
+    known.learn(DIRECTORY, life(3))
+    assert known.get(DIRECTORY) == life(3)
+    assert known.learn(DIRECTORY, withdrawn=[life(3).incarnation])
+    assert known.get(DIRECTORY) == life(2, tick=7)
+
+
+def test_hearsay_of_a_withdrawn_life_is_ignored() -> None:
+    known = KnownLives()
+    known.learn(DIRECTORY, life(2, tick=7))
+    known.learn(DIRECTORY, withdrawn=[life(3).incarnation])
+    assert not known.learn(DIRECTORY, life(3))
+    assert known.get(DIRECTORY) == life(2, tick=7)
+
+
+def test_directory_of_which_only_a_withdrawn_life_is_known_refutes_nothing_and_keeps_the_withdrawal() -> None:
+    known = KnownLives()
+    known.learn(DIRECTORY, life(3))
+    known.learn(DIRECTORY, withdrawn=[life(3).incarnation])
+    assert known.get(DIRECTORY) is None
+    again = KnownLives([known.entry(DIRECTORY)])
+    assert not again.learn(DIRECTORY, life(3))
+    assert again.get(DIRECTORY) is None
+
+
+def test_life_that_took_part_is_never_withdrawn() -> None:
+    for withdrawn_first in (False, True):
+        known = DirectoryLives()
+        steps = [([life(2, tick=3)], []), ([], [life(2).incarnation])]
+        for lives, withdrawn in reversed(steps) if withdrawn_first else steps:
+            known.learn(lives, withdrawn)
+        assert known.newest == life(2, tick=3)
+
+
+def test_life_that_takes_part_clears_what_is_below_it() -> None:
+    known = DirectoryLives()
+    known.learn([life(1, tick=1), life(2)], [life(3).incarnation])
+    known.learn([life(4, tick=1)], [])
+    assert known.starts == (frozenset({life(4).incarnation}), frozenset())
+
+
+def test_report_without_a_withdrawal_is_answered_with_it() -> None:
+    known = KnownLives()
+    known.learn(DIRECTORY, life(2, tick=7), withdrawn=[life(3).incarnation])
+    assert known.adds_to(known_life(DIRECTORY, life(3)))
+    assert not known.adds_to(known.entry(DIRECTORY))
+
+
+LIVES = st.builds(life, st.integers(1, 6), st.integers(1, 2), st.integers(0, 2))
+STEPS = st.lists(st.tuples(LIVES, st.booleans()), max_size=WITHDRAWN_MAX)
+
+
+@given(st.lists(LIVES, max_size=3), STEPS, st.randoms(use_true_random=False))
+def test_order_in_which_lives_and_withdrawals_are_learned_does_not_matter(
+    heard: list[NodeLife], steps: list[tuple[NodeLife, bool]], random: st.DataObject
+) -> None:
+    """Also not if they come by way of other nodes, as what these know."""
+    learned = [*[(one, False) for one in heard], *steps]
+    shuffled = list(learned)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    first, second, third = KnownLives(), KnownLives(), KnownLives()
+    for one, is_withdrawn in learned:
+        first.learn(DIRECTORY, *([] if is_withdrawn else [one]), withdrawn=[one.incarnation] if is_withdrawn else [])
+    for at, (one, is_withdrawn) in enumerate(shuffled):
+        node = second if at % 2 else third
+        node.learn(DIRECTORY, *([] if is_withdrawn else [one]), withdrawn=[one.incarnation] if is_withdrawn else [])
+    for node in (second, third):
+        for told in list(node):
+            entry = node.entry(told)
+            for other in (second, third):
+                other.learn(DIRECTORY, *known_lives.lives_of(entry), withdrawn=entry.withdrawn)
+    assert first.get(DIRECTORY) == second.get(DIRECTORY) == third.get(DIRECTORY)
+
+
+@given(st.lists(st.tuples(LIVES, st.booleans()), max_size=40))
+def test_newest_life_that_was_not_withdrawn_always_counts(steps: list[tuple[NodeLife, bool]]) -> None:
+    """However many withdrawals there are: one too many is ignored, so that no life is lost that must count."""
+    known = DirectoryLives()
+    for one, is_withdrawn in steps:
+        known.learn([] if is_withdrawn else [one], [one.incarnation] if is_withdrawn else [])
+    withdrawn = {one.incarnation for one, is_withdrawn in steps if is_withdrawn}
+    took_part = {one.incarnation for one, is_withdrawn in steps if not is_withdrawn and one.tick}
+    counts = [one for one, is_withdrawn in steps if not is_withdrawn and one.incarnation not in withdrawn - took_part]
+    newest = known.newest
+    assert not counts or (newest is not None and newest >= max(counts))
+    assert len(known.withdrawn) <= WITHDRAWN_MAX
+    assert len(known.ticks) <= WITHDRAWN_MAX + 1
