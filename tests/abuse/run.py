@@ -5,7 +5,7 @@
 Two stages for each kind. **Alone**: one request on a quiet node; its longest turn of the event loop is measured inside
 the node, in processor time of the loop's thread, so that other work on the machine does not count. **Flood**: one
 principal sends that request over several connections as fast as it is answered, and another publishes a record now and
-then, beside it and before it.
+then, in a process of its own, beside it and before it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from typing import Final
 
 import uvloop
 from tests.abuse import gateway_run, handshakes
-from tests.abuse.measured import Measured, p99, settled, tell, watched
+from tests.abuse.measured import Measured, settled, tell, watched
 from tests.abuse.node_requests import LARGEST
+from tests.abuse.polite import Polite, polite
 from tests.abuse.stand import STOP_TIMEOUT_S, Stand, node
 
-from tidelog import Client
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import FrameDecoder, encode_frame
 from tidelog_proto.limits import PROTOCOL_VERSION
 
-PER_S: Final = 50
 ALONE_TIMEOUT_S: Final = 120.0
 IN_FLIGHT: Final = 4
 STOP: Final = "SIGTERM in the middle of 16 requests by time"
@@ -101,40 +100,18 @@ async def alone(stand: Stand, kind: str, frames: Iterator[bytes], found: Measure
         sender.writer.close()
 
 
-async def polite(stand: Stand, seconds: float, found: Measured) -> float:
-    """Publish records when they are due; return the p99 of how long after that each was acknowledged, in seconds."""
-    times_s: list[float] = []
-    loop = asyncio.get_running_loop()
-    async with Client(f"127.0.0.1:{stand.port}", api_key=stand.keys["quiet"]) as client:
-        producer = client.producer("quiet")
-        await producer.send(b"first")
-        began_s = loop.time()
-
-        async def send(due_s: float) -> None:
-            try:
-                await producer.send(bytes(100))
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is counted
-                found.failed += 1
-                sys.stderr.write(f"polite: {error!r}\n")
-            times_s.append(loop.time() - due_s)
-
-        async with asyncio.TaskGroup() as group:
-            for number in range(int(PER_S * seconds)):
-                due_s = began_s + number / PER_S
-                await asyncio.sleep(due_s - loop.time())
-                group.create_task(send(due_s))
-    return p99(times_s)
-
-
-async def flooded(stand: Stand, frames: Iterator[bytes], found: Measured, *, seconds: float, connections: int) -> None:
+async def flooded(
+    stand: Stand, beside: Polite, frames: Iterator[bytes], found: Measured, *, seconds: float, connections: int
+) -> None:
     """Measure the polite principal alone, then beside a flood."""
-    found.quiet_s = await polite(stand, seconds / 2, found)
+    found.quiet_s, found.failed = await beside.measure(seconds / 2)
     senders = [await Sender.connect(stand, "flood") for _ in range(connections)]
     stand.probe.reset()
     floods = [asyncio.create_task(sender.flood(frames)) for sender in senders]
     try:
         async with watched(stand.probe) as peak:
-            found.flooded_s = await polite(stand, seconds, found)
+            found.flooded_s, failed = await beside.measure(seconds)
+        found.failed += failed
         found.flood_stall_s, found.flood_bytes = stand.probe.read().stall_s, peak.grown_bytes
     finally:
         for task, sender in zip(floods, senders, strict=True):
@@ -170,7 +147,7 @@ def _wants(arguments: argparse.Namespace, name: str) -> bool:
 async def _run(arguments: argparse.Namespace) -> int:
     faults = 0
     with tempfile.TemporaryDirectory(prefix="tidelog-abuse-") as directory:
-        async with node(Path(directory)) as stand:
+        async with node(Path(directory)) as stand, polite("node", stand.port, stand.keys["quiet"]) as beside:
             for kind, largest in LARGEST.items() if arguments.side != "gateway" else ():
                 if not _wants(arguments, kind):
                     continue
@@ -180,7 +157,7 @@ async def _run(arguments: argparse.Namespace) -> int:
                     await alone(stand, kind, frames, found)
                     if arguments.seconds:
                         bounds = {"seconds": arguments.seconds, "connections": arguments.connections}
-                        await flooded(stand, frames, found, **bounds)
+                        await flooded(stand, beside, frames, found, **bounds)
                 except TimeoutError:
                     found.failed += 1
                 faults += bool(found.faults())
