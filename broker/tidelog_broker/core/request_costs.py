@@ -10,7 +10,8 @@ The pace says how a handler bounds what it does to the loop in one go:
 - `AT_ONCE`: in one piece, since the largest request takes less than 10 ms, or is bounded in bytes by turns of reading.
 - `PIECES`: the entries are worked through in pieces, and others have their turn in between (`tidelog_proto.turns`).
 - `PAGES`: an answer is one page, made in a turn; the client asks again for the next.
-- `QUEUED`: what is to be written waits in a bounded queue, and the loop does a bounded part of it at a time.
+- `QUEUED`: the entries are taken in order, in pieces, in the caller's turns of reading, and what is to be written waits
+  in a bounded queue, of which the loop does a bounded part at a time.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX, ENTRIES_PER_REQUEST_MA
 
 PIECE_US: Final = 2_000
 """About so much of a request is done in one piece."""
+BATCH_US: Final = 25
+"""What each batch of a publish costs until it is answered, however small it is."""
+BATCHES_PER_PIECE: Final = PIECE_US // BATCH_US
 AT_ONCE_US_MAX: Final = 20_000
 """The largest cost of undivided work."""
 
@@ -67,6 +71,16 @@ class Cost(NamedTuple):
     def largest_us(self) -> int:
         """The cost of the largest request."""
         return self.request_us + int(self.entry_us * self.entries_max)
+
+    def in_one_go_us(self, work_us: int) -> int:
+        """Return how much of a request's cost is done in one turn of the event loop, before its caller's next turn."""
+        match self.pace:
+            case Pace.AT_ONCE:
+                return work_us
+            case Pace.QUEUED:
+                return min(work_us, self.request_us + int(self.entry_us * BATCHES_PER_PIECE))
+            case _:
+                return min(work_us, PIECE_US)
 
     @property
     def piece_entries(self) -> int:
@@ -119,7 +133,7 @@ COSTS: Final[dict[str, Cost]] = {
         Pace.PAGES,
     ),
     "publish": Cost(
-        100, 25, BATCHES_PER_PUBLISH_MAX, lambda envelope: len(envelope.publish.entries), "batch", Pace.QUEUED
+        100, BATCH_US, BATCHES_PER_PUBLISH_MAX, lambda envelope: len(envelope.publish.entries), "batch", Pace.QUEUED
     ),
     "producer_begin": Cost(
         200, 250, _ENTRIES, lambda envelope: len(envelope.producer_begin.entries), "partition", Pace.PIECES
