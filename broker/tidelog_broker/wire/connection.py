@@ -140,8 +140,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether it waits for its caller's turn; whether a frame has begun with what is being taken."""
         self._received: Iterator[Frame] | None = None
         """What was received and is taken when it goes on."""
-        self.rest = Rest()
-        """What is left of the request that was taken last; nothing behind it is taken before that is done."""
+        self.rest = Rest()  # of the request that was taken last; nothing behind it is taken before that is done
         self._session_timer: asyncio.TimerHandle | None = None
         self.challenge: Challenge | None = None
         """Set while another node is to prove who it says it is."""
@@ -170,8 +169,7 @@ class Connection(asyncio.BufferedProtocol):
         self._requests_max = server.settings.requests_in_flight
         self._coming = Coming(server.budget, server.arriving, self._arrived_bytes, self._sends_too_slowly)
         self._has_room = asyncio.Event()
-        self._keeps_up = True
-        self._reading = True
+        self._keeps_up = self._reading = True
         self._hello_timer: asyncio.TimerHandle | None = None
 
     # --- transport callbacks ---------------------------------------------------------------------------
