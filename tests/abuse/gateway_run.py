@@ -1,65 +1,85 @@
-"""The same as `tests.abuse.run` for the routes of a gateway; see there."""
+"""The same as `tests.abuse.run` for the routes of a gateway and the messages of its WebSockets; see there."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from tests.abuse import stops
 from tests.abuse.gateway_requests import HTTP
 from tests.abuse.http_sender import HttpSender
+from tests.abuse.known_costs import known_ms
 from tests.abuse.measured import Measured, settled, tell, watched
 from tests.abuse.polite import Polite, polite
 from tests.abuse.probe import Probe
-from tests.abuse.stand import Stand, gateway
-
-from tidelog_cli.children import Child
+from tests.abuse.stand import GATEWAY_BUDGET_BYTES, Stand, gateway
+from tests.abuse.ws_requests import MESSAGES, Ask, ws_asking
+from websockets.exceptions import WebSocketException
 
 ALONE_TIMEOUT_S: Final = 120.0
+STOPPED: Final = ("POST records: 10,000 records of 700 bytes", "GET topic: 4,096 partitions")
+"""Routes of which the flood consists in which the gateway ends."""
+
+Asking = Callable[[], AbstractAsyncContextManager[Ask]]
+"""Opens a connection that sends one request after the other."""
 
 
-async def alone(port: int, probe: Probe, data: bytes, found: Measured) -> None:
-    """Measure one request on a quiet gateway: the second of two, since the first one opens what is still closed."""
-    for _ in range(2):
-        sender = await HttpSender.connect(port)
-        await settled(probe)
-        before, began_s = probe.read(), time.monotonic()
-        async with watched(probe) as peak, asyncio.timeout(ALONE_TIMEOUT_S):
-            found.errors = str(await sender.ask(data))
-            found.alone_s = time.monotonic() - began_s
-            await asyncio.sleep(0.05)
-        after = probe.read()
-        found.cpu_s, found.stall_s, found.wall_s = after.cpu_s - before.cpu_s, after.stall_s, after.wall_s
-        found.memory_bytes = peak.grown_bytes
+@asynccontextmanager
+async def http_asking(port: int, data: bytes) -> AsyncIterator[Ask]:
+    """Open a connection that sends an HTTP request."""
+    sender = await HttpSender.connect(port)
+
+    async def ask() -> str:
+        return str(await sender.ask(data))
+
+    try:
+        yield ask
+    finally:
         sender.close()
 
 
-async def flood(port: int, data: bytes, found: Measured, answers: Counter[int]) -> None:
+async def alone(asking: Asking, probe: Probe, found: Measured) -> None:
+    """Measure one request on a quiet gateway: the second of two, since the first one opens what is still closed."""
+    for _ in range(2):
+        async with asking() as ask:
+            idle = await settled(probe)
+            before, began_s = probe.read(), time.monotonic()
+            async with watched(probe) as peak, asyncio.timeout(ALONE_TIMEOUT_S):
+                found.errors = await ask()
+                found.alone_s = time.monotonic() - began_s
+                await asyncio.sleep(0.05)
+            after = probe.read()
+            found.cpu_s = after.cpu_s - before.cpu_s - idle * (time.monotonic() - began_s)
+            found.stall_s, found.wall_s = after.stall_s, after.wall_s
+            found.memory_bytes = peak.grown_bytes
+
+
+async def flood(asking: Asking, found: Measured, answers: Counter[str]) -> None:
     """Send a request again and again, over a new connection where one ends."""
     while True:
-        sender = await HttpSender.connect(port)
         try:
-            while True:
-                answers[await sender.ask(data)] += 1
-                found.answered += 1
-        except (ConnectionError, asyncio.IncompleteReadError):
+            async with asking() as ask:
+                while True:
+                    answers[await ask()] += 1
+                    found.answered += 1
+        except (ConnectionError, asyncio.IncompleteReadError, WebSocketException):
             await asyncio.sleep(0.05)
-        finally:
-            sender.close()
 
 
 async def flooded(
-    beside: Polite, port: int, probe: Probe, data: bytes, found: Measured, *, seconds: float, connections: int
+    beside: Polite, probe: Probe, asking: Asking, found: Measured, *, seconds: float, connections: int
 ) -> None:
     """Measure the polite principal alone, then beside a flood."""
     found.quiet_s, found.failed = await beside.measure(seconds / 2)
     probe.reset()
-    answers: Counter[int] = Counter()
-    floods = [asyncio.create_task(flood(port, data, found, answers)) for _ in range(connections)]
+    answers: Counter[str] = Counter()
+    floods = [asyncio.create_task(flood(asking, found, answers)) for _ in range(connections)]
     try:
         async with watched(probe) as peak:
             found.flooded_s, failed = await beside.measure(seconds)
@@ -69,35 +89,41 @@ async def flooded(
         for task in floods:
             task.cancel()
         await asyncio.gather(*floods, return_exceptions=True)
-    found.errors = ",".join(map(str, sorted(answers)))
+    found.errors = ",".join(sorted(answers))
 
 
 async def judged(
     directory: Path, stand: Stand, only: list[str], *, seconds: float, connections: int, as_json: bool
 ) -> int:
-    """Measure the routes whose names contain one of the texts; return how many break a bound."""
+    """Measure what has a name that contains one of the texts; return how many break a bound."""
     faults = 0
-    async with gateway(directory, stand) as (child, probe), _beside(child, stand) as beside:
+    async with gateway(directory, stand) as (child, probe):
         port = child.ready["http_port"]
-        for route, made in _chosen(only):
-            found, data = Measured(route), made(stand)
-            try:
-                await alone(port, probe, data, found)
-                if seconds:
-                    bounds = {"seconds": seconds, "connections": connections}
-                    await flooded(beside, port, probe, data, found, **bounds)  # type: ignore[arg-type]
-            except TimeoutError:
-                found.failed += 1
-            faults += bool(found.faults())
+        async with polite("gateway", port, stand.keys["quiet"]) as beside:
+            for name, asking in _chosen(stand, port, only):
+                found = Measured(name, budget_bytes=GATEWAY_BUDGET_BYTES, known_s=known_ms(name) / 1e3)
+                try:
+                    await alone(asking, probe, found)
+                    if seconds:
+                        bounds = {"seconds": seconds, "connections": connections}
+                        await flooded(beside, probe, asking, found, **bounds)  # type: ignore[arg-type]
+                except TimeoutError:
+                    found.late.append("was not answered in time")
+                faults += bool(found.faults())
+                tell(found, as_json=as_json)
+        if not only or any(text in stops.GATEWAY for text in only):
+            found = Measured(stops.GATEWAY)
+            answers: Counter[str] = Counter()
+            routes = [partial(http_asking, port, HTTP[route](stand)) for route in STOPPED for _ in range(2)]
+            await stops.stopped(child, [partial(flood, asking, found, answers) for asking in routes], found)
             tell(found, as_json=as_json)
+            faults += bool(found.faults())
     return faults
 
 
-def _beside(child: Child, stand: Stand) -> AbstractAsyncContextManager[Polite]:
-    return polite("gateway", child.ready["http_port"], stand.keys["quiet"])
-
-
-def _chosen(only: list[str]) -> Iterator[tuple[str, Callable[[Stand], bytes]]]:
-    for route, made in HTTP.items():
-        if not only or any(text in route for text in only):
-            yield route, made
+def _chosen(stand: Stand, port: int, only: list[str]) -> Iterator[tuple[str, Asking]]:
+    asking: dict[str, Asking] = {route: partial(http_asking, port, made(stand)) for route, made in HTTP.items()}
+    asking |= {name: partial(ws_asking, stand, port, kind) for name, kind in MESSAGES.items()}
+    for name, each in asking.items():
+        if not only or any(text in name for text in only):
+            yield name, each

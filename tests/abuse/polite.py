@@ -109,7 +109,7 @@ async def _measured(send: Sending, seconds: float, per_s: int) -> tuple[float, i
 
 @asynccontextmanager
 async def _at_node(port: int, secret: str) -> AsyncIterator[Sending]:
-    async with Client(f"127.0.0.1:{port}", api_key=secret) as client:
+    async with Client(f"127.0.0.1:{port}", api_key=secret or None) as client:
         producer = client.producer("quiet")
 
         async def send() -> None:
