@@ -27,7 +27,7 @@ KNOWN_MORE_S: Final = 0.003
 """How much more than the table says a request may cost: on a busy machine, and for its connection."""
 SETTLE_TIMEOUT_S: Final = 60.0
 LOOK_S: Final = 0.25
-IDLE_S: Final = 0.05
+IDLE_S: Final = 0.02
 
 
 def p99(times_s: list[float]) -> float:
@@ -118,13 +118,15 @@ async def watched(probe: Probe) -> AsyncIterator[Peak]:
 async def settled(probe: Probe) -> float:
     """Wait until the process does nothing, begin to measure, and return its processor time a second meanwhile."""
     async with asyncio.timeout(SETTLE_TIMEOUT_S):
+        was_idle = False
         while True:
             before = probe.read()
             await asyncio.sleep(LOOK_S)
             idle_s = probe.read().cpu_s - before.cpu_s
-            if idle_s < IDLE_S:
+            if was_idle and idle_s < IDLE_S:
                 probe.reset()
                 return idle_s / LOOK_S
+            was_idle = idle_s < IDLE_S
 
 
 def tell(found: Measured, *, as_json: bool) -> None:

@@ -131,6 +131,12 @@ def _group_join(_: Stand) -> Iterator[bytes]:
         yield _frame(group_heartbeat=beat)
 
 
+def _group_join_vast(_: Stand) -> Iterator[bytes]:
+    for number in itertools.count():
+        wish = pb.GroupWish(topics=["wide", "vast"], session_timeout_ms=500)
+        yield _frame(group_heartbeat=pb.GroupHeartbeat(group="vast", member_id=f"member{number:026d}", join=wish))
+
+
 def _group_join_names(_: Stand) -> Iterator[bytes]:
     for number in itertools.count():
         wish = pb.GroupWish(topics=[f"unknown-{name}" for name in range(1_000)], session_timeout_ms=500)
@@ -217,6 +223,7 @@ LARGEST: Final[dict[str, Largest]] = {
     "committed: 4,096 positions": _committed,
     "committed: a whole group": _committed_all,
     "group_heartbeat: joins": _group_join,
+    "group_heartbeat: joins of a group of 20,000 partitions": _group_join_vast,
     "group_heartbeat: joins that name 1,000 topics": _group_join_names,
     "group_heartbeat: joins with a pattern": _group_join_pattern,
     "group_heartbeat: 100,000 held, 20,000 loads": _group_held,

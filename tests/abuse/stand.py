@@ -22,6 +22,10 @@ from tidelog_proto.limits import MIB
 
 WIDE: Final = 4_096
 """Partitions of the topic that requests of many entries name."""
+VAST: Final = 20_000 - WIDE
+"""Partitions of the topic that, with the wide one, makes a group of as many as there may be."""
+PARTITIONS: Final = 60_000
+"""Setting `partitions_max` of the node: for topics that requests create."""
 RECORDS: Final = 200_000
 SINK_BYTES: Final = 64 * MIB
 """What retention leaves of the topic that floods write to."""
@@ -73,7 +77,9 @@ async def node(directory: Path) -> AsyncIterator[Stand]:
     admin_key = _secret(directory / "admin.key", key)
     config = directory / "node.toml"
     budgets = "".join(f"{name} = {size_bytes}\n" for name, size_bytes in NODE_BUDGETS.items())
-    config.write_text(f'[node]\nauth = "required"\nadmin_key_file = "{admin_key}"\n{budgets}')
+    config.write_text(
+        f'[node]\nauth = "required"\nadmin_key_file = "{admin_key}"\npartitions_max = {PARTITIONS}\n{budgets}'
+    )
     probe = Probe(directory / "node.probe")
     data = str(directory / "data")
     arguments = ("node", "--config", str(config), "--data", data, "--port", "0", "--management-port", "0")
@@ -89,6 +95,8 @@ async def node(directory: Path) -> AsyncIterator[Stand]:
                 name: (await admin.create_topic(name, flush="never", partitions=count)).topic_id
                 for name, count in (("quiet", 1), ("flood", 1), ("wide", WIDE))
             }
+            vast = await admin.create_topic("vast", flush="never", partitions=VAST)
+            topics["vast"] = vast.topic_id
             sink = await admin.create_topic("sink", flush="never", retention_bytes=SINK_BYTES)
             topics["sink"] = sink.topic_id
             async with admin.producer("flood") as producer:

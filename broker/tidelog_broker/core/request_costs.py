@@ -96,9 +96,14 @@ LOOK_UP_KEY: Final = 8
 _ENTRIES: Final = ENTRIES_PER_REQUEST_MAX
 
 
+JOIN: Final = 100_000
+"""As how many entries a join counts: the group's partitions are shared out anew, with whoever joins meanwhile."""
+
+
 def _heartbeat(envelope: pb.Envelope) -> int:
     asked = envelope.group_heartbeat
-    return sum(len(topic.partitions) for topic in asked.held) + len(asked.loads) + len(asked.join.topics)
+    held = sum(len(topic.partitions) for topic in asked.held)
+    return held + len(asked.loads) + JOIN * asked.HasField("join")
 
 
 def _look_ups(envelope: pb.Envelope) -> int:
@@ -154,9 +159,11 @@ COSTS: Final[dict[str, Cost]] = {
     "group_list": Cost(2_000, pace=Pace.PAGES),
     "group_delete": Cost(1_000),
     "topic_create": Cost(
-        1_000, 0.5, PARTITIONS_MAX, lambda envelope: envelope.topic_create.config.partitions, "partition"
+        1_000, 10, PARTITIONS_MAX, lambda envelope: envelope.topic_create.config.partitions, "partition", Pace.PIECES
     ),
-    "topic_alter": Cost(1_000, 0.5, PARTITIONS_MAX, lambda envelope: envelope.topic_alter.partitions, "partition"),
+    "topic_alter": Cost(
+        3_000, 10, PARTITIONS_MAX, lambda envelope: envelope.topic_alter.partitions, "partition", Pace.PIECES
+    ),
     "topic_delete": Cost(1_000),
     "topic_describe": Cost(3_000, pace=Pace.PAGES),
     "topic_list": Cost(3_000, pace=Pace.PAGES),
@@ -170,9 +177,10 @@ COSTS: Final[dict[str, Cost]] = {
 """Envelope kind -> its line."""
 
 LONG_SLICES: Final[dict[str, str]] = {
-    "group_heartbeat": "100,000 partitions held and as many loads are one list each, which is compared as a whole",
+    "commit": "positions are prepared and written with nothing in between: 20 ms for 4,096",
+    "group_heartbeat": "the partitions of a group are shared out in one go: 20 ms for 4,096, 110 ms for 20,000",
 }
-"""Envelope kind -> why its largest request is done in one go all the same."""
+"""Envelope kind -> what of its largest request is done in one go all the same, and why."""
 
 assert all(cost.in_one_go_us(cost.largest_us) <= SLICE_US_MAX or kind in LONG_SLICES for kind, cost in COSTS.items()), (
     "what is done at once must be short"

@@ -36,6 +36,8 @@ OPEN_AHEAD: Final = 80
 
 _WORKER: Final = 0
 
+FOLLOWED_AT_ONCE: Final = 1_024
+"""So many partitions of a topic are looked at in one turn of the event loop: some 4 ms."""
 AWAKENED_AT_ONCE: Final = 128
 """So many partitions of one request wait to be opened at a time: each has a task."""
 
@@ -162,6 +164,8 @@ class Partitions:
         for partition in self._by_topic.get(record.topic_id, {}).values():
             partition.reconfigure(record)
         for index in range(record.config.partitions):
+            if index and index % FOLLOWED_AT_ONCE == 0:
+                await asyncio.sleep(0)
             key = (record.topic_id, index)
             if self.find(key) is not None or key in self.closed or not self._belongs_here(record, index):
                 continue
