@@ -61,7 +61,6 @@ def test_every_kind_of_message_is_measured() -> None:
     assert set(MESSAGE_COSTS) == {message_kind(name) for name in MESSAGES}
 
 
-def test_no_work_is_done_at_once_that_takes_longer_than_a_slice() -> None:
-    """Except what the page names, with the reason."""
-    at_once = {kind for kind, cost in COSTS.items() if cost.in_one_go_us(cost.largest_us) > SLICE_US_MAX}
-    assert at_once == set(LONG_SLICES)
+def test_no_more_is_done_in_one_go_than_the_page_says() -> None:
+    too_long = {kind for kind, cost in COSTS.items() if cost.in_one_go_us(cost.largest_us) > SLICE_US_MAX}
+    assert too_long <= set(LONG_SLICES) <= set(COSTS)

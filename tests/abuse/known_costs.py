@@ -26,7 +26,7 @@ def known_us(frames: bytes) -> int:
     for frame in FrameDecoder().feed(frames):
         kind = frame.envelope.WhichOneof("kind") or ""
         if kind in COSTS:
-            total_us += COSTS[kind].of(frame.envelope)
+            total_us += COSTS[kind].of(frame.envelope, len(frame.attachment))
     return total_us
 
 

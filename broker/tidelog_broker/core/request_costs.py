@@ -22,7 +22,13 @@ from typing import Final, NamedTuple
 
 from tidelog_broker.core.lives import LIVES_PER_MESSAGE_MAX
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX, ENTRIES_PER_REQUEST_MAX, PARTITIONS_MAX
+from tidelog_proto.limits import (
+    BATCHES_PER_PUBLISH_MAX,
+    ENTRIES_PER_REQUEST_MAX,
+    FRAME_BYTES_MAX,
+    MIB,
+    PARTITIONS_MAX,
+)
 
 PIECE_US: Final = 2_000
 """About so much of a request is done in one piece."""
@@ -52,6 +58,7 @@ class Cost(NamedTuple):
         entries: counts the entries of an envelope.
         what: what an entry is, for people; empty: a request has none.
         pace: how the work is divided.
+        mib_us: of each MiB of batches in addition.
     """
 
     request_us: int
@@ -60,17 +67,19 @@ class Cost(NamedTuple):
     entries: Callable[[pb.Envelope], int] | None = None
     what: str = ""
     pace: Pace = Pace.AT_ONCE
+    mib_us: int = 0
 
-    def of(self, envelope: pb.Envelope) -> int:
+    def of(self, envelope: pb.Envelope, attachment_bytes: int = 0) -> int:
         """Return what a request costs, in microseconds; one with too many entries costs no more than the largest."""
         if self.entries is None:
             return self.request_us
-        return self.request_us + int(self.entry_us * min(self.entries(envelope), self.entries_max))
+        work_us = self.request_us + int(self.entry_us * min(self.entries(envelope), self.entries_max))
+        return work_us + self.mib_us * attachment_bytes // MIB
 
     @property
     def largest_us(self) -> int:
         """The cost of the largest request."""
-        return self.request_us + int(self.entry_us * self.entries_max)
+        return self.request_us + int(self.entry_us * self.entries_max) + self.mib_us * FRAME_BYTES_MAX // MIB
 
     def in_one_go_us(self, work_us: int) -> int:
         """Return how much of a request's cost is done in one turn of the event loop, before its caller's next turn."""
@@ -93,6 +102,8 @@ HELD_MAX: Final = 100_000
 
 LOOK_UP_TIME: Final = 4
 LOOK_UP_KEY: Final = 8
+FILTERED: Final = 3
+"""As how many entries a partition counts of which only some records are fetched."""
 _ENTRIES: Final = ENTRIES_PER_REQUEST_MAX
 
 
@@ -104,6 +115,13 @@ def _heartbeat(envelope: pb.Envelope) -> int:
     asked = envelope.group_heartbeat
     held = sum(len(topic.partitions) for topic in asked.held)
     return held + len(asked.loads) + JOIN * asked.HasField("join")
+
+
+def _fetched(envelope: pb.Envelope) -> int:
+    entries = envelope.fetch.entries
+    if len(entries) > _ENTRIES:
+        return len(entries)
+    return sum(FILTERED if entry.HasField("filter") else 1 for entry in entries)
 
 
 def _look_ups(envelope: pb.Envelope) -> int:
@@ -138,12 +156,18 @@ COSTS: Final[dict[str, Cost]] = {
         Pace.PAGES,
     ),
     "publish": Cost(
-        100, BATCH_US, BATCHES_PER_PUBLISH_MAX, lambda envelope: len(envelope.publish.entries), "batch", Pace.QUEUED
+        100,
+        BATCH_US,
+        BATCHES_PER_PUBLISH_MAX,
+        lambda envelope: len(envelope.publish.entries),
+        "batch",
+        Pace.QUEUED,
+        mib_us=600,
     ),
     "producer_begin": Cost(
         200, 250, _ENTRIES, lambda envelope: len(envelope.producer_begin.entries), "partition", Pace.PIECES
     ),
-    "fetch": Cost(100, 25, _ENTRIES, lambda envelope: len(envelope.fetch.entries), "partition", Pace.PIECES),
+    "fetch": Cost(100, 25, FILTERED * _ENTRIES, _fetched, "partition", Pace.PIECES),
     "list_offsets": Cost(100, 30, LOOK_UP_KEY * _ENTRIES, _look_ups, "partition", Pace.PIECES),
     "compact": Cost(200, 200, _ENTRIES, lambda envelope: len(envelope.compact.entries), "partition", Pace.PIECES),
     "delete_records": Cost(
@@ -178,7 +202,7 @@ COSTS: Final[dict[str, Cost]] = {
 
 LONG_SLICES: Final[dict[str, str]] = {
     "commit": "positions are prepared and written with nothing in between: 20 ms for 4,096",
-    "group_heartbeat": "the partitions of a group are shared out in one go: 20 ms for 4,096, 110 ms for 20,000",
+    "group_heartbeat": "the partitions of a group are shared out in one go: 20 ms for 4,096, and more than 50 ms for more than 10,000",
 }
 """Envelope kind -> what of its largest request is done in one go all the same, and why."""
 

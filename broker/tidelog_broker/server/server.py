@@ -268,7 +268,7 @@ class Server:
             if envelope.on_behalf and envelope.correlation_id:
                 charge(self.broker, request)
             cost = COSTS[kind]
-            work_us = cost.of(envelope)
+            work_us = cost.of(envelope, len(request.attachment))
             begin_work(request, work_us, in_one_go_us=cost.in_one_go_us(work_us))
             work = handler(self.broker, request)
         except ProtocolError as error:
