@@ -77,10 +77,10 @@ _MESSAGE: Final = f"ws_message_bytes_max, {VALUES_MAX} JSON values"
 
 MESSAGE_COSTS: Final[dict[str, RouteCost]] = {
     "auth": RouteCost("18 KiB", 1, _MESSAGE),
-    "sub": RouteCost("4,096 positions", 35, f"ws_subscriptions_max, {_MESSAGE}"),
+    "sub": RouteCost("4,096 positions", 55, f"ws_subscriptions_max, {_MESSAGE}"),
     "credit": RouteCost("1,000 grants", 15, _MESSAGE),
     "commit": RouteCost("4,096 positions", 45, _MESSAGE),
-    "committed": RouteCost("4,096 partitions", 5, _MESSAGE),
+    "committed": RouteCost("4,096 partitions", 12, _MESSAGE),
     "pub": RouteCost("10,000 records in 1 MiB", 45, f"records_per_request_max, {_MESSAGE}", paced=True),
     "unsub": RouteCost("1 KiB", 1, _MESSAGE),
 }

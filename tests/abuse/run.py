@@ -190,7 +190,7 @@ async def _run(arguments: argparse.Namespace) -> int:
                 if not _wants(arguments, kind):
                     continue
                 found = Measured(kind, budget_bytes=NODE_BUDGET_BYTES)
-                found.known_s = known_us(next(largest(stand))) / 1e6
+                found.known_s = known_us(kind, next(largest(stand))) / 1e6
                 frames = largest(stand)
                 try:
                     await alone(stand, kind, frames, found)
