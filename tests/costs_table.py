@@ -5,13 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tidelog_broker.core.request_costs import COSTS, PIECE_US
+from tests.abuse.known_costs import NODES_ONLY
+
+from tidelog_broker.core.request_costs import (
+    BATCHES_PER_PIECE,
+    COSTS,
+    FILTERED,
+    JOIN,
+    LONG_SLICES,
+    LOOK_UP_KEY,
+    LOOK_UP_TIME,
+    PIECE_US,
+    SLICE_US_MAX,
+)
 from tidelog_broker.wire.account import WORK_US_MAX
 from tidelog_gateway.bodies import AT_ONCE_BYTES, VALUES_MAX
 from tidelog_gateway.route_costs import HTTP_COSTS, MESSAGE_COSTS, RouteCost
 from tidelog_proto.limits import KIB
 
 PAGE = Path(__file__).parents[1] / "docs" / "costs.md"
+
+_ESTIMATED = " and ".join(f"`{kind}`" for kind in sorted(NODES_ONLY))
 
 INTRODUCTION = f"""\
 # What requests cost
@@ -24,7 +38,8 @@ before its work starts and charged to the caller, and a request of many entries 
 
 The promises, which `make abuse` judges with the largest request of every kind and route:
 
-- One request keeps an event loop for at most 50 ms in one go.
+- One request keeps an event loop for at most 50 ms in one go. The aim is {SLICE_US_MAX // 1000} ms; what takes longer
+  is named [below](#longer-than-{SLICE_US_MAX // 1000}-ms).
 - Beside a principal that sends such requests over four connections, p99 of another one is at most three times what it
   is on a quiet node, or 90 ms where a quiet one is faster than 30 ms.
 - While the requests of one caller that are being worked on cost {WORK_US_MAX / 1e6:.0f} s of the loop together, nothing
@@ -34,8 +49,16 @@ The promises, which `make abuse` judges with the largest request of every kind a
 - A gateway checks the caller's permission, the number of records and of JSON values before it makes objects of a body
   of more than {AT_ONCE_BYTES // KIB} KiB. A larger JSON document than {VALUES_MAX:,} values is sent as a string.
 - Steps of TLS handshakes are done in turns by address.
+- Memory grows by at most a quarter more than the budgets: of a node `node_in_flight_bytes`, `node_outgoing_bytes` and
+  `rings_bytes` together, of a gateway `in_flight_bytes_max` and `out_bytes_max`.
+- A node, a node of three and a gateway end within their `stop_timeout` in the middle of such floods.
 
-The figures are processor time on the machine of [Performance](performance.md), rounded up.
+The figures are processor time of the event loop on the machine of [Performance](performance.md), rounded up.
+`make abuse` measures each of them and fails where one costs half as much again. Those of {_ESTIMATED}
+are estimates: clients are refused before the work of these kinds.
+
+A quota of `requests` counts requests, whatever they cost. Cost bounds what of a caller is worked on at a time, and
+gives callers turns; neither has a setting.
 """
 
 
@@ -48,6 +71,7 @@ def _kinds() -> list[str]:
     rows = []
     for kind, cost in sorted(COSTS.items()):
         entry = f"{cost.entry_us:g} us a {cost.what}" if cost.entry_us else ""
+        entry += f", {cost.mib_us} us a MiB" if cost.mib_us else ""
         most = f"{cost.entries_max:,}" if cost.entry_us else ""
         largest = f"{max(cost.largest_us / 1000, 0.1):,.1f} ms"
         rows.append(f"| `{kind}` | {cost.request_us:,} us | {entry} | {most} | {largest} | {cost.pace.value} |")
@@ -58,9 +82,15 @@ def _kinds() -> list[str]:
         "| --- | --- | --- | --- | --- | --- |",
         *rows,
         "",
-        "A look-up of `list_offsets` by time counts as four entries, one by key as eight. *In pages*: an answer is one",
-        "page, made in one turn. *Queued*: batches wait in the partition's bounded queue, of which the loop does 256",
-        "at a time. *At once*: in one piece.",
+        f"Some entries count as several: a look-up of `list_offsets` by time as {LOOK_UP_TIME}, one by key as",
+        f"{LOOK_UP_KEY}, a partition of `fetch` with a filter as {FILTERED}, a join of `group_heartbeat` as {JOIN:,}.",
+        "*In pages*: an answer is one page, made in one turn.",
+        f"*Queued*: batches are verified and queued {BATCHES_PER_PIECE} at a time, in the caller's turns of reading; a",
+        "partition writes up to 256 in one group. *At once*: in one piece.",
+        "",
+        f"### Longer than {SLICE_US_MAX // 1000} ms",
+        "",
+        *(f"- `{kind}`: {why}." for kind, why in sorted(LONG_SLICES.items())),
         "",
     ]
 

@@ -111,49 +111,52 @@ def _is_number(given: object) -> bool:
     return hasattr(given, "__index__")
 
 
-def topic_of(info: pb.TopicInfo) -> Topic:
-    """Return a described topic.
+def topic_of(info: pb.TopicInfo, partitions: Iterable[Partition] | None = None) -> Topic:
+    """Return a described topic; `partitions` where not all are in `info`.
 
     Raises:
         TidelogError: the error that stands in its place.
     """
     if info.HasField("error"):
         raise error_of(info.error)
+    told = map(partition_of, info.partitions) if partitions is None else partitions
     return Topic(
         name=info.name,
         topic_id=info.topic_id,
-        partitions=tuple(
-            Partition(
-                partition=partition.partition,
-                owner=partition.owner,
-                epoch=partition.epoch,
-                placement=tuple(partition.placement),
-                log_start_offset=partition.log_start_offset,
-                high_watermark=partition.high_watermark,
-                size_bytes=partition.size_bytes,
-                state=partition.state,
-                replicas=tuple(
-                    Replica(
-                        one.node_id,
-                        one.held_offset,
-                        one.lag,
-                        one.streaming,
-                        one.latency_us,
-                        one.missing_epochs,
-                        one.missing_records,
-                        one.copy_fault,
-                    )
-                    for one in partition.replicas
-                ),
-                oldest_append_us=partition.oldest_append_us,
-                newest_append_us=partition.newest_append_us,
-                next_deletion=_next_deletion(partition),
-                unindexed_bytes=partition.unindexed_bytes,
-            )
-            for partition in sorted(info.partitions, key=lambda each: each.partition)
-        ),
+        partitions=tuple(sorted(told, key=lambda each: each.partition)),
         count=info.config.partitions,
         **settings_of(info.config),
+    )
+
+
+def partition_of(info: pb.PartitionInfo) -> Partition:
+    """Return a described partition."""
+    return Partition(
+        partition=info.partition,
+        owner=info.owner,
+        epoch=info.epoch,
+        placement=tuple(info.placement),
+        log_start_offset=info.log_start_offset,
+        high_watermark=info.high_watermark,
+        size_bytes=info.size_bytes,
+        state=info.state,
+        replicas=tuple(
+            Replica(
+                one.node_id,
+                one.held_offset,
+                one.lag,
+                one.streaming,
+                one.latency_us,
+                one.missing_epochs,
+                one.missing_records,
+                one.copy_fault,
+            )
+            for one in info.replicas
+        ),
+        oldest_append_us=info.oldest_append_us,
+        newest_append_us=info.newest_append_us,
+        next_deletion=_next_deletion(info),
+        unindexed_bytes=info.unindexed_bytes,
     )
 
 

@@ -221,9 +221,10 @@ class Client:
         """
         self._check_usable()
         request = topic_create(admin.checked_topic(name), {"partitions": partitions, **settings})
-        made = await paging.whole(self._router, await topic_changes.create(self._router, request))
-        self._router.metadata.made(made)
-        return admin.topic_of(made)
+        reply = await topic_changes.create(self._router, request)
+        topic = await paging.whole(self._router, reply)
+        self._router.metadata.made(reply.topics[0])
+        return topic
 
     async def topics(self, *, internal: bool = False) -> list[Topic]:
         """Return all topics by name; with `internal` also the broker's own."""
@@ -254,7 +255,7 @@ class Client:
             UnknownTopicError: there is no such topic.
         """
         self._check_usable()
-        return admin.topic_of(await paging.whole(self._router, await topic_changes.describe(self._router, name)))
+        return await paging.whole(self._router, await topic_changes.describe(self._router, name))
 
     async def alter_topic(self, name: str, **changes: Any) -> Topic:
         """Change settings of a topic, by the names of `create_topic`. Partitions only grow; copies come by and by.
@@ -264,7 +265,7 @@ class Client:
         """
         self._check_usable()
         altered = await topic_changes.alter(self._router, topic_alter(name, changes))
-        return admin.topic_of(await paging.whole(self._router, altered))
+        return await paging.whole(self._router, altered)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records.

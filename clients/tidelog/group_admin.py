@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
@@ -13,10 +14,14 @@ from tidelog.errors import GroupNotEmptyError, InvalidRequestError, UnknownGroup
 from tidelog.group_membership import Place
 from tidelog.group_options import ASSIGNORS, Assignor
 from tidelog.model import Committed, GroupInfo, GroupMemberInfo, GroupState, Lag, Offset, TopicPartition
+from tidelog.paging import in_requests
 from tidelog.routing import Router, repeated
 from tidelog_proto import broker_pb2 as pb
 
 ResetTo = Literal["earliest", "latest"] | datetime | int
+
+ROWS_AT_ONCE: Final = 512
+"""Rows that are made in one turn of the event loop."""
 
 _NAMES: Final[dict[pb.Assignor, Assignor | None]] = {number: name for name, number in ASSIGNORS.items()}
 
@@ -86,11 +91,13 @@ class Groups:
         committed = await reading.committed(self._router, name, topic)
         held = {TopicPartition(each.topic, each.partition): each for each in committed}
         topics = {where.topic for where in held} | ({topic} if topic is not None else await self._read_by(name))
-        found: Sequence[Lag] = []
+        found: list[Lag] = []
         for each in sorted(topics):
             ends = await offset_search.list_offsets(self._router, each, "latest", None)
             places = [TopicPartition(each, number) for number in sorted(ends)]
-            found = [*found, *(_lag(where, ends[where.partition], held.get(where)) for where in places)]
+            for part in in_requests(places, ROWS_AT_ONCE):
+                found += [_lag(where, ends[where.partition], held.get(where)) for where in part]
+                await asyncio.sleep(0)
         return found
 
     async def reset(

@@ -11,6 +11,7 @@ from tidelog.admin import At, NewestOf, list_offsets_entry, offset_of
 from tidelog.connection import Connection, results_of
 from tidelog.errors import OffsetOutOfRangeError, TidelogError, UnknownTopicError
 from tidelog.model import Offset, TopicPartition
+from tidelog.paging import in_requests
 from tidelog.routing import Router
 from tidelog.stand_ins import Reached
 from tidelog_proto import broker_pb2 as pb
@@ -53,8 +54,10 @@ class OffsetSearch:
         """
         self.failures = {}
         missing = self.missing
-        reaching = [self._router.reading_connection(self._topic, partition) for partition in missing]
-        reached = await asyncio.gather(*reaching, return_exceptions=True)
+        reached: list[Reached | BaseException] = []
+        for part in in_requests(missing, OFFSETS_PER_REQUEST):
+            reaching = [self._router.reading_connection(self._topic, partition) for partition in part]
+            reached += await asyncio.gather(*reaching, return_exceptions=True)
         groups: dict[Connection, tuple[Reached, list[int]]] = {}
         for partition, one in zip(missing, reached, strict=True):
             if isinstance(one, BaseException):

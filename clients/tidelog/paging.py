@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
+from tidelog.admin import partition_of, topic_of
 from tidelog.errors import BadReplyError
+from tidelog.model import Topic
 from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
@@ -112,17 +114,17 @@ async def listed_briefly(router: Router, *, after: str, limit: int) -> tuple[lis
     return found, False
 
 
-async def whole(router: Router, reply: pb.TopicReply) -> pb.TopicInfo:
+async def whole(router: Router, reply: pb.TopicReply) -> Topic:
     """Return the topic of an answer, which may hold its first partitions only, with all of them.
 
     Raises:
         UnknownTopicError: it was deleted meanwhile.
+        TidelogError: the error that stands in its place.
     """
     (info,) = reply.topics
     if not reply.HasField("next"):
-        return info
-    gathered = Gathered()
-    gathered.add([info])
+        return topic_of(info)
+    partitions = [partition_of(each) for each in info.partitions]
 
     async def ask(cursor: pb.TopicCursor | None) -> pb.TopicReply:
         asked = pb.TopicDescribe(name=info.name, cursor=cursor or reply.next)
@@ -130,8 +132,12 @@ async def whole(router: Router, reply: pb.TopicReply) -> pb.TopicInfo:
         return (await router.call_any(lambda: envelope, repeatable=True)).envelope.topic_reply
 
     async for page in pages(ask):
-        gathered.add(page.topics)
-    return gathered.topics()[0]
+        for more in page.topics:
+            if more.topic_id != info.topic_id:
+                partitions.clear()  # it was made again in between
+            info = more
+            partitions += map(partition_of, more.partitions)
+    return topic_of(info, partitions)
 
 
 async def status(router: Router, *, nodes_only: bool = False) -> pb.ClusterStatusReply:

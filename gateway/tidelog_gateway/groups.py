@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
 from starlette.responses import Response
 
 from tidelog.group_admin import ResetTo
 from tidelog.model import GroupInfo, GroupMemberInfo, GroupState, Lag, TopicPartition
-from tidelog_gateway.context import GatewayDep, GroupPath, TopicName, json_response
+from tidelog_gateway.context import Gateway, GatewayDep, GroupPath, TopicName, json_response
 from tidelog_gateway.cursors import cursor_of, name_in
+from tidelog_gateway.json_lists import list_response
 from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.offsets import parse_timestamp
 from tidelog_gateway.problems import invalid
@@ -146,17 +148,18 @@ async def delete_group(gateway: GatewayDep, group: GroupPath) -> Response:
 @router.get("/groups/{group}/lag", response_model=LagsView, summary="Lag of a group")
 async def group_lag(
     gateway: GatewayDep,
+    request: Request,
     group: GroupPath,
     topic: Annotated[str | None, Query(max_length=TOPIC_NAME_CHARS_MAX, description="Only this topic's.")] = None,
 ) -> Response:
     """Return how far behind a group is, in every partition of the topics that it reads."""
     if topic is not None:
         check_topic_name(topic)
-    return json_response(_lags(group, await gateway.client.groups.lag(group, topic)))
+    return await _lags(gateway, request, group, await gateway.client.groups.lag(group, topic))
 
 
 @router.post("/groups/{group}/offsets:reset", response_model=LagsView, summary="Move a group's offsets")
-async def reset_offsets(gateway: GatewayDep, group: GroupPath, body: ResetBody) -> Response:
+async def reset_offsets(gateway: GatewayDep, request: Request, group: GroupPath, body: ResetBody) -> Response:
     """Move a group that has no members, back or forth, and return where it stands then; or would, with `dry_run`."""
     check_group_name(group)
     if body.topic is not None:
@@ -164,7 +167,7 @@ async def reset_offsets(gateway: GatewayDep, group: GroupPath, body: ResetBody) 
     moved = await gateway.client.groups.reset(
         group, _target(body), topic=body.topic, partitions=body.partitions, dry_run=body.dry_run
     )
-    return json_response(_lags(group, moved))
+    return await _lags(gateway, request, group, moved)
 
 
 def _target(body: ResetBody) -> ResetTo:
@@ -204,19 +207,20 @@ def _places(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
     return [{"topic": topic, "partition": partition} for topic, partition in partitions]
 
 
-def _lags(group: str, rows: Iterable[Lag]) -> dict[str, Any]:
-    views = [
-        {
-            "topic": row.topic,
-            "partition": row.partition,
-            "next_offset": row.next_offset,
-            "log_start_offset": row.log_start_offset,
-            "high_watermark": row.end_offset,
-            "lag": row.lag,
-            "commit_timestamp_ms": None if row.commit_timestamp_us is None else row.commit_timestamp_us // 1000,
-            "note": row.note,
-            "epoch": row.epoch,
-        }
-        for row in rows
-    ]
-    return {"group": group, "lag": sum(view["lag"] for view in views), "partitions": views}
+async def _lags(gateway: Gateway, request: Request, group: str, rows: Sequence[Lag]) -> Response:
+    members = {"group": group, "lag": sum(row.lag for row in rows)}
+    return await list_response(gateway, request, members, ("partitions", rows), _lag_view)
+
+
+def _lag_view(row: Lag) -> dict[str, Any]:
+    return {
+        "topic": row.topic,
+        "partition": row.partition,
+        "next_offset": row.next_offset,
+        "log_start_offset": row.log_start_offset,
+        "high_watermark": row.end_offset,
+        "lag": row.lag,
+        "commit_timestamp_ms": None if row.commit_timestamp_us is None else row.commit_timestamp_us // 1000,
+        "note": row.note,
+        "epoch": row.epoch,
+    }

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
 from starlette.responses import Response
 
 from tidelog.errors import OffsetOutOfRangeError
@@ -22,6 +23,7 @@ from tidelog_gateway.context import (
     TopicPath,
     json_response,
 )
+from tidelog_gateway.json_lists import list_response
 from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.problems import from_error, invalid
 from tidelog_proto.limits import (
@@ -102,9 +104,13 @@ class GroupView(BaseModel):
 
 
 @router.get("/topics/{topic}/offsets", response_model=OffsetsView, summary="Offsets of every partition")
-async def topic_offsets(gateway: GatewayDep, topic: TopicPath, timestamp: TimestampQuery = None) -> Response:
+async def topic_offsets(
+    gateway: GatewayDep, request: Request, topic: TopicPath, timestamp: TimestampQuery = None
+) -> Response:
     """Return each partition's readable range and its end, or with `timestamp` where that time begins."""
-    return json_response({"topic": topic, "offsets": await _offsets(gateway, topic, timestamp, None)})
+    found = await _offsets(gateway, topic, timestamp, None)
+    view = partial(_view, by_time=timestamp is not None)
+    return await list_response(gateway, request, {"topic": topic}, ("offsets", found), view)
 
 
 @router.get(
@@ -114,12 +120,14 @@ async def partition_offsets(
     gateway: GatewayDep, topic: TopicPath, partition: PartitionPath, timestamp: TimestampQuery = None
 ) -> Response:
     """Return the partition's readable range and its end, or with `timestamp` where that time begins."""
-    return json_response((await _offsets(gateway, topic, timestamp, [partition]))[0])
+    found = await _offsets(gateway, topic, timestamp, [partition])
+    return json_response(_view(found[0], by_time=timestamp is not None))
 
 
 @router.get("/groups/{group}/offsets", response_model=GroupView, summary="Committed offsets of a group")
 async def group_offsets(
     gateway: GatewayDep,
+    request: Request,
     group: GroupPath,
     topic: Annotated[str | None, Query(max_length=TOPIC_NAME_CHARS_MAX, description="Only this topic's.")] = None,
 ) -> Response:
@@ -127,7 +135,7 @@ async def group_offsets(
     if topic is not None:
         check_topic_name(topic)
     committed = await committed_of(gateway, group, topic)
-    return json_response({"group": group, "offsets": [committed_view(item) for item in committed]})
+    return await list_response(gateway, request, {"group": group}, ("offsets", committed), committed_view)
 
 
 @router.put(
@@ -135,9 +143,10 @@ async def group_offsets(
     response_model=GroupView,
     summary="Commit offsets for a group",
 )
-async def commit_offsets(gateway: GatewayDep, group: GroupPath, body: CommitBody) -> Response:
+async def commit_offsets(gateway: GatewayDep, request: Request, group: GroupPath, body: CommitBody) -> Response:
     """Keep positions and return what holds now; durable when answered."""
-    return json_response(await committed_now(gateway, group, body.offsets))
+    held = await commit_positions(gateway, group, body.offsets)
+    return await list_response(gateway, request, {"group": group}, ("offsets", held), committed_view)
 
 
 class Position(Protocol):
@@ -149,8 +158,8 @@ class Position(Protocol):
     note: str
 
 
-async def committed_now(gateway: Gateway, group: str, positions: Sequence[Position]) -> dict[str, Any]:
-    """Commit positions for a group and return what holds now (a `GroupView`).
+async def commit_positions(gateway: Gateway, group: str, positions: Sequence[Position]) -> list[Committed]:
+    """Commit positions for a group and return what holds now, in the order of topics and partitions.
 
     Raises:
         Problem: 422, a position is given twice, or lies beyond the end of its log.
@@ -166,12 +175,11 @@ async def committed_now(gateway: Gateway, group: str, positions: Sequence[Positi
             raise invalid([{"pointer": f"/offsets/{index}", "detail": detail}])
         seen.add((item.topic, item.partition))
         wanted[item.topic, item.note][item.partition] = item.next_offset
-    views: list[dict[str, Any]] = []
+    held: list[Committed] = []
     for (topic, note), offsets in wanted.items():
-        held = await commit(gateway, group, topic, offsets, note=note)
-        views += [committed_view(item) for item in held.values()]
-    views.sort(key=_place)
-    return {"group": group, "offsets": views}
+        held += (await commit(gateway, group, topic, offsets, note=note)).values()
+    held.sort(key=_place)
+    return held
 
 
 async def commit(
@@ -194,7 +202,7 @@ async def commit(
 async def committed_of(gateway: Gateway, group: str, topic: str | None) -> list[Committed]:
     """Return what a group has committed, ordered by topic and partition."""
     committed = await gateway.client.committed(group, topic)
-    return sorted(committed, key=lambda item: (item.topic, item.partition))
+    return sorted(committed, key=_place)
 
 
 def committed_view(item: Committed) -> dict[str, Any]:
@@ -231,13 +239,14 @@ def parse_timestamp(text: str, parameter: str = "timestamp") -> int:
 
 async def _offsets(
     gateway: Gateway, topic: str, timestamp: str | None, partitions: list[int] | None
-) -> list[dict[str, Any]]:
+) -> list[tuple[int, Offset]]:
     at: Literal["latest"] | int = "latest" if timestamp is None else parse_timestamp(timestamp)
     found = await gateway.client.list_offsets(topic, at, partitions)
-    return [_view(number, found[number], by_time=timestamp is not None) for number in sorted(found)]
+    return sorted(found.items())
 
 
-def _view(partition: int, offset: Offset, *, by_time: bool) -> dict[str, Any]:
+def _view(found: tuple[int, Offset], *, by_time: bool) -> dict[str, Any]:
+    partition, offset = found
     return {
         "partition": partition,
         "log_start_offset": offset.log_start_offset,
@@ -248,5 +257,5 @@ def _view(partition: int, offset: Offset, *, by_time: bool) -> dict[str, Any]:
     }
 
 
-def _place(view: dict[str, Any]) -> tuple[str, int]:
-    return view["topic"], view["partition"]
+def _place(item: Committed) -> tuple[str, int]:
+    return item.topic, item.partition

@@ -18,7 +18,8 @@ class RouteCost(NamedTuple):
         largest: the largest request.
         largest_ms: what that costs the event loop's thread, in milliseconds, rounded up.
         bound: what is checked before the work starts.
-        paced: whether the work is done in pieces, in the caller's turn; else in one piece for each answer of a node.
+        paced: whether the gateway's own work is done in pieces, in the caller's turn; else in one piece for each answer
+            of a node.
     """
 
     largest: str
@@ -44,18 +45,18 @@ HTTP_COSTS: Final[dict[str, RouteCost]] = {
     "DELETE /v1/topics/{topic}/partitions/{partition}/records": _QUERY,
     "POST /v1/topics": RouteCost("8 MiB", 20, _JSON, paced=True),
     "GET /v1/topics": RouteCost("a page of 1,000 topics", 20, "the limit of a page"),
-    "GET /v1/topics/{topic}": RouteCost("4,096 partitions", 70, _PARTITIONS),
+    "GET /v1/topics/{topic}": RouteCost("4,096 partitions", 50, _PARTITIONS, paced=True),
     "PATCH /v1/topics/{topic}": RouteCost("8 MiB", 20, _JSON, paced=True),
     "DELETE /v1/topics/{topic}": _QUERY,
-    "GET /v1/topics/{topic}/offsets": RouteCost("4,096 partitions", 80, _PARTITIONS),
+    "GET /v1/topics/{topic}/offsets": RouteCost("4,096 partitions", 75, _PARTITIONS, paced=True),
     "GET /v1/topics/{topic}/partitions/{partition}/offsets": _QUERY,
     "GET /v1/topics/{topic}/keys/{key:any_text}": RouteCost("a key of 4,096 characters", 10, "partitions of a topic"),
     "GET /v1/groups": RouteCost("a page of 1,000 groups", 20, "the limit of a page"),
     "GET /v1/groups/{group}": RouteCost("1,000 members", 20, "members of a group"),
     "DELETE /v1/groups/{group}": _QUERY,
-    "GET /v1/groups/{group}/offsets": RouteCost("4,096 positions", 20, "positions of a group"),
+    "GET /v1/groups/{group}/offsets": RouteCost("4,096 positions", 15, "positions of a group", paced=True),
     "PUT /v1/groups/{group}/offsets": RouteCost("4,096 positions", 40, f"4,096 positions, {_JSON}", paced=True),
-    "GET /v1/groups/{group}/lag": RouteCost("4,096 partitions", 130, _PARTITIONS),
+    "GET /v1/groups/{group}/lag": RouteCost("4,096 partitions", 90, _PARTITIONS, paced=True),
     "POST /v1/groups/{group}/offsets:reset": RouteCost("16,384 partitions", 90, _JSON, paced=True),
     "POST /v1/api-keys": RouteCost("8 MiB", 20, _JSON, paced=True),
     "GET /v1/api-keys": RouteCost("a page of keys", 5, "the node's page"),
@@ -84,10 +85,10 @@ _MESSAGE: Final = f"ws_message_bytes_max, {VALUES_MAX} JSON values"
 
 MESSAGE_COSTS: Final[dict[str, RouteCost]] = {
     "auth": RouteCost("18 KiB", 1, _MESSAGE),
-    "sub": RouteCost("16,384 positions", 15, f"ws_subscriptions_max, {_MESSAGE}"),
-    "credit": RouteCost("1 KiB", 1, _MESSAGE),
-    "commit": RouteCost("16,384 positions", 15, _MESSAGE),
-    "committed": RouteCost("16,384 partitions", 15, _MESSAGE),
+    "sub": RouteCost("4,096 positions", 55, f"ws_subscriptions_max, {_MESSAGE}"),
+    "credit": RouteCost("1,000 grants", 15, _MESSAGE),
+    "commit": RouteCost("4,096 positions", 45, _MESSAGE),
+    "committed": RouteCost("4,096 partitions", 12, _MESSAGE),
     "pub": RouteCost("10,000 records in 1 MiB", 45, f"records_per_request_max, {_MESSAGE}", paced=True),
     "unsub": RouteCost("1 KiB", 1, _MESSAGE),
 }

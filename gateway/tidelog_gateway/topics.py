@@ -6,11 +6,13 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
 from starlette.responses import Response
 
 from tidelog.model import Cleanup, Flush, NextDeletion, Partition, Topic
-from tidelog_gateway.context import GatewayDep, TopicName, TopicPath, json_response
+from tidelog_gateway.context import Gateway, GatewayDep, TopicName, TopicPath, json_response
 from tidelog_gateway.cursors import cursor_of, name_in
+from tidelog_gateway.json_lists import list_response
 from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.problems import invalid
 from tidelog_gateway.ui.history import History
@@ -191,12 +193,15 @@ class TopicPage(BaseModel):
 
 
 @router.post("", status_code=201, response_model=TopicDetail, summary="Create a topic")
-async def create_topic(gateway: GatewayDep, body: TopicCreate) -> Response:
+async def create_topic(gateway: GatewayDep, request: Request, body: TopicCreate) -> Response:
     """Create a topic; 409 when one of this name is there."""
     check_topic_name(body.name)
     await gateway.client.create_topic(**body.model_dump())
     topic = await gateway.client.topic(body.name)
-    return json_response(detail_of(topic), 201, {"Location": f"/v1/topics/{body.name}"})
+    response = await _detail(gateway, request, topic)
+    response.status_code = 201
+    response.headers["Location"] = f"/v1/topics/{body.name}"
+    return response
 
 
 @router.get("", response_model=TopicPage, summary="List topics")
@@ -219,19 +224,19 @@ async def list_topics(
 
 
 @router.get("/{topic}", response_model=TopicDetail, summary="Describe a topic")
-async def describe_topic(gateway: GatewayDep, topic: TopicPath) -> Response:
+async def describe_topic(gateway: GatewayDep, request: Request, topic: TopicPath) -> Response:
     """Describe a topic with the offsets, sizes and owners of its partitions."""
-    return json_response(detail_of(await gateway.client.topic(topic)))
+    return await _detail(gateway, request, await gateway.client.topic(topic))
 
 
 @router.patch("/{topic}", response_model=TopicDetail, summary="Alter a topic")
-async def alter_topic(gateway: GatewayDep, topic: TopicPath, body: TopicAlter) -> Response:
+async def alter_topic(gateway: GatewayDep, request: Request, topic: TopicPath, body: TopicAlter) -> Response:
     """Change a topic's configuration; what the body leaves out stays."""
     changes = {name: value for name, value in body.model_dump().items() if value is not None}
     if not changes:
         raise invalid([{"pointer": "", "detail": f"name something to change: {', '.join(TopicAlter.model_fields)}"}])
     await gateway.client.alter_topic(topic, **changes)
-    return json_response(detail_of(await gateway.client.topic(topic)))
+    return await _detail(gateway, request, await gateway.client.topic(topic))
 
 
 @router.delete("/{topic}", status_code=204, summary="Delete a topic")
@@ -285,9 +290,10 @@ def _figures_view(kept: History, topic: Topic) -> dict[str, Any] | None:
     }
 
 
-def detail_of(topic: Topic) -> dict[str, Any]:
-    """Return a topic and its partitions as the API shows them."""
-    return {**view_of(topic), "partition_states": [_partition_view(partition) for partition in topic.partitions]}
+async def _detail(gateway: Gateway, request: Request, topic: Topic) -> Response:
+    return await list_response(
+        gateway, request, view_of(topic), ("partition_states", topic.partitions), _partition_view
+    )
 
 
 def _partition_view(partition: Partition) -> dict[str, Any]:

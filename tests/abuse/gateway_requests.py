@@ -24,7 +24,7 @@ def request(stand: Stand, line: str, body: bytes = b"", *, principal: str = "flo
     return f"{head}\r\n".encode() + body
 
 
-def _post(body: bytes, line: str = "POST /v1/topics/flood/records") -> Http:
+def _post(body: bytes, line: str = "POST /v1/topics/sink/records") -> Http:
     return lambda stand: request(stand, line, body)
 
 
@@ -39,6 +39,20 @@ def _records(record: Mapping[str, Any], count: int) -> bytes:
 
 def _offsets(item: Mapping[str, Any], count: int) -> bytes:
     return json.dumps({"offsets": [dict(item, partition=number) for number in range(count)]}).encode()
+
+
+HEAD_BYTES: Final = 60_000
+"""A little less than a head may have."""
+
+
+def _head(line: str) -> Http:
+    """Return a request with a head as large as there may be."""
+    fill = b"X-Fill: " + b"x" * HEAD_BYTES + b"\r\n"
+    return lambda stand: request(stand, line).replace(b"\r\n\r\n", b"\r\n" + fill + b"\r\n")
+
+
+def _members(line: str) -> Http:
+    return _post(json.dumps({f"m{number}": 0 for number in range(500_000)}).encode(), line)
 
 
 HTTP: Final[dict[str, Http]] = {
@@ -57,11 +71,11 @@ HTTP: Final[dict[str, Http]] = {
     "POST records: 90,000 unknown members": _post(_records({f"m{number}": 0 for number in range(90_000)}, 1)),
     "POST records: 8 MiB that are no JSON": _post(b'{"records":[' + b"[" * (BODY_BYTES - 100)),
     "POST records: a raw body of 8 MiB": lambda stand: request(
-        stand, "POST /v1/topics/flood/records", b"x" * BODY_BYTES
+        stand, "POST /v1/topics/sink/records", b"x" * BODY_BYTES
     ).replace(b"application/json", b"application/octet-stream"),
-    "POST topics: 8 MiB of members": _post(
-        json.dumps({f"m{number}": 0 for number in range(500_000)}).encode()[:-1] + b"}", "POST /v1/topics"
-    ),
+    "POST topics: 8 MiB of members": _members("POST /v1/topics"),
+    "PATCH topic: 8 MiB of members": _members("PATCH /v1/topics/flood"),
+    "POST api-keys: 8 MiB of members": _members("POST /v1/api-keys"),
     "PUT group offsets: 4,096 positions": _post(
         _offsets({"topic": "wide", "next_offset": 0}, 4_096), "PUT /v1/groups/abuse/offsets"
     ),
@@ -92,5 +106,22 @@ HTTP: Final[dict[str, Http]] = {
     "GET metrics": _get("/metrics"),
     "GET openapi.json": _get("/openapi.json"),
     "GET readyz": _get("/readyz"),
+    **{
+        f"{line}: a large head": _head(line)
+        for line in (
+            "DELETE /v1/topics/none",
+            "DELETE /v1/topics/none/partitions/0/records",
+            "DELETE /v1/groups/none",
+            "DELETE /v1/api-keys/none",
+            "DELETE /v1/rules/none",
+            "GET /v1/topics/flood/partitions/0/offsets",
+            "GET /livez",
+            "GET /readyz",
+            "GET /metrics",
+            "GET /openapi.json",
+            "GET /docs",
+            "GET /docs/assets/none",
+        )
+    },
 }
 """The requests to measure, by a name that begins with the route."""

@@ -1,142 +1,129 @@
-"""The same as `tests.abuse.run` for the routes of a gateway; see there."""
+"""The same as `tests.abuse.run` for the routes of a gateway and the messages of its WebSockets; see there."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tests.abuse.gateway_requests import HTTP, request
-from tests.abuse.measured import Measured, p99, settled, tell, watched
+from tests.abuse import stops
+from tests.abuse.gateway_requests import HTTP
+from tests.abuse.http_sender import HttpSender
+from tests.abuse.known_costs import known_ms
+from tests.abuse.measured import Measured, settled, tell, watched
+from tests.abuse.polite import Polite, polite
 from tests.abuse.probe import Probe
-from tests.abuse.stand import Stand, gateway
+from tests.abuse.stand import GATEWAY_BUDGET_BYTES, Stand, gateway
+from tests.abuse.ws_requests import MESSAGES, Ask, ws_asking
+from websockets.exceptions import WebSocketException
 
 ALONE_TIMEOUT_S: Final = 120.0
-PER_S: Final = 20
-POLITE: Final = b'{"records":[{"value":"polite"}]}'
+STOPPED: Final = ("POST records: 10,000 records of 700 bytes", "GET topic: 4,096 partitions")
+"""Routes of which the flood consists in which the gateway ends."""
+
+Asking = Callable[[], AbstractAsyncContextManager[Ask]]
+"""Opens a connection that sends one request after the other."""
 
 
-class Sender:
-    """A connection that sends HTTP requests, one after the other."""
+@asynccontextmanager
+async def http_asking(port: int, data: bytes) -> AsyncIterator[Ask]:
+    """Open a connection that sends an HTTP request."""
+    sender = await HttpSender.connect(port)
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self.writer = writer
+    async def ask() -> str:
+        return str(await sender.ask(data))
 
-    @classmethod
-    async def connect(cls, port: int) -> Sender:
-        """Connect."""
-        return cls(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 24))
-
-    async def ask(self, data: bytes) -> int:
-        """Send a request and return the status of its answer, which is read to its end."""
-        self.writer.write(data)
-        await self.writer.drain()
-        head = await self._reader.readuntil(b"\r\n\r\n")
-        fields = dict(line.split(b": ", 1) for line in head.lower().split(b"\r\n")[1:] if b": " in line)
-        await self._reader.readexactly(int(fields.get(b"content-length", b"0")))
-        return int(head.split(b" ", 2)[1])
+    try:
+        yield ask
+    finally:
+        sender.close()
 
 
-async def alone(port: int, probe: Probe, data: bytes, found: Measured) -> None:
+async def alone(asking: Asking, probe: Probe, found: Measured) -> None:
     """Measure one request on a quiet gateway: the second of two, since the first one opens what is still closed."""
     for _ in range(2):
-        sender = await Sender.connect(port)
-        await settled(probe)
-        before, began_s = probe.read(), time.monotonic()
-        async with watched(probe) as peak, asyncio.timeout(ALONE_TIMEOUT_S):
-            found.errors = str(await sender.ask(data))
-            found.alone_s = time.monotonic() - began_s
-            await asyncio.sleep(0.05)
-        after = probe.read()
-        found.cpu_s, found.stall_s, found.wall_s = after.cpu_s - before.cpu_s, after.stall_s, after.wall_s
-        found.memory_bytes = peak.grown_bytes
-        sender.writer.close()
+        async with asking() as ask:
+            idle = await settled(probe)
+            before, began_s = probe.read(), time.monotonic()
+            async with watched(probe) as peak, asyncio.timeout(ALONE_TIMEOUT_S):
+                found.errors = await ask()
+                found.alone_s = time.monotonic() - began_s
+                await asyncio.sleep(0.05)
+            after = probe.read()
+            found.cpu_s = after.cpu_s - before.cpu_s - idle * (time.monotonic() - began_s)
+            found.stall_s, found.wall_s = after.stall_s, after.wall_s
+            found.memory_bytes = peak.grown_bytes
 
 
-async def polite(stand: Stand, port: int, seconds: float, found: Measured) -> float:
-    """Publish a record now and then; return the p99 of how long each took from when it was due, in seconds."""
-    data = request(stand, "POST /v1/topics/quiet/records", POLITE, principal="quiet")
-    senders = [await Sender.connect(port) for _ in range(4)]
-    loop = asyncio.get_running_loop()
-    times_s: list[float] = []
-    for sender in senders:
-        await sender.ask(data)
-    began_s = loop.time()
-
-    async def send(number: int, sender: Sender, lock: asyncio.Lock) -> None:
-        due_s = began_s + number / PER_S
-        await asyncio.sleep(due_s - loop.time())
-        async with lock:
-            found.failed += await sender.ask(data) != 200
-        times_s.append(loop.time() - due_s)
-
-    locks = [asyncio.Lock() for _ in senders]
-    count = int(PER_S * seconds)
-    await asyncio.gather(*(send(number, senders[number % 4], locks[number % 4]) for number in range(count)))
-    for sender in senders:
-        sender.writer.close()
-    return p99(times_s)
-
-
-async def flood(port: int, data: bytes, found: Measured, answers: Counter[int]) -> None:
+async def flood(asking: Asking, found: Measured, answers: Counter[str]) -> None:
     """Send a request again and again, over a new connection where one ends."""
     while True:
-        sender = await Sender.connect(port)
         try:
-            while True:
-                answers[await sender.ask(data)] += 1
-                found.answered += 1
-        except (ConnectionError, asyncio.IncompleteReadError):
+            async with asking() as ask:
+                while True:
+                    answers[await ask()] += 1
+                    found.answered += 1
+        except (ConnectionError, asyncio.IncompleteReadError, WebSocketException):
             await asyncio.sleep(0.05)
-        finally:
-            sender.writer.transport.abort()
 
 
 async def flooded(
-    stand: Stand, port: int, probe: Probe, data: bytes, found: Measured, *, seconds: float, connections: int
+    beside: Polite, probe: Probe, asking: Asking, found: Measured, *, seconds: float, connections: int
 ) -> None:
     """Measure the polite principal alone, then beside a flood."""
-    found.quiet_s = await polite(stand, port, seconds / 2, found)
+    found.quiet_s, found.failed = await beside.measure(seconds / 2)
     probe.reset()
-    answers: Counter[int] = Counter()
-    floods = [asyncio.create_task(flood(port, data, found, answers)) for _ in range(connections)]
+    answers: Counter[str] = Counter()
+    floods = [asyncio.create_task(flood(asking, found, answers)) for _ in range(connections)]
     try:
         async with watched(probe) as peak:
-            found.flooded_s = await polite(stand, port, seconds, found)
+            found.flooded_s, failed = await beside.measure(seconds)
+        found.failed += failed
         found.flood_stall_s, found.flood_bytes = probe.read().stall_s, peak.grown_bytes
     finally:
         for task in floods:
             task.cancel()
         await asyncio.gather(*floods, return_exceptions=True)
-    found.errors = ",".join(map(str, sorted(answers)))
+    found.errors = ",".join(sorted(answers))
 
 
 async def judged(
     directory: Path, stand: Stand, only: list[str], *, seconds: float, connections: int, as_json: bool
 ) -> int:
-    """Measure the routes whose names contain one of the texts; return how many break a bound."""
+    """Measure what has a name that contains one of the texts; return how many break a bound."""
     faults = 0
     async with gateway(directory, stand) as (child, probe):
         port = child.ready["http_port"]
-        for route, made in _chosen(only):
-            found, data = Measured(route), made(stand)
-            try:
-                await alone(port, probe, data, found)
-                if seconds:
-                    bounds = {"seconds": seconds, "connections": connections}
-                    await flooded(stand, port, probe, data, found, **bounds)  # type: ignore[arg-type]
-            except TimeoutError:
-                found.failed += 1
-            faults += bool(found.faults())
+        async with polite("gateway", port, stand.keys["quiet"]) as beside:
+            for name, asking in _chosen(stand, port, only):
+                found = Measured(name, budget_bytes=GATEWAY_BUDGET_BYTES, known_s=known_ms(name) / 1e3)
+                try:
+                    await alone(asking, probe, found)
+                    if seconds:
+                        bounds = {"seconds": seconds, "connections": connections}
+                        await flooded(beside, probe, asking, found, **bounds)  # type: ignore[arg-type]
+                except TimeoutError:
+                    found.late.append("was not answered in time")
+                faults += bool(found.faults())
+                tell(found, as_json=as_json)
+        if not only or any(text in stops.GATEWAY for text in only):
+            found = Measured(stops.GATEWAY)
+            answers: Counter[str] = Counter()
+            routes = [partial(http_asking, port, HTTP[route](stand)) for route in STOPPED for _ in range(2)]
+            await stops.stopped(child, [partial(flood, asking, found, answers) for asking in routes], found)
             tell(found, as_json=as_json)
+            faults += bool(found.faults())
     return faults
 
 
-def _chosen(only: list[str]) -> Iterator[tuple[str, Callable[[Stand], bytes]]]:
-    for route, made in HTTP.items():
-        if not only or any(text in route for text in only):
-            yield route, made
+def _chosen(stand: Stand, port: int, only: list[str]) -> Iterator[tuple[str, Asking]]:
+    asking: dict[str, Asking] = {route: partial(http_asking, port, made(stand)) for route, made in HTTP.items()}
+    asking |= {name: partial(ws_asking, stand, port, kind) for name, kind in MESSAGES.items()}
+    for name, each in asking.items():
+        if not only or any(text in name for text in only):
+            yield name, each

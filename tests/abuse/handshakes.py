@@ -5,22 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
-from tests.abuse.measured import Measured, p99, settled, tell, watched
+from tests.abuse.measured import Measured, settled, tell, watched
+from tests.abuse.polite import polite
 from tests.abuse.probe import Probe
 from tests.abuse.stand import environment
 from tests.authority import Authority
 
 from tidelog_cli.children import running
-from tidelog_proto.tls_files import TlsFiles, client_context
+from tidelog_proto.tls_files import TlsFiles
 
 NAME: Final = "TLS handshakes left half open"
 FLOOD: Final = "127.0.0.2"
-POLITE: Final = "127.0.0.3"
-PAUSE_S: Final = 0.05
 
 
 def client_hello() -> bytes:
@@ -44,21 +43,6 @@ async def _leave_half_open(port: int, hello: bytes, found: Measured) -> None:
             writer.transport.abort()
 
 
-async def _connect(port: int, context: ssl.SSLContext, seconds: float) -> float:
-    """Connect now and then; return the p99 of how long that took, in seconds."""
-    times_s: list[float] = []
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        began_s = time.monotonic()
-        _, writer = await asyncio.open_connection(
-            "127.0.0.1", port, ssl=context, server_hostname="127.0.0.1", local_addr=(POLITE, 0)
-        )
-        times_s.append(time.monotonic() - began_s)
-        writer.transport.abort()
-        await asyncio.sleep(PAUSE_S)
-    return p99(times_s)
-
-
 async def judged(directory: Path, *, seconds: float, connections: int, as_json: bool) -> int:
     """Measure; return 1 if a bound is broken."""
     files: TlsFiles = Authority(directory / "ca").files("node", "a")
@@ -72,16 +56,20 @@ async def judged(directory: Path, *, seconds: float, connections: int, as_json: 
     with (directory / "tls.log").open("ab") as log:
         measured = (str(probe.path), *arguments)
         module = "tests.abuse.probed"
-        async with running("node", measured, module=module, log=log, environ=environment()) as child:
+        async with AsyncExitStack() as stack:
+            child = await stack.enter_async_context(
+                running("node", measured, module=module, log=log, environ=environment())
+            )
             probe.pid, port = child.process.pid, child.ready["port"]
-            context = client_context(TlsFiles(ca=files.ca))
+            beside = await stack.enter_async_context(polite("tls", port, str(files.ca)))
             await settled(probe)
-            found.quiet_s = await _connect(port, context, seconds)
+            found.quiet_s, found.failed = await beside.measure(seconds)
             probe.reset()
             hello = client_hello()
             floods = [asyncio.create_task(_leave_half_open(port, hello, found)) for _ in range(16 * connections)]
             async with watched(probe) as peak:
-                found.flooded_s = await _connect(port, context, seconds)
+                found.flooded_s, failed = await beside.measure(seconds)
+            found.failed += failed
             found.flood_stall_s, found.flood_bytes = probe.read().stall_s, peak.grown_bytes
             for task in floods:
                 task.cancel()

@@ -7,7 +7,7 @@ import contextlib
 import json
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from tests.abuse.probe import Probe
@@ -20,7 +20,14 @@ RATIO_MAX: Final = 3.0
 """The largest p99 of others, as a multiple of a quiet one."""
 FLOOR_S: Final = 0.030
 """A quiet p99 below this counts as this: what a busy machine does to a process that wants to run."""
+MEMORY_RATIO_MAX: Final = 1.25
+"""How far beyond its budgets a process may grow."""
+KNOWN_RATIO_MAX: Final = 1.5
+KNOWN_MORE_S: Final = 0.003
+"""How much more than the table says a request may cost: on a busy machine, and for its connection."""
 SETTLE_TIMEOUT_S: Final = 60.0
+LOOK_S: Final = 0.25
+IDLE_S: Final = 0.02
 
 
 def p99(times_s: list[float]) -> float:
@@ -47,6 +54,11 @@ class Measured:
         quiet_s, flooded_s: p99 of the polite principal, before the flood and in it.
         flood_stall_s: the longest turn of the event loop in the flood.
         answered: requests of the flood that were answered.
+        failed: polite requests that were not.
+        errors: answers of the flood.
+        budget_bytes: what requests and answers may take together in the process's memory; 0: not judged.
+        known_s: what the table of costs says of `cpu_s`; 0: nothing.
+        late: other bounds that were broken.
     """
 
     kind: str
@@ -62,6 +74,9 @@ class Measured:
     answered: int = 0
     failed: int = 0
     errors: str = ""
+    budget_bytes: int = 0
+    known_s: float = 0.0
+    late: list[str] = field(default_factory=list)
 
     def faults(self) -> list[str]:
         """Return which bounds it has broken."""
@@ -73,7 +88,13 @@ class Measured:
             found.append(f"p99 beside it {self.flooded_s * 1e3:.0f} ms, quiet {self.quiet_s * 1e3:.0f} ms")
         if self.failed:
             found.append(f"{self.failed} polite requests failed")
-        return found
+        grown_bytes = max(self.memory_bytes, self.flood_bytes)
+        if self.budget_bytes and grown_bytes > MEMORY_RATIO_MAX * self.budget_bytes:
+            budget = f"budget {self.budget_bytes / MIB:.0f} MiB and a quarter"
+            found.append(f"memory grows by {grown_bytes / MIB:.0f} MiB, {budget}")
+        if self.known_s and self.cpu_s > KNOWN_RATIO_MAX * self.known_s + KNOWN_MORE_S:
+            found.append(f"costs {self.cpu_s * 1e3:.0f} ms, the table says {self.known_s * 1e3:.0f}")
+        return found + self.late
 
 
 @contextlib.asynccontextmanager
@@ -94,15 +115,18 @@ async def watched(probe: Probe) -> AsyncIterator[Peak]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def settled(probe: Probe) -> None:
-    """Wait until the process does nothing, and begin to measure."""
+async def settled(probe: Probe) -> float:
+    """Wait until the process does nothing, begin to measure, and return its processor time a second meanwhile."""
     async with asyncio.timeout(SETTLE_TIMEOUT_S):
+        was_idle = False
         while True:
             before = probe.read()
-            await asyncio.sleep(0.25)
-            if probe.read().cpu_s - before.cpu_s < 0.05:
+            await asyncio.sleep(LOOK_S)
+            idle_s = probe.read().cpu_s - before.cpu_s
+            if was_idle and idle_s < IDLE_S:
                 probe.reset()
-                return
+                return idle_s / LOOK_S
+            was_idle = idle_s < IDLE_S
 
 
 def tell(found: Measured, *, as_json: bool) -> None:

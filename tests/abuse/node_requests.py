@@ -11,7 +11,14 @@ from tests.abuse.stand import RECORDS, WIDE, Stand
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import columns_of, encode_batch
 from tidelog_proto.frames import encode_frame
-from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX, ENTRIES_PER_REQUEST_MAX, EPOCHS_PER_INSTANCE, MIB, PAGE_BYTES
+from tidelog_proto.limits import (
+    BATCHES_PER_PUBLISH_MAX,
+    ENTRIES_PER_REQUEST_MAX,
+    EPOCHS_PER_INSTANCE,
+    MIB,
+    PAGE_BYTES,
+    PROTOCOL_VERSION,
+)
 
 ENTRIES: Final = ENTRIES_PER_REQUEST_MAX
 NOW_US: Final = 1_700_000_000_000_000
@@ -47,19 +54,19 @@ def _batch(values: list[bytes]) -> bytes:
 
 def _publish_batches(stand: Stand) -> Iterator[bytes]:
     batch = _batch([b"x"])
-    entries = [pb.PublishEntry(topic_id=stand.topics["flood"], length=len(batch))] * BATCHES_PER_PUBLISH_MAX
+    entries = [pb.PublishEntry(topic_id=stand.topics["sink"], length=len(batch))] * BATCHES_PER_PUBLISH_MAX
     return _same(batch * BATCHES_PER_PUBLISH_MAX, publish=pb.Publish(entries=entries))
 
 
 def _publish_records(stand: Stand) -> Iterator[bytes]:
     batch = _batch([b""] * 900_000)
-    entry = pb.PublishEntry(topic_id=stand.topics["flood"], length=len(batch))
+    entry = pb.PublishEntry(topic_id=stand.topics["sink"], length=len(batch))
     return _same(batch, publish=pb.Publish(entries=[entry]))
 
 
 def _publish_bytes(stand: Stand) -> Iterator[bytes]:
     batch = _batch([bytes(15 * MIB)])
-    entry = pb.PublishEntry(topic_id=stand.topics["flood"], length=len(batch))
+    entry = pb.PublishEntry(topic_id=stand.topics["sink"], length=len(batch))
     return _same(batch, publish=pb.Publish(entries=[entry]))
 
 
@@ -124,6 +131,12 @@ def _group_join(_: Stand) -> Iterator[bytes]:
         yield _frame(group_heartbeat=beat)
 
 
+def _group_join_vast(_: Stand) -> Iterator[bytes]:
+    for number in itertools.count():
+        wish = pb.GroupWish(topics=["wide", "vast"], session_timeout_ms=500)
+        yield _frame(group_heartbeat=pb.GroupHeartbeat(group="vast", member_id=f"member{number:026d}", join=wish))
+
+
 def _group_join_names(_: Stand) -> Iterator[bytes]:
     for number in itertools.count():
         wish = pb.GroupWish(topics=[f"unknown-{name}" for name in range(1_000)], session_timeout_ms=500)
@@ -147,11 +160,20 @@ def _group_held(stand: Stand) -> Iterator[bytes]:
     return _same(group_heartbeat=beat)
 
 
+_NUMBERS: Final = itertools.count()
+
+
 def _topic_create(_: Stand) -> Iterator[bytes]:
     config = pb.TopicConfig(partitions=4_096)
-    for number in itertools.count():
+    for number in _NUMBERS:
         yield _frame(topic_create=pb.TopicCreate(name=f"made-{number}", config=config))
         yield _frame(topic_delete=pb.TopicDelete(name=f"made-{number}"))
+
+
+def _hello(stand: Stand) -> Iterator[bytes]:
+    hello = pb.Hello(version=PROTOCOL_VERSION, client_id="abuse")
+    hello.credentials.api_key = stand.keys["flood"]
+    return _same(hello=hello)
 
 
 def _cluster_status_named(stand: Stand) -> Iterator[bytes]:
@@ -195,11 +217,13 @@ LARGEST: Final[dict[str, Largest]] = {
         delete_records=pb.DeleteRecords(entries=_wide(stand, pb.DeleteRecordsEntry, offset=0))
     ),
     "subscribe: 4,096 partitions": _subscribe,
+    "unsubscribe: 4,096 partitions": _subscribe,
     "credit: 1,000 grants": _credit,
     "commit: 4,096 positions": _commit,
     "committed: 4,096 positions": _committed,
     "committed: a whole group": _committed_all,
     "group_heartbeat: joins": _group_join,
+    "group_heartbeat: joins of a group of 20,000 partitions": _group_join_vast,
     "group_heartbeat: joins that name 1,000 topics": _group_join_names,
     "group_heartbeat: joins with a pattern": _group_join_pattern,
     "group_heartbeat: 100,000 held, 20,000 loads": _group_held,
@@ -207,6 +231,7 @@ LARGEST: Final[dict[str, Largest]] = {
     "group_list": lambda _: _same(group_list=pb.GroupList()),
     "group_delete": lambda _: _same(group_delete=pb.GroupDelete(group="joined")),
     "topic_create: 4,096 partitions": _topic_create,
+    "topic_delete: 4,096 partitions": _topic_create,
     "topic_describe": lambda _: _same(topic_describe=pb.TopicDescribe(name="wide")),
     "topic_list": lambda _: _same(topic_list=pb.TopicList()),
     "topic_alter": lambda _: _same(topic_alter=pb.TopicAlter(name="flood", flush_interval_ms=100)),
@@ -218,8 +243,21 @@ LARGEST: Final[dict[str, Largest]] = {
     "access_test": lambda _: _same(access_test=pb.AccessTest(operation=pb.OP_CONSUME, resource=pb.RES_TOPIC, name="t")),
     "identify": lambda _: _same(identify=pb.Identify(only_revision=True)),
     "unknown fields: 350,000": _unknown_fields,
+    "hello": _hello,
+    "peer_hello: a node that has yet to join": lambda _: _same(peer_hello=pb.PeerHello()),
+    "peer_proof: one that nobody asked for": lambda _: _same(peer_proof=pb.PeerProof()),
 }
 """The requests to measure, by a name that begins with the kind's."""
+
+UNMEASURED: Final[dict[str, tuple[int, int]]] = {
+    "subscribe: 4,096 partitions": (0, 1),
+    "unsubscribe: 4,096 partitions": (1, 0),
+    "topic_create: 4,096 partitions": (0, 1),
+    "topic_delete: 4,096 partitions": (1, 0),
+}
+"""So many requests before one that is measured, and after it, are not: they make what it is about, or take it away."""
+GREETINGS: Final = frozenset({"hello", "peer_hello", "peer_proof"})
+"""Kinds with which a connection begins: each is sent over one of its own."""
 
 assert RECORDS > 0
 assert PAGE_BYTES > 0

@@ -5,38 +5,36 @@
 Two stages for each kind. **Alone**: one request on a quiet node; its longest turn of the event loop is measured inside
 the node, in processor time of the loop's thread, so that other work on the machine does not count. **Flood**: one
 principal sends that request over several connections as fast as it is answered, and another publishes a record now and
-then, beside it and before it.
+then, in a process of its own, beside it and before it.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import uvloop
-from tests.abuse import gateway_run, handshakes
-from tests.abuse.measured import Measured, p99, settled, tell, watched
-from tests.abuse.node_requests import LARGEST
-from tests.abuse.stand import STOP_TIMEOUT_S, Stand, node
+from tests.abuse import gateway_run, handshakes, stops
+from tests.abuse.known_costs import known_us
+from tests.abuse.measured import Measured, settled, tell, watched
+from tests.abuse.node_requests import GREETINGS, LARGEST, UNMEASURED
+from tests.abuse.polite import Polite, polite
+from tests.abuse.probe import Probe
+from tests.abuse.stand import NODE_BUDGET_BYTES, Stand, node
 
-from tidelog import Client
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import FrameDecoder, encode_frame
 from tidelog_proto.limits import PROTOCOL_VERSION
 
-PER_S: Final = 50
 ALONE_TIMEOUT_S: Final = 120.0
 IN_FLIGHT: Final = 4
-STOP: Final = "SIGTERM in the middle of 16 requests by time"
-STOP_MORE_S: Final = 5.0
-"""For the end of the process itself, on a busy machine."""
 
 
 class Sender:
@@ -51,13 +49,26 @@ class Sender:
 
     @classmethod
     async def connect(cls, stand: Stand, principal: str) -> Sender:
-        """Connect and greet."""
-        sender = cls(*await asyncio.open_connection("127.0.0.1", stand.port))
+        """Connect and greet as a principal."""
+        return await cls.greet(stand.port, stand.keys[principal])
+
+    @classmethod
+    async def greet(cls, port: int, key: str) -> Sender:
+        """Connect and greet with an API key; "" where nobody is asked for one."""
+        sender = cls(*await asyncio.open_connection("127.0.0.1", port))
         hello = pb.Hello(version=PROTOCOL_VERSION, client_id="abuse")
-        hello.credentials.api_key = stand.keys[principal]
+        if key:
+            hello.credentials.api_key = key
         sender.writer.write(encode_frame(pb.Envelope(correlation_id=1, hello=hello)))
         await sender.answer()
         return sender
+
+    @classmethod
+    async def opened(cls, stand: Stand, kind: str) -> Sender:
+        """Connect for requests of a kind: those that a connection begins with are the first on theirs."""
+        if kind.partition(":")[0] in GREETINGS:
+            return cls(*await asyncio.open_connection("127.0.0.1", stand.port))
+        return await cls.connect(stand, "flood")
 
     async def answer(self) -> pb.Envelope | None:
         """Return the next answer; None at the end of the stream."""
@@ -71,6 +82,12 @@ class Sender:
                     return frame.envelope
         return None
 
+    async def send(self, frames: Iterator[bytes], count: int) -> None:
+        """Send some frames, one after the other."""
+        for _ in range(count):
+            self.writer.write(next(frames))
+            await self.answer()
+
     async def flood(self, frames: Iterator[bytes]) -> None:
         """Send until the connection or the task ends."""
         for _ in range(IN_FLIGHT):
@@ -82,11 +99,14 @@ class Sender:
 
 async def alone(stand: Stand, kind: str, frames: Iterator[bytes], found: Measured) -> None:
     """Measure one request on a quiet node: the second of two, since the first one opens what is still closed."""
+    probe = _probe(stand)
+    before_it, after_it = UNMEASURED.get(kind, (0, 0))
     for _ in range(2):
-        sender = await Sender.connect(stand, "flood")
-        await settled(stand.probe)
-        before, began_s = stand.probe.read(), time.monotonic()
-        async with watched(stand.probe) as peak:
+        sender = await Sender.opened(stand, kind)
+        await sender.send(frames, before_it)
+        idle = await settled(probe)
+        before, began_s = probe.read(), time.monotonic()
+        async with watched(probe) as peak:
             sender.writer.write(next(frames))
             if kind.startswith("credit"):
                 sender.writer.write(encode_frame(pb.Envelope(correlation_id=9, access_test=pb.AccessTest())))
@@ -94,73 +114,68 @@ async def alone(stand: Stand, kind: str, frames: Iterator[bytes], found: Measure
                 await sender.answer()
             found.alone_s = time.monotonic() - began_s
             await asyncio.sleep(0.05)
-        after = stand.probe.read()
-        found.cpu_s, found.stall_s, found.wall_s = after.cpu_s - before.cpu_s, after.stall_s, after.wall_s
+        after = probe.read()
+        found.cpu_s = after.cpu_s - before.cpu_s - idle * (time.monotonic() - began_s)
+        found.stall_s, found.wall_s = after.stall_s, after.wall_s
         found.memory_bytes = peak.grown_bytes
         found.errors = ",".join(sender.errors)
+        await sender.send(frames, after_it)
         sender.writer.close()
 
 
-async def polite(stand: Stand, seconds: float, found: Measured) -> float:
-    """Publish records when they are due; return the p99 of how long after that each was acknowledged, in seconds."""
-    times_s: list[float] = []
-    loop = asyncio.get_running_loop()
-    async with Client(f"127.0.0.1:{stand.port}", api_key=stand.keys["quiet"]) as client:
-        producer = client.producer("quiet")
-        await producer.send(b"first")
-        began_s = loop.time()
-
-        async def send(due_s: float) -> None:
-            try:
-                await producer.send(bytes(100))
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is counted
-                found.failed += 1
-                sys.stderr.write(f"polite: {error!r}\n")
-            times_s.append(loop.time() - due_s)
-
-        async with asyncio.TaskGroup() as group:
-            for number in range(int(PER_S * seconds)):
-                due_s = began_s + number / PER_S
-                await asyncio.sleep(due_s - loop.time())
-                group.create_task(send(due_s))
-    return p99(times_s)
+async def _greeting(stand: Stand, kind: str, frames: Iterator[bytes], found: Measured) -> None:
+    """Open one connection after the other, each with a request of a kind that it begins with."""
+    while True:
+        sender = await Sender.opened(stand, kind)
+        await sender.send(frames, 1)
+        found.answered += 1
+        sender.writer.transport.abort()
 
 
-async def flooded(stand: Stand, frames: Iterator[bytes], found: Measured, *, seconds: float, connections: int) -> None:
+async def flooded(
+    stand: Stand,
+    beside: Polite,
+    kind: str,
+    frames: Iterator[bytes],
+    found: Measured,
+    *,
+    seconds: float,
+    connections: int,
+) -> None:
     """Measure the polite principal alone, then beside a flood."""
-    found.quiet_s = await polite(stand, seconds / 2, found)
+    found.quiet_s, found.failed = await beside.measure(seconds / 2)
     senders = [await Sender.connect(stand, "flood") for _ in range(connections)]
-    stand.probe.reset()
-    floods = [asyncio.create_task(sender.flood(frames)) for sender in senders]
+    probe = _probe(stand)
+    probe.reset()
+    if kind.partition(":")[0] in GREETINGS:
+        floods = [asyncio.create_task(_greeting(stand, kind, frames, found)) for _ in senders]
+    else:
+        floods = [asyncio.create_task(sender.flood(frames)) for sender in senders]
     try:
-        async with watched(stand.probe) as peak:
-            found.flooded_s = await polite(stand, seconds, found)
-        found.flood_stall_s, found.flood_bytes = stand.probe.read().stall_s, peak.grown_bytes
+        async with watched(probe) as peak:
+            found.flooded_s, failed = await beside.measure(seconds)
+        found.failed += failed
+        found.flood_stall_s, found.flood_bytes = probe.read().stall_s, peak.grown_bytes
     finally:
         for task, sender in zip(floods, senders, strict=True):
             task.cancel()
             sender.writer.transport.abort()
         await asyncio.gather(*floods, return_exceptions=True)
-    found.answered = sum(sender.answered - 1 for sender in senders)
+    found.answered += sum(sender.answered - 1 for sender in senders)
     found.errors = ",".join(sorted({name for sender in senders for name in sender.errors}))
 
 
-async def _stopped(stand: Stand, *, as_json: bool) -> int:
-    """Stop the node while it works on the longest requests there are; return 1 if that takes longer than it may."""
-    found = Measured(STOP)
-    frames = LARGEST["list_offsets: 4,096 by time"](stand)
-    floods = [asyncio.create_task((await Sender.connect(stand, "flood")).flood(frames)) for _ in range(4)]
-    await asyncio.sleep(1.0)
-    began_s = time.monotonic()
-    stand.child.process.terminate()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(10 * STOP_TIMEOUT_S):
-            await stand.child.process.wait()
-    found.alone_s = time.monotonic() - began_s
-    found.failed = int(found.alone_s > STOP_TIMEOUT_S + STOP_MORE_S or stand.child.process.returncode != 0)
-    await asyncio.gather(*floods, return_exceptions=True)
-    tell(found, as_json=as_json)
-    return bool(found.failed)
+async def _flood(stand: Stand, frames: Iterator[bytes]) -> None:
+    await (await Sender.connect(stand, "flood")).flood(frames)
+
+
+async def _flood_port(port: int, frames: Iterator[bytes]) -> None:
+    await (await Sender.greet(port, "")).flood(frames)
+
+
+def _probe(stand: Stand) -> Probe:
+    assert stand.probe is not None, "the node is measured"
+    return stand.probe
 
 
 def _wants(arguments: argparse.Namespace, name: str) -> bool:
@@ -170,19 +185,20 @@ def _wants(arguments: argparse.Namespace, name: str) -> bool:
 async def _run(arguments: argparse.Namespace) -> int:
     faults = 0
     with tempfile.TemporaryDirectory(prefix="tidelog-abuse-") as directory:
-        async with node(Path(directory)) as stand:
+        async with node(Path(directory)) as stand, polite("node", stand.port, stand.keys["quiet"]) as beside:
             for kind, largest in LARGEST.items() if arguments.side != "gateway" else ():
                 if not _wants(arguments, kind):
                     continue
-                found = Measured(kind)
+                found = Measured(kind, budget_bytes=NODE_BUDGET_BYTES)
+                found.known_s = known_us(kind, next(largest(stand))) / 1e6
                 frames = largest(stand)
                 try:
                     await alone(stand, kind, frames, found)
                     if arguments.seconds:
                         bounds = {"seconds": arguments.seconds, "connections": arguments.connections}
-                        await flooded(stand, frames, found, **bounds)
+                        await flooded(stand, beside, kind, frames, found, **bounds)
                 except TimeoutError:
-                    found.failed += 1
+                    found.late.append("was not answered in time")
                 faults += bool(found.faults())
                 tell(found, as_json=arguments.json)
             if arguments.side != "gateway" and arguments.seconds and _wants(arguments, handshakes.NAME):
@@ -193,8 +209,12 @@ async def _run(arguments: argparse.Namespace) -> int:
                 faults += await gateway_run.judged(
                     Path(directory), stand, arguments.only or [], as_json=arguments.json, **bounds
                 )
-            if _wants(arguments, STOP):
-                faults += await _stopped(stand, as_json=arguments.json)
+            if arguments.side != "gateway" and _wants(arguments, stops.NODE):
+                faults += await stops.node_stopped(stand, partial(_flood, stand), as_json=arguments.json)
+        if arguments.side != "gateway" and arguments.seconds and _wants(arguments, stops.CLUSTER):
+            faults += await stops.cluster_stopped(
+                Path(directory), _flood_port, seconds=arguments.seconds, as_json=arguments.json
+            )
     return 1 if faults else 0
 
 

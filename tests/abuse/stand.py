@@ -22,7 +22,23 @@ from tidelog_proto.limits import MIB
 
 WIDE: Final = 4_096
 """Partitions of the topic that requests of many entries name."""
+VAST: Final = 20_000 - WIDE
+"""Partitions of the topic that, with the wide one, makes a group of as many as there may be."""
+PARTITIONS: Final = 60_000
+"""Setting `partitions_max` of the node: for topics that requests create."""
 RECORDS: Final = 200_000
+SINK_BYTES: Final = 64 * MIB
+"""What retention leaves of the topic that floods write to."""
+NODE_BUDGETS: Final = {
+    "node_in_flight_bytes": 64 * MIB,
+    "node_outgoing_bytes": 64 * MIB,
+    "rings_bytes": 32 * MIB,
+}
+"""Settings of the node: memory for requests, for answers, and for the newest batches."""
+NODE_BUDGET_BYTES: Final = sum(NODE_BUDGETS.values())
+GATEWAY_BUDGETS: Final = {"in_flight_bytes_max": 64 * MIB, "out_bytes_max": 128 * MIB}
+"""Settings of the gateway: memory for bodies and messages, and for answers."""
+GATEWAY_BUDGET_BYTES: Final = sum(GATEWAY_BUDGETS.values())
 STOP_TIMEOUT_S: Final = 10.0
 """The default `stop_timeout` of a node and a gateway."""
 
@@ -35,14 +51,14 @@ class Stand:
 
     Attributes:
         child: the process.
-        probe: its measurements.
+        probe: its measurements; None where they are not taken.
         port: of the node.
         keys: API keys by principal, and `admin`.
-        topics: ids by name: `quiet`, `flood` (one partition, `RECORDS` records), `wide`.
+        topics: ids by name: `quiet`, `flood` (one partition, `RECORDS` records), `sink` (is written to), `wide`.
     """
 
     child: Child
-    probe: Probe
+    probe: Probe | None
     port: int
     keys: Mapping[str, str]
     topics: Mapping[str, bytes]
@@ -60,7 +76,10 @@ async def node(directory: Path) -> AsyncIterator[Stand]:
     key = new_key().text
     admin_key = _secret(directory / "admin.key", key)
     config = directory / "node.toml"
-    config.write_text(f'[node]\nauth = "required"\nadmin_key_file = "{admin_key}"\n')
+    budgets = "".join(f"{name} = {size_bytes}\n" for name, size_bytes in NODE_BUDGETS.items())
+    config.write_text(
+        f'[node]\nauth = "required"\nadmin_key_file = "{admin_key}"\npartitions_max = {PARTITIONS}\n{budgets}'
+    )
     probe = Probe(directory / "node.probe")
     data = str(directory / "data")
     arguments = ("node", "--config", str(config), "--data", data, "--port", "0", "--management-port", "0")
@@ -76,6 +95,10 @@ async def node(directory: Path) -> AsyncIterator[Stand]:
                 name: (await admin.create_topic(name, flush="never", partitions=count)).topic_id
                 for name, count in (("quiet", 1), ("flood", 1), ("wide", WIDE))
             }
+            vast = await admin.create_topic("vast", flush="never", partitions=VAST)
+            topics["vast"] = vast.topic_id
+            sink = await admin.create_topic("sink", flush="never", retention_bytes=SINK_BYTES)
+            topics["sink"] = sink.topic_id
             async with admin.producer("flood") as producer:
                 for first in range(0, RECORDS, 4_000):
                     await producer.send_many([b"%d" % number for number in range(first, first + 4_000)])
@@ -97,8 +120,7 @@ async def gateway(directory: Path, stand: Stand) -> AsyncIterator[tuple[Child, P
     arguments = ("gateway", "--bootstrap", f"127.0.0.1:{stand.port}", "--http-port", "0", "--auth", "callers")
     environ = environment() | {
         "TIDELOG_API_KEY_FILE": str(key_file),
-        "TIDELOG_GATEWAY_OUT_BYTES_MAX": str(128 * MIB),
-        "TIDELOG_GATEWAY_IN_FLIGHT_BYTES_MAX": str(64 * MIB),
+        **{f"TIDELOG_GATEWAY_{name.upper()}": str(size_bytes) for name, size_bytes in GATEWAY_BUDGETS.items()},
     }
     with (directory / "gateway.log").open("ab") as log:
         measured = (str(probe.path), *arguments)

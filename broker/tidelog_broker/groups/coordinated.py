@@ -102,6 +102,8 @@ class Coordinated:
             await asyncio.sleep(0)  # who comes in the same moment goes into the same record
             while True:
                 await self._pace()  # what members want meanwhile goes into the same record, too
+                self.group.decide()
+                await asyncio.sleep(0)
                 if writing.done() or (record := self.group.next_record()) is None:
                     break
                 await self._make_durable(record)

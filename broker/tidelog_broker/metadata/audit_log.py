@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
@@ -22,9 +22,13 @@ from tidelog_proto.errors import ProtocolError
 
 log = logging.getLogger("tidelog.audit")
 
+MessageT = TypeVar("MessageT", bound=Message)
+
 REFUSALS_PER_S: Final = 20
 """More refusals in a second are counted and not written: whoever is refused decides how often."""
 ASKED_CHARS_MAX: Final = 4_000
+ASKED_ENTRIES_MAX: Final = 512
+"""Of each list of a request; more would not be shown, and takes the event loop 5 us an entry."""
 
 
 class About(NamedTuple):
@@ -117,7 +121,7 @@ def _told(kind: str, envelope: pb.Envelope) -> Message:
     """Return a request as it may be written down."""
     if kind != "security_change":
         asked: Message = getattr(envelope, kind)
-        return asked
+        return _shortened(asked)
     told = pb.SecurityChange()
     told.CopyFrom(envelope.security_change)
     match told.WhichOneof("change"):
@@ -125,4 +129,19 @@ def _told(kind: str, envelope: pb.Envelope) -> Message:
             told.create_user.CopyFrom(without_verifier(told.create_user))
         case "set_password":
             told.set_password.CopyFrom(without_verifier(told.set_password))
-    return told
+    return _shortened(told)
+
+
+def _shortened(message: MessageT) -> MessageT:
+    """Return a message with as much of each list as a line of the audit log has room for."""
+    if message.ByteSize() <= ASKED_CHARS_MAX:
+        return message
+    short = type(message)()
+    for field, value in message.ListFields():
+        if field.is_repeated:
+            getattr(short, field.name).extend(value[:ASKED_ENTRIES_MAX])
+        elif field.message_type is not None:
+            getattr(short, field.name).CopyFrom(_shortened(value))
+        else:
+            setattr(short, field.name, value)
+    return short

@@ -29,11 +29,17 @@ from tidelog_broker.storage.partition.partition_dirs import partition_dir_name, 
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.garbage import LongLived
 
 OPEN_AHEAD: Final = 80
 """So many partitions of a node are opened as soon as it hears of them."""
 
 _WORKER: Final = 0
+
+FOLLOWED_AT_ONCE: Final = 1_024
+"""So many partitions of a topic are looked at in one turn of the event loop: some 4 ms."""
+AWAKENED_AT_ONCE: Final = 128
+"""So many partitions of one request wait to be opened at a time: each has a task."""
 
 
 class Partitions:
@@ -59,6 +65,7 @@ class Partitions:
         self._open_ahead = OPEN_AHEAD if open_ahead is None else open_ahead
         self._by_topic: dict[bytes, dict[int, Partition]] = {}
         self._open_count = 0
+        self._long_lived = LongLived()
         self.closed = ClosedPartitions()
         """Those that are stored here and not open."""
         self.opening = PartitionOpener(self._open, tasks)
@@ -113,8 +120,11 @@ class Partitions:
 
     async def awake(self, keys: Iterable[PartitionKey]) -> None:
         """Return when those of these partitions that are stored here are open, or cannot be opened: `get` says why."""
-        if self.closed:
-            waiting = [self.opening.opened(key) for key in dict.fromkeys(keys) if key in self.closed]
+        if not self.closed:
+            return
+        wanted = [key for key in dict.fromkeys(keys) if key in self.closed]
+        for first in range(0, len(wanted), AWAKENED_AT_ONCE):
+            waiting = [self.opening.opened(key) for key in wanted[first : first + AWAKENED_AT_ONCE]]
             await asyncio.gather(*waiting, return_exceptions=True)
 
     def when_open(self, key: PartitionKey, then: Then) -> None:
@@ -154,6 +164,8 @@ class Partitions:
         for partition in self._by_topic.get(record.topic_id, {}).values():
             partition.reconfigure(record)
         for index in range(record.config.partitions):
+            if index and index % FOLLOWED_AT_ONCE == 0:
+                await asyncio.sleep(0)
             key = (record.topic_id, index)
             if self.find(key) is not None or key in self.closed or not self._belongs_here(record, index):
                 continue
@@ -239,6 +251,7 @@ class Partitions:
         partition = Partition(self.tools, standing or record, index, driver, io_key)
         self._by_topic.setdefault(key[0], {})[index] = partition
         self._open_count += 1
+        self._long_lived.made()
         self.closed.discard(key)
         return partition
 
@@ -288,6 +301,7 @@ class Partitions:
         partitions, is_stored = self.of_topic(topic_id), bool(self.closed.count(topic_id))
         self._by_topic.pop(topic_id, None)
         self._open_count -= len(partitions)
+        self._long_lived.dropped(len(partitions))
         self.closed.forget_topic(topic_id)
         for key in [key for key in self._failed if key[0] == topic_id]:
             del self._failed[key]

@@ -20,7 +20,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from tidelog_broker.broker import SOFTWARE, Broker
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
-from tidelog_broker.core.request_costs import COSTS, Pace
+from tidelog_broker.core.request_costs import COSTS
 from tidelog_broker.server.access import AccessChecks, why_over
 from tidelog_broker.server.handlers import (
     cluster,
@@ -268,7 +268,8 @@ class Server:
             if envelope.on_behalf and envelope.correlation_id:
                 charge(self.broker, request)
             cost = COSTS[kind]
-            begin_work(request, cost.of(envelope), is_divided=cost.pace in {Pace.PIECES, Pace.PAGES})
+            work_us = cost.of(envelope, len(request.attachment))
+            begin_work(request, work_us, in_one_go_us=cost.in_one_go_us(work_us))
             work = handler(self.broker, request)
         except ProtocolError as error:
             if kind in _UNANSWERED and request.connection.greeted:

@@ -36,7 +36,7 @@ from tidelog_broker.wire.connection_host import ConnectionHost
 from tidelog_broker.wire.inbox import Inbox
 from tidelog_broker.wire.outgoing import Backlog
 from tidelog_broker.wire.pushing import Pushing
-from tidelog_broker.wire.request_work import end_work
+from tidelog_broker.wire.request_work import Rest, end_work
 from tidelog_broker.wire.rounds import ENVELOPE_WEIGHT, REQUEST_BYTES, Turn
 from tidelog_broker.wire.shares import Shares
 from tidelog_broker.wire.sockets import sends_no_more, tune
@@ -140,6 +140,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether it waits for its caller's turn; whether a frame has begun with what is being taken."""
         self._received: Iterator[Frame] | None = None
         """What was received and is taken when it goes on."""
+        self.rest = Rest()  # of the request that was taken last; nothing behind it is taken before that is done
         self._session_timer: asyncio.TimerHandle | None = None
         self.challenge: Challenge | None = None
         """Set while another node is to prove who it says it is."""
@@ -168,8 +169,7 @@ class Connection(asyncio.BufferedProtocol):
         self._requests_max = server.settings.requests_in_flight
         self._coming = Coming(server.budget, server.arriving, self._arrived_bytes, self._sends_too_slowly)
         self._has_room = asyncio.Event()
-        self._keeps_up = True
-        self._reading = True
+        self._keeps_up = self._reading = True
         self._hello_timer: asyncio.TimerHandle | None = None
 
     # --- transport callbacks ---------------------------------------------------------------------------
@@ -191,6 +191,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._stall_watch is not None:
             self._stall_watch.stop()
         self._transport = self._received = None
+        self.rest.drop()
         self.backlog.end()
         self._has_room.set()
         self._forget_coming()
@@ -236,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._take(frame)
                 if self._transport is None:
                     return
-                if self._receiver.left_bytes and self._turn.is_over:
+                if not self.rest.is_done(self._turn) or (self._receiver.left_bytes and self._turn.is_over):
                     self._await_turn(frames)
                     return
                 if self._held:
@@ -317,6 +318,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def take_turn(self) -> None:
         """Go on: those that have sent less have had their turn."""
+        if not self.rest.is_done(self._turn):  # also while it is held: what is begun is answered
+            self.server.rounds.wait(self._turn, self)
+            return
         self._awaits_turn = False
         self._go_on()
 

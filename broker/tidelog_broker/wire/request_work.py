@@ -1,5 +1,8 @@
 """Charging what a request costs the event loop to its caller, from before its work begins until it is answered.
 
+A request whose parts have to be done in the order in which requests come, and before those behind it, is not done in
+a task, but as the `Rest` of its connection: in its caller's turns of reading (`rounds`), one piece after the other.
+
 While the requests of a caller that are being worked on cost a second together (`account.WORK_US_MAX`), nothing more is
 read from its connections; of a caller of a gateway, whose connection is not only its own, more is refused.
 """
@@ -8,10 +11,49 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tidelog_broker.core.request_costs import PIECE_US
 from tidelog_broker.wire.account import Account, Client
-from tidelog_broker.wire.rounds import WORK_BYTES_PER_US
+from tidelog_broker.wire.rounds import WORK_BYTES_PER_US, Turn
 from tidelog_broker.wire.shares import busy
+
+
+class Divided(Protocol):
+    """A request that its connection works on in pieces, in its caller's turns of reading."""
+
+    def piece(self) -> bool:
+        """Do a piece, count it in the turn, and return whether it was the last one."""
+        ...
+
+    def drop(self) -> None:
+        """Do nothing more: the connection is closed, and the answer would go nowhere."""
+
+
+class Rest:
+    """What is left of the request that a connection has taken last."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self) -> None:
+        self._request: Divided | None = None
+
+    def begin(self, request: Divided) -> None:
+        """Have a request worked on before anything behind it is taken."""
+        assert self._request is None, "nothing is taken behind the rest of a request"
+        self._request = request
+
+    def is_done(self, turn: Turn) -> bool:
+        """Work on as long as the caller's turn lasts; return whether nothing is left."""
+        while self._request is not None:
+            if turn.is_over:
+                return False
+            if self._request.piece():
+                self._request = None
+        return True
+
+    def drop(self) -> None:
+        """Drop what is left, if anything."""
+        request, self._request = self._request, None
+        if request is not None:
+            request.drop()
 
 
 class WorkingConnection(Client, Protocol):
@@ -36,13 +78,13 @@ class Working(Protocol):
         ...
 
 
-def begin_work(request: Working, work_us: int, *, is_divided: bool) -> None:
+def begin_work(request: Working, work_us: int, *, in_one_go_us: int) -> None:
     """Charge a request whose work is about to begin.
 
     Args:
         request: the request.
         work_us: what it costs the event loop.
-        is_divided: whether it takes turns of its own, so that only a piece of it counts in the turn of reading.
+        in_one_go_us: what of it counts in this turn of reading: all, unless it is done in several turns.
 
     Raises:
         ProtocolError: OVERLOADED, too much of a gateway's caller is being worked on; nothing was charged.
@@ -58,7 +100,7 @@ def begin_work(request: Working, work_us: int, *, is_divided: bool) -> None:
         if connection.account is not None:
             connection.account.began_work(connection, work_us)
     request.work_us = work_us
-    connection.took(WORK_BYTES_PER_US * (min(work_us, PIECE_US) if is_divided else work_us))
+    connection.took(WORK_BYTES_PER_US * in_one_go_us)
 
 
 def end_work(request: Working) -> None:

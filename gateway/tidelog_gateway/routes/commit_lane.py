@@ -12,7 +12,7 @@ from starlette.types import Scope
 
 from tidelog_gateway.bodies import AT_ONCE_BYTES
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.offsets import committed_now
+from tidelog_gateway.offsets import commit_positions, committed_view
 from tidelog_gateway.routes.lanes import Handling, JsonAnswer, is_plain_json
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, NOTE_BYTES_MAX, PARTITIONS_MAX
 from tidelog_proto.names import check_group_name
@@ -52,4 +52,5 @@ async def _committed(gateway: Gateway, *, group: str, body: bytes) -> JsonAnswer
     except ValueError:  # also those of msgspec
         return None
     check_group_name(group)
-    return JsonAnswer(200, orjson.dumps(await committed_now(gateway, group, positions)))
+    held = await commit_positions(gateway, group, positions)
+    return JsonAnswer(200, orjson.dumps({"group": group, "offsets": [committed_view(item) for item in held]}))

@@ -2,7 +2,14 @@ from __future__ import annotations
 
 from tidelog_broker.core.security.permissions import Permissions
 from tidelog_broker.core.security.session import Session
-from tidelog_broker.metadata.audit_log import REFUSALS_PER_S, About, AuditLog
+from tidelog_broker.metadata.audit_log import (
+    ASKED_CHARS_MAX,
+    ASKED_ENTRIES_MAX,
+    REFUSALS_PER_S,
+    About,
+    AuditLog,
+    _told,
+)
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -32,3 +39,26 @@ def test_what_verifies_a_password_is_not_written() -> None:
     assert written.count('"name": "ann"') == 2
     assert "etl" in written
     assert not any(name in written for name in ("salt", "storedKey", "serverKey"))
+
+
+def test_of_a_long_list_no_more_is_made_than_a_line_shows() -> None:
+    audit, lines = AuditLog(), list[dict[str, object]]()
+    audit.also = lines.append
+    entries = [pb.DeleteRecordsEntry(topic_id=b"t" * 16, partition=number) for number in range(4_096)]
+    envelope = pb.Envelope(delete_records=pb.DeleteRecords(entries=entries))
+    session = Session(Permissions(), "ann")
+    audit.asked("delete_records", session, envelope)
+    whole = str(lines[0]["asked"])
+    assert len(whole) == ASKED_CHARS_MAX
+    assert _told("delete_records", envelope).ByteSize() < envelope.ByteSize() // 4
+    del envelope.delete_records.entries[ASKED_ENTRIES_MAX:]
+    audit.asked("delete_records", session, envelope)
+    assert lines[1]["asked"] == whole, "what is shown is what would be shown of all"
+
+
+def test_of_a_long_list_in_a_change_no_more_is_made_than_a_line_shows() -> None:
+    rule = pb.AccessRule(principal="ann", operations=[pb.OP_CONSUME] * 100_000, resource=pb.RES_TOPIC, name="t")
+    told = _told("security_change", pb.Envelope(security_change=pb.SecurityChange(grant=rule)))
+    assert isinstance(told, pb.SecurityChange)
+    assert len(told.grant.operations) == ASKED_ENTRIES_MAX
+    assert (told.grant.principal, told.grant.name) == ("ann", "t")

@@ -10,15 +10,20 @@ import pytest
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
+from tidelog_broker.core.request_costs import BATCH_US, BATCHES_PER_PIECE
 from tidelog_broker.node.node import Node
+from tidelog_broker.partition.pipeline import PendingPublish, Pipeline
 from tidelog_broker.partition.reader import PartitionReader
 from tidelog_broker.wire import account
 from tidelog_broker.wire.connection import Connection, Request
+from tidelog_broker.wire.rounds import TURN_BYTES, WORK_BYTES_PER_US
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
+from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX, ENTRIES_PER_REQUEST_MAX
 
 ENTRIES = ENTRIES_PER_REQUEST_MAX
 LATER_US = 1 << 60
+TURN_BATCHES_MAX = TURN_BYTES // (WORK_BYTES_PER_US * BATCH_US) + BATCHES_PER_PIECE
+"""What a caller's turn of reading has room for, and the piece with which it is over."""
 
 
 def look_ups(topic_id: bytes, **at: Any) -> pb.ListOffsets:
@@ -152,3 +157,86 @@ async def test_the_results_of_a_large_request_are_those_of_small_ones(peer: Peer
     reply = (await peer.ask(list_offsets=pb.ListOffsets(entries=entries))).envelope.list_offsets_reply
     found = [(result.offset, result.found) for result in reply.results]
     assert found == [(min(4, max(0, number % 6 - 1)), number % 6 < 5) for number in range(900)]
+
+
+def publish(topic_id: bytes, *, timeout_ms: int = 0) -> tuple[bytes, pb.Publish]:
+    """Return a publish of as many batches as there may be, each with its number as its record."""
+    batches = [batch(b"%d" % number) for number in range(BATCHES_PER_PUBLISH_MAX)]
+    entries = [pb.PublishEntry(topic_id=topic_id, length=len(each)) for each in batches]
+    return b"".join(batches), pb.Publish(entries=entries, timeout_ms=timeout_ms)
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count the batches that are queued in each turn of the event loop."""
+    turns: list[int] = []
+    submit = Pipeline.submit
+    is_counting = False
+
+    def ended() -> None:
+        nonlocal is_counting
+        is_counting = False
+
+    def noting(self: Pipeline, pending: PendingPublish) -> None:
+        nonlocal is_counting
+        if not is_counting:
+            is_counting = True
+            turns.append(0)
+            asyncio.get_running_loop().call_soon(ended)
+        turns[-1] += 1
+        submit(self, pending)
+
+    monkeypatch.setattr(Pipeline, "submit", noting)
+    return turns
+
+
+async def test_a_publish_of_many_batches_is_queued_in_pieces_and_in_order(peer: Peer, submitted: list[int]) -> None:
+    topic_id = (await peer.create()).topic_id
+    attachment, asked = publish(topic_id)
+    numbers = [peer.post(attachment, publish=asked), peer.post(attachment, publish=asked)]
+    small = batch(b"x")
+    entry = pb.PublishEntry(topic_id=topic_id, length=len(small))
+    last = peer.post(small, publish=pb.Publish(entries=[entry]))
+    replies = [(await peer.reply(number)).envelope.publish_reply.results for number in (*numbers, last)]
+    found = [result.base_offset for results in replies for result in results]
+    assert found == list(range(2 * BATCHES_PER_PUBLISH_MAX + 1)), "batches are stored in the order in which they came"
+    assert max(submitted) <= TURN_BATCHES_MAX
+
+
+async def test_what_is_left_of_a_publish_is_dropped_with_its_connection(
+    stand: Stand, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await stand.peer()
+    topic_id = (await one.create()).topic_id
+    queued = 0
+    submit = Pipeline.submit
+
+    def noting(self: Pipeline, pending: PendingPublish) -> None:
+        nonlocal queued
+        queued += 1
+        if queued == 1:
+            (connection,) = node.server.connections
+            connection.cut_off()
+        submit(self, pending)
+
+    monkeypatch.setattr(Pipeline, "submit", noting)
+    attachment, asked = publish(topic_id)
+    one.post(attachment, publish=asked)
+    await settled(lambda: not node.server.connections, "the connection is still open")
+    await settled(lambda: node.broker.bounds.budget.in_flight_bytes == 0, "its share was not given back")
+    assert 0 < queued <= TURN_BATCHES_MAX
+
+
+async def test_a_publish_whose_caller_is_held_is_finished(
+    stand: Stand, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(account, "WORK_US_MAX", 1_000)
+    one = await stand.peer()
+    topic_id = (await one.create()).topic_id
+    attachment, asked = publish(topic_id)
+    numbers = [one.post(attachment, publish=asked) for _ in range(4)]
+    for number in numbers:
+        results = (await one.reply(number)).envelope.publish_reply.results
+        assert not any(result.HasField("error") for result in results)
+    (connection,) = node.server.connections
+    assert connection.work_us == 0

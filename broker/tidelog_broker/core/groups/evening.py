@@ -109,7 +109,11 @@ class _Scales:
         return None
 
     def give(self, member: str, weighed: _Weighed) -> None:
-        insort(self._has[member].setdefault(self.kind_of(weighed[1]), []), weighed)
+        held = self._has[member].setdefault(self.kind_of(weighed[1]), [])
+        if not held or held[-1] <= weighed:  # most come in order
+            held.append(weighed)
+        else:
+            insort(held, weighed)
         self._loads[member] += weighed[0]
 
     def level(self) -> bool:

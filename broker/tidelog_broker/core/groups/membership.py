@@ -329,10 +329,14 @@ class ConsumerGroup:
 
     # ---------------------------------------------------------------------------------------------- records
 
-    def next_record(self) -> pb.GroupRecord | None:
-        """Return the record that says all that was decided; None if nothing was since the last."""
+    def decide(self) -> None:
+        """Share the partitions out, if that is to be done: the longer part of the next record's work."""
         if self._needs_target:
             self._make_target()
+
+    def next_record(self) -> pb.GroupRecord | None:
+        """Return the record that says all that was decided; None if nothing was since the last."""
+        self.decide()
         self._grant()
         if not self._changed:
             return None
@@ -523,10 +527,12 @@ def _wish_of_replaced(wish: pb.GroupWish) -> pb.GroupWish:
 
 def partitions_of(keys: Iterable[PartitionKey]) -> list[pb.TopicPartitions]:
     """Return partitions as they travel: by topic, in order."""
-    by_topic: dict[bytes, pb.TopicPartitions] = {}
-    for topic_id, partition in sorted(keys):
-        by_topic.setdefault(topic_id, pb.TopicPartitions(topic_id=topic_id)).partitions.append(partition)
-    return list(by_topic.values())
+    by_topic: dict[bytes, list[int]] = {}
+    for topic_id, partition in keys:
+        by_topic.setdefault(topic_id, []).append(partition)
+    return [
+        pb.TopicPartitions(topic_id=topic_id, partitions=sorted(by_topic[topic_id])) for topic_id in sorted(by_topic)
+    ]
 
 
 def keys_of(topics: Iterable[pb.TopicPartitions]) -> set[PartitionKey]:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.replication.producers import StoredBatch
+from tidelog_broker.core.request_costs import BATCH_US, BATCHES_PER_PIECE
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.partition.partition import Partition
@@ -21,6 +22,7 @@ from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_broker.server.access import check_topic_id, count_refusal
 from tidelog_broker.server.forwarding import Forwarded
 from tidelog_broker.wire.connection import Request
+from tidelog_broker.wire.rounds import WORK_BYTES_PER_US
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.errors import ProtocolError
@@ -54,8 +56,13 @@ class PublishInProgress:
         self._dropped_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether the client has its answer."""
+        return self._request is None
+
     def start_clock(self, loop: asyncio.AbstractEventLoop, timeout_ms: int) -> None:
-        """Answer in `timeout_ms` at the latest. Called when all is queued: most small batches are settled by then."""
+        """Answer in `timeout_ms` at the latest. Called when some are queued: most small ones are settled by then."""
         if self._request is not None:
             self._timer = loop.call_later(timeout_ms / 1000, self._time_out)
 
@@ -126,40 +133,88 @@ def publish(broker: Broker, request: Request) -> None:
             pb.INVALID_REQUEST, f"{len(entries)} batches; a PUBLISH carries 1 to {BATCHES_PER_PUBLISH_MAX}"
         )
     batches = split_attachment(request.attachment, [entry.length for entry in entries])
-    progress = PublishInProgress(broker, request, len(entries))
-    timeout_ms, acks = asked.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT, asked.acks
-    forwarded: Forwarded | None = None
-    unknown: list[_Unknown] = []
-    for index, (entry, data) in enumerate(zip(entries, batches, strict=True)):
-        settle, key = partial(progress.settle, index), (entry.topic_id, entry.partition)
-        try:
-            if request.session is not None:
-                check_topic_id(broker, request.session, pb.OP_PRODUCE, entry.topic_id)
-            partition = broker.partitions.find(key)
-            is_owned = partition is not None and partition.state.writer is not None
-            owner = "" if is_owned or asked.forwarded else _other_owner(broker, entry)
-            if owner:
-                forwarded = forwarded or Forwarded(broker, request, timeout_ms / 1000)
-                forwarded.add(owner, entry, data, partial(progress.settle_forwarded, index))
-            elif partition is None and key in broker.partitions.closed:
-                _submit_when_open(broker, key, data, settle, acks, of_node=request.is_of_node)
-            else:
-                partition = partition or broker.partitions.get(*key)
-                _submit(broker, partition, data, settle, acks, of_node=request.is_of_node)
-        except ProtocolError as error:
-            is_forbidden = error.code == pb.FORBIDDEN
-            if is_forbidden:
-                count_refusal(broker, "publish", request, error)
-            if is_forbidden or asked.forwarded or not broker.topics.is_open_question(*key):
-                # Who hands a batch on knows of the partition, and this node is only the last to hear of it.
-                settle(denial(error, current=not asked.forwarded), False)
-            else:
-                unknown.append(_Unknown(key, settle))
-    if forwarded is not None:
-        forwarded.send()
-    if unknown:
-        broker.tasks.spawn(_refuse_unknown(broker, unknown), "asking about topics of a publish")
-    progress.start_clock(broker.loop, timeout_ms)
+    submission = Submission(broker, request, batches)
+    if not submission.piece():
+        request.connection.rest.begin(submission)
+
+
+class Submission:
+    """The batches of a PUBLISH that are still to be verified and queued, in order.
+
+    A publish of few batches is one piece. The rest of a larger one is worked on in its caller's turns, before anything
+    behind it is taken from its connection, so that the batches of a producer keep their order.
+    """
+
+    __slots__ = ("_acks", "_batches", "_broker", "_done", "_progress", "_request", "_timeout_ms")
+
+    def __init__(self, broker: Broker, request: Request, batches: list[memoryview]) -> None:
+        asked = request.envelope.publish
+        self._broker = broker
+        self._request = request
+        self._batches = batches
+        self._done = 0
+        self._timeout_ms, self._acks = asked.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT, asked.acks
+        self._progress = PublishInProgress(broker, request, len(batches))
+
+    def piece(self) -> bool:
+        """Verify and queue some batches; return whether they were the last."""
+        first, stop = self._done, min(self._done + BATCHES_PER_PIECE, len(self._batches))
+        if first:  # the first piece was counted before it began
+            if self._broker.life.stopping:
+                self._refuse(ProtocolError(pb.SHUTTING_DOWN, "the node stops; send to another or again later"))
+                return True
+            if self._progress.is_answered:  # its time was over
+                return True
+            self._request.connection.took(WORK_BYTES_PER_US * BATCH_US * (stop - first))
+        self._queue(range(first, stop))
+        self._done = stop
+        if not first:
+            self._progress.start_clock(self._broker.loop, self._timeout_ms)
+        return stop == len(self._batches)
+
+    def drop(self) -> None:
+        """Queue nothing more: the connection is closed."""
+        self._refuse(ProtocolError(pb.SHUTTING_DOWN, "the connection was closed before this was done"))
+
+    def _refuse(self, error: ProtocolError) -> None:
+        for index in range(self._done, len(self._batches)):
+            self._progress.settle(index, error, False)
+
+    def _queue(self, indices: range) -> None:
+        broker, request, acks, progress = self._broker, self._request, self._acks, self._progress
+        asked = request.envelope.publish
+        forwarded: Forwarded | None = None
+        unknown: list[_Unknown] = []
+        entries, batches = asked.entries[indices.start : indices.stop], self._batches[indices.start : indices.stop]
+        for index, entry, data in zip(indices, entries, batches, strict=True):
+            settle, key = partial(progress.settle, index), (entry.topic_id, entry.partition)
+            try:
+                if request.session is not None:
+                    check_topic_id(broker, request.session, pb.OP_PRODUCE, entry.topic_id)
+                partition = broker.partitions.find(key)
+                is_owned = partition is not None and partition.state.writer is not None
+                owner = "" if is_owned or asked.forwarded else _other_owner(broker, entry)
+                if owner:
+                    forwarded = forwarded or Forwarded(broker, request, self._timeout_ms / 1000)
+                    forwarded.add(owner, entry, data, partial(progress.settle_forwarded, index))
+                elif partition is None and key in broker.partitions.closed:
+                    _submit_when_open(broker, key, data, settle, acks, of_node=request.is_of_node)
+                else:
+                    partition = partition or broker.partitions.get(*key)
+                    _submit(broker, partition, data, settle, acks, of_node=request.is_of_node)
+            except ProtocolError as error:
+                is_forbidden = error.code == pb.FORBIDDEN
+                if is_forbidden:
+                    count_refusal(broker, "publish", request, error)
+                if is_forbidden or asked.forwarded or not broker.topics.is_open_question(*key):
+                    # Who hands a batch on knows of the partition, and this node is only the last to hear of it.
+                    settle(denial(error, current=not asked.forwarded), False)
+                else:
+                    unknown.append(_Unknown(key, settle))
+        if forwarded is not None:
+            forwarded.send()
+        if unknown:
+            broker.tasks.spawn(_refuse_unknown(broker, unknown), "asking about topics of a publish")
 
 
 class _Unknown(NamedTuple):

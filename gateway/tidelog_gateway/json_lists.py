@@ -1,0 +1,49 @@
+"""Answers with a list that may be long: made in pieces, between which others have their turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidelog_gateway.context import Gateway, json_response
+from tidelog_gateway.pace import pace_of
+
+PIECE_ITEMS: Final = 400
+"""Some 2 ms of the event loop."""
+
+T = TypeVar("T")
+
+
+async def list_response(
+    gateway: Gateway,
+    request: Request,
+    members: Mapping[str, Any],
+    listed: tuple[str, Sequence[T]],
+    view: Callable[[T], Any],
+) -> Response:
+    """Return an object as JSON whose last member is a list.
+
+    Args:
+        gateway: as its caller has it.
+        request: whose answer it is.
+        members: the members before the list.
+        listed: the name of the list, and what it shows.
+        view: returns an item as the API shows it.
+
+    Raises:
+        Problem: 503, the gateway stops; 499, the client has gone.
+    """
+    name, items = listed
+    if len(items) <= PIECE_ITEMS:
+        return json_response({**members, name: [view(item) for item in items]})
+    pace = pace_of(gateway, request)
+    head = orjson.dumps({**members, name: []})
+    parts: list[bytes] = []
+    for first in range(0, len(items), PIECE_ITEMS):
+        await pace()
+        parts.append(orjson.dumps([view(item) for item in items[first : first + PIECE_ITEMS]])[1:-1])
+    return Response(b"%b%b]}" % (head[:-2], b",".join(parts)), media_type="application/json")

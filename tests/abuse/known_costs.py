@@ -1,0 +1,65 @@
+"""What the tables of costs say of the requests that the suite sends."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from starlette.routing import Match, Route
+from tests.abuse.gateway_requests import HTTP
+from tests.abuse.stand import PRINCIPALS, Stand
+from tests.abuse.ws_requests import MESSAGES
+
+from tidelog_broker.core.request_costs import COSTS
+from tidelog_cli.children import Child
+from tidelog_gateway.app import ROUTERS, create_app
+from tidelog_gateway.route_costs import HTTP_COSTS, MESSAGE_COSTS
+from tidelog_gateway.settings import GatewaySettings
+from tidelog_proto.frames import FrameDecoder
+
+NODES_ONLY: frozenset[str] = frozenset({"node_announce", "lives"})
+"""Kinds that are refused from clients before their work: what they cost is an estimate."""
+UNKNOWN: frozenset[str] = frozenset({"group_heartbeat: joins of a group of 20,000 partitions"})
+"""What costs more than the table says: how many partitions a group has is not in the request."""
+
+
+def known_us(name: str, frames: bytes) -> int:
+    """Return what the table says of a node's requests, in microseconds; 0: nothing."""
+    if name in UNKNOWN:
+        return 0
+    total_us = 0
+    for frame in FrameDecoder().feed(frames):
+        kind = frame.envelope.WhichOneof("kind") or ""
+        if kind in COSTS:
+            total_us += COSTS[kind].of(frame.envelope, len(frame.attachment))
+    return total_us
+
+
+def known_ms(name: str) -> int:
+    """Return what the table says of a gateway's request, by the name of that, in milliseconds."""
+    if name in MESSAGES:
+        return MESSAGE_COSTS[message_kind(name)].largest_ms
+    return HTTP_COSTS[route_of(name)].largest_ms
+
+
+def message_kind(name: str) -> str:
+    """Return the kind of a WebSocket's message."""
+    return name.removeprefix("WebSocket ").partition(":")[0]
+
+
+@cache
+def route_of(name: str) -> str:
+    """Return the route of a request, as the table has it."""
+    stand = Stand(Child("", {}, None, ""), None, 0, dict.fromkeys(PRINCIPALS, "key"), {})  # type: ignore[arg-type]
+    method, target, _ = HTTP[name](stand).split(b"\r\n", 1)[0].decode().split(" ")
+    scope = {"type": "http", "method": method, "path": target.partition("?")[0], "root_path": "", "headers": []}
+    for route in _routes():
+        if route.matches(scope)[0] is Match.FULL:
+            return f"{method} {route.path}"
+    raise LookupError(name)
+
+
+@cache
+def _routes() -> tuple[Route, ...]:
+    app = create_app(GatewaySettings())
+    found = [*app.routes, *(route for router in ROUTERS for route in router.routes)]
+    return tuple(route for route in found if isinstance(route, Route))

@@ -1,0 +1,62 @@
+"""What is left of a request is worked on while its caller's turn of reading lasts, or dropped."""
+
+from __future__ import annotations
+
+from tidelog_broker.wire.request_work import Rest
+from tidelog_broker.wire.rounds import TURN_BYTES, Turn
+
+
+class Work:
+    """A request of some pieces, each of which takes a share of the turn."""
+
+    def __init__(self, turn: Turn, pieces: int, share: int) -> None:
+        self.turn = turn
+        self.left = pieces
+        self.share = share
+        self.dropped = False
+
+    def piece(self) -> bool:
+        self.left -= 1
+        self.turn.taken_bytes += TURN_BYTES // self.share
+        return self.left == 0
+
+    def drop(self) -> None:
+        self.dropped = True
+
+
+def test_nothing_is_left_of_nothing() -> None:
+    assert Rest().is_done(Turn())
+
+
+def test_work_goes_on_until_the_turn_is_over() -> None:
+    turn, rest = Turn(), Rest()
+    work = Work(turn, pieces=5, share=2)
+    rest.begin(work)
+    assert not rest.is_done(turn)
+    assert work.left == 3
+    assert not rest.is_done(turn), "the turn is still over"
+    assert work.left == 3
+    turn.taken_bytes = 0
+    assert not rest.is_done(turn)
+    turn.taken_bytes = 0
+    assert rest.is_done(turn)
+    assert (work.left, work.dropped) == (0, False)
+
+
+def test_work_that_ends_with_its_turn_is_done() -> None:
+    turn, rest = Turn(), Rest()
+    rest.begin(Work(turn, pieces=2, share=2))
+    assert rest.is_done(turn)
+    assert turn.is_over
+
+
+def test_what_is_left_is_dropped_once() -> None:
+    turn, rest = Turn(), Rest()
+    work = Work(turn, pieces=3, share=1)
+    rest.begin(work)
+    assert not rest.is_done(turn)
+    rest.drop()
+    rest.drop()
+    turn.taken_bytes = 0
+    assert rest.is_done(turn)
+    assert (work.left, work.dropped) == (2, True)

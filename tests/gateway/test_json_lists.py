@@ -1,0 +1,63 @@
+"""Answers with a long list are those of a short one, made in pieces that others have their turn between."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import orjson
+import pytest
+from starlette.requests import Request
+
+from tidelog_gateway.context import Gateway
+from tidelog_gateway.json_lists import PIECE_ITEMS, list_response
+from tidelog_gateway.problems import Problem
+from tidelog_proto.turns import Turns
+
+
+class Asked:
+    """A request whose client is there, or gone after some pieces."""
+
+    def __init__(self, pieces: int) -> None:
+        self.left = pieces
+        self.client = None
+
+    async def is_disconnected(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def gateway() -> Gateway:
+    return cast("Gateway", SimpleNamespace(caller=None, turns=Turns(), stopping=asyncio.Event()))
+
+
+async def answer(count: int, *, pieces: int = 1_000, to: Gateway | None = None) -> bytes:
+    asked = cast("Request", Asked(pieces))
+    items = list(range(count))
+    response = await list_response(to or gateway(), asked, {"a": "]}", "n": None}, ("items", items), shown)
+    return bytes(response.body)
+
+
+def shown(number: int) -> dict[str, Any]:
+    return {"number": number}
+
+
+@pytest.mark.parametrize("count", [0, 1, PIECE_ITEMS, PIECE_ITEMS + 1, 3 * PIECE_ITEMS])
+async def test_a_list_of_any_length_is_the_same_json(count: int) -> None:
+    body = await answer(count)
+    assert body == orjson.dumps({"a": "]}", "n": None, "items": [shown(number) for number in range(count)]})
+
+
+async def test_a_client_that_is_gone_ends_the_work() -> None:
+    with pytest.raises(Problem) as raised:
+        await answer(10 * PIECE_ITEMS, pieces=2)
+    assert raised.value.status == 499
+
+
+async def test_a_stop_ends_the_work() -> None:
+    stopping = gateway()
+    stopping.stopping.set()
+    with pytest.raises(Problem) as raised:
+        await answer(10 * PIECE_ITEMS, to=stopping)
+    assert raised.value.status == 503
