@@ -75,6 +75,7 @@ HTTP: Final[dict[str, Http]] = {
     ).replace(b"application/json", b"application/octet-stream"),
     "POST topics: 8 MiB of members": _members("POST /v1/topics"),
     "PATCH topic: 8 MiB of members": _members("PATCH /v1/topics/flood"),
+    "PATCH node: 8 MiB of members": _members("PATCH /v1/cluster/nodes/node"),
     "POST api-keys: 8 MiB of members": _members("POST /v1/api-keys"),
     "PUT group offsets: 4,096 positions": _post(
         _offsets({"topic": "wide", "next_offset": 0}, 4_096), "PUT /v1/groups/abuse/offsets"
@@ -95,6 +96,10 @@ HTTP: Final[dict[str, Http]] = {
     "GET key: a missing one": _get("/v1/topics/flood/keys/none"),
     "GET topic: 4,096 partitions": _get("/v1/topics/wide"),
     "GET topics: 1,000": _get("/v1/topics?limit=1000"),
+    "GET topics: 1,000 with figures": _get("/v1/topics?limit=1000&figures=true"),
+    "GET cluster": _get("/v1/cluster"),
+    "GET history": _get("/v1/history"),
+    "GET history: of a topic": _get("/v1/history?topic=wide"),
     "GET offsets: 4,096 partitions": _get("/v1/topics/wide/offsets"),
     "GET offsets: 4,096 partitions by time": _get("/v1/topics/wide/offsets?timestamp=1700000000000"),
     "GET group offsets: 4,096 positions": _get("/v1/groups/abuse/offsets"),
@@ -121,6 +126,11 @@ HTTP: Final[dict[str, Http]] = {
             "GET /openapi.json",
             "GET /docs",
             "GET /docs/assets/none",
+            "GET /",
+            "GET /ui",
+            "GET /ui/",
+            "GET /ui/client.js",
+            "GET /v1/me",
         )
     },
 }
