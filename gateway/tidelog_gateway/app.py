@@ -40,6 +40,7 @@ from tidelog_gateway.problems import TITLES, Problem, from_error, invalid, valid
 from tidelog_gateway.producers import Kept, Producers
 from tidelog_gateway.request_ids import REQUEST_ID_HEADER, RequestIdMiddleware, request_id_of
 from tidelog_gateway.settings import GatewaySettings
+from tidelog_gateway.stream import route as stream_route
 from tidelog_gateway.unsupported import refuse_unsupported
 from tidelog_gateway.websocket import route as websocket_route
 from tidelog_proto.errors import ProtocolError
@@ -49,6 +50,7 @@ ROUTERS: Final = (
     topics.router,
     publish.router,
     fetch.router,
+    stream_route.router,
     keys.router,
     deletion.router,
     offsets.router,
@@ -75,7 +77,7 @@ larger than it was asked for."""
 
 _CORS: Final[dict[str, Any]] = {
     "allow_methods": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
-    "allow_headers": ["Authorization", "Content-Type"],
+    "allow_headers": ["Authorization", "Content-Type", "Last-Event-ID"],
     "allow_credentials": False,
     "expose_headers": [REQUEST_ID_HEADER, "Retry-After", "WWW-Authenticate"],
     "max_age": 600,
