@@ -1,6 +1,7 @@
-"""How many WebSockets and streams may be open: in all, and of one caller.
+"""Limit the number of open WebSockets and streams, in all and for each caller.
 
-A caller has as many as are free: alone half of all, two a third each, and so whoever comes next finds as many again.
+A caller may open as many as are free: one caller gets half of all, two get a third each, and the next caller finds as
+many again.
 """
 
 from __future__ import annotations

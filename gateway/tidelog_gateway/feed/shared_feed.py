@@ -65,7 +65,7 @@ class SharedFeed:
         ended: called when the feed has ended.
 
     Attributes:
-        pushed: records of the newest piece, by surface: who is pushed to adds them.
+        pushed: records of the newest piece that were pushed, by surface; subscriptions add to it.
     """
 
     def __init__(

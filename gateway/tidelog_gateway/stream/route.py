@@ -67,7 +67,10 @@ async def stream(  # noqa: PLR0917 # query parameters are parameters
     tag: TagQuery = None,
     last_event_id: Annotated[
         str | None,
-        Query(max_length=TOKEN_CHARS_MAX, description="As the header, for who cannot send it; `offsets` win over it."),
+        Query(
+            max_length=TOKEN_CHARS_MAX,
+            description="As the header, for clients that cannot send it; `offsets` override it.",
+        ),
     ] = None,
     last_event_id_header: Annotated[
         str | None,

@@ -4,9 +4,9 @@ The shell reads from a consumer of the client only while there is credit, and as
 for what goes out allow (`read_ahead.py`). What was read ahead and has to be let go is read again: positions move with
 what is sent, and nothing is lost.
 
-Who is at the end of the log reads with others (`following.py`), unless a group is named: where partitions begin that
-are added later is its own matter then. Who reads by itself looks, whenever nothing more has arrived, whether there is a
-feed to follow.
+A subscription at the end of the log follows a shared feed (`following.py`), unless it names a group, whose committed
+positions decide where partitions begin that are added later. A subscription with a consumer of its own looks for a
+feed to follow whenever nothing more has arrived.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class Delivery:
             coming.cancel()
             await asyncio.wait({coming})
             if not coming.cancelled():
-                coming.exception()  # what is wrong is found again by whoever reads on
+                coming.exception()  # the next read runs into the same error
 
     async def _deliver(self, consumed: ConsumedBatch | None) -> bool:
         """Send one batch in as many messages as credit and limits make of it; False when it had to be let go.
