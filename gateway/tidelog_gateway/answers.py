@@ -56,6 +56,10 @@ class Answer:
         self.shrink(size_bytes)
         return True
 
+    def adopt(self, size_bytes: int) -> None:
+        """Hold `size_bytes` more, which the connection has counted already."""
+        self.reserved_bytes += size_bytes
+
     def shrink(self, size_bytes: int) -> None:
         """Hold at most `size_bytes`."""
         surplus_bytes = self.reserved_bytes - size_bytes

@@ -40,6 +40,7 @@ from tidelog_gateway.routes.commit_lane import commit_lane
 from tidelog_gateway.routes.fetch_lane import fetch_lane
 from tidelog_gateway.routes.publish_lane import publish_lane
 from tidelog_gateway.settings import GatewaySettings
+from tidelog_gateway.stream import route as stream_route
 from tidelog_gateway.ui import files as ui_files
 from tidelog_gateway.ui.sampler import Sampler
 from tidelog_gateway.unsupported import refuse_unsupported
@@ -51,6 +52,7 @@ ROUTERS: Final = (
     topics.router,
     publish.router,
     fetch.router,
+    stream_route.router,
     keys.router,
     deletion.router,
     offsets.router,
@@ -79,7 +81,7 @@ larger than it was asked for."""
 
 _CORS: Final[dict[str, Any]] = {
     "allow_methods": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
-    "allow_headers": ["Authorization", "Content-Type"],
+    "allow_headers": ["Authorization", "Content-Type", "Last-Event-ID"],
     "allow_credentials": False,
     "expose_headers": [REQUEST_ID_HEADER, "Retry-After", "WWW-Authenticate"],
     "max_age": 600,

@@ -16,6 +16,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from tidelog.client import Client
+from tidelog_gateway.feed.feeds import Feeds
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.known_caller import KnownCaller
 from tidelog_gateway.metrics import Metrics
@@ -41,6 +42,7 @@ class Gateway:
         caller: who he is; None where the gateway asks nobody, and for what operators look at: `client` is its own then.
         may_impersonate: asks a node whether the gateway itself may ask for callers; None where it asks for none.
         open_websockets: accepted and not closed yet, of those whose caller is known; `websockets_of` each principal.
+        feeds: what the caller's subscriptions read together.
         unknown_websockets: the places of those that have yet to say who they are, beside the others.
         sampler: takes the figures that `/ui` shows; None where that is switched off.
         turns: of work that takes the event loop long, all callers together.
@@ -63,8 +65,10 @@ class Gateway:
     open_websockets: int = 0
     websockets_of: Counter[str] = field(default_factory=Counter)
     unknown_websockets: Seats = field(init=False)
+    feeds: Feeds = field(init=False)
 
     def __post_init__(self) -> None:
+        self.feeds = Feeds(self.client, self.settings, self.outgoing, self.metrics)
         self.unknown_websockets = Seats(max(1, self.settings.ws_connections_max // UNKNOWN_SHARE), 0)
 
     def stop(self) -> None:

@@ -53,7 +53,15 @@ class Metrics:
         )
         self.websockets = Gauge("tidelog_gateway_websockets", "Open WebSockets.", registry=self.registry)
         self.subscriptions = Gauge(
-            "tidelog_gateway_subscriptions", "Subscriptions of open WebSockets.", registry=self.registry
+            "tidelog_gateway_subscriptions",
+            "Subscriptions of open WebSockets, and open streams.",
+            registry=self.registry,
+        )
+        self.streams = Gauge("tidelog_gateway_streams", "Open streams of events over HTTP.", registry=self.registry)
+        self.feeds = Gauge(
+            "tidelog_gateway_feeds",
+            "Feeds: each reads and encodes a topic once for all subscriptions of a caller that follow it.",
+            registry=self.registry,
         )
         self.websocket_closes = Counter(
             "tidelog_gateway_websocket_closes", "WebSockets closed by the gateway.", ("code",), registry=self.registry

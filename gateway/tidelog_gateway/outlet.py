@@ -178,6 +178,26 @@ class Outlet:
         self._sent_bytes += size_bytes
         self.look()
 
+    def push(self, data: bytes) -> bool:
+        """Write what other connections are sent as well, if this one has room for it now; False if it has not.
+
+        What the kernel takes at once, and that is mostly all of it, is not counted. The rest is, once for each
+        connection, although all of them wait for the same bytes.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return False
+        unsent_bytes = transport.get_write_buffer_size()
+        if unsent_bytes and (unsent_bytes > UNSENT_BYTES or not self.take(len(data))):
+            return False
+        transport.write(data)
+        if unsent_bytes:
+            self.sent(len(data))
+        elif transport.get_write_buffer_size():
+            self.take_anyway(len(data))
+            self.sent(len(data))
+        return True
+
     async def room(self) -> None:
         """Wait until little enough waits in the transport for another message."""
         while self.unsent_bytes > UNSENT_BYTES:

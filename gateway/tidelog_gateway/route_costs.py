@@ -42,6 +42,9 @@ HTTP_COSTS: Final[dict[str, RouteCost]] = {
     "GET /v1/topics/{topic}/partitions/{partition}/records": RouteCost(
         "10,000 records in 8 MiB", 40, "records_per_request_max, fetch_bytes_max"
     ),
+    "GET /v1/topics/{topic}/stream": RouteCost(
+        "1,000 records in 1 MB, a message", 20, "ws_batch_records_max, ws_batch_bytes_max, ws_connections_max"
+    ),
     "DELETE /v1/topics/{topic}/partitions/{partition}/records": _QUERY,
     "POST /v1/topics": RouteCost("8 MiB", 20, _JSON, paced=True),
     "GET /v1/topics": RouteCost("a page of 1,000 topics", 20, "the limit of a page"),

@@ -141,7 +141,8 @@ class GatewaySettings(BaseModel):
     ws_connections_max: int = Field(
         default=2000,
         ge=1,
-        description="Open WebSockets; past it close code 4429. One caller has as many as are free: alone half of them.",
+        description="Open WebSockets and streams; past it close code 4429, or 429. One caller has as many as are free: "
+        "alone half of them.",
     )
     ws_subscriptions_max: int = Field(default=64, ge=1, le=4096, description="Subscriptions of one WebSocket.")
     ws_publishes_max: int = Field(
@@ -167,12 +168,19 @@ class GatewaySettings(BaseModel):
         description="How long a member of a group may give no credit while there is something to send to it: its "
         "subscription ends then, and others of the group get its partitions.",
     )
+    stream_heartbeat_s: float = Field(
+        default=15.0,
+        gt=0,
+        le=3600,
+        description="After how much silence a stream is sent a comment; less than a proxy in front ends what is silent "
+        "(often 60 s).",
+    )
     ws_slow_timeout_s: float = Field(
         default=30.0,
         gt=0,
         le=3600,
-        description="How long a client may leave unread what it was sent: a WebSocket is closed with 4408 then, any "
-        "other connection is cut.",
+        description="How long a client may leave unread what it was sent: a WebSocket is closed with 4408 then, a "
+        "stream is told and ends, any other connection is cut.",
     )
 
     ui: Literal["on", "read_only", "off"] = Field(

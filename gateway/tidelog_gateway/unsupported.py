@@ -15,7 +15,7 @@ from starlette.datastructures import QueryParams
 from tidelog_gateway.problems import Problem, invalid
 from tidelog_proto.printable import printable
 
-_JSON: Final = ("application", "json")
+JSON_TYPE: Final = "application/json"
 _CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _SHOWN_CHARS_MAX: Final = 100
 
@@ -24,7 +24,8 @@ async def refuse_unsupported(request: Request) -> None:
     """Refuse what this route would ignore; a dependency of every route of the API.
 
     Raises:
-        Problem: 400 an Idempotency-Key; 406 no JSON is accepted; 422 a query parameter that is unknown or given twice.
+        Problem: 400 an Idempotency-Key; 406 the route's media type is not accepted; 422 a query parameter that is
+            unknown or given twice.
     """
     if request.method in _CHANGING and "idempotency-key" in request.headers:
         raise Problem(
@@ -34,10 +35,11 @@ async def refuse_unsupported(request: Request) -> None:
             "out; a topic created with `deduplicate` stores equal records once",
         )
     accepts = request.headers.getlist("accept")
-    if any(accepts) and not takes_json(",".join(accepts)):
-        asked = printable(accepts[0], _SHOWN_CHARS_MAX)
-        raise Problem(406, "not_acceptable", f"answers are application/json, which Accept: {asked} leaves out")
     route = request.scope.get("route")
+    media_type = str(getattr(getattr(route, "response_class", None), "media_type", None) or JSON_TYPE)
+    if any(accepts) and not takes(",".join(accepts), media_type):
+        asked = printable(accepts[0], _SHOWN_CHARS_MAX)
+        raise Problem(406, "not_acceptable", f"answers are {media_type}, which Accept: {asked} leaves out")
     if isinstance(route, APIRoute):
         refuse_unknown(request.query_params, {field.alias for field in route.dependant.query_params})
 
@@ -59,13 +61,15 @@ def refuse_unknown(given: QueryParams, known: set[str]) -> None:
         raise invalid(errors)
 
 
-def takes_json(accept: str) -> bool:
-    """Tell whether an Accept header (RFC 9110, 12.5.1) takes application/json: the most specific range counts."""
+def takes(accept: str, media_type: str = JSON_TYPE) -> bool:
+    """Tell whether an Accept header (RFC 9110, 12.5.1) takes a media type: the most specific range counts."""
+    wanted_kind, _, wanted_subtype = media_type.partition("/")
+    ranges = {(wanted_kind, wanted_subtype), (wanted_kind, "*"), ("*", "*")}
     best, is_taken = -1, False
     for part in accept.split(","):
         media_range, *parameters = (word.strip().lower() for word in part.split(";"))
         kind, _, subtype = media_range.partition("/")
-        if not media_range or (kind, subtype) not in {_JSON, (_JSON[0], "*"), ("*", "*")}:
+        if not media_range or (kind, subtype) not in ranges:
             continue
         specific = (kind != "*") + (subtype != "*")
         is_wanted = not any(_is_zero(parameter) for parameter in parameters)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -60,9 +61,13 @@ class FakeLog:
         """Cleared, records wait to be accepted: the owner is not known."""
         self.groups: dict[tuple[str, str, int], Committed] = {}
         self.fault: TidelogError | None = None
+        self.fail: TidelogError | None = None
+        """Raised by consumers that have read all there is."""
         self.refuse: Callable[[bytes | None], TidelogError | None] = lambda _: None
         self.appended = asyncio.Condition()
         self.appends = 0
+        self.reads = 0
+        """Batches that consumers were given."""
         self.producers = 0
         self.nodes: tuple[Node, ...] = (Node("node-1", "127.0.0.1", 7400),)
         self.fetch_waits = asyncio.Event()
@@ -177,7 +182,7 @@ class FakeConsumer:
         self._topic = topic
         self.topic_ids = {topic: log.ids.get(topic, bytes(16))}
         self._positions = dict(start)
-        self._arriving = self._batches()
+        self._arrived: deque[ConsumedBatch] = deque()
 
     async def __aenter__(self) -> Self:
         return self
@@ -185,23 +190,31 @@ class FakeConsumer:
     async def __aexit__(self, *_: object) -> None:
         pass
 
-    async def next_batch(self) -> ConsumedBatch | None:
-        return await anext(self._arriving)
+    @property
+    def has_arrivals(self) -> bool:
+        self._look()
+        return bool(self._arrived)
 
-    async def _batches(self) -> AsyncIterator[ConsumedBatch]:
-        while True:
+    async def next_batch(self) -> ConsumedBatch | None:
+        while not self.has_arrivals:
+            if self._log.fail is not None:
+                raise self._log.fail
             appends = self._log.appends
-            for partition in range(len(self._log.logs.get(self._topic, []))):
-                position = self._positions.get(partition, 0)
-                for batch in self._log.read(self._topic, partition, position):
-                    if not self._admit(batch.header.length):
-                        raise OverloadedError("no room")
-                    self._positions[partition] = batch.end_offset
-                    yield ConsumedBatch(self._topic, partition, batch)
-            if appends == self._log.appends:
-                async with self._log.appended:
-                    if appends == self._log.appends:
-                        await self._log.appended.wait()
+            async with self._log.appended:
+                if appends == self._log.appends and self._log.fail is None:
+                    await self._log.appended.wait()
+        consumed = self._arrived.popleft()
+        if not self._admit(consumed.batch.header.length):
+            raise OverloadedError("no room")
+        self._log.reads += 1
+        return consumed
+
+    def _look(self) -> None:
+        for partition in range(len(self._log.logs.get(self._topic, []))):
+            position = self._positions.get(partition, 0)
+            for batch in self._log.read(self._topic, partition, position):
+                self._positions[partition] = batch.end_offset
+                self._arrived.append(ConsumedBatch(self._topic, partition, batch))
 
 
 class FakeClient:

@@ -50,6 +50,13 @@ class Secured:
         protocols = [Subprotocol("tidelog.v1.json")]
         return connect(address, subprotocols=protocols, additional_headers=headers, **options)
 
+    async def request(self, method: str, path: str, headers: dict[str, str], body: Any = None) -> httpx.Response:
+        """Return an answer; of a stream that has begun only the head."""
+        async with self.http.stream(method, path, json=body, headers=headers) as answer:
+            if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+                await answer.aread()
+        return answer
+
     async def key_of(self, principal: str, *rules: tuple[tuple[str, ...], str, str], **options: Any) -> str:
         """Make a key, and what its principal may do: operations, kind of resource, and name."""
         made = await self.admin.security.create_key(principal, **options)

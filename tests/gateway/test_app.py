@@ -170,6 +170,7 @@ async def test_the_description_is_complete(api: httpx.AsyncClient) -> None:
         ("post", "/v1/topics/{topic}/records"),
         ("get", "/v1/topics/{topic}/partitions/{partition}/records"),
         ("delete", "/v1/topics/{topic}/partitions/{partition}/records"),
+        ("get", "/v1/topics/{topic}/stream"),
         ("get", "/v1/topics/{topic}/keys/{key}"),
         ("get", "/v1/topics/{topic}/offsets"),
         ("get", "/v1/topics/{topic}/partitions/{partition}/offsets"),

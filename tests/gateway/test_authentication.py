@@ -27,7 +27,7 @@ def test_every_route_is_open_or_has_a_row() -> None:
 
 
 async def sent(gate: Secured, method: str, row: Row, headers: dict[str, str]) -> Any:
-    return await gate.http.request(method, row.path.format(**gate.ids), json=row.body, headers=headers)
+    return await gate.request(method, row.path.format(**gate.ids), headers, row.body)
 
 
 async def all_sent(gate: Secured, headers: dict[str, str]) -> list[Any]:

@@ -69,7 +69,7 @@ async def prepared(gate: Secured) -> None:
 
 async def sent(gate: Secured, method: str, path: str, key: str) -> Any:
     row = ROWS[method, path]
-    return await gate.http.request(method, row.path.format(**gate.ids), json=row.body, headers=bearer(key))
+    return await gate.request(method, row.path.format(**gate.ids), bearer(key), row.body)
 
 
 async def asked(socket: ClientConnection, message: Any) -> Any:

@@ -20,8 +20,19 @@ class Line(asyncio.Transport):
         self.unsent = 0
         self.aborted = False
 
+        self.kernel_has_room = True
+        self.written: list[bytes] = []
+
     def get_write_buffer_size(self) -> int:
         return self.unsent
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        self.written.append(bytes(data))
+        if self.unsent or not self.kernel_has_room:
+            self.unsent += len(data)
+
+    def is_closing(self) -> bool:
+        return self.aborted
 
     def abort(self) -> None:
         self.aborted = True
@@ -157,3 +168,33 @@ async def test_the_next_message_waits_until_little_waits(outgoing: Outgoing) -> 
     async with asyncio.timeout(10):
         await waiting
     outlet.lost()
+
+
+async def test_what_is_pushed_counts_only_if_the_kernel_does_not_take_it(outgoing: Outgoing) -> None:
+    outlet, line = connected(outgoing)
+    assert outlet.push(b"x" * 1000)
+    assert (outgoing.used_bytes, line.written) == (0, [b"x" * 1000])
+    line.kernel_has_room = False
+    pushed = 0
+    while outlet.push(b"y" * 10_000):
+        pushed += 1
+    assert line.unsent == outgoing.used_bytes == pushed * 10_000
+    assert UNSENT_BYTES < line.unsent <= UNSENT_BYTES + 10_000, "as much as may wait when a message is built"
+    line.unsent = 0
+    await until(lambda: outgoing.used_bytes == 0)
+
+
+async def test_nothing_is_pushed_without_room_or_a_connection(outgoing: Outgoing) -> None:
+    outlet, line = connected(outgoing)
+    other, _ = connected(outgoing)
+    line.kernel_has_room = False
+    assert outlet.push(b"x")
+    assert other.take(11 * MIB - outgoing.used_bytes) is False
+    other.take_anyway(11 * MIB)
+    assert not outlet.push(b"y" * UNSENT_BYTES), "it would wait behind the first, and there is no room for that"
+    line.abort()
+    assert not outlet.push(b"z")
+    outlet.lost()
+    assert not outlet.push(b"z")
+    assert line.written == [b"x"]
+    assert not Outlet(outgoing, 30).push(b"z"), "a server that is not the gateway's"

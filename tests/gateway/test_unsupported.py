@@ -3,7 +3,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from tidelog_gateway.unsupported import takes_json
+from tidelog_gateway.unsupported import takes
 
 
 @pytest.fixture
@@ -72,4 +72,4 @@ async def test_health_takes_any_request(api: httpx.AsyncClient) -> None:
     ],
 )
 def test_which_headers_take_json(accept: str, is_taken: bool) -> None:
-    assert takes_json(accept) is is_taken
+    assert takes(accept) is is_taken

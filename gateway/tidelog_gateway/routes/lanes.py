@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from starlette.types import Scope
 
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.unsupported import takes_json
+from tidelog_gateway.unsupported import takes
 
 _ANY_ACCEPT: Final = frozenset({b"*/*", b"application/json", b"application/json, */*", b""})
 
@@ -43,7 +43,7 @@ Lane = Callable[[Scope, bytes], Handling | None]
 def accepts_json(fields: dict[bytes, bytes]) -> bool:
     """Whether an answer in JSON is accepted; headers that are given twice are for the framework's route."""
     accept = fields.get(b"accept", b"")
-    return accept in _ANY_ACCEPT or takes_json(accept.decode("latin-1"))
+    return accept in _ANY_ACCEPT or takes(accept.decode("latin-1"))
 
 
 _JSON_TYPES: Final = frozenset({b"application/json", b"application/json; charset=utf-8"})

@@ -3,19 +3,25 @@
 The shell reads from a consumer of the client only while there is credit, and as much ahead as credit and the budget
 for what goes out allow (`read_ahead.py`). What was read ahead and has to be let go is read again: positions move with
 what is sent, and nothing is lost.
+
+A subscription at the end of the log follows a shared feed (`following.py`), unless it names a group, whose committed
+positions decide where partitions begin that are added later. A subscription with a consumer of its own looks for a
+feed to follow whenever nothing more has arrived.
 """
 
 from __future__ import annotations
 
 import asyncio
-import traceback
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import orjson
+from starlette.websockets import WebSocketDisconnect
 
-from tidelog.errors import OverloadedError
+from tidelog import Consumer
+from tidelog.errors import OverloadedError, TidelogError
 from tidelog.metadata import gone_error
 from tidelog.model import Committed, ConsumedBatch
 from tidelog_gateway.context import Gateway
@@ -24,12 +30,40 @@ from tidelog_gateway.queries import parse_key
 from tidelog_gateway.records_out import BatchReader
 from tidelog_gateway.resume_tokens import ResumeTokens
 from tidelog_gateway.websocket.beginning import beginning_of
+from tidelog_gateway.websocket.following import Following
 from tidelog_gateway.websocket.membership import Membership, start_of
 from tidelog_gateway.websocket.messages import Sub
 from tidelog_gateway.websocket.read_ahead import AHEAD_BYTES, ReadAhead, Window
-from tidelog_gateway.websocket.sending import Sender
+from tidelog_gateway.websocket.sending import MessageSender, SlowClientError
 from tidelog_gateway.websocket.ws_protocol import WsProtocol, batch_message, ok_message
+from tidelog_proto.errors import ProtocolError
 from tidelog_proto.names import check_group_name, check_topic_name
+
+NEW_US: Final = 1_000_000
+"""A record that was stored so lately is of the end of its log."""
+
+QUIET_S: Final = 0.02
+"""When nothing has arrived for so long, what was read before was the end of the log."""
+
+QUIET_AGAIN_S: Final = 1.0
+"""The same where there is a feed that is not there yet."""
+
+
+_EXPECTED: Final = (
+    *(TidelogError, ProtocolError, Problem, SlowClientError, WebSocketDisconnect),
+    asyncio.CancelledError,
+)
+"""How reading ends when nothing is wrong with the gateway."""
+
+
+def _forgotten(error: BaseException) -> BaseException:
+    """Return an error without its traceback, which keeps batches that are not counted any more.
+
+    A task group keeps errors until garbage is collected. The frames must not be cleared instead: one error may be
+    raised to several subscriptions, and clearing the frame of one that still waits closes it.
+    """
+    error.__context__ = None
+    return error.with_traceback(None)
 
 
 def _no_room() -> Problem:
@@ -39,11 +73,20 @@ def _no_room() -> Problem:
 class Delivery:
     """Opens a subscription and sends its batches until it is cancelled or the log ends it.
 
+    Args:
+        gateway: the caller's.
+        protocol: of the connection.
+        sub: what was asked for.
+        sender: the connection's.
+        surface: what its records are counted as.
+
     Attributes:
         answered: whether the request that began it has its answer.
     """
 
-    def __init__(self, gateway: Gateway, protocol: WsProtocol, sub: Sub, sender: Sender) -> None:
+    def __init__(
+        self, gateway: Gateway, protocol: WsProtocol, sub: Sub, sender: MessageSender, *, surface: str = "websocket"
+    ) -> None:
         self.answered = False
         self._gateway = gateway
         self._protocol = protocol
@@ -56,10 +99,15 @@ class Delivery:
         self._credit_added = asyncio.Event()
         self._let_go = False
         self._topic_id = b""
+        self._surface = surface
+        self._following: Following | None = None
+        self._is_at_end = sub.start == "latest" and not sub.resume and sub.resume_token is None
 
     def wake(self) -> None:
         """Look at the credit again."""
         self._credit_added.set()
+        if self._following is not None:
+            self._following.wake()
 
     async def open(self, request_id: int) -> None:
         """Find where each partition begins and answer the request.
@@ -79,6 +127,9 @@ class Delivery:
             self._protocol.opened(self._sub.sid, beginning.positions, ResumeTokens(*beginning))
             answer["offsets"] = {str(number): offset for number, offset in beginning.positions.items()}
             answer["resume_token"] = self._protocol.resume_token(self._sub.sid)
+            if self._sub.group is None:
+                shared = (self._sub.sid, beginning.scope, self._sender)
+                self._following = Following(self._gateway, self._protocol, *shared, surface=self._surface)
         else:
             await self._gateway.client.topic(self._sub.topic)  # one that is not there is told of in the answer
             self._protocol.opened(self._sub.sid, {})  # the group tells, when it has let the member in
@@ -96,16 +147,18 @@ class Delivery:
             return
         while True:
             await self._credit()
+            if self._following is not None:
+                is_at_end, self._is_at_end = self._is_at_end, False
+                await self._following.run(found=is_at_end)
+                await self._credit()
             try:
                 await self._ahead.begin()
                 await self._read(self._ahead.window(self._protocol.credit(self._sub.sid)))
             except OverloadedError:
                 if not self._ahead.refused:
                     raise
-            except BaseException as error:
-                # What its frames hold is not counted any more, and a task group keeps it until garbage is collected.
-                traceback.clear_frames(error.__traceback__)
-                raise
+            except _EXPECTED as error:
+                raise _forgotten(error) from None
             finally:
                 self._ahead.end()
 
@@ -144,9 +197,8 @@ class Delivery:
                     raise _no_room()
                 finally:
                     membership.end()
-        except BaseException as error:
-            traceback.clear_frames(error.__traceback__)
-            raise
+        except _EXPECTED as error:
+            raise _forgotten(error) from None
         finally:
             self._ahead.end()
 
@@ -168,14 +220,36 @@ class Delivery:
             if consumer.topic_ids.get(self._sub.topic) != self._topic_id:  # the positions are those of another topic
                 raise gone_error(self._sub.topic)
             # No name for a batch here: it would keep what is no longer counted while this waits, and in tracebacks.
-            while await self._deliver(await consumer.next_batch()) and await self._credit():
+            while await self._deliver(await self._next(consumer)) and await self._credit():
                 if self._ahead.window(self._protocol.credit(self._sub.sid)).is_much_more_than(window):
                     return
+
+    async def _next(self, consumer: Consumer) -> ConsumedBatch | None:
+        """Wait for the next batch; None when there is none, or a feed is to be followed."""
+        if self._following is None or consumer.has_arrivals:
+            return await consumer.next_batch()
+        if self._is_at_end and not self._following.has_feed():
+            return None
+        coming = asyncio.ensure_future(consumer.next_batch())
+        try:
+            for quiet_s in (0, QUIET_S, QUIET_AGAIN_S):
+                await asyncio.wait({coming}, timeout=quiet_s)
+                if coming.done():
+                    return coming.result()
+                if self._following.is_possible() or (quiet_s and not self._following.has_feed()):
+                    break
+            self._is_at_end = True
+            return None
+        finally:
+            coming.cancel()
+            await asyncio.wait({coming})
+            if not coming.cancelled():
+                coming.exception()  # the next read runs into the same error
 
     async def _deliver(self, consumed: ConsumedBatch | None) -> bool:
         """Send one batch in as many messages as credit and limits make of it; False when it had to be let go.
 
-        None, and so False, when the gateway's client was closed.
+        None, and so False, when the gateway's client was closed, or reading goes on with others.
         """
         if consumed is None:
             return False
@@ -204,6 +278,7 @@ class Delivery:
             size_bytes_max += self._protocol.token_chars(self._sub.sid)
             await self._sender.send_made(size_bytes_max, partial(self._take, reader, consumed.partition))
         self._ahead.done(consumed.batch)
+        self._is_at_end = consumed.batch.header.append_timestamp_us >= time.time_ns() // 1000 - NEW_US
         return True
 
     async def _credit(self, may_send: Callable[[], bool] = lambda: True) -> bool:
@@ -235,5 +310,5 @@ class Delivery:
             sid, partition, records=taken.records, payload_bytes=taken.payload_bytes, next_offset=reader.next_offset
         )
         token = self._protocol.batch_token(sid, size_bytes=len(taken.data))
-        self._gateway.metrics.records_out.labels("websocket").inc(taken.records)
+        self._gateway.metrics.records_out.labels(self._surface).inc(taken.records)
         return batch_message(sid, partition, orjson.Fragment(taken.data), reader.next_offset, token)

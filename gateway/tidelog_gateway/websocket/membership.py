@@ -20,7 +20,7 @@ from tidelog import Consumer, Group, TopicPartition
 from tidelog.errors import MemberFencedError
 from tidelog.model import Committed
 from tidelog_gateway.websocket.messages import AtTime, Sub
-from tidelog_gateway.websocket.sending import Sender
+from tidelog_gateway.websocket.sending import MessageSender
 from tidelog_gateway.websocket.ws_protocol import WsProtocol, assigned_message, revoked_message
 
 COMMIT_WAIT_S: Final = 3.0
@@ -37,7 +37,7 @@ class Membership:
         gave_up: called when nothing more is to be sent of some partitions.
     """
 
-    def __init__(self, protocol: WsProtocol, sub: Sub, sender: Sender, gave_up: Callable[[], None]) -> None:
+    def __init__(self, protocol: WsProtocol, sub: Sub, sender: MessageSender, gave_up: Callable[[], None]) -> None:
         assert sub.group is not None
         self._group = sub.group
         self._protocol = protocol

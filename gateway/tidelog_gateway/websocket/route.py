@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
 
 from fastapi import APIRouter
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -15,6 +14,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from tidelog_gateway.any_text import ANY_TEXT
 from tidelog_gateway.authentication import address_of
 from tidelog_gateway.context import Gateway, gateway_of
+from tidelog_gateway.live_connections import counted, no_room
 from tidelog_gateway.origins import refuse_foreign
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.request_ids import request_id_of
@@ -57,43 +57,12 @@ async def _accepted(
     if known is None:
         return
     socket.scope["state"]["gateway"] = known  # where it is of a request, too: the access log names the caller
-    why = _no_room(gateway, known)
+    why = no_room(gateway, known)
     if why:
         await _too_many(socket, gateway, why)
         return
-    with _counted(gateway, known):
+    with counted(gateway, known, gateway.metrics.websockets):
         await Connection(socket, known).serve()
-
-
-def _no_room(gateway: Gateway, known: Gateway) -> str:
-    """Return why a caller may have no WebSocket more; "" if he may.
-
-    One has as many as are free: alone half of all, two a third each, and so whoever comes next finds as many again.
-    """
-    most = gateway.settings.ws_connections_max
-    free = most - gateway.open_websockets
-    if free <= 0:
-        return f"{most} WebSockets are open here: try again later"
-    if known.caller is None or gateway.websockets_of[known.caller.principal] < free:
-        return ""
-    return "the others that may be open are left to other callers: close some of yours, or try again later"
-
-
-@contextlib.contextmanager
-def _counted(gateway: Gateway, known: Gateway) -> Iterator[None]:
-    """Count a WebSocket, as one of its caller's, too, while it is open."""
-    principal = "" if known.caller is None else known.caller.principal
-    gateway.open_websockets += 1
-    gateway.websockets_of[principal] += 1
-    gateway.metrics.websockets.inc()
-    try:
-        yield
-    finally:
-        gateway.open_websockets -= 1
-        gateway.websockets_of[principal] -= 1
-        if not gateway.websockets_of[principal]:
-            del gateway.websockets_of[principal]
-        gateway.metrics.websockets.dec()
 
 
 async def _asked(socket: WebSocket, gateway: Gateway, using: contextlib.AsyncExitStack) -> Gateway | None:

@@ -9,16 +9,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from tidelog_gateway.feed.ring import Piece
+from tidelog_gateway.feed.shared_feed import SharedFeed
 from tidelog_gateway.outlet import Outlet
 
 
 class SlowClientError(Exception):
     """The client left a message unread for too long."""
+
+
+class MessageSender(Protocol):
+    """Sends the messages of a connection, whatever they look like there.
+
+    Attributes:
+        outlet: the connection's way out.
+    """
+
+    outlet: Outlet
+
+    async def send(self, message: Mapping[str, Any]) -> None:
+        """Send one message."""
+        ...
+
+    async def send_made(self, size_bytes_max: int, make: Callable[[], Mapping[str, Any]]) -> None:
+        """Send the message that `make` returns when its turn and its room have come."""
+        ...
+
+    def push(self, feed: SharedFeed, piece: Piece, sid: int) -> bool:
+        """Send the newest piece of a feed now; False where it has to wait."""
+        ...
 
 
 class Sender:
@@ -47,6 +71,11 @@ class Sender:
             SlowClientError, WebSocketDisconnect: as `send`.
         """
         await self._send(size_bytes_max, lambda: orjson.dumps(make()))
+
+    def push(self, feed: SharedFeed, piece: Piece, sid: int) -> bool:
+        """Send the newest piece of a feed now; False where it has to wait."""
+        # A frame that is the same for all goes past the socket: frames are whole, and nothing is compressed.
+        return self.outlet.push(feed.frame(piece, sid))
 
     async def close(self, code: int, reason: str) -> None:
         """Close the WebSocket.

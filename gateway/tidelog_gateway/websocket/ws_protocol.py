@@ -153,6 +153,19 @@ class Subscription:
     token_chars: int = 0
     since_token_bytes: int = 0
 
+    def fits(self, records: int, payload_bytes: int) -> bool:
+        """Whether credit allows a batch message as a whole; one without records needs none."""
+        if not records:
+            return True
+        credit_bytes = self.credit_bytes
+        return records <= self.credit_records and (credit_bytes is None or payload_bytes <= credit_bytes)
+
+    def spend(self, records: int, payload_bytes: int) -> None:
+        """Spend credit for a batch message that fits."""
+        self.credit_records -= records
+        if self.credit_bytes is not None:
+            self.credit_bytes -= payload_bytes
+
 
 class _RawPub(msgspec.Struct, gc=False):
     records: list[RawRecord]
@@ -166,10 +179,16 @@ _RAW_MESSAGES: Final = msgspec.json.Decoder(_RawMessage)
 
 
 class WsProtocol:
-    """One connection's conversation."""
+    """One connection's conversation.
 
-    def __init__(self, settings: GatewaySettings) -> None:
+    Args:
+        settings: its bounds.
+        always_token: whether each batch has a resume token, however long that is.
+    """
+
+    def __init__(self, settings: GatewaySettings, *, always_token: bool = False) -> None:
         self._settings = settings
+        self._always_token = always_token
         self.subscriptions: dict[int, Subscription] = {}
 
     def receive(self, text: str, *, now_us: int) -> Action:
@@ -282,6 +301,8 @@ class WsProtocol:
             sid: the subscription.
             size_bytes: of the message's records as JSON.
         """
+        if self._always_token:
+            return self.resume_token(sid)
         subscription = self.subscriptions[sid]
         is_due, chars_max = self._is_token_due(subscription), subscription.token_chars + TOKEN_GROWTH_CHARS
         subscription.since_token_bytes += size_bytes
@@ -297,6 +318,8 @@ class WsProtocol:
 
     def _is_token_due(self, subscription: Subscription) -> bool:
         chars = subscription.token_chars
+        if self._always_token:
+            return True
         if subscription.tokens is None or chars > self._settings.ws_batch_bytes_max // 2:
             return False
         return chars <= SHORT_TOKEN_CHARS or subscription.since_token_bytes >= TOKEN_SHARE * chars

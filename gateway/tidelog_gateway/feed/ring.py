@@ -1,0 +1,259 @@
+"""The newest pieces of a topic, each encoded once, and the subscriptions that follow them. No I/O.
+
+A *piece* is what one message carries: records of one partition as JSON, from one position to the next. A *follower* is
+in one of two states:
+
+- **In step**: it was sent every piece, so its positions are those of the ring, and so is its resume token. A new piece
+  is pushed to it at once, the same bytes as to all others.
+- **Behind**: it has positions of its own and takes pieces one by one when it can. It gets in step when it has taken
+  the last one and its positions are equal to those of the ring.
+
+A follower that cannot take a piece gets behind. The ring is bounded in bytes, so the pieces that a follower needs may
+be gone when it goes on: it is *lost* then, and its subscription reads from the log by itself. Whether a piece continues
+a follower's position is checked for each piece, so nothing is left out and nothing is sent twice.
+
+A follower may be ahead of the ring in some partitions, as it read by itself before: pieces before its position are
+passed over.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+AHEAD_RECORDS_MAX: Final = 1_000
+"""How far a new follower may be ahead of the ring in a partition: until the ring is there it is sent nothing of it."""
+
+
+PIECE_BYTES: Final = 256
+"""What a piece takes beside its records, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Records of one partition, encoded.
+
+    Attributes:
+        first_offset: the position of a reader that is sent this.
+        next_offset: its position afterwards.
+        data: the records as a JSON array.
+    """
+
+    partition: int
+    first_offset: int
+    next_offset: int
+    records: int
+    payload_bytes: int
+    data: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory."""
+        return len(self.data) + PIECE_BYTES
+
+
+class Follower:
+    """One subscription in a ring.
+
+    Args:
+        positions: partition -> next offset; belongs to the follower while it is behind.
+        push: sends a piece now; False where that is not possible.
+        wake: called when there is a piece to take, and when the follower is lost.
+        wants: whether it could be sent something.
+
+    Attributes:
+        in_step: `positions` are those of the ring.
+        lost: the ring cannot serve it any more.
+        at: number of the next piece to look at, while it is behind.
+    """
+
+    __slots__ = ("at", "in_step", "lost", "positions", "push", "wake", "wants")
+
+    def __init__(
+        self,
+        positions: dict[int, int],
+        push: Callable[[Piece], bool],
+        wake: Callable[[], None],
+        wants: Callable[[], bool],
+    ) -> None:
+        self.positions = positions
+        self.push = push
+        self.wake = wake
+        self.wants = wants
+        self.in_step = False
+        self.lost = False
+        self.at = 0
+
+
+class Ring:
+    """See the module.
+
+    Args:
+        positions: where reading begins: partition -> next offset. The ring keeps it up to date.
+        bytes_max: of pieces that are kept; the newest one is kept in any case.
+    """
+
+    def __init__(self, positions: dict[int, int], *, bytes_max: int) -> None:
+        self.positions = positions
+        self.held_bytes = 0
+        self._bytes_max = bytes_max
+        self._begins: dict[int, int] = {}
+        """Of partitions that were added to the topic since: where they begin."""
+        self._pieces: deque[Piece] = deque()
+        self._first = 0
+        """Number of the oldest piece that is kept."""
+        self._in_step: dict[Follower, None] = {}
+        self._behind: dict[Follower, None] = {}
+        self.closed = False
+
+    def __len__(self) -> int:
+        """Return the number of followers."""
+        return len(self._in_step) + len(self._behind)
+
+    @property
+    def end(self) -> int:
+        """Number of the next piece."""
+        return self._first + len(self._pieces)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a follower has taken all there is and could be sent more."""
+        if any(follower.wants() for follower in self._in_step):
+            return True
+        end = self.end
+        return any(follower.at >= end and follower.wants() for follower in self._behind)
+
+    def append(self, piece: Piece, moved: Callable[[], None]) -> None:
+        """Add a piece and push it to the followers that are in step.
+
+        Args:
+            piece: continues the ring's position in its partition.
+            moved: called when the position has moved, before the piece is pushed.
+        """
+        before = self.positions.get(piece.partition)
+        assert before is None or before == piece.first_offset, "pieces follow each other"
+        assert piece.next_offset > piece.first_offset, "positions only move forward"
+        if before is None:
+            self._begins[piece.partition] = piece.first_offset
+        number = self.end
+        self._pieces.append(piece)
+        self.held_bytes += piece.size_bytes
+        self.positions[piece.partition] = piece.next_offset
+        moved()
+        self._evict()
+        for follower in [each for each in self._in_step if not each.push(piece)]:
+            self._falls_behind(follower, piece, before, number)
+        for follower in list(self._behind):
+            if follower.at == number:
+                follower.wake()
+
+    def attach(self, follower: Follower) -> bool:
+        """Take a follower, if the ring has all that it was not sent yet; it is behind at first."""
+        if self.closed or not self._reaches(follower.positions):
+            return False
+        follower.at = self._first
+        self._behind[follower] = None
+        self._settle(follower)
+        return True
+
+    def next_for(self, follower: Follower) -> Piece | None:
+        """Return the next piece that a follower is to be sent.
+
+        None when there is none: the follower is in step or lost now, or waits for the ring to get to where it is.
+        """
+        while not follower.in_step and not follower.lost:
+            follower.at = max(follower.at, self._first)
+            if follower.at >= self.end:
+                self._settle(follower)
+                return None
+            piece = self._pieces[follower.at - self._first]
+            if not self._fits(follower.positions, piece):
+                self._loses(follower)
+                return None
+            if piece.next_offset > self._expected(follower.positions, piece.partition, piece.next_offset):
+                return piece
+            follower.at += 1
+        return None
+
+    def taken(self, follower: Follower, piece: Piece) -> None:
+        """Note that a follower was sent the piece that `next_for` returned; its position has moved."""
+        assert follower.positions.get(piece.partition) == piece.next_offset
+        follower.at += 1
+
+    def leave(self, follower: Follower) -> None:
+        """Forget a follower. One that was in step keeps the positions of now."""
+        if follower.in_step:
+            follower.positions = dict(self.positions)
+            follower.in_step = False
+        self._in_step.pop(follower, None)
+        self._behind.pop(follower, None)
+
+    def drop_pieces(self) -> int:
+        """Keep no piece; return how many bytes that frees."""
+        freed_bytes, self.held_bytes = self.held_bytes, 0
+        self._first = self.end
+        self._pieces.clear()
+        return freed_bytes
+
+    def close(self) -> None:
+        """Lose all followers: nothing more is read."""
+        self.closed = True
+        for follower in [*self._in_step, *self._behind]:
+            self._loses(follower)
+
+    def reaches(self, positions: Mapping[int, int]) -> bool:
+        """Whether a follower with these positions could attach."""
+        return not self.closed and self._reaches(positions)
+
+    def _reaches(self, positions: Mapping[int, int]) -> bool:
+        reached = dict(positions)
+        for piece in self._pieces:
+            if not self._fits(reached, piece):
+                return False
+            reached[piece.partition] = max(reached.get(piece.partition, 0), piece.next_offset)
+        return all(own <= reached.get(number, -1) <= own + AHEAD_RECORDS_MAX for number, own in self.positions.items())
+
+    def _fits(self, positions: Mapping[int, int], piece: Piece) -> bool:
+        """Whether a piece lies before a position, or begins at it."""
+        expected = self._expected(positions, piece.partition, -1)
+        return piece.next_offset <= expected or piece.first_offset == expected
+
+    def _expected(self, positions: Mapping[int, int], partition: int, default: int) -> int:
+        return positions.get(partition, self._begins.get(partition, default))
+
+    def _settle(self, follower: Follower) -> None:
+        """See where a follower is that has taken all there is."""
+        if follower.at < self.end:
+            return
+        if follower.positions == self.positions:
+            self._behind.pop(follower, None)
+            self._in_step[follower] = None
+            follower.in_step = True
+            follower.positions = self.positions
+        elif any(own > follower.positions.get(number, -1) for number, own in self.positions.items()):
+            self._loses(follower)
+
+    def _falls_behind(self, follower: Follower, piece: Piece, before: int | None, number: int) -> None:
+        if not follower.in_step:
+            return  # it has left while it was pushed to
+        del self._in_step[follower]
+        self._behind[follower] = None
+        follower.in_step = False
+        follower.positions = dict(self.positions)
+        if before is None:
+            del follower.positions[piece.partition]
+        else:
+            follower.positions[piece.partition] = before
+        follower.at = number
+
+    def _loses(self, follower: Follower) -> None:
+        self.leave(follower)
+        follower.lost = True
+        follower.wake()
+
+    def _evict(self) -> None:
+        while self.held_bytes > self._bytes_max and len(self._pieces) > 1:
+            self.held_bytes -= self._pieces.popleft().size_bytes
+            self._first += 1

@@ -1,0 +1,43 @@
+"""A small batch as JSON in one go: nothing is measured record by record, as no record has to be left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog_gateway.records_out import TakenJson, payload_sizes, rows_of
+from tidelog_proto.batch import RecordBatch
+
+_PLAIN = ("key", "value", "tag")
+
+
+def whole_batch(batch: RecordBatch, json_bytes_max: int) -> TakenJson | None:
+    """Return all records of a batch; None if they are longer than `json_bytes_max` as JSON, and not one alone.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH when the body does not decode.
+    """
+    columns = batch.columns()
+    data = orjson.dumps(rows_of(columns, batch.offset_list(), batch.header.base_timestamp_us))
+    if len(data) > json_bytes_max and columns.num_rows > 1:
+        return None
+    return TakenJson(data, columns.num_rows, payload_bytes(columns))
+
+
+def payload_bytes(columns: pa.RecordBatch) -> int:
+    """Return the payload of all records together, as `payload_sizes` has it for each."""
+    names = columns.schema.names
+    if "headers" in names:
+        return int(pc.sum(payload_sizes(columns)).as_py() or 0)
+    return sum(_bytes_of(columns.column(name)) for name in _PLAIN if name in names)
+
+
+def _bytes_of(array: Any) -> int:
+    """Return the length of all values of a column of bytes or text together."""
+    if array.null_count or array.type not in {pa.binary(), pa.string()}:
+        return sum(len(value) for value in array.cast(pa.binary()).to_pylist() if value is not None)
+    ends = memoryview(array.buffers()[1]).cast("i")
+    return int(ends[array.offset + len(array)] - ends[array.offset])

@@ -1,0 +1,47 @@
+"""Limit the number of open WebSockets and streams, in all and for each caller.
+
+A caller may open as many as are free: one caller gets half of all, two get a third each, and the next caller finds as
+many again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from prometheus_client import Gauge
+
+from tidelog_gateway.context import Gateway
+
+
+def no_room(gateway: Gateway, known: Gateway) -> str:
+    """Return why a caller may have no WebSocket or stream more; "" if it may.
+
+    Args:
+        gateway: the application's.
+        known: the same as the caller has it.
+    """
+    most = gateway.settings.ws_connections_max
+    free = most - gateway.open_websockets
+    if free <= 0:
+        return f"{most} WebSockets and streams are open here: try again later"
+    if known.caller is None or gateway.websockets_of[known.caller.principal] < free:
+        return ""
+    return "the others that may be open are left to other callers: close some of yours, or try again later"
+
+
+@contextlib.contextmanager
+def counted(gateway: Gateway, known: Gateway, gauge: Gauge) -> Iterator[None]:
+    """Count a WebSocket or a stream, as one of its caller's, too, while it is open."""
+    principal = "" if known.caller is None else known.caller.principal
+    gateway.open_websockets += 1
+    gateway.websockets_of[principal] += 1
+    gauge.inc()
+    try:
+        yield
+    finally:
+        gateway.open_websockets -= 1
+        gateway.websockets_of[principal] -= 1
+        if not gateway.websockets_of[principal]:
+            del gateway.websockets_of[principal]
+        gauge.dec()

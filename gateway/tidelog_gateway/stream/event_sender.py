@@ -1,0 +1,128 @@
+"""Sends the events of one stream: what a shared feed pushes, what the subscription reads by itself, and heartbeats.
+
+Events wait in an outbox until they are written, which is done by one task. The outbox is bounded: while it is full
+nothing is pushed, and a subscription that reads by itself waits. What waits is counted in the budget for what goes out,
+and then left to the answer, which counts it until the kernel has taken it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from tidelog_gateway.answers import Answer
+from tidelog_gateway.feed.ring import Piece
+from tidelog_gateway.feed.shared_feed import SharedFeed
+from tidelog_gateway.outlet import UNSENT_BYTES, Outlet
+from tidelog_gateway.stream.events import HEARTBEAT, event_of, piece_event
+
+OUTBOX_BYTES: Final = UNSENT_BYTES
+"""With so much in the outbox nothing more is put into it."""
+
+
+SendBody = Callable[[bytes], Awaitable[None]]
+"""Sends a part of the body of the answer."""
+
+
+class EventSender:
+    """The outbox of one stream.
+
+    Args:
+        answer: the answer that the stream is.
+        outlet: the connection's.
+        heartbeat_s: after so much silence a comment is sent.
+    """
+
+    def __init__(self, answer: Answer, outlet: Outlet, *, heartbeat_s: float) -> None:
+        self.outlet = outlet
+        self._answer = answer
+        self._heartbeat_s = heartbeat_s
+        self._first = b""
+        self._outbox: list[bytes] = []
+        self._outbox_bytes = 0
+        self._filled = asyncio.Event()
+        self._emptied = asyncio.Event()
+        self._turn = asyncio.Lock()
+
+    async def send(self, message: Mapping[str, Any]) -> None:
+        """Send one message of the subscription, when there is room for it; that it is open comes first of all."""
+        event = event_of(message)
+        if "ok" in message:
+            self._first = event
+            self._filled.set()
+            return
+        async with self._turn:
+            await self._has_room()
+            await self.outlet.wait_for_room(len(event))
+            self._put(event)
+
+    async def send_made(self, size_bytes_max: int, make: Callable[[], Mapping[str, Any]]) -> None:
+        """Send the message that `make` returns when its turn and its room have come."""
+        async with self._turn:
+            await self._has_room()
+            await self.outlet.wait_for_room(size_bytes_max)
+            try:
+                event = event_of(make())
+            except BaseException:
+                self.outlet.give_back(size_bytes_max)
+                raise
+            surplus_bytes = size_bytes_max - len(event)
+            if surplus_bytes >= 0:
+                self.outlet.give_back(surplus_bytes)
+            else:
+                self.outlet.take_anyway(-surplus_bytes)
+            self._put(event)
+
+    def push(self, feed: SharedFeed, piece: Piece, sid: int) -> bool:
+        """Send the newest piece of a feed; False where it has to wait."""
+        del sid
+        if self._turn.locked() or self._outbox_bytes >= OUTBOX_BYTES:
+            return False
+        event = feed.event(piece, piece_event)
+        if not self.outlet.take(len(event)):
+            return False
+        self._put(event)
+        return True
+
+    async def run(self, send_body: SendBody) -> None:
+        """Write what is in the outbox, for as long as this runs."""
+        while True:
+            try:
+                async with asyncio.timeout(self._heartbeat_s):
+                    await self._filled.wait()
+            except TimeoutError:
+                if not self.outlet.unsent_bytes:  # else the client has something to read
+                    await send_body(HEARTBEAT)
+                continue
+            await self.outlet.room()
+            await self.flush(send_body)
+
+    async def flush(self, send_body: SendBody, last: bytes = b"") -> None:
+        """Write what is in the outbox, whether or not the client has room for it, and `last` behind it."""
+        body = b"".join([self._first, *self._outbox, last])
+        self._first = b""
+        self._answer.adopt(self._outbox_bytes)
+        self._outbox.clear()
+        self._outbox_bytes = 0
+        self._filled.clear()
+        self._emptied.set()
+        if body:
+            await send_body(body)
+
+    def drop(self) -> None:
+        """Forget what was not written."""
+        self.outlet.give_back(self._outbox_bytes)
+        self._outbox.clear()
+        self._outbox_bytes = 0
+
+    def _put(self, event: bytes) -> None:
+        """Put an event into the outbox that has been counted."""
+        self._outbox.append(event)
+        self._outbox_bytes += len(event)
+        self._filled.set()
+
+    async def _has_room(self) -> None:
+        while self._outbox_bytes >= OUTBOX_BYTES:
+            self._emptied.clear()
+            await self._emptied.wait()

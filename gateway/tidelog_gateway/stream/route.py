@@ -1,0 +1,164 @@
+"""`GET /v1/topics/{topic}/stream`: a topic as server-sent events, over all partitions.
+
+The answer begins when it is known where each partition begins: until then what is wrong has a status. The id of
+each event is a resume token, so that `Last-Event-ID` is enough to go on, and any gateway can.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Header, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidelog_gateway.answers import answer_of
+from tidelog_gateway.context import Gateway, GatewayDep, TopicPath
+from tidelog_gateway.live_connections import no_room
+from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
+from tidelog_gateway.outlet import Outlet
+from tidelog_gateway.problems import Problem, invalid
+from tidelog_gateway.queries import KeyEncodingQuery, KeyQuery, TagQuery
+from tidelog_gateway.resume_tokens import TOKEN_CHARS_MAX
+from tidelog_gateway.stream.event_sender import EventSender
+from tidelog_gateway.stream.event_stream import EventStream
+from tidelog_gateway.websocket.delivery import Delivery
+from tidelog_gateway.websocket.messages import INTEGER_MAX, Sub
+from tidelog_gateway.websocket.ws_protocol import Subscription, WsProtocol
+from tidelog_proto.header import OFFSET_MAX
+from tidelog_proto.limits import PARTITIONS_MAX
+
+ID_CHARS_MAX: Final = 6_000
+"""Of an event's id: it comes back in a header, and proxies take lines of 8 KiB. That is about 1,000 partitions."""
+
+_SID: Final = 0
+_OFFSETS: Final = re.compile(r"\d{1,5}:\d{1,19}(,\d{1,5}:\d{1,19})*", re.ASCII)
+_NAMES: Final = {"/sub/resume": "offsets", "/sub/resume_token": "Last-Event-ID"}
+"""What members of a WebSocket's `sub` are called here."""
+
+router = APIRouter(prefix="/v1", tags=["records"])
+
+
+@router.get(
+    "/topics/{topic}/stream",
+    response_class=EventStream,
+    status_code=200,
+    summary="Stream records as server-sent events",
+    responses={200: {"description": "Events without end; see the page on streams."}},
+)
+async def stream(  # noqa: PLR0917 # query parameters are parameters
+    gateway: GatewayDep,
+    request: Request,
+    topic: TopicPath,
+    from_: Annotated[
+        Literal["earliest", "latest"] | None, Query(alias="from", description="`latest` when nothing else is named.")
+    ] = None,
+    timestamp: TimestampQuery = None,
+    offsets: Annotated[
+        str | None,
+        Query(
+            max_length=16_384,
+            description="Where partitions begin, PARTITION:OFFSET, with commas; the others begin at `from`.",
+        ),
+    ] = None,
+    key: KeyQuery = None,
+    key_encoding: KeyEncodingQuery = "utf8",
+    tag: TagQuery = None,
+    last_event_id: Annotated[
+        str | None,
+        Query(
+            max_length=TOKEN_CHARS_MAX,
+            description="As the header, for clients that cannot send it; `offsets` override it.",
+        ),
+    ] = None,
+    last_event_id_header: Annotated[
+        str | None,
+        Header(
+            alias="Last-Event-ID", max_length=TOKEN_CHARS_MAX, description="The id of the last event: go on after it."
+        ),
+    ] = None,
+) -> Response:
+    """Send the records of every partition as they are published, or from a position on.
+
+    `Last-Event-ID` wins over where the address says to begin: a browser that connects again sends both.
+    """
+    if from_ is not None and timestamp is not None:
+        raise invalid([{"parameter": "from", "detail": "name one of from and timestamp, not both"}])
+    sub: dict[str, Any] = {"sid": _SID, "topic": topic, "credit": {"records": INTEGER_MAX}}
+    sub |= {"key": key, "key_encoding": key_encoding, "tag": tag, "from": from_ or "latest"}
+    if timestamp is not None:
+        sub["from"] = {"timestamp_ms": -(-parse_timestamp(timestamp) // 1000)}
+    if offsets is not None:
+        positions = _offsets(offsets)
+        if not last_event_id_header:
+            sub["resume"] = positions
+    sub["resume_token"] = last_event_id_header or last_event_id or None
+    return await _opened(gateway, request, Sub.model_validate(sub))
+
+
+async def _opened(gateway: Gateway, request: Request, sub: Sub) -> EventStream:
+    """Return the stream of a subscription, which is open.
+
+    Raises:
+        ForbiddenError: the caller may not consume the topic.
+        Problem: as `Delivery.open`; 422, the topic has too many partitions; 429, too many are open; 503, it stops.
+    """
+    application: Gateway = request.app.state.gateway
+    if gateway.stopping.is_set():
+        raise Problem(503, "shutting_down", "this gateway is stopping: connect again", retryable=True)
+    _check_room(application, gateway)
+    if gateway.caller is not None:  # nodes would say it when the answer has begun
+        await gateway.client.security.check("consume", "topic", sub.topic)
+    answer = answer_of(request)
+    outlet = request.scope["state"].get("outlet") or Outlet(gateway.outgoing, gateway.settings.ws_slow_timeout_s)
+    protocol = WsProtocol(gateway.settings, always_token=True)
+    credit = sub.credit.records
+    protocol.subscriptions[_SID] = Subscription(_SID, sub.topic, None, credit, None)
+    sender = EventSender(answer, outlet, heartbeat_s=gateway.settings.stream_heartbeat_s)
+    delivery = Delivery(gateway, protocol, sub, sender, surface="stream")
+    try:
+        await delivery.open(0)
+    except Problem as problem:
+        raise _named(problem) from problem
+    if protocol.token_chars(_SID) > ID_CHARS_MAX:
+        detail = (
+            f"topic {sub.topic!r} has so many partitions that an event's id would not fit into a header; read it over "
+            "a WebSocket, whose resume_token is the same"
+        )
+        raise Problem(422, "too_many_partitions", detail)
+    _check_room(application, gateway)
+    return EventStream(gateway, application, delivery, sender)
+
+
+def _check_room(application: Gateway, gateway: Gateway) -> None:
+    why = no_room(application, gateway)
+    if why:
+        raise Problem(429, "too_many_streams", why, retryable=True)
+
+
+def _offsets(text: str) -> dict[int, int]:
+    """Return positions as an address has them.
+
+    Raises:
+        Problem: 422.
+    """
+    pairs = [pair.partition(":") for pair in text.split(",")] if _OFFSETS.fullmatch(text) else []
+    positions = {int(number): int(offset) for number, _, offset in pairs}
+    is_valid = all(number < PARTITIONS_MAX and offset <= OFFSET_MAX for number, offset in positions.items())
+    if not positions or len(positions) < len(pairs) or not is_valid:
+        raise invalid([{"parameter": "offsets", "detail": "is PARTITION:OFFSET for each partition once: 0:42,1:7"}])
+    return positions
+
+
+def _named(problem: Problem) -> Problem:
+    """Have an error name the parameters of this route."""
+    errors: list[dict[str, str]] = [dict(each) for each in problem.extra.get("errors", [])]
+    for each in errors:
+        name = _NAMES.get(each.get("pointer", ""))
+        if name is not None:
+            del each["pointer"]
+            each["parameter"] = name
+    if errors:
+        problem.extra["errors"] = errors
+    return problem

@@ -1,0 +1,149 @@
+"""One subscription's part in a shared feed: what is pushed to it, and what it takes by itself while it is behind.
+
+Credit is spent for each message as always. A message for which there is too little credit is not cut here: the
+subscription leaves the feed, and reads on by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import orjson
+
+from tidelog_gateway.context import Gateway
+from tidelog_gateway.feed.ring import Follower, Piece
+from tidelog_gateway.feed.shared_feed import SharedFeed
+from tidelog_gateway.resume_tokens import ResumeTokens, Scope
+from tidelog_gateway.websocket.messages import INTEGER_MAX
+from tidelog_gateway.websocket.sending import MessageSender
+from tidelog_gateway.websocket.ws_protocol import BATCH_MEMBERS_BYTES, WsProtocol, batch_message
+
+
+class Following:
+    """Follows feeds for one subscription.
+
+    Args:
+        gateway: the caller's.
+        protocol: of the connection.
+        sid: of the subscription, which is open.
+        scope: what it reads.
+        sender: the connection's.
+        surface: what its records are counted as.
+    """
+
+    def __init__(
+        self, gateway: Gateway, protocol: WsProtocol, sid: int, scope: Scope, sender: MessageSender, *, surface: str
+    ) -> None:
+        self._feeds = gateway.feeds
+        self._protocol = protocol
+        self._sid = sid
+        self._scope = scope
+        self._sender = sender
+        self._surface = surface
+        self._records_out = gateway.metrics.records_out.labels(surface)
+        self._subscription = protocol.subscriptions[sid]
+        self._has_own_tokens = True
+        self._feed: SharedFeed | None = None
+        self._follower: Follower | None = None
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Look at the credit again."""
+        if self._feed is not None and self._follower is not None:
+            self._feed.stir()
+            if not self._follower.in_step:
+                self._woken.set()
+
+    def is_possible(self) -> bool:
+        """Whether there is a feed that could serve the subscription where it is."""
+        return self._feeds.can_attach(self._scope, self._subscription.positions)
+
+    def has_feed(self) -> bool:
+        """Whether others follow a feed of the same records."""
+        return self._feeds.has(self._scope)
+
+    async def run(self, *, found: bool) -> None:
+        """Follow a feed for as long as it can serve the subscription.
+
+        Args:
+            found: whether the subscription is at the end of its topic, and founds a feed where none can serve it.
+        """
+        subscription = self._subscription
+        follower = Follower(subscription.positions, self._push, self._ring_woke, self._wants)
+        feed = self._feeds.attach(self._scope, follower, found=found)
+        if feed is None:
+            return
+        self._feed, self._follower = feed, follower
+        try:
+            while not follower.lost:
+                piece = feed.ring.next_for(follower)
+                self._take_positions(follower)
+                if piece is None:
+                    feed.stir()
+                    await self._wait(follower)
+                elif subscription.fits(piece.records, piece.payload_bytes):
+                    size_bytes = len(piece.data) + subscription.token_chars + BATCH_MEMBERS_BYTES
+                    await self._sender.send_made(size_bytes, partial(self._made, piece))
+                    feed.ring.taken(follower, piece)
+                elif self._wants():
+                    return  # there is credit for a part of it
+                else:
+                    await self._wait(follower)
+        finally:
+            self._feed = self._follower = None
+            feed.leave(follower)
+            self._take_positions(follower)
+            self._make_tokens()
+
+    async def _wait(self, follower: Follower) -> None:
+        """Wait for a piece to take, or for credit."""
+        self._woken.clear()
+        if not follower.lost:
+            await self._woken.wait()
+
+    def _wants(self) -> bool:
+        credit_bytes = self._subscription.credit_bytes
+        return self._subscription.credit_records > 0 and (credit_bytes is None or credit_bytes > 0)
+
+    def _ring_woke(self) -> None:
+        if self._follower is not None:
+            self._take_positions(self._follower)
+        self._woken.set()
+
+    def _take_positions(self, follower: Follower) -> None:
+        """Have the positions of the follower: its own, or those of the ring, which move with each piece."""
+        self._subscription.positions = follower.positions
+        if follower.in_step:
+            self._has_own_tokens = False
+
+    def _push(self, piece: Piece) -> bool:
+        subscription, feed = self._subscription, self._feed
+        if feed is None or not subscription.fits(piece.records, piece.payload_bytes):
+            return False
+        if not self._sender.push(feed, piece, self._sid):
+            return False
+        feed.pushed[self._surface] += piece.records
+        if piece.records:
+            subscription.spend(piece.records, piece.payload_bytes)
+        return True
+
+    def _made(self, piece: Piece) -> Mapping[str, Any]:
+        """Return the message of a piece, and move the position behind it."""
+        self._make_tokens()
+        sid, size_bytes = self._sid, len(piece.data)
+        self._subscription.spend(piece.records, piece.payload_bytes)
+        self._protocol.passed(sid, piece.partition, next_offset=piece.next_offset)
+        token = self._protocol.batch_token(sid, size_bytes=size_bytes)
+        self._records_out.inc(piece.records)
+        return batch_message(sid, piece.partition, orjson.Fragment(piece.data), piece.next_offset, token)
+
+    def _make_tokens(self) -> None:
+        """Make tokens of the positions of now, which moved in step with the ring."""
+        if self._has_own_tokens:
+            return
+        self._has_own_tokens = True
+        self._subscription.tokens = ResumeTokens(self._scope, self._subscription.positions)
+        self._subscription.since_token_bytes = INTEGER_MAX  # it is not known when the last one was sent: one is due

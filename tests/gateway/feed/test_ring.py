@@ -1,0 +1,231 @@
+"""The ring against a log of all pieces: whatever happens, each follower is sent every record once, and in order."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tidelog_gateway.feed.ring import AHEAD_RECORDS_MAX, Follower, Piece, Ring
+
+PARTITIONS = 3
+
+
+def piece(partition: int, first: int, count: int) -> Piece:
+    return Piece(partition, first, first + count, count, count, b"[" + b"," * (count * 40) + b"]")
+
+
+class Reader:
+    """A follower, and what it was sent: partition -> offsets."""
+
+    def __init__(self, ring: Ring, positions: dict[int, int]) -> None:
+        self.sent: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
+        self.starts = dict(positions)
+        self.takes_pushes = True
+        self.has_credit = True
+        self.wakes = 0
+        self.ring = ring
+        self.follower = Follower(dict(positions), self.push, self.wake, lambda: self.has_credit)
+
+    def is_in_step(self) -> bool:
+        return self.follower.in_step
+
+    def push(self, pushed: Piece) -> bool:
+        if self.takes_pushes and self.has_credit:
+            self.note(pushed)
+            return True
+        return False
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    def note(self, taken: Piece) -> None:
+        self.sent[taken.partition] += range(taken.first_offset, taken.next_offset)
+
+    def take(self) -> bool:
+        """Take one piece as who is behind; False when there is none."""
+        found = self.ring.next_for(self.follower)
+        if found is None:
+            return False
+        self.note(found)
+        self.follower.positions[found.partition] = found.next_offset
+        self.ring.taken(self.follower, found)
+        return True
+
+    def expected_positions(self) -> dict[int, int]:
+        return {
+            number: self.starts.get(number, 0) + len(offsets)
+            for number, offsets in self.sent.items()
+            if offsets or number in self.starts
+        }
+
+
+class RingMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends = {number: 10 * number for number in range(PARTITIONS - 1)}
+        """Of the log; the last partition is added later."""
+        self.ring = Ring(dict(self.ends), bytes_max=1200)
+        self.readers: list[Reader] = []
+        self.history: list[dict[int, int]] = [dict(self.ends)]
+
+    @rule(partition=st.integers(0, PARTITIONS - 1), count=st.integers(1, 5))
+    def append(self, partition: int, count: int) -> None:
+        first = self.ends.get(partition, 0)
+        self.ends[partition] = first + count
+        self.ring.append(piece(partition, first, count), lambda: None)
+        self.history.append(dict(self.ends))
+
+    @rule(back=st.integers(0, 12), ahead=st.dictionaries(st.integers(0, 1), st.integers(0, 4)))
+    def attach(self, back: int, ahead: dict[int, int]) -> None:
+        positions = dict(self.history[max(0, len(self.history) - 1 - back)])
+        for number, more in ahead.items():
+            positions[number] += more
+        reader = Reader(self.ring, positions)
+        could = self.ring.reaches(positions)
+        assert self.ring.attach(reader.follower) == could
+        if could:
+            self.readers.append(reader)
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data())
+    def change(self, data: st.DataObject) -> None:
+        reader = data.draw(st.sampled_from(self.readers))
+        reader.takes_pushes, reader.has_credit = data.draw(st.booleans()), data.draw(st.booleans())
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data(), all_of_it=st.booleans())
+    def take(self, data: st.DataObject, all_of_it: bool) -> None:
+        reader = data.draw(st.sampled_from(self.readers))
+        while reader.take() and all_of_it:
+            pass
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        reader = data.draw(st.sampled_from(self.readers))
+        self.ring.leave(reader.follower)
+        self.readers.remove(reader)
+        assert reader.follower.positions == reader.expected_positions()
+        assert reader.follower.positions is not self.ring.positions
+
+    @rule()
+    def let_go(self) -> None:
+        held_bytes = self.ring.held_bytes
+        assert self.ring.drop_pieces() == held_bytes
+        assert self.ring.held_bytes == 0
+
+    @invariant()
+    def nobody_misses_or_repeats(self) -> None:
+        for reader in list(self.readers):
+            for number, offsets in reader.sent.items():
+                start = reader.starts.get(number, 0)
+                assert offsets == list(range(start, start + len(offsets)))
+            assert reader.follower.positions == reader.expected_positions()
+            if reader.is_in_step():
+                assert reader.follower.positions is self.ring.positions
+            if reader.follower.lost:
+                assert reader.wakes
+                self.readers.remove(reader)
+
+    @invariant()
+    def it_is_bounded(self) -> None:
+        assert self.ring.held_bytes <= 1200
+        assert len(self.ring) == sum(not reader.follower.lost for reader in self.readers)
+
+    @invariant()
+    def it_reads_for_those_who_wait_alone(self) -> None:
+        for reader in self.readers:
+            if reader.is_in_step() and reader.has_credit:
+                assert self.ring.is_wanted
+
+
+TestRing = RingMachine.TestCase
+TestRing.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def test_what_cannot_be_pushed_is_taken_later_and_then_pushed_again() -> None:
+    ring = Ring({0: 0}, bytes_max=10_000)
+    reader = Reader(ring, {0: 0})
+    assert ring.attach(reader.follower)
+    assert reader.is_in_step()
+    reader.takes_pushes = False
+    ring.append(piece(0, 0, 2), lambda: None)
+    ring.append(piece(0, 2, 2), lambda: None)
+    assert (reader.is_in_step(), reader.sent[0], reader.wakes) == (False, [], 1)
+    assert [ring.is_wanted] == [False], "it has pieces to take"
+    reader.takes_pushes = True
+    assert [reader.take() for _ in range(3)] == [True, True, False]
+    assert reader.is_in_step()
+    assert ring.is_wanted
+    ring.append(piece(0, 4, 1), lambda: None)
+    assert reader.sent[0] == [0, 1, 2, 3, 4]
+
+
+def test_a_position_inside_a_piece_is_not_served() -> None:
+    ring = Ring({0: 0}, bytes_max=10_000)
+    assert ring.attach(Reader(ring, {0: 0}).follower)
+    ring.append(piece(0, 0, 5), lambda: None)
+    assert not ring.reaches({0: 3})
+    assert ring.reaches({0: 5})
+    assert ring.reaches({0: 0})
+
+
+def test_a_ring_far_behind_a_position_is_not_waited_for() -> None:
+    ring = Ring({0: 0}, bytes_max=10_000)
+    assert ring.reaches({0: AHEAD_RECORDS_MAX})
+    assert not ring.reaches({0: AHEAD_RECORDS_MAX + 1})
+
+
+def test_a_follower_that_is_ahead_is_sent_nothing_twice() -> None:
+    ring = Ring({0: 0, 1: 0}, bytes_max=10_000)
+    reader = Reader(ring, {0: 4, 1: 0})
+    assert ring.attach(reader.follower)
+    assert ring.is_wanted
+    ring.append(piece(0, 0, 2), lambda: None)
+    ring.append(piece(1, 0, 1), lambda: None)
+    while reader.take():
+        pass
+    assert (reader.sent[0], reader.sent[1], reader.is_in_step()) == ([], [0], False)
+    ring.append(piece(0, 2, 2), lambda: None)
+    assert not reader.take()
+    assert reader.is_in_step()
+    ring.append(piece(0, 4, 1), lambda: None)
+    assert reader.sent[0] == [4]
+
+
+def test_what_is_evicted_loses_who_needs_it() -> None:
+    ring = Ring({0: 0, 1: 0}, bytes_max=900)
+    reader = Reader(ring, {0: 0, 1: 0})
+    assert ring.attach(reader.follower)
+    reader.takes_pushes = False
+    ring.append(piece(0, 0, 5), lambda: None)
+    ring.append(piece(1, 0, 5), lambda: None)
+    ring.append(piece(1, 5, 5), lambda: None)
+    while reader.take():
+        pass
+    assert reader.follower.lost
+    assert reader.sent[0] == []
+
+
+def test_a_partition_that_is_added_begins_at_its_first_piece() -> None:
+    ring = Ring({0: 0}, bytes_max=10_000)
+    reader = Reader(ring, {0: 0})
+    assert ring.attach(reader.follower)
+    ring.append(piece(1, 7, 3), lambda: None)
+    assert reader.sent[1] == [7, 8, 9]
+    late = Reader(ring, {0: 0})
+    assert ring.attach(late.follower)
+    assert late.take()
+    assert late.follower.positions == {0: 0, 1: 10}
+
+
+def test_an_end_loses_everybody_where_they_are() -> None:
+    ring = Ring({0: 0}, bytes_max=10_000)
+    reader = Reader(ring, {0: 0})
+    assert ring.attach(reader.follower)
+    ring.append(piece(0, 0, 3), lambda: None)
+    ring.close()
+    assert reader.follower.lost
+    assert (reader.follower.positions, len(ring)) == ({0: 3}, 0)
+    assert not ring.attach(Reader(ring, {0: 3}).follower)

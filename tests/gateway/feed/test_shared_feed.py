@@ -1,0 +1,196 @@
+"""One feed on a log in memory: what it reads, encodes and keeps, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import orjson
+import pytest
+from tests.gateway.fake_log import FakeClient, FakeLog
+
+from tidelog.client import Client
+from tidelog.errors import ForbiddenError
+from tidelog_gateway.feed.feeds import Feeds
+from tidelog_gateway.feed.ring import Follower, Piece
+from tidelog_gateway.feed.shared_feed import FRAMES_KEPT, SharedFeed
+from tidelog_gateway.feed.whole_batch import whole_batch
+from tidelog_gateway.incoming import Budget
+from tidelog_gateway.metrics import Metrics
+from tidelog_gateway.outgoing import Outgoing
+from tidelog_gateway.records_out import BatchReader
+from tidelog_gateway.resume_tokens import Scope, positions_in
+from tidelog_gateway.settings import GatewaySettings
+from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
+from tidelog_proto.limits import KIB, MIB
+
+SCOPE = Scope("t", bytes(16))
+
+
+class Listener:
+    """A follower that takes what is pushed while it may."""
+
+    def __init__(self, positions: dict[int, int]) -> None:
+        self.pushed: list[Piece] = []
+        self.has_credit = True
+        self.woken = asyncio.Event()
+        self.feed: SharedFeed | None = None
+        self.follower = Follower(dict(positions), self.push, self.woken.set, lambda: self.has_credit)
+
+    def push(self, piece: Piece) -> bool:
+        if self.has_credit:
+            self.pushed.append(piece)
+        return self.has_credit
+
+    async def until(self, offset: int) -> None:
+        async with asyncio.timeout(10):
+            while not self.pushed or self.pushed[-1].next_offset < offset:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.001)
+
+
+class Stand:
+    """The feeds of one caller."""
+
+    def __init__(self, log: FakeLog, **settings: Any) -> None:
+        self.log = log
+        self.outgoing = Outgoing(1 * MIB, 1 * MIB)
+        self.metrics = Metrics(Budget(1000), self.outgoing)
+        client = cast(Client, FakeClient(log))
+        self.feeds = Feeds(client, GatewaySettings(**settings), self.outgoing, self.metrics)
+
+    def follow(self, positions: dict[int, int], *, found: bool = True) -> Listener:
+        listener = Listener(positions)
+        listener.feed = self.feeds.attach(SCOPE, listener.follower, found=found)
+        return listener
+
+
+@pytest.fixture
+def stand(log: FakeLog) -> Stand:
+    log.logs["t"] = [[], []]
+    return Stand(log)
+
+
+async def test_a_batch_is_read_and_encoded_once_for_all(stand: Stand) -> None:
+    one = stand.follow({0: 0, 1: 0})
+    other = stand.follow({0: 0, 1: 0}, found=False)
+    assert one.feed is other.feed
+    feed = one.feed
+    assert feed is not None
+    await stand.log.append("t", 0, columns_of([b"a", b"b"], keys=[b"k", None]))
+    await one.until(2)
+    (piece,) = one.pushed
+    assert other.pushed == [piece]
+    assert (piece.records, piece.payload_bytes, piece.first_offset, piece.next_offset) == (2, 3, 0, 2)
+    frame = feed.frame(piece, 7)
+    assert feed.frame(piece, 7) is frame
+    reader = bytearray(frame)
+    header = 4 if reader[1] == 126 else 2
+    batch = orjson.loads(bytes(reader[header:]))["batch"]
+    assert (batch["sid"], batch["next_offset"], len(batch["records"])) == (7, 2, 2)
+    assert positions_in(batch["resume_token"], SCOPE) == {0: 2, 1: 0}
+    made = [feed.event(piece, lambda _, token: token.encode()) for _ in range(2)]
+    assert made[0] is made[1]
+    assert made[0].decode() == batch["resume_token"]
+    for sid in range(2 * FRAMES_KEPT):
+        assert b'"sid":%d,' % sid in feed.frame(piece, sid)
+    feed.leave(one.follower)
+    feed.leave(other.follower)
+    assert (len(stand.feeds), stand.outgoing.used_bytes) == (0, 0)
+
+
+async def test_a_large_batch_is_cut_as_for_one_subscription(log: FakeLog) -> None:
+    log.logs["t"] = [[]]
+    stand = Stand(log, ws_batch_records_max=3, ws_batch_bytes_max=2 * KIB)
+    listener = stand.follow({0: 0})
+    await log.append("t", 0, columns_of([b"x"] * 7))
+    await listener.until(7)
+    assert [piece.records for piece in listener.pushed] == [3, 3, 1]
+    listener.pushed.clear()
+    await log.append("t", 0, columns_of([b"\x01" * 200] * 3))  # six bytes each as JSON
+    await listener.until(10)
+    assert [piece.records for piece in listener.pushed] == [1, 1, 1]
+    assert all(len(piece.data) < 2 * KIB for piece in listener.pushed)
+
+
+async def test_nothing_is_read_while_nobody_wants_more(stand: Stand) -> None:
+    listener = stand.follow({0: 0, 1: 0})
+    assert listener.feed is not None
+    listener.has_credit = False
+    for _ in range(5):
+        await stand.log.append("t", 0, columns_of([b"x"]))
+    await asyncio.sleep(0.05)
+    assert stand.log.reads == 0
+    listener.has_credit = True
+    listener.feed.stir()
+    await listener.until(5)
+
+
+async def test_pieces_are_kept_within_the_budget_and_let_go_for_others(stand: Stand) -> None:
+    fast, slow = stand.follow({0: 0, 1: 0}), stand.follow({0: 0, 1: 0})
+    slow.has_credit = False
+    for at in range(20):
+        await stand.log.append("t", 0, columns_of([b"x" * 20_000]))
+        await fast.until(at + 1)
+    assert 0 < stand.outgoing.used_bytes <= stand.outgoing.limit_bytes
+    stand.outgoing.press(stand.outgoing.used_bytes)
+    assert stand.outgoing.used_bytes == 0
+    assert slow.feed is not None
+    assert slow.feed.ring.next_for(slow.follower) is None
+    assert slow.follower.lost
+    assert slow.follower.positions == {0: 0, 1: 0}, "it reads on by itself where it was"
+
+
+async def test_a_feed_that_may_not_read_on_ends_and_leaves_everybody_where_they_are(stand: Stand) -> None:
+    one, other = stand.follow({0: 0, 1: 0}), stand.follow({0: 0, 1: 0})
+    await stand.log.append("t", 1, columns_of([b"x"]))
+    await one.until(1)
+    stand.log.fail = ForbiddenError("revoked")
+    async with stand.log.appended:
+        stand.log.appended.notify_all()
+    async with asyncio.timeout(10):
+        await other.woken.wait()
+    assert one.follower.lost
+    assert one.follower.positions == other.follower.positions == {0: 0, 1: 1}
+    assert (len(stand.feeds), stand.outgoing.used_bytes) == (0, 0)
+
+
+async def test_another_topic_under_the_name_ends_the_feed(stand: Stand) -> None:
+    stand.log.ids["t"] = b"1" * 16
+    listener = stand.follow({0: 0, 1: 0})
+    async with asyncio.timeout(10):
+        await listener.woken.wait()
+    assert (listener.follower.lost, listener.pushed, len(stand.feeds)) == (True, [], 0)
+
+
+async def test_who_reads_history_founds_nothing_and_who_is_at_the_end_does_not_wait_for_it(stand: Stand) -> None:
+    assert stand.follow({0: 0, 1: 0}, found=False).feed is None
+    behind = stand.follow({0: 0, 1: 0})
+    far = {0: 5_000, 1: 0}
+    assert not stand.feeds.can_attach(SCOPE, far)
+    at_the_end = stand.follow(far)
+    assert at_the_end.feed is not behind.feed
+    assert stand.follow(far, found=False).feed is at_the_end.feed, "the newest one is followed"
+
+
+def batch_of(**columns: list[bytes | None]) -> RecordBatch:
+    values = columns.pop("values")
+    return RecordBatch.parse(bytes(encode_batch(columns_of(values, **columns), now_us=1_000).to_bytes()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        batch_of(values=[b"a", None, b"\xff\n"], keys=[b"k", b"", None]),
+        RecordBatch.parse(
+            bytes(
+                encode_batch(
+                    columns_of([b"v", b"w"], tags=["t", None], headers=[[("h", b"x"), ("i", None)], []]), now_us=1
+                ).to_bytes()
+            )
+        ),
+    ],
+)
+def test_a_whole_batch_is_as_a_reader_cuts_it(batch: RecordBatch) -> None:
+    whole = whole_batch(batch, MIB)
+    assert whole == BatchReader(batch).take_json(1_000, MIB, MIB)
+    assert whole_batch(batch, 10) is None
