@@ -131,6 +131,7 @@ HTTP: Final[dict[str, Http]] = {
             "GET /ui/",
             "GET /ui/client.js",
             "GET /v1/me",
+            "GET /v1/topics/none/stream",
         )
     },
 }
