@@ -1,5 +1,7 @@
 // Requests to the gateway this page comes from. The only module that knows credentials.
 
+import { TidelogClient } from "./client.js";
+
 const BASE = new URL("../", import.meta.url);
 const KEPT = "tidelog.credentials";
 
@@ -102,22 +104,7 @@ export async function all(path, name, query = {}, signal = undefined) {
 export const topicPath = (topic, rest = "") => `/v1/topics/${encodeURIComponent(topic)}${rest}`;
 export const groupPath = (group, rest = "") => `/v1/groups/${encodeURIComponent(group)}${rest}`;
 
-/** Opens a WebSocket and shows who asks; resolves when subscriptions can be made. */
-export function openSocket() {
-  const url = address("/v1/ws");
-  url.protocol = url.protocol.replace("http", "ws");
-  const socket = new WebSocket(url, ["tidelog.v1.json"]);
-  return new Promise((resolve, reject) => {
-    socket.onerror = () => reject(new ApiError(0, { detail: "the WebSocket to the gateway could not be opened" }));
-    socket.onopen = () => {
-      if (!credentials) return resolve(socket);
-      socket.onmessage = ({ data }) => {
-        const told = JSON.parse(data);
-        if (told.error) reject(new ApiError(told.error.status, told.error));
-        else resolve(socket);
-      };
-      socket.send(JSON.stringify({ id: 0, auth: credentials }));
-      return undefined;
-    };
-  });
+/** Returns a client of the gateway with the present credentials: for records, in both directions. */
+export function client() {
+  return new TidelogClient({ url: BASE, ...(credentials || {}) });
 }

@@ -8,7 +8,7 @@ import { HEADS, recordRow } from "./records.js";
 
 const SHOWN_MAX = 500;
 const CREDIT = 1000;
-const RETRY_MS = 2000;
+const CREDIT_BYTES = 8_000_000;
 
 export function livePanel({ topic }) {
   const key = h("input", { autocomplete: "off" });
@@ -19,20 +19,35 @@ export function livePanel({ topic }) {
   const clear = h("button", { class: "quiet", onclick: () => fill(list) }, "Clear");
   const status = h("p", { class: "muted", role: "status" }, "Nothing is read yet.");
   const list = h("tbody");
-  let socket = null;
-  let token = null;
-  let isWanted = false;
+  let subscription = null;
   let received = 0;
   let passed = 0;
   let drawing = 0;
   let waiting = [];
 
   async function begin() {
-    isWanted = true;
-    token = null;
     received = passed = 0;
     lock(true);
-    await connect();
+    status.textContent = "Connecting…";
+    const mine = (subscription = api.client().subscribe(topic.name, {
+      from: "latest",
+      key: key.value || undefined,
+      tag: tag.value || undefined,
+      credit: { records: CREDIT, bytes: CREDIT_BYTES },
+      onConnected: () => (status.textContent = "Live: waiting for records."),
+      onDisconnected: (error) => (status.textContent = `${error.message} Trying again…`),
+    }));
+    try {
+      // A batch counts as processed when the next one is asked for: a slow browser is sent no more than it shows.
+      for await (const batch of mine.batches()) {
+        take(batch);
+        await new Promise(requestAnimationFrame);
+      }
+    } catch (error) {
+      if (mine !== subscription) return;
+      end(error.message);
+      toast(error.message, "failed");
+    }
   }
 
   function lock(isLive) {
@@ -41,56 +56,17 @@ export function livePanel({ topic }) {
     stop.hidden = !isLive;
   }
 
-  async function connect() {
-    status.textContent = "Connecting…";
-    try {
-      const opened = await api.openSocket();
-      if (!isWanted) return opened.close();
-      socket = opened;
-    } catch (error) {
-      return again(error.message);
-    }
-    socket.onmessage = ({ data }) => take(JSON.parse(data));
-    socket.onclose = () => isWanted && again("The connection was lost.");
-    const sub = { sid: 1, topic: topic.name, from: "latest", credit: { records: CREDIT, bytes: 8_000_000 } };
-    if (key.value) sub.key = key.value;
-    if (tag.value) sub.tag = tag.value;
-    if (token) sub.resume_token = token;
-    socket.send(JSON.stringify({ id: 1, sub }));
-    return undefined;
-  }
-
-  function again(why) {
-    socket = null;
-    if (!isWanted) return;
-    status.textContent = `${why} Trying again…`;
-    setTimeout(() => isWanted && !socket && connect(), RETRY_MS);
-  }
-
-  function take(told) {
-    if (told.error || told.end) {
-      const error = told.error || told.end.error;
-      end((error && error.detail) || "The subscription ended.");
-      toast((error && error.detail) || "The subscription ended.", "failed");
-      return;
-    }
-    const said = told.ok || told.batch;
-    if (!said) return;
-    if (said.resume_token) token = said.resume_token;
-    if (told.ok) status.textContent = "Live: waiting for records.";
-    if (!told.batch || !said.records.length) return;
-    received += said.records.length;
+  function take({ partition, records }) {
+    if (!records.length) return;
+    received += records.length;
     const word = text.value.toLowerCase();
-    const rows = said.records.filter((record) => !word || textOf(record).toLowerCase().includes(word));
-    waiting.push(...rows.map((record) => [said.partition, record]));
+    const rows = records.map((record) => record.toJSON()).filter((record) => !word || textOf(record).toLowerCase().includes(word));
+    waiting.push(...rows.map((record) => [partition, record]));
     if (waiting.length > SHOWN_MAX) {
       passed += waiting.length - SHOWN_MAX;
       waiting = waiting.slice(-SHOWN_MAX);
     }
-    const size = said.records.reduce((sum, record) => sum + (record.value || "").length + (record.key || "").length, 0);
     if (!drawing) drawing = requestAnimationFrame(draw);
-    // Credit is given back once the records are taken: a slow browser is sent no more than it can show.
-    socket.send(JSON.stringify({ credit: { sid: 1, records: said.records.length, bytes: Math.max(1, size) } }));
   }
 
   function draw() {
@@ -107,13 +83,9 @@ export function livePanel({ topic }) {
   }
 
   function end(why) {
-    isWanted = false;
     lock(false);
-    if (socket) {
-      socket.onclose = null;
-      socket.close();
-      socket = null;
-    }
+    if (subscription) subscription.close();
+    subscription = null;
     status.textContent = `${why} ${count(received)} received.`;
   }
 
@@ -125,6 +97,6 @@ export function livePanel({ topic }) {
       status,
       h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Records as they arrive" }, h("table", { class: "records" }, h("thead", {}, h("tr", {}, HEADS.map(([each, kind]) => h("th", { scope: "col", class: kind }, each)))), list)),
     ),
-    dispose: () => isWanted && end("Left."),
+    dispose: () => subscription && end("Left."),
   };
 }

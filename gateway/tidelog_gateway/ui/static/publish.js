@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { field, fill, h, select, toast } from "./dom.js";
-import { count } from "./format.js";
+import { count, octetsOf } from "./format.js";
 import { parseJson } from "./json_tree.js";
 
 const LINES_PER_REQUEST = 1000;
@@ -23,41 +23,41 @@ export function publishPanel({ topic }) {
   const adapt = () => (valueField.hidden = kind.value === "tombstone");
   kind.addEventListener("change", adapt);
 
-  /** Returns a record as JSON text: a JSON value stands in it as it was written, so that no number is rounded. */
-  function recordText(text) {
-    const parts = [];
-    const put = (name, what) => parts.push(`${JSON.stringify(name)}:${what}`);
-    if (key.value) put("key", JSON.stringify(key.value));
-    if (tag.value) put("tag", JSON.stringify(tag.value));
-    if (partition.value) put("partition", partition.value);
+  /** Returns a record as the client takes it; a JSON value keeps its text, so that no number is rounded. */
+  function recordOf(text) {
+    const record = {};
+    if (key.value) record.key = key.value;
+    if (tag.value) record.tag = tag.value;
+    if (partition.value) record.partition = Number(partition.value);
     const lines = headers.value.split("\n").filter((line) => line.trim());
-    const pairs = lines.map((line) => {
-      const at = line.indexOf(":");
-      if (at < 1) throw new Error(`a header is “name: value”, not “${line}”`);
-      return [line.slice(0, at).trim(), line.slice(at + 1).trim()];
-    });
-    if (pairs.length) put("headers", JSON.stringify(pairs));
+    if (lines.length) {
+      record.headers = lines.map((line) => {
+        const at = line.indexOf(":");
+        if (at < 1) throw new Error(`a header is “name: value”, not “${line}”`);
+        return [line.slice(0, at).trim(), line.slice(at + 1).trim()];
+      });
+    }
     if (kind.value === "tombstone") {
       if (!key.value) throw new Error("a tombstone needs the key that it deletes");
-      put("value", "null");
-    } else if (kind.value === "json") {
-      if (!parseJson(text)) throw new Error("the value is not JSON");
-      put("value_encoding", '"json"');
-      put("value", text);
-    } else {
-      put("value_encoding", JSON.stringify(kind.value));
-      put("value", JSON.stringify(text));
+      return { ...record, value: null };
     }
-    return `{${parts.join(",")}}`;
+    if (kind.value === "json") {
+      if (!parseJson(text)) throw new Error("the value is not JSON");
+      return { ...record, valueText: text };
+    }
+    if (kind.value === "base64") return { ...record, value: octetsOf(text, "base64") };
+    return { ...record, value: text };
   }
 
   async function publish(event) {
     event.preventDefault();
     go.disabled = true;
     try {
-      const told = await api.post(api.topicPath(topic.name, "/records"), `{"records":[${recordText(value.value)}]}`);
-      const [first] = told.results;
-      if (first.error) throw new Error(first.error.detail);
+      const first = await api.client().publish(topic.name, recordOf(value.value));
+      if (first.isDuplicate) {
+        fill(result, h("p", {}, "The topic has this content already, and drops duplicates: nothing was stored."));
+        return;
+      }
       const link = `#/topic/${encodeURIComponent(topic.name)}?tab=records&partition=${first.partition}&offset=${first.offset}&one=1`;
       fill(result, h("p", { class: "good" }, `✓ Stored at offset ${first.offset} of partition ${first.partition}. `, h("a", { href: link }, "Show it")));
     } catch (error) {
@@ -77,20 +77,18 @@ export function publishPanel({ topic }) {
         const records = [];
         let size = 0;
         while (done + records.length < lines.length && records.length < LINES_PER_REQUEST && size < BYTES_PER_REQUEST) {
-          const text = recordText(lines[done + records.length]);
-          size += text.length;
-          records.push(text);
+          const line = lines[done + records.length];
+          size += line.length;
+          records.push(recordOf(line));
         }
-        const told = await api.post(api.topicPath(topic.name, "/records"), `{"records":[${records.join(",")}]}`);
-        const failed = told.results.findIndex((one) => one.error);
-        if (failed >= 0) throw new Error(`line ${done + failed + 1}: ${told.results[failed].error.detail}`);
+        await api.client().publishMany(topic.name, records);
         done += records.length;
         progress.value = done / lines.length;
       }
       toast(`${count(done)} records are stored`);
       fill(result, h("p", { class: "good" }, `✓ ${count(done)} records are stored.`));
     } catch (error) {
-      fill(result, h("p", { class: "fault" }, `${count(done)} lines are stored; then: ${error.message}`));
+      fill(result, h("p", { class: "fault" }, `${count(done)} lines are stored for certain; then: ${error.message}`));
     } finally {
       progress.hidden = true;
       file.value = "";

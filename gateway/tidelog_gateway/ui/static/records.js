@@ -110,13 +110,14 @@ export function recordsPanel({ topic, query, setQuery }) {
       for (const partition of [...open]) {
         const before = positions[partition];
         const wanted = isSearch ? PAGE_RECORDS : Math.ceil(SHOWN / Object.keys(positions).length);
-        const page = await api.get(api.topicPath(topic.name, `/partitions/${partition}/records`), { offset: before, max_records: wanted, key: key.value, tag: tag.value }, mine.signal);
-        ends[partition] = page.high_watermark;
-        positions[partition] = page.next_offset;
-        looked += page.next_offset - before;
-        const rows = page.records.filter((record) => !word || textOf(record).toLowerCase().includes(word));
+        const page = await api.client().read(topic.name, partition, { offset: before, maxRecords: wanted, key: key.value || undefined, tag: tag.value || undefined, signal: mine.signal });
+        ends[partition] = page.highWatermark;
+        positions[partition] = page.nextOffset;
+        looked += page.nextOffset - before;
+        const read = page.records.map((record) => record.toJSON());
+        const rows = read.filter((record) => !word || textOf(record).toLowerCase().includes(word));
         found.push(...rows.map((record) => [partition, record]));
-        if (page.next_offset >= page.high_watermark || page.next_offset === before) open.delete(partition);
+        if (page.nextOffset >= page.highWatermark || page.nextOffset === before) open.delete(partition);
         if (!isSearch && found.length >= SHOWN) break;
       }
       if (isSearch) {
