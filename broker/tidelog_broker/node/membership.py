@@ -68,6 +68,7 @@ class Membership:
         self._gossip: Gossip | None = None
         self._look_soon = False
         self._admitting: Admitting | None = None
+        self._doubting: asyncio.Task[None] | None = None
         self._exchanged: set[str] = set()
         """The linked nodes that have heard of all lives that are known here."""
 
@@ -122,6 +123,7 @@ class Membership:
         )
         broker.cluster.use_links(self._links)
         self._admitting = Admitting(broker, founding, self._links, gossip_port=self._gossip_port, look=self._look)
+        self._doubting = broker.tasks.spawn(self._watch_doubt(), "waiting for the withdrawal of a start elsewhere")
         self._look()
 
     async def admit(self) -> None:
@@ -146,7 +148,10 @@ class Membership:
         """
         broker, links = self._broker, self._links
         assert links is not None
+        assert self._admitting is not None
+        assert self._doubting is not None
         began_s = broker.loop.time()
+        are_features_checked = False
         while True:
             if broker.lives.is_refused:
                 await broker.lives.withdraw(broker.cluster)
@@ -154,33 +159,46 @@ class Membership:
             if broker.life.stop_reason:  # it was removed, say: it stops in the same way as while it runs
                 return
             if broker.lives.doubt:
-                await self._wait_for_withdrawal()
                 began_s = broker.loop.time()
+                await asyncio.sleep(REGISTER_LOOK_S)
                 continue
             others = {record.node_id for record in broker.nodes.live()} - {broker.node_id}
             missing = others - broker.cluster.linked
             unheard = (others & broker.cluster.linked) - self._exchanged
             waited_s = broker.loop.time() - began_s
-            if not (missing or unheard) or waited_s >= REGISTER_S_MAX:
-                break
-            if not unheard and all(map(links.is_absent, missing)) and waited_s >= REGISTER_S_MIN:
-                break
+            is_over = not (missing or unheard) or waited_s >= REGISTER_S_MAX
+            if is_over or (not unheard and all(map(links.is_absent, missing)) and waited_s >= REGISTER_S_MIN):
+                if are_features_checked:
+                    break  # nothing is awaited between the questions above and `take_part`
+                await self._admitting.check_features()
+                are_features_checked = True
+                continue
             await asyncio.sleep(REGISTER_LOOK_S)
-        assert self._admitting is not None
-        await self._admitting.check_features()
+        self._doubting.cancel()
         if missing:
             log.info("this start is noted by %s; not reached: %s", *map(_listed, (others - missing, missing)))
 
-    async def _wait_for_withdrawal(self) -> None:
-        """Return when the start elsewhere is withdrawn by which this node is in doubt; refuse the node if it is not."""
+    async def _watch_doubt(self) -> None:
+        """Refuse this node if a start elsewhere by which it is in doubt is not withdrawn in time.
+
+        From the first link on, as a node in doubt may not get as far as `register`.
+        """
         broker = self._broker
-        log.warning(
-            "waiting up to %g s for a start elsewhere to be withdrawn: %s", WITHDRAWAL_WAIT_S, broker.lives.doubt
-        )
-        until_s = broker.loop.time() + WITHDRAWAL_WAIT_S
+        while not broker.life.stop_reason:
+            if broker.lives.doubt:
+                await self._wait_for_withdrawal()
+            await asyncio.sleep(REGISTER_LOOK_S)
+
+    async def _wait_for_withdrawal(self) -> None:
+        broker = self._broker
+        is_second = broker.lives.own.doubted_by > broker.incarnation
+        wait_s = WITHDRAWAL_WAIT_S_MIN if is_second else WITHDRAWAL_WAIT_S
+        log.warning("waiting up to %g s for a start elsewhere to be withdrawn: %s", wait_s, broker.lives.doubt)
+        until_s = broker.loop.time() + wait_s
         while broker.lives.doubt and not broker.life.stop_reason:
             if broker.loop.time() >= until_s:
                 broker.lives.refuse_in_doubt()
+                return
             await asyncio.sleep(REGISTER_LOOK_S)
 
     async def begin(self) -> None:

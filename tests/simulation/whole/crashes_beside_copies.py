@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from tests.simulation.whole.machine import Machine, Snapshot
     from tests.simulation.whole.world import World
 
-LOOK_US = 1_000
-CRASH_WITHIN_US = 150_000
-"""After the copy has begun to call other nodes: the time in which these are called for the first time."""
+LOOK_US = 200
+CRASH_WITHIN_DELAYS = 8
+"""So many mean delays of a message after the copy begins to call other nodes: they ask the node's address meanwhile."""
 TICKS_US = 5_000_000
 """After an older state of the disk was kept: the node's tick is raised, and the other nodes hear of it."""
 RESOLVED_US = 21_000_000
@@ -56,10 +56,12 @@ class CrashBesideCopy:
 
     def _wait_for_calls(self) -> None:
         life = self._copy.life
-        if life is not None and (not hasattr(life, "node") or not life.listens):
+        broker = getattr(getattr(life, "node", None), "broker", None)
+        if life is not None and (broker is None or not broker.lives.is_shown):
             self._world.clock.after(LOOK_US, self._wait_for_calls)
             return
-        self._world.clock.after(self._random.randrange(CRASH_WITHIN_US), self._crash)
+        within_us = int(self._world.delay_ms * 1000 * CRASH_WITHIN_DELAYS)
+        self._world.clock.after(self._random.randrange(within_us), self._crash)
         self._world.clock.after(LOOK_US, self._wait_for_end)
 
     def _crash(self) -> None:

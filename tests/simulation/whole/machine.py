@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 AGAIN_MS = 400
 OLDER = "is an older copy of the node"
+IN_DOUBT = "start this one again"
+"""In a refusal because of a start elsewhere that may still be withdrawn: it is not final."""
 REPLACED_AFTER = 12
 """So often one that is refused is started once more before its operator gives it another name; see `refused`."""
 
@@ -56,6 +58,8 @@ class Machine:
         self.stops_as_it_takes_part = False
         """Whether a copy is killed as soon as it may take part."""
         self.copy_took_part = False
+        self.has_copy = False
+        """Whether a copy of this machine's disk was made and started."""
         """Since a copy of this machine's directory took part."""
         self.snapshots: list[Snapshot] = []
         self._put_back: Snapshot | None = None
@@ -195,6 +199,10 @@ class Machine:
             return
         if self.copy_took_part and OLDER in why:
             self.replaced()
+            return
+        if self.has_copy and IN_DOUBT in why:  # of two equal directories this one ends first
+            self.stop("refused in doubt")
+            self.start_later(AGAIN_MS)
             return
         self.world.checks.refused(self)
         self.refusals += 1

@@ -158,7 +158,8 @@ class World:
         """Return a machine elsewhere with a copy of another one's disk, to be started under the same name."""
         copy = Machine(self, machine.number + COPIES, is_founder=machine.is_founder)
         copy.first_id, copy.disk, copy.is_copy = machine.first_id, machine.disk.copy(), True
-        copy.boot = machine.boot
+        copy.boot, copy.wipes = machine.boot, machine.wipes
+        machine.has_copy = True
         copy.unlock()
         self.checks.journals.rolled_back(copy.number)
         self.machines.append(copy)
@@ -167,7 +168,7 @@ class World:
     def copy_takes_part(self, copy: Machine) -> bool:
         """A copy of a machine is about to take part; return whether it is killed at that moment."""
         for machine in self.machines:
-            if machine.number + COPIES == copy.number:
+            if machine.number + COPIES == copy.number and machine.wipes == copy.wipes:  # else it was replaced
                 machine.copy_took_part = True
         if copy.stops_as_it_takes_part:
             self.clock.after(0, lambda: copy.stop("killed as it takes part"))
