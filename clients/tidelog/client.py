@@ -80,8 +80,8 @@ class Client:
         client_id: a name for the nodes' logs.
         request_timeout_s: how long a request may take, retries included.
         quorum_timeout_s: the same for one that nodes refuse because too few of them are there; None: as long.
-        unreachable_timeout_s: the same, and of records, while there is no connection to any node; None: as long. Where
-            connections stand and their nodes are silent, also to a probe: the same of requests.
+        unreachable_timeout_s: the same, and of records, while no node can be connected to, and of requests while those
+            that are connected are silent, also to a probe; None: as long.
         idle_poll_us: while small requests are answered as quickly as this, their answers are waited for awake, for so
             many µs at most; 0: asleep.
         zone: where this program runs, as nodes are told their `zone`: consumers read at a replica there, if one keeps
@@ -354,13 +354,11 @@ class Client:
     async def compact_topic(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, Compacted]:
         """Compact all that `partitions` (None: all) of a topic hold now, one after the other; return when it is done.
 
-        A pass takes as long as reading the log at the pace that nodes are set to: minutes for some GB. It may be ended
-        and repeated. Other replicas follow the owner. A pass that waits for a copy or a disk goes on when that answers.
+        A pass takes as long as reading the log at the pace that nodes are set to. It may be ended and repeated.
 
         Raises:
-            TimedOutError: nothing of the pass moved for 30 s; the message says what it waits for.
+            TimedOutError, ConnectionLostError: nothing of the pass moved for 30 s; the owner was silent for 20 s.
             EpochChangingError: a quorum did not decide the result; the message names the copies that are waited for.
-            ConnectionLostError: the owner has said nothing at all for 20 s.
             InvalidRequestError: the topic is not to be compacted, or on hold.
             UnknownTopicError, UnknownPartitionError: there is no such thing.
         """

@@ -14,7 +14,7 @@ MODULES: Final = {
         *("pydantic_settings", "typing_extensions", "uvicorn", "uvloop", "websockets"),
     ),
     "top": ("textual",),
-    "loadtest": ("locust", "uvloop", "websocket"),
+    "loadtest": ("httptools", "locust", "uvloop", "websocket"),
 }
 """Extra -> modules that it brings and the bare package does not."""
 

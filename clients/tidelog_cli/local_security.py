@@ -43,7 +43,7 @@ NODE_VARIABLES: Final = (
     *("push_windows_bytes", "ring_bytes", "rings_bytes", "indexes_bytes", "positions_bytes", "deduplication_bytes"),
     *("fill_bytes_per_s", "compaction_bytes", "compaction_bytes_per_s", "scrub_bytes_per_s", "scrub_interval_s"),
     *("hello_timeout_ms", "write_stall_ms", "strangers_max", "group_positions_max", "retention_interval_ms"),
-    *("calm_ms", "replica_lag_ms", "clock_settle_s"),
+    *("calm_ms", "replica_lag_ms", "clock_settle_s", "metrics_partitions_max", "metrics_positions_max"),
 )
 """Settings of a node that variables may change: its use of the machine, not its identity, trust or addresses."""
 
@@ -66,7 +66,7 @@ GATEWAY_VARIABLES: Final = (
     *("records_per_request_max", "fetch_bytes_max", "request_timeout_s", "stop_timeout_s"),
     *("address_connections_max", "fetch_wait_ms_max", "head_timeout_s", "body_timeout_s", "keep_alive_timeout_s"),
     *("ws_batch_bytes_max", "ws_batch_records_max", "ws_message_bytes_max", "ws_member_idle_s", "ws_ping_interval_s"),
-    *("ws_ping_timeout_s", "ws_slow_timeout_s"),
+    *("ws_ping_timeout_s", "ws_slow_timeout_s", "stream_heartbeat_s", "access_log", "ui", "ui_interval_s"),
 )
 """The same of the gateway."""
 

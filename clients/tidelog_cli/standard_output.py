@@ -33,7 +33,7 @@ PRINTS: Final = frozenset(
     {
         *("up", "consume", "sql", "topic list", "topic describe", "group list", "group describe", "group lag"),
         *("key new", "key create", "key list", "user list", "acl list", "acl test", "quota list"),
-        *("cluster status", "context list"),
+        *("cluster status", "context list", "doctor", "top", "deploy"),
     }
 )
 """Commands whose result is what they print."""

@@ -32,11 +32,13 @@ class Row(NamedTuple):
         path: with what stands in braces out of `Secured.ids`.
         needs: all of them together; without any one of them it is refused.
         body: as JSON.
+        granted: the status of the answer to who has all rights; None: success.
     """
 
     path: str
     needs: tuple[Right, ...] = ()
     body: Any = None
+    granted: int | None = None
 
     @property
     def without(self) -> int:
@@ -71,6 +73,13 @@ ROWS = {
     ("DELETE", PARTITION + "/records"): Row(
         "/v1/topics/t/partitions/0/records?before_offset=0", _on("topic", "t", "delete")
     ),
+    ("GET", "/v1/cluster"): Row("/v1/cluster", _on("cluster", "", "describe")),
+    ("GET", "/v1/history"): Row("/v1/history", _on("cluster", "", "describe")),
+    # A node that stands alone has nothing to drain.
+    ("PATCH", "/v1/cluster/nodes/{node}"): Row(
+        "/v1/cluster/nodes/node", _on("cluster", "", "cluster"), {"draining": False}, 403
+    ),
+    ("GET", "/v1/me"): Row("/v1/me"),
     ("GET", "/v1/groups"): Row("/v1/groups"),
     ("PUT", "/v1/groups/{group}/offsets"): Row(
         "/v1/groups/g/offsets", (*_on("group", "g", "group"), *_on("topic", "t", "describe")), COMMIT

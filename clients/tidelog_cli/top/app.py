@@ -109,6 +109,8 @@ class TopApp(App[None]):
 
     def show(self) -> None:
         """Show what is known."""
+        if not self.query("#summary"):  # the application is ending
+            return
         if self._newest is None:
             self._say(Text(self._fault or "asking …"))
             return
