@@ -200,7 +200,6 @@ MUTANTS = {
         Mutant("the running node ends and not its copy", lives.the_running_node_ends, mixture=ROLLED_BACK),
         Mutant("a refused start that is not withdrawn", lives.never_withdrawn, mixture=ROLLED_BACK),
         Mutant("a withdrawn start that takes part", lives.withdrawn_and_takes_part, mixture=ROLLED_BACK),
-        Mutant("a withdrawal in memory only", lives.withdrawal_in_memory, mixture=ROLLED_BACK),
         Mutant("the tick before a withdrawn life lost", lives.tick_of_the_predecessor_lost, mixture=ROLLED_BACK),
         Mutant("taking part while in doubt", lives.takes_part_in_doubt, mixture=ROLLED_BACK),
         Mutant("a coordinator begins without members", groups.begins_without_members, mixture=GROUPED),

@@ -127,14 +127,6 @@ def withdrawn_and_takes_part() -> list[Replacement]:
     return [(Membership, "register", withdrawing)]
 
 
-def withdrawal_in_memory() -> list[Replacement]:
-    """A node says that it has noted a withdrawal, and does not write that down."""
-
-    async def keep(self: NodeLives, entries: Any) -> None: ...
-
-    return [(NodeLives, "keep_withdrawals", keep), (NodeLives, "_keep_news", forget_news)]
-
-
 def tick_of_the_predecessor_lost() -> list[Replacement]:
     """A node that drops a withdrawn life returns to the one before it as to one that has only begun."""
     learn = DirectoryLives.learn
