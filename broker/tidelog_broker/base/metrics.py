@@ -94,9 +94,7 @@ class NodeMetrics:
         self.members_fenced = counter(
             "tidelog_group_members_fenced", "Members of groups that were silent for too long, or had a successor"
         )
-        self.group_generations = counter(
-            "tidelog_group_generations", "Times that the partitions of a group were shared out anew"
-        )
+        self.group_generations = counter("tidelog_group_generations", "Rebalances of groups")
         self._add_computed()
 
     def tls_ends_at(self, what: str, ends_s: float) -> None:
@@ -126,7 +124,7 @@ class NodeMetrics:
             "tidelog_owner_changes", "Epochs that began with this node as their owner and another one before it"
         )
         self.node = NodeGauges(self.registry, version("tidelog"))
-        # In this order: what they leave out is told after they were asked.
+        # Registered before `_Omitted`, which reads the counts that their collection sets.
         self.partitions, self.group_positions = PartitionGauges(self.registry), GroupGauges(self.registry)
         self.registry.register(
             _Omitted(lambda: {"partitions": self.partitions.omitted, "group_positions": self.group_positions.omitted})
@@ -152,7 +150,7 @@ class _DroppedWrites(Collector):
 
 
 class _Omitted(Collector):
-    """What the bounds on labels left out of this answer; made after what it counts."""
+    """The number of series that bounds on labels omit from a scrape; collected after those series."""
 
     def __init__(self, omitted: Callable[[], Mapping[str, int]]) -> None:
         self._omitted = omitted
