@@ -1,9 +1,9 @@
 """The access log: a JSON object for each HTTP request and each WebSocket, written to standard output when it ends.
 
 The outermost middleware, so that requests which limits or authentication refuse have a line, too. Failures before a
-request exists have no line: an invalid HTTP head, a connection over the limit. Headers, which hold credentials, and the
-query are not logged. Lines are queued (ADR 0130): when the reader of standard output is too slow, lines are dropped and
-counted by `tidelog_gateway_log_dropped_total`, and no request is delayed.
+request exists have no line: an invalid HTTP head, a connection over the limit. Header fields other than `User-Agent`
+and the query are not logged, since they may hold credentials. Lines are queued (ADR 0130): when the reader of standard
+output is too slow, lines are dropped and counted by `tidelog_gateway_log_dropped_total`, and no request is delayed.
 """
 
 from __future__ import annotations
