@@ -80,11 +80,11 @@ _PLAIN: Final = (
         "Bytes that the node can still write to the file system of its data",
     ),
     ("disk_size_bytes", "tidelog_disk_size_bytes", "Bytes of the file system of the data directory"),
-    ("disk_full", "tidelog_disk_full", "1 while appends find no space"),
+    ("disk_full", "tidelog_disk_full", "1 while appends fail because the disk is full"),
     (
         "under_replicated",
         "tidelog_under_replicated_partitions",
-        "Partitions owned here that have fewer copies that keep up than their topics ask for",
+        "Partitions owned here with fewer up-to-date copies than their topics require",
     ),
     (
         "no_quorum",
@@ -95,11 +95,11 @@ _PLAIN: Final = (
     (
         "failed",
         "tidelog_failed_partitions",
-        "Partitions with a copy here that takes no part any more: damaged, or its log cannot be written",
+        "Partitions with a failed copy here: damaged, or its log cannot be written",
     ),
 )
 _BY_LABEL: Final = (
-    ("partitions", "tidelog_partitions", "Partitions stored here, by what the node is to them", "role"),
+    ("partitions", "tidelog_partitions", "Partitions stored here, by the node's role", "role"),
     ("nodes", "tidelog_nodes", "Nodes of the cluster, by their state in this node's gossip", "membership"),
     (
         "replica_lag",

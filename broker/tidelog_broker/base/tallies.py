@@ -118,11 +118,11 @@ class PartitionGauges(Collector):
     def collect(self) -> Iterator[Metric]:
         """Tell Prometheus."""
         labels = ["topic", "partition"]
-        watermark = GaugeMetricFamily("tidelog_high_watermark_offset", "End of what is committed", labels=labels)
+        watermark = GaugeMetricFamily("tidelog_high_watermark_offset", "End of the committed records", labels=labels)
         start = GaugeMetricFamily("tidelog_log_start_offset", "First readable offset", labels=labels)
         size = GaugeMetricFamily("tidelog_partition_bytes", "Bytes of segments", labels=labels)
         window = GaugeMetricFamily(
-            "tidelog_deduplication_window_records", "Records among which contents are looked for", labels=labels
+            "tidelog_deduplication_window_records", "Records in the deduplication window", labels=labels
         )
         figures = sorted(read_beside_loop(self._figures), key=_told_first)
         self.omitted = max(0, len(figures) - self._partitions_max)
