@@ -236,7 +236,8 @@ class Broker:
     def _refuse_directory(self, why: str, is_final: bool) -> None:
         """End this node: other nodes have proven that its directory is an older copy.
 
-        Later starts are refused, too; unless `is_final`, by the journal of lives, for as long as that is in doubt.
+        Later starts are refused, too. Unless `is_final`, the journal of lives refuses them only while the directory is
+        in doubt.
         """
         self.cluster.withdraw()
         if is_final and self.dir.admitted:

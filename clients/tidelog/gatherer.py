@@ -125,7 +125,7 @@ class Gatherer:
     def accept_rows(self, rows: LooseRows, partition_count: int) -> tuple[Gathering, int] | None:
         """Let records join, all of them or none; return where the first is.
 
-        None if there is no room, others stand in line for it, or they are more than a gathering holds.
+        None if there is no room, other callers wait for room, or the records exceed a gathering.
         """
         size_bytes, timestamped = rows.size_bytes(), rows.timestamps_us is not None
         if size_bytes > self._capacity_bytes:

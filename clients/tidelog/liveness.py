@@ -1,10 +1,10 @@
-"""Detection of a node that is gone while its connection stands: a stopped process, a cut cable.
+"""Detection of a node that is gone while its connection stays open: a stopped process, a cut cable.
 
-A slow answer says nothing: a quorum, a long poll or a large read may take its time. So when an answer has been due for
-`PROBE_AFTER_S` and nothing at all came meanwhile, the node is asked something that it answers at once. If nothing comes
-for the time that the client grants an unreachable node, what waits there fails, and the connection stands: a node that
-goes on is used again with its first byte. Bytes that still leave for the node count as a sign of life, since the probe
-waits behind them.
+A slow answer is no proof: a quorum, a long poll or a large read may take its time. When an answer has been due for
+`PROBE_AFTER_S` and the node has sent no byte meanwhile, the client sends a probe that a node answers at once. If no
+byte comes for the time that the client grants an unreachable node, the pending requests fail, and the connection stays
+open: the client uses the node again after its first byte. Bytes that still leave for the node count as a sign of life,
+since the probe waits for them.
 
 Rejected: closing the connection, which would end subscriptions and publishes of a node that was only slow.
 """

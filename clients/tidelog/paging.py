@@ -119,7 +119,7 @@ async def whole(router: Router, reply: pb.TopicReply) -> Topic:
 
     Raises:
         UnknownTopicError: it was deleted meanwhile.
-        TidelogError: the error that stands in its place.
+        TidelogError: the answer has this error in place of the topic, or a request for a further page failed.
     """
     (info,) = reply.topics
     if not reply.HasField("next"):

@@ -101,11 +101,11 @@ class Producer:
         self.rows = RowIntake(self._preparation, self._gatherer, self._known_route)
         """For the gateway, not for users."""
         self._refused_bytes = 0
-        """What `put` had no room for the last time."""
+        """Size of the record for which the last `put` had no room."""
         self._unturned_bytes = 0
-        """What came as columns since others of the loop had a turn."""
+        """Bytes accepted as columns since the producer last yielded to the event loop."""
         self._failed: list[Delivery] = []
-        """What failed before anybody asked for it."""
+        """Failed deliveries that no caller has awaited yet."""
         self._closed = False
 
     async def __aenter__(self) -> Self:

@@ -56,8 +56,8 @@ class PrometheusMetrics:
             self._published = _Published(
                 sent_records=_counter(registry, "records_sent", "Records sent, each once"),
                 sent_bytes=_counter(registry, "bytes_sent", "Bytes of batches sent, each once"),
-                retried_records=_counter(registry, "records_retried", "Records sent once more"),
-                retried_bytes=_counter(registry, "bytes_retried", "Bytes of batches sent once more"),
+                retried_records=_counter(registry, "records_retried", "Records sent again"),
+                retried_bytes=_counter(registry, "bytes_retried", "Bytes of batches sent again"),
                 acknowledged_records=_counter(registry, "records_acknowledged", "Records acknowledged"),
                 acknowledged_bytes=_counter(registry, "bytes_acknowledged", "Bytes of batches acknowledged"),
                 publish_seconds=Histogram(
@@ -75,10 +75,13 @@ class PrometheusMetrics:
             )
             self._failed_records = _counter(registry, "records_failed", "Records given up, by error code", "code")
             self._lag_records = _gauge(
-                registry, "lag_records", "Offsets from what a consumer took to the end, as it was told", "partition"
+                registry,
+                "lag_records",
+                "Offsets between a consumer's position and the last known end of the log",
+                "partition",
             )
             self._reconnects = Counter(
-                "tidelog_client_reconnects", "Connections to a node that stand again", ["node"], registry=registry
+                "tidelog_client_reconnects", "Connections to a node that were restored", ["node"], registry=registry
             )
             self._throttled = Counter(
                 "tidelog_client_throttled_seconds", "Delays by a node's quota", ["node"], registry=registry

@@ -176,7 +176,7 @@ class PendingRows:
         self._count = count
 
     async def settled(self) -> None:
-        """Wait until each record has its outcome, whatever that is; to have waited is to have been told of it."""
+        """Wait until each record is stored or has failed; failures then count as reported to the caller."""
         gathering, first = self._gathering, self._first
         if gathering.find(first) is None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

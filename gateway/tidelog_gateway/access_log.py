@@ -1,9 +1,9 @@
 """The access log: a JSON object for each HTTP request and each WebSocket, written to standard output when it ends.
 
-The outermost middleware, so that requests which limits or authentication refuse have their line, too. What fails before
-there is a request has none: a head that is not HTTP, a connection for which there is no room. Credentials are in
-headers, which are not logged, nor is the query. A line is queued (ADR 0130): one that nobody reads is dropped, counted
-by `tidelog_gateway_log_dropped_total`, and holds up no request.
+The outermost middleware, so that requests which limits or authentication refuse have a line, too. Failures before a
+request exists have no line: an invalid HTTP head, a connection over the limit. Header fields other than `User-Agent`
+and the query are not logged, since they may hold credentials. Lines are queued (ADR 0130): when the reader of standard
+output is too slow, lines are dropped and counted by `tidelog_gateway_log_dropped_total`, and no request is delayed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class AccessLogMiddleware:
 
 
 class _Passage:
-    """What goes through: it counts bytes and notes how it ended."""
+    """Counts the bytes of a request or WebSocket, and records its status and close code."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive
@@ -93,7 +93,7 @@ def _length(message: Message) -> int:
 
 
 def _described(scope: Scope, passage: _Passage) -> dict[str, Any]:
-    """Return what is told of a request or a WebSocket."""
+    """Return the fields of a line for a request or a WebSocket."""
     state = scope.get("state", {})
     caller = getattr(state.get("gateway"), "caller", None)
     client = scope.get("client")

@@ -1,9 +1,9 @@
-"""Who may send a request at all, before anything of its body is taken.
+"""Authentication of requests, before any of the body is read.
 
-Every path asks who the caller is, if the gateway is told to, but the few that are named here: a route that is added
-later asks, too, without a line. What belongs to no caller (an address with credentials in it, or that is no text, a
-page of another host that would change something, a name that is not the gateway's where it asks nobody) is refused in
-any case. A WebSocket is asked by its own route, as browsers can say who they are only in a message.
+With `auth = callers` every path requires credentials, except for the few that are listed here: a new route requires
+them by default. These are refused in any case: a URL with credentials in it or with invalid text, a changing request
+from a page of another host, and a foreign `Host` on a gateway without authentication. The route of a WebSocket
+authenticates it, since browsers can send credentials only in a message.
 """
 
 from __future__ import annotations

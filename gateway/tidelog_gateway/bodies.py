@@ -128,7 +128,7 @@ async def _elements(body: bytes, start: int, records_max: int, pace: Pace) -> _E
     elements = _Elements(np.concatenate(ends), np.concatenate(values))
     many = f"at most {VALUES_MAX} JSON values in one record; send a larger document as a string"
     _check_each(elements.values, VALUES_MAX, many)
-    # Members are told by the commas between them, of which there is one less.
+    # Members are counted by the commas between them, one less than the members.
     _check_each(np.concatenate(members), MEMBERS_MAX - 1, f"a record has at most {MEMBERS_MAX} members")
     return elements
 

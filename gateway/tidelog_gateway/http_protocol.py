@@ -3,9 +3,9 @@
 uvicorn's own protocols bound neither how long a connection may take to send its head nor how many there are; a few
 thousand sockets that send a byte a minute hold its descriptors for ever. The deadline runs from the moment a
 connection is idle and begins to send until its head is whole, and again while the rest of a refused body is
-thrown away. Who comes when there are too many takes the seat of one that only waits, see `seats.py`.
+discarded. A connection over the cap takes the seat of an idle one, see `seats.py`.
 
-One request is read at a time: what a client sends behind it waits, unread, until it is answered.
+One request is read at a time: later bytes of the client stay unread until the request is answered.
 """
 
 from __future__ import annotations
@@ -79,18 +79,18 @@ class BoundedProtocol(asyncio.Protocol):
         self._state = {**app_state, "incoming": self.incoming, "outlet": self._outlet, "leave_seat": self._leave_seat}
         self._exchange: Exchange | None = None
         self._pending = b""
-        """What has come and is not read yet: part of a head, or what is behind the request that is answered."""
+        """Received bytes that are not parsed yet: part of a head, or bytes after the current request."""
         self._looked_bytes = 0
         self._heads = HeadParser()
         self._length = 0
-        """What is to come of a body with a length."""
+        """The bytes of a body with a length that are still to come."""
         self._chunks: ChunkedBody | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._seat: Seat | None = None
         self._upgraded = False
         self._first: bytes | None = b""
-        """What has come before it is known that it is no TLS; None from then on."""
+        """Received bytes while the connection may still begin with TLS; None from then on."""
 
     # ------------------------------------------------------------------------------------------- the event loop
 
@@ -168,7 +168,7 @@ class BoundedProtocol(asyncio.Protocol):
         return self._server_state.default_headers
 
     def resume_reading(self) -> None:
-        """Read on, unless what was read last is a request behind this one: it waits, and nothing more is taken."""
+        """Resume reading, unless the bytes read last begin the next request, which waits for this one."""
         if self._body_is_coming() or not self._pending:
             self.flow.resume_reading()
 
@@ -248,7 +248,7 @@ class BoundedProtocol(asyncio.Protocol):
         if length == CHUNKED:
             self._chunks = ChunkedBody()
         elif length <= len(self._pending):
-            # What has come whole is handed over as it is.
+            # A body that has arrived completely is passed on in one piece.
             state["body"], self._pending = self._pending[:length], self._pending[length:]
             is_whole = True
         else:

@@ -46,7 +46,7 @@ class BodyLimits:
         arrival.whole()
 
     def overtaken(self, *, unchanged: bool) -> Problem | None:
-        """Return what is said of a request that was cancelled: None unless the process stops."""
+        """Return the problem of a cancelled request; None unless the process is stopping."""
         return not_finished(unchanged=unchanged) if self.budget.stopping else None
 
     async def body(self, scope: Scope, receive: Receive, arrival: Arrival) -> bytes | None:

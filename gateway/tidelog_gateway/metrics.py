@@ -80,13 +80,13 @@ class Metrics:
         in_flight.set_function(lambda: float(budget.used_bytes))
         out = Gauge(
             "tidelog_gateway_out_bytes",
-            "Bytes on their way out: answers, WebSocket messages, records read ahead for them.",
+            "Bytes of outgoing data: answers, WebSocket messages, and records read ahead for them.",
             registry=self.registry,
         )
         out.set_function(lambda: float(outgoing.used_bytes))
         self.cut_connections = Counter(
             "tidelog_gateway_cut_connections",
-            "Connections cut because their clients left unread what they were sent.",
+            "Connections closed because their clients did not read.",
             registry=self.registry,
         )
         self.tls_ends = Gauge(

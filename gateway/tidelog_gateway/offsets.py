@@ -164,7 +164,7 @@ async def commit_positions(gateway: Gateway, group: str, positions: Sequence[Pos
 
     Raises:
         Problem: 422, a position is given twice, or lies beyond the end of its log.
-        ProtocolError: a topic's name is none.
+        ProtocolError: a topic's name is invalid.
         TidelogError: as `Client.commit`.
     """
     wanted: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)

@@ -179,10 +179,10 @@ class Outlet:
         self.look()
 
     def push(self, data: bytes) -> bool:
-        """Write what other connections are sent as well, if this one has room for it now; False if it has not.
+        """Write a message that other connections share, if this one has room for it now; return whether it had.
 
-        What the kernel takes at once, and that is mostly all of it, is not counted. The rest is, once for each
-        connection, although all of them wait for the same bytes.
+        Bytes that the kernel takes at once, usually all of them, are not counted. The rest is counted for each
+        connection, although all connections wait for the same bytes.
         """
         transport = self._transport
         if transport is None or transport.is_closing():

@@ -195,7 +195,7 @@ class Producers:
             await self._kept.trim()
 
     async def store_at_once(self, topic: str, rows: LooseRows) -> PendingRows | None:
-        """Have records accepted without a place in the line, where nobody waits in it, and wait for their outcomes.
+        """Accept records at once if no request waits in the topic's queue, and wait for their outcomes.
 
         None: they could not be accepted at once, and were not.
 

@@ -3,8 +3,8 @@
 A body is validated whole before anything of it is sent; what the log then says is reported record by record:
 200 when every record is stored, 207 when some are not, and the error itself when all fail for one reason.
 Requests share the application's one producer for the topic. The records of a request join the batch that is open there
-as lists, so that those of many requests gather in one native batch. What is larger than a batch, or comes while the
-buffer is full, goes out as columns, or record by record where only some records name a partition, to keep their order.
+as lists, so that those of many requests gather in one native batch. Records that exceed a batch, or come while the
+buffer is full, are sent as columns, or record by record where only some records name a partition, to keep their order.
 """
 
 from __future__ import annotations

@@ -172,15 +172,15 @@ class GatewaySettings(BaseModel):
         default=15.0,
         gt=0,
         le=3600,
-        description="After how much silence a stream is sent a comment; less than a proxy in front ends what is silent "
-        "(often 60 s).",
+        description="Time without an event after which a stream gets a comment; less than the idle timeout of a proxy "
+        "in front (often 60 s).",
     )
     ws_slow_timeout_s: float = Field(
         default=30.0,
         gt=0,
         le=3600,
-        description="How long a client may leave unread what it was sent: a WebSocket is closed with 4408 then, a "
-        "stream is told and ends, any other connection is cut.",
+        description="How long a client may leave sent data unread. Then a WebSocket is closed with 4408, a stream "
+        "ends with `slow_client`, and any other connection is closed.",
     )
 
     ui: Literal["on", "read_only", "off"] = Field(

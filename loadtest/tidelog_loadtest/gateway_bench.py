@@ -41,7 +41,7 @@ ParserName = Literal["h11", "httptools"]
 
 @dataclass(frozen=True, slots=True)
 class GatewayPlan:
-    """What is measured.
+    """The parameters of a measurement of the gateway.
 
     Attributes:
         connections: that send the next request once theirs is answered.

@@ -16,7 +16,7 @@ _SHOWN_BYTES: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class LoadRun:
-    """What a closed loop has done.
+    """The result of a closed-loop load run.
 
     Attributes:
         requests: answered, each with the expected status.

@@ -37,7 +37,7 @@ Surface = Literal["websocket", "sse"]
 
 @dataclass(frozen=True, slots=True)
 class LivePlan:
-    """What is measured.
+    """The parameters of a measurement of live delivery.
 
     Attributes:
         sockets: that subscribe.
@@ -89,7 +89,7 @@ class _Counter(asyncio.Protocol):
         self._tail = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # that of uvloop is one, but says so nowhere
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not declared as one
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:

@@ -27,11 +27,11 @@ def calm_garbage_collection() -> None:
 
 
 class LongLived:
-    """Keeps objects that live long, and are made by the thousand, out of full passes of the collector.
+    """Keeps numerous long-lived objects out of full passes of the collector.
 
-    A full pass over 4,096 open partitions stops the event loop for 250 ms. What is frozen is never looked at again, so
-    cycles among it would never be freed; when a share of it was dropped, all is looked at once more. Nothing is done in
-    a process whose collector is not calm (`calm_garbage_collection`): it is not a node's own.
+    A full pass over 4,096 open partitions stops the event loop for 250 ms. The collector never examines frozen objects,
+    so cycles among them would never be freed; when a share of them was dropped, all are examined once more. This class
+    does nothing in a process without `calm_garbage_collection`, such as a program that embeds a node.
     """
 
     def __init__(self) -> None:

@@ -60,7 +60,7 @@ def _behind(latest: StreamPosition, end: StreamPosition, place: Any) -> int:
 
 
 def _position(given: object) -> StreamPosition | None:
-    """Return a position; None where there is none, or it is another source's."""
+    """Return a position; None if it is missing or belongs to another source."""
     try:
         found = json.loads(given) if isinstance(given, str) else given
         return None if found is None else parse_position(found)

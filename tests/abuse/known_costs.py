@@ -1,4 +1,4 @@
-"""What the tables of costs say of the requests that the suite sends."""
+"""The costs of the suite's requests according to the tables of costs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.frames import FrameDecoder
 
 NODES_ONLY: frozenset[str] = frozenset({"node_announce", "lives"})
-"""Kinds that are refused from clients before their work: what they cost is an estimate."""
+"""Kinds that are refused from clients before their work: their cost is an estimate."""
 UNKNOWN: frozenset[str] = frozenset({"group_heartbeat: joins of a group of 20,000 partitions"})
-"""What costs more than the table says: how many partitions a group has is not in the request."""
+"""Requests that cost more than the table lists: the number of a group's partitions is not in the request."""
 
 
 def known_us(name: str, frames: bytes) -> int:
-    """Return what the table says of a node's requests, in microseconds; 0: nothing."""
+    """Return the listed cost of requests to a node, in microseconds; 0: not listed."""
     if name in UNKNOWN:
         return 0
     total_us = 0
@@ -35,7 +35,7 @@ def known_us(name: str, frames: bytes) -> int:
 
 
 def known_ms(name: str) -> int:
-    """Return what the table says of a gateway's request, by the name of that, in milliseconds."""
+    """Return the listed cost of a request to a gateway, by its name, in milliseconds."""
     if name in MESSAGES:
         return MESSAGE_COSTS[message_kind(name)].largest_ms
     return HTTP_COSTS[route_of(name)].largest_ms

@@ -57,7 +57,7 @@ class Measured:
         failed: polite requests that were not.
         errors: answers of the flood.
         budget_bytes: what requests and answers may take together in the process's memory; 0: not judged.
-        known_s: what the table of costs says of `cpu_s`; 0: nothing.
+        known_s: the listed cost that `cpu_s` is compared with; 0: not listed.
         late: other bounds that were broken.
     """
 

@@ -245,7 +245,7 @@ LARGEST: Final[dict[str, Largest]] = {
     "unknown fields: 350,000": _unknown_fields,
     "hello": _hello,
     "peer_hello: a node that has yet to join": lambda _: _same(peer_hello=pb.PeerHello()),
-    "peer_proof: one that nobody asked for": lambda _: _same(peer_proof=pb.PeerProof()),
+    "peer_proof: one without a challenge": lambda _: _same(peer_proof=pb.PeerProof()),
 }
 """The requests to measure, by a name that begins with the kind's."""
 

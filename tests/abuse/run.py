@@ -54,7 +54,7 @@ class Sender:
 
     @classmethod
     async def greet(cls, port: int, key: str) -> Sender:
-        """Connect and greet with an API key; "" where nobody is asked for one."""
+        """Connect and greet with an API key; "" if the node requires none."""
         sender = cls(*await asyncio.open_connection("127.0.0.1", port))
         hello = pb.Hello(version=PROTOCOL_VERSION, client_id="abuse")
         if key:

@@ -28,7 +28,7 @@ PARTITIONS: Final = 60_000
 """Setting `partitions_max` of the node: for topics that requests create."""
 RECORDS: Final = 200_000
 SINK_BYTES: Final = 64 * MIB
-"""What retention leaves of the topic that floods write to."""
+"""The size to which retention limits the topic that floods write to."""
 NODE_BUDGETS: Final = {
     "node_in_flight_bytes": 64 * MIB,
     "node_outgoing_bytes": 64 * MIB,

@@ -103,7 +103,7 @@ def _at(flood: Callable[[int, Iterator[bytes]], Awaitable[Any]], port: int, fram
 
 @asynccontextmanager
 async def cluster(directory: Path) -> AsyncIterator[tuple[list[Child], list[int]]]:
-    """Run three nodes that ask nobody who they are."""
+    """Run three nodes without authentication."""
     nodes = prepare(directory, nodes=3, port=0, first_port=0, management_ports=[0])
     async with AsyncExitStack() as stack:
         started = []

@@ -52,7 +52,7 @@ class Founded:
         self.own: dict[str, dict[str, object]] = {}
         """The same for one of them."""
         self.features: dict[str, frozenset[str]] = {}
-        """What a node supports that is to be of an older build."""
+        """The features of nodes that simulate an older build, by node."""
         self._founders = names
         self.ports = dict(zip((*names, "d", "e"), free_ports(len(names) + 2), strict=True))
         founders = [

@@ -38,7 +38,7 @@ class Stand:
         self.path = path
         self.settings: dict[str, Any] = {}
         self.features = FEATURES
-        """What the node supports; with fewer it stands for an older build."""
+        """The features that the node supports; with fewer it simulates an older build."""
         self.disk = FaultyDisk()
         self.peers: list[Peer] = []
         self._node: Node | None = None

@@ -35,7 +35,7 @@ def test_every_file_of_the_folder_is_listed(alone: Cli) -> None:
     assert "tidelog-rules.yml" in alone("deploy").out
 
 
-def test_files_are_copied_and_replaced_only_if_that_is_said(alone: Cli, tmp_path: Path) -> None:
+def test_existing_files_are_replaced_only_on_request(alone: Cli, tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
     assert alone("deploy", folder).code == 0
     assert {path.name for path in folder.iterdir()} == set(FILES)

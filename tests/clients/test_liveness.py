@@ -1,4 +1,4 @@
-"""A node that holds its connections and says nothing, and nodes that are only slow."""
+"""Detection of a silent node with open connections, which slow nodes do not trigger."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_bytes_that_leave_are_a_sign_of_life_and_bytes_that_stand_are_not(
         return grown[0]
 
     quiet.unsent = growing
-    assert (await outcome(quiet, "fetch"))[0] is not None, "what others write to it says nothing of it"
+    assert (await outcome(quiet, "fetch"))[0] is not None, "bytes that other requests write are no sign of life"
 
 
 async def test_a_long_poll_is_not_doubted_before_its_answer_is_due() -> None:

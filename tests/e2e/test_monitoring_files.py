@@ -1,6 +1,6 @@
-"""The rules and the dashboard that are shipped, against what a real node and a real gateway tell.
+"""The shipped rules and dashboard against the metrics of a real node and a real gateway.
 
-What needs `promtool` and `prometheus` runs where these are installed (Debian's package `prometheus` has both).
+Tests that need `promtool` and `prometheus` run where these are installed (Debian's package `prometheus` has both).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GROUPED = re.compile(r"\b(?:by|on)\s*\(([^)]*)\)")
 
 
 class Told(NamedTuple):
-    """What both processes tell: the labels of each series' name."""
+    """The exported series of both processes: the labels by metric name."""
 
     labels: dict[str, set[str]]
     targets: dict[str, str]
@@ -124,7 +124,7 @@ def expressions() -> dict[str, str]:
 
 
 def faults_of(expression: str, told: dict[str, set[str]]) -> list[str]:
-    """Return what an expression names that nobody tells."""
+    """Return the metrics and labels in an expression that no process exports."""
     faults: list[str] = []
     known = set(OF_PROMETHEUS)
     for name, selector in SELECTOR.findall(expression):
@@ -239,8 +239,8 @@ UNIT_TEST: dict[str, Any] = {
                             "exp_annotations": {
                                 "summary": "group g has committed nothing of t for 15 minutes and is 4960 records "
                                 "behind",
-                                "description": "`tidelog group describe` shows its members. Reset or delete a group "
-                                "that nobody needs.",
+                                "description": "`tidelog group describe` shows its members. Reset or delete an unused "
+                                "group.",
                             },
                         }
                     ],
@@ -255,7 +255,7 @@ UNIT_TEST: dict[str, Any] = {
                             "exp_annotations": {
                                 "summary": "3 partitions of tidelog have too few living replicas: nothing can be "
                                 "written there",
-                                "description": "Start the nodes that are away. What is committed can still be read.",
+                                "description": "Start the nodes that are down. Committed records can still be read.",
                             },
                         }
                     ],

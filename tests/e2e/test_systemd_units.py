@@ -1,6 +1,6 @@
-"""The systemd units that are shipped: taken by systemd, hardened, and with commands and exit codes that there are.
+"""The shipped systemd units: systemd accepts them, they are hardened, and their commands and exit codes exist.
 
-What needs `systemd-analyze` runs where it is installed; no unit is started.
+Tests that need `systemd-analyze` run where it is installed; no unit is started.
 """
 
 from __future__ import annotations

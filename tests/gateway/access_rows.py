@@ -75,7 +75,7 @@ ROWS = {
     ),
     ("GET", "/v1/cluster"): Row("/v1/cluster", _on("cluster", "", "describe")),
     ("GET", "/v1/history"): Row("/v1/history", _on("cluster", "", "describe")),
-    # A node that stands alone has nothing to drain.
+    # A single node cannot be drained.
     ("PATCH", "/v1/cluster/nodes/{node}"): Row(
         "/v1/cluster/nodes/node", _on("cluster", "", "cluster"), {"draining": False}, 403
     ),

@@ -1,4 +1,4 @@
-"""The access log as a real gateway writes it, and what it says of each way in which a request ends."""
+"""The access log of a real gateway, with a line for each way in which a request ends."""
 
 from __future__ import annotations
 

@@ -174,11 +174,13 @@ async def test_tokens_whose_keys_cannot_be_had_hold_up_nobody_else(
         flood = [asyncio.create_task(stranger(number)) for number in range(128)]
         await asyncio.sleep(0.5)
         slowest_s = await slowest_described(gate.http, keys, "/v1/topics")
-        assert slowest_s < allowed_s(1.0, quiet_s), "who is known and who shows a key wait for no token"
+        assert slowest_s < allowed_s(1.0, quiet_s), "verified callers and callers with a key do not wait for tokens"
         told = await asyncio.gather(*flood)
         assert {status for status, _, _ in told} == {503}
         assert all(after is not None for _, after, _ in told)
-        assert max(took_s for _, _, took_s in told) < allowed_s(8.0, quiet_s), "nobody tries on for the stranger"
+        assert max(took_s for _, _, took_s in told) < allowed_s(8.0, quiet_s), (
+            "the gateway stops trying for the unverified caller"
+        )
 
 
 async def test_whom_a_quota_holds_for_too_long_hears_so_at_once_and_for_how_long(tmp_path: Path) -> None:

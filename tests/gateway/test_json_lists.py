@@ -17,7 +17,7 @@ from tidelog_proto.turns import Turns
 
 
 class Asked:
-    """A request whose client is there, or gone after some pieces."""
+    """A request whose client stays connected, or disconnects after some pieces."""
 
     def __init__(self, pieces: int) -> None:
         self.left = pieces

@@ -69,7 +69,7 @@ REFUSED = """async ([url, other]) => {
 
 @pytest.fixture
 async def page() -> AsyncIterator[Page]:
-    """A page of a headless Chromium; what it logs as an error that nobody caught fails the test."""
+    """A page of a headless Chromium; an uncaught error that it logs fails the test."""
     playwright = pytest.importorskip("playwright.async_api", reason="needs the package playwright")
     chromium = os.environ.get("TIDELOG_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:

@@ -36,7 +36,7 @@ def test_a_ratio_is_the_share_of_the_probes_speed(tmp_path: Path) -> None:
     assert document["workloads"][NAME]["cpu_us"] == {"gateway": 200.0, "probe": 50.0, "ratio": 0.25}
 
 
-def test_the_command_measures_what_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_passes_its_options_to_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[GatewayPlan]()
 
     async def measured(plan: GatewayPlan, tell: Tell) -> GatewayResult:

@@ -1,4 +1,4 @@
-"""What lives long is kept out of full passes of the garbage collector, until enough of it was dropped."""
+"""Long-lived objects stay out of full passes of the garbage collector until enough of them were dropped."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ async def test_a_handshake_that_is_given_up_while_it_waits_for_its_turn_ends(fil
 
 
 async def test_a_step_that_fails_ends_the_connection(files: TlsFiles) -> None:
-    """What the protocol above raises is raised in a task here, which no transport hears of."""
+    """An exception of the protocol above is raised in a task here, and no transport receives it."""
 
     class Failing(End):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -96,7 +96,7 @@ async def test_a_step_that_fails_ends_the_connection(files: TlsFiles) -> None:
         await open_stream(end, believing(files), "127.0.0.1", timeout_s=20.0, connect=connect)
         async with asyncio.timeout(20):
             await end.lost
-        gc.collect()  # a task tells of its exception when nobody holds it
+        gc.collect()  # an unreferenced task reports its exception
     assert [str(error) for error in raised] == ["a bug above"]
 
 

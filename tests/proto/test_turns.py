@@ -80,7 +80,7 @@ async def test_the_node_does_something_else_for_as_long_as_the_work_took(turns: 
     assert others >= 30
 
 
-async def test_who_does_not_read_gets_no_turn_and_holds_nobody_up(turns: Turns) -> None:
+async def test_a_connection_that_does_not_read_gets_no_turn_and_delays_no_other(turns: Turns) -> None:
     deaf, other = FakeReader(), FakeReader()
     deaf.takes.clear()
     done: list[str] = []
@@ -194,7 +194,7 @@ async def test_stop_releases_all_waiting_work(turns: Turns) -> None:
         await asyncio.wait_for(turns.piece(object()), 5)
 
 
-async def test_work_that_begins_after_stop_waits_for_nobody(turns: Turns) -> None:
+async def test_work_that_begins_after_stop_does_not_wait(turns: Turns) -> None:
     async with turns.turn(FakeReader()):
         turns.stop()
         await asyncio.wait_for(turns.piece(object()), 5)

@@ -31,15 +31,15 @@ class NodeMetrics:
             "tidelog_deduplicated_records", "Records dropped because of their content", self.registry, label="topic"
         )
         self.deduplication_bytes = self._gauge(
-            "tidelog_deduplication_bytes", "Bytes of memory that the contents of newest records take"
+            "tidelog_deduplication_bytes", "Bytes of memory that deduplication windows take"
         )
         self.requests = TallyCounter("tidelog_requests", "Requests by kind", self.registry, label="kind")
         self.connection_errors = counter("tidelog_connection_errors", "Connections closed for broken frames")
         self.access_refused = counter("tidelog_access_refused", "Requests refused because no permission allows them")
-        self.unauthenticated = counter("tidelog_unauthenticated", "Greetings with no credentials, or wrong ones")
-        self.jwks_failures = counter("tidelog_jwks_failures", "Looks for the keys of tokens that found none")
+        self.unauthenticated = counter("tidelog_unauthenticated", "HELLO requests without valid credentials")
+        self.jwks_failures = counter("tidelog_jwks_failures", "Failed fetches of the keys that verify tokens (JWKS)")
         self.audit_dropped = counter("tidelog_audit_dropped", "Lines of the audit log that did not get into __audit")
-        self.tls_failed = counter("tidelog_tls_failed", "Connections in TLS that did not come about")
+        self.tls_failed = counter("tidelog_tls_failed", "Failed TLS handshakes")
         self.tls_ends = Gauge(
             "tidelog_tls_ends_timestamp_seconds",
             "When the node's certificate, its CA, or its list of revoked certificates ends, in seconds since 1970",
@@ -47,17 +47,17 @@ class NodeMetrics:
             registry=self.registry,
         )
         self.strangers_closed = counter(
-            "tidelog_strangers_closed", "Connections closed before they said who they are, as there were too many"
+            "tidelog_strangers_closed", "Unauthenticated connections closed because there were too many"
         )
         self.throttled_seconds = Counter(
             "tidelog_throttled_seconds",
-            "Time for which connections and fetches waited for what their caller may have",
+            "Time for which connections and fetches waited because of quotas",
             ["caller"],
             registry=self.registry,
         )
         self._throttled_callers: set[str] = set()
         self.declined = counter("tidelog_declined", "Requests declined because the node was full")
-        self.stalled = counter("tidelog_stalled_clients", "Clients cut off because they did not read, or go on sending")
+        self.stalled = counter("tidelog_stalled_clients", "Clients closed because they stopped reading or sending")
         self.peer_bytes_in = self._peer_counter("tidelog_peer_batch_bytes_in", "Bytes of batches received from a node")
         self.peer_bytes_out = self._peer_counter("tidelog_peer_batch_bytes_out", "Bytes of batches sent to a node")
         self.peer_dropped_in = self._peer_counter(
@@ -66,7 +66,7 @@ class NodeMetrics:
         self.peer_dropped_out = self._peer_counter(
             "tidelog_peer_dropped_out", "Messages for a node dropped: no connection, or its queue was full"
         )
-        self.peer_connects = self._peer_counter("tidelog_peer_connects", "Connections to a node that came about")
+        self.peer_connects = self._peer_counter("tidelog_peer_connects", "Connections established to a node")
         self.append_seconds = Durations(
             "tidelog_append_seconds", "Append (and sync) of one group", self.registry, bounds_s=_SECONDS
         )
@@ -80,23 +80,21 @@ class NodeMetrics:
             "tidelog_index_bytes", "Bytes of memory that the indexes of growing segments take"
         )
         self.missing_epochs = self._gauge(
-            "tidelog_missing_epochs", "Sealed epochs that this node is to hold and does not have whole"
+            "tidelog_missing_epochs", "Sealed epochs that this node should store and lacks in part or as a whole"
         )
-        self.missing_records = self._gauge("tidelog_missing_records", "Records of those that are not here yet")
+        self.missing_records = self._gauge("tidelog_missing_records", "Records of those epochs that this node lacks")
         self._add_scrubbing()
         self.clock_held = self._gauge(
             "tidelog_clock_held",
-            "1 while the wall clock has jumped and is not believed yet, as retention by time needs",
+            "1 while retention by time is paused because the wall clock has jumped",
         )
         self.topics = self._gauge("tidelog_topics", "Topics")
         self.groups = self._gauge("tidelog_groups", "Consumer groups with members that this node coordinates")
         self.members = self._gauge("tidelog_group_members", "Members of those groups")
         self.members_fenced = counter(
-            "tidelog_group_members_fenced", "Members of groups that were silent for too long, or had a successor"
+            "tidelog_group_members_fenced", "Members of groups fenced after their session timed out, or by a successor"
         )
-        self.group_generations = counter(
-            "tidelog_group_generations", "Times that the partitions of a group were shared out anew"
-        )
+        self.group_generations = counter("tidelog_group_generations", "Rebalances of groups")
         self._add_computed()
 
     def tls_ends_at(self, what: str, ends_s: float) -> None:
@@ -113,11 +111,9 @@ class NodeMetrics:
         self.throttled_seconds.labels(caller).inc(waited_s)
 
     def _add_scrubbing(self) -> None:
-        self.scrubbed_bytes = self._counter(
-            "tidelog_scrubbed_bytes", "Bytes of logs read again to find what has rotted"
-        )
-        self.scrub_passes = self._counter("tidelog_scrub_passes", "Readings of all logs that were finished")
-        self.scrub_damaged = self._counter("tidelog_scrub_damaged", "Segments that have been found damaged so")
+        self.scrubbed_bytes = self._counter("tidelog_scrubbed_bytes", "Bytes of logs read by scrubbing")
+        self.scrub_passes = self._counter("tidelog_scrub_passes", "Completed scrubs of all logs")
+        self.scrub_damaged = self._counter("tidelog_scrub_damaged", "Damaged segments found by scrubbing")
 
     def _add_computed(self) -> None:
         """Add what is computed at each scrape, and what it is about."""
@@ -126,7 +122,7 @@ class NodeMetrics:
             "tidelog_owner_changes", "Epochs that began with this node as their owner and another one before it"
         )
         self.node = NodeGauges(self.registry, version("tidelog"))
-        # In this order: what they leave out is told after they were asked.
+        # Registered before `_Omitted`, which reads the counts that their collection sets.
         self.partitions, self.group_positions = PartitionGauges(self.registry), GroupGauges(self.registry)
         self.registry.register(
             _Omitted(lambda: {"partitions": self.partitions.omitted, "group_positions": self.group_positions.omitted})
@@ -152,14 +148,14 @@ class _DroppedWrites(Collector):
 
 
 class _Omitted(Collector):
-    """What the bounds on labels left out of this answer; made after what it counts."""
+    """The number of series that bounds on labels omit from a scrape; collected after those series."""
 
     def __init__(self, omitted: Callable[[], Mapping[str, int]]) -> None:
         self._omitted = omitted
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the counts of this answer."""
-        what = "Partitions and positions of groups that have no series of their own, as there are too many"
+        what = "Partitions and positions of groups omitted from the metrics because of a bound"
         family = GaugeMetricFamily("tidelog_metrics_omitted", what, labels=["what"])
         for key, value in self._omitted().items():
             family.add_metric([key], value)

@@ -1,8 +1,8 @@
 """Gauges of a whole node and of the groups that it coordinates, computed while Prometheus waits for them.
 
 Nothing here is kept current between two scrapes, so no request pays for it. A scrape runs on a thread beside the event
-loop and only reads. What has a label for each partition or position is bounded: `tidelog_metrics_omitted` says how much
-was left out, and the counts without such labels are complete whatever the bound.
+loop and only reads. Series with a label for each partition or position are bounded: `tidelog_metrics_omitted` counts
+the omitted ones, and the counts without such labels are always complete.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 MEMBERSHIPS: Final = ("alive", "suspect", "dead", "left", "unknown")
-"""What gossip can say of a node."""
+"""The states of a node in gossip."""
 ROLES: Final = ("owner", "replica", "idle")
-"""What a stored partition can be to this node; idle: its log is not open."""
+"""The roles of this node for a stored partition; idle: its log is not open."""
 
 _TRIES: Final = 5
 
@@ -40,7 +40,7 @@ def read_beside_loop(read: Callable[[], _ReadT]) -> _ReadT:
 
 
 class NodeFigures(NamedTuple):
-    """What is told of a node.
+    """The figures of a node that its metrics export.
 
     Attributes:
         node_id, zone, cluster_id: which node it is.
@@ -80,11 +80,11 @@ _PLAIN: Final = (
         "Bytes that the node can still write to the file system of its data",
     ),
     ("disk_size_bytes", "tidelog_disk_size_bytes", "Bytes of the file system of the data directory"),
-    ("disk_full", "tidelog_disk_full", "1 while appends find no space"),
+    ("disk_full", "tidelog_disk_full", "1 while appends fail because the disk is full"),
     (
         "under_replicated",
         "tidelog_under_replicated_partitions",
-        "Partitions owned here that have fewer copies that keep up than their topics ask for",
+        "Partitions owned here with fewer up-to-date copies than their topics require",
     ),
     (
         "no_quorum",
@@ -95,12 +95,12 @@ _PLAIN: Final = (
     (
         "failed",
         "tidelog_failed_partitions",
-        "Partitions with a copy here that takes no part any more: damaged, or its log cannot be written",
+        "Partitions with a failed copy here: damaged, or its log cannot be written",
     ),
 )
 _BY_LABEL: Final = (
-    ("partitions", "tidelog_partitions", "Partitions stored here, by what the node is to them", "role"),
-    ("nodes", "tidelog_nodes", "Nodes of the cluster, by what gossip says of them here", "membership"),
+    ("partitions", "tidelog_partitions", "Partitions stored here, by the node's role", "role"),
+    ("nodes", "tidelog_nodes", "Nodes of the cluster, by their state in this node's gossip", "membership"),
     (
         "replica_lag",
         "tidelog_replica_lag_records",
@@ -157,7 +157,7 @@ class GroupPosition(NamedTuple):
 
 
 class Bounded(NamedTuple):
-    """Positions as they are told, and how many were left out."""
+    """The exported positions, and the number of omitted ones."""
 
     positions: Iterable[GroupPosition]
     omitted: int
@@ -180,7 +180,7 @@ class GroupGauges(Collector):
         """Yield what is so now."""
         family = GaugeMetricFamily(
             "tidelog_group_next_offset",
-            "The next record that a group reads of a partition, told by the node that coordinates the group",
+            "The next record that a group reads of a partition, exported by the coordinator of the group",
             labels=["group", "topic", "partition"],
         )
         told = read_beside_loop(self._read)

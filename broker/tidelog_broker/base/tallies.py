@@ -39,7 +39,7 @@ class Tally:
 class TallyCounter(Collector):
     """Tallies under one name, one for each value of a label; without a label, one.
 
-    The values are bounded: a process that runs for long would otherwise tell of every caller and topic it ever had.
+    The number of values is bounded: a long-running process would otherwise export every caller and topic it ever had.
     """
 
     def __init__(self, name: str, text: str, registry: CollectorRegistry, *, label: str | None = None) -> None:
@@ -100,8 +100,8 @@ class PartitionFigures(NamedTuple):
 class PartitionGauges(Collector):
     """Gauges of open partitions, read when Prometheus asks: nothing is kept for one, and nothing kept current.
 
-    Past a bound partitions are left out, the last by topic and number and the broker's own first, so that the same ones
-    are told from scrape to scrape.
+    Past a bound partitions are omitted, the broker's own first, then the last by topic and number, so that each scrape
+    exports the same ones.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -118,11 +118,11 @@ class PartitionGauges(Collector):
     def collect(self) -> Iterator[Metric]:
         """Tell Prometheus."""
         labels = ["topic", "partition"]
-        watermark = GaugeMetricFamily("tidelog_high_watermark_offset", "End of what is committed", labels=labels)
+        watermark = GaugeMetricFamily("tidelog_high_watermark_offset", "End of the committed records", labels=labels)
         start = GaugeMetricFamily("tidelog_log_start_offset", "First readable offset", labels=labels)
         size = GaugeMetricFamily("tidelog_partition_bytes", "Bytes of segments", labels=labels)
         window = GaugeMetricFamily(
-            "tidelog_deduplication_window_records", "Records among which contents are looked for", labels=labels
+            "tidelog_deduplication_window_records", "Records in the deduplication window", labels=labels
         )
         figures = sorted(read_beside_loop(self._figures), key=_told_first)
         self.omitted = max(0, len(figures) - self._partitions_max)

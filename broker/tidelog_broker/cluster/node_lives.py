@@ -180,8 +180,8 @@ class NodeLives:
     async def withdraw(self, neighbours: LinkedNodes) -> None:
         """Have the nodes that may have noted this life drop it, unless it took part; this node ends then.
 
-        They are told over links that stand, and otherwise by a handshake (see `offer`). Returns when they have dropped
-        it durably, or after `WITHDRAW_S`.
+        Open links carry the withdrawal, otherwise a handshake does (see `offer`). Returns when those nodes have dropped
+        the life durably, or after `WITHDRAW_S`.
         """
         if not self._may_withdraw:
             return
@@ -293,7 +293,7 @@ class NodeLives:
 
     @staticmethod
     def has_fault(peer_id: str, incarnation: int, said: pb.PeerLife) -> str:
-        """Return why what a node says of itself cannot be a life; empty when it can."""
+        """Return why the life that a node reports of itself is invalid; empty if it is valid."""
         known = known_life((peer_id, said.directory_id), NodeLife(incarnation, said.tick))
         known.withdrawn.extend(said.withdrawn)
         return _fault_of(known)

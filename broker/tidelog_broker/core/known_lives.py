@@ -4,7 +4,7 @@ A life that ends before it *takes part* (no vote, no acknowledgement, nothing se
 stored nothing that its node could lack later. Its own process says so by a *withdrawal*. A node that learns of it
 returns to the newest earlier life that it knows, with the tick of that, as if the withdrawn life had never been.
 
-What is known of a directory does not depend on the order in which lives and withdrawals are learned:
+The known state of a directory does not depend on the order in which lives and withdrawals are learned:
 
 - The newest life counts that was not withdrawn.
 - A life that has a tick has taken part, so a withdrawal of it is ignored, also one that was learned before the tick.
@@ -38,7 +38,7 @@ Starts = tuple[frozenset[int], frozenset[int]]
 
 @dataclass(slots=True)
 class DirectoryLives:
-    """What a node knows of one directory; see the module.
+    """The lives and withdrawals of one directory; see the module.
 
     Attributes:
         ticks: of the lives that were not withdrawn, by incarnation; only the lowest may have taken part for certain.
@@ -84,7 +84,7 @@ class DirectoryLives:
 
 
 class KnownLives:
-    """What this node knows of other directories, of `KNOWN_MAX` at most."""
+    """The lives of other directories that this node knows, at most `KNOWN_MAX` directories."""
 
     def __init__(self, kept: Iterable[pb.KnownLife] = ()) -> None:
         self._directories: dict[Directory, DirectoryLives] = {}

@@ -33,10 +33,10 @@ from tidelog_proto.limits import (
 PIECE_US: Final = 2_000
 """About so much of a request is done in one piece."""
 BATCH_US: Final = 25
-"""What each batch of a publish costs until it is answered, however small it is."""
+"""The cost of each batch of a publish until it is answered, however small the batch is."""
 BATCHES_PER_PIECE: Final = PIECE_US // BATCH_US
 SLICE_US_MAX: Final = 10_000
-"""The largest cost of what is done in one go, but for `LONG_SLICES`."""
+"""The largest cost of work that is done in one go, except for `LONG_SLICES`."""
 
 
 class Pace(Enum):

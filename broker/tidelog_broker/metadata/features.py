@@ -8,7 +8,7 @@ supports the base set, which has no names. A record of `__meta` lists the featur
 - It refuses to register a node that lacks a feature which standing records need.
 - A node that reads a record which needs a feature that it lacks stops, and does not serve the topic.
 
-Rejected: comparing versions, which says nothing of builds between releases. Rejected: placing partitions only on nodes
+Rejected: comparing versions, which builds between releases share. Rejected: placing partitions only on nodes
 with the features of their topic: requests are routed, and rules and quotas enforced, by every node.
 """
 
@@ -30,7 +30,7 @@ GROUP_QUOTAS: Final = "quota.groups"
 IMPERSONATE: Final = "rule.impersonate"
 
 FEATURES: Final = frozenset({DEDUPLICATE, USERS, GROUP_QUOTAS, IMPERSONATE})
-"""What this build supports beside the base set."""
+"""The features that this build supports in addition to the base set."""
 
 TOPIC_BASE: Final = frozenset({
     "partitions",
@@ -94,7 +94,7 @@ def needed_by(record: Record) -> frozenset[str]:
 
 
 class FeatureGate:
-    """What this node and the others support, and what the records of `__meta` need.
+    """Checks the features that records of `__meta` need against those that this node and the others support.
 
     Args:
         own: the features of this node.
@@ -127,7 +127,7 @@ class FeatureGate:
         """See that every registered node supports what a new revision needs.
 
         The node that takes a request checks it, too, because the owner of `__meta` may be of a build that does not.
-        What the standing revision needs already is not asked for again: else nothing about it could be changed.
+        Features that the current revision needs are not checked again: otherwise the record could not be changed.
 
         Raises:
             ProtocolError: INVALID_REQUEST, naming the node; EPOCH_CHANGING about a founder that is not registered yet.

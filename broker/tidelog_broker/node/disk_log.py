@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 
 
 class DiskLog:
-    """What a node has logged of its disk.
+    """Logs when a node's disk fills up and when it has space again.
 
     Args:
         path: the data directory.

@@ -1,7 +1,7 @@
-"""What a scrape of `/metrics` reads of a node beside the event loop: its disk, its partitions, its peers, its groups.
+"""The figures of a node that a scrape of `/metrics` reads beside the event loop: disk, partitions, peers, groups.
 
-All of it only reads, and looks at each open partition once. What the loop keeps for its own decisions, as whether a
-quorum can be had, is not computed here: a stale answer stored by this thread would refuse publishes.
+These functions only read, and visit each open partition once. They do not call functions that cache a result for the
+loop, such as whether a quorum is reachable: a stale result stored by this thread would refuse publishes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tidelog_proto import broker_pb2 as pb
 
 
 def watch_figures(broker: Broker, health: Health) -> None:
-    """Let the node's metrics tell of it from now on."""
+    """Register the sources of the node's gauges."""
     broker.metrics.node.watch(lambda: node_figures(broker, health))
     bound = broker.settings.metrics_positions_max
     broker.metrics.group_positions.watch(lambda: group_positions(broker.groups, broker.topics, bound))
 
 
 def node_figures(broker: Broker, health: Health) -> NodeFigures:
-    """Return what is told of a node now."""
+    """Return the current figures of a node."""
     disk, cluster, partitions = os.statvfs(broker.dir.path), broker.cluster, broker.partitions
     now_ms, lag_ms_max = broker.now_ms(), broker.settings.replica_lag_ms
     registered = max(1, len(broker.nodes.live()))

@@ -140,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether it waits for its caller's turn; whether a frame has begun with what is being taken."""
         self._received: Iterator[Frame] | None = None
         """What was received and is taken when it goes on."""
-        self.rest = Rest()  # of the request that was taken last; nothing behind it is taken before that is done
+        self.rest = Rest()  # of the request that was taken last; no later request is taken before it is done
         self._session_timer: asyncio.TimerHandle | None = None
         self.challenge: Challenge | None = None
         """Set while another node is to prove who it says it is."""

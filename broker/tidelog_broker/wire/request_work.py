@@ -1,7 +1,7 @@
 """Charging what a request costs the event loop to its caller, from before its work begins until it is answered.
 
-A request whose parts have to be done in the order in which requests come, and before those behind it, is not done in
-a task, but as the `Rest` of its connection: in its caller's turns of reading (`rounds`), one piece after the other.
+A request whose parts have to be done in the order of arrival, before any later request, is not done in a task but as
+the `Rest` of its connection: in its caller's turns of reading (`rounds`), one piece after the other.
 
 While the requests of a caller that are being worked on cost a second together (`account.WORK_US_MAX`), nothing more is
 read from its connections; of a caller of a gateway, whose connection is not only its own, more is refused.
@@ -24,11 +24,11 @@ class Divided(Protocol):
         ...
 
     def drop(self) -> None:
-        """Do nothing more: the connection is closed, and the answer would go nowhere."""
+        """Discard the remaining work: the connection is closed, and no answer can be sent."""
 
 
 class Rest:
-    """What is left of the request that a connection has taken last."""
+    """The remaining pieces of the request that a connection has taken last."""
 
     __slots__ = ("_request",)
 
@@ -36,8 +36,8 @@ class Rest:
         self._request: Divided | None = None
 
     def begin(self, request: Divided) -> None:
-        """Have a request worked on before anything behind it is taken."""
-        assert self._request is None, "nothing is taken behind the rest of a request"
+        """Work on a request before any later one is taken."""
+        assert self._request is None, "a request was taken before the previous one was done"
         self._request = request
 
     def is_done(self, turn: Turn) -> bool:

@@ -76,7 +76,7 @@ def _of_the_cluster(bootstrap: str) -> list[Finding]:
     try:
         return with_client(bootstrap, work)
     except (TidelogError, CommandFailed, OSError) as error:
-        # Where nobody has named a cluster, there may be none yet: the machine is being prepared.
+        # The default address may have no cluster yet: the machine is being prepared.
         is_named = bool(bootstrap or os.environ.get("TIDELOG_BOOTSTRAP"))
         remedy = "start a node, or name one with --bootstrap or a context"
         return [Finding("cluster", "failure" if is_named else "skipped", describe(error), remedy)]

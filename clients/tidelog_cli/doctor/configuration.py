@@ -1,4 +1,4 @@
-"""Checks of a node's and a gateway's settings, from a file and the environment: what is likely not meant.
+"""Checks of settings of nodes and gateways, from a file and the environment, for likely unintended values.
 
 Whether settings are valid is checked by the process that uses them. Here they are read as they are written, since the
 command is installed without node and gateway.
@@ -62,7 +62,7 @@ def _node_smells(settings: Settings) -> Iterator[Finding]:
         found = f"insecure, and listening on {host}: everybody who reaches it may read and delete everything"
         yield Finding(check, "warning", found, "set tls_cert_file and auth = required (docs/security.md)")
     if host in {"0.0.0.0", "::"} and not settings.get("advertise_host"):  # noqa: S104 - what is warned of
-        found = f"listening on {host} without advertise_host: clients are told to connect to 127.0.0.1"
+        found = f"listening on {host} without advertise_host: the node would advertise 127.0.0.1 to clients"
         yield Finding(check, "failure", found, "set advertise_host to the name by which others reach this machine")
     if not is_loopback(str(settings["management_host"])) and not settings.get("management_token_file"):
         found = "others reach the management port, and there is no management_token_file: Prometheus gets 403"

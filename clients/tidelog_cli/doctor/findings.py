@@ -1,4 +1,4 @@
-"""What a check found."""
+"""Findings: the outcomes of the checks of `tidelog doctor`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Finding:
     """The outcome of one check.
 
     Attributes:
-        check: what was looked at, in a word or two.
-        verdict: how it is.
-        found: what was found, with its value.
-        remedy: what to change; "" where nothing is to be changed.
+        check: the name of the check, in a word or two.
+        verdict: whether the check passed.
+        found: the observed fact, with its value.
+        remedy: the change to make; "" if none is needed.
     """
 
     check: str

@@ -76,7 +76,7 @@ def _adjtimex() -> tuple[int, int, int]:
 
 
 def clock_finding(state: int, status: int, error_us: int) -> Finding:
-    """Return what the kernel says of its clock, as `adjtimex` gives it."""
+    """Return the finding for the state of the clock that `adjtimex` reports."""
     if state < 0:
         return Finding("clock", "skipped", "the kernel does not say whether its clock is synchronized")
     if state == TIME_ERROR or status & STA_UNSYNC:

@@ -98,7 +98,7 @@ class TopApp(App[None]):
             await asyncio.sleep(self._interval_s)
 
     async def look_once(self) -> None:
-        """Take a sample and show it; what cannot be had is told in the first line, and what is known stays."""
+        """Take a sample and show it; on failure, show the error in the first line and keep the previous figures."""
         try:
             sample = await self._take()
         except TidelogError as error:

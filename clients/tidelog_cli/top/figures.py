@@ -32,7 +32,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """A topic; sizes are those of one copy, and cover the partitions that were told of."""
+    """A topic; sizes are those of one copy, and cover the partitions that nodes have reported."""
 
     topic: str
     partitions: int
@@ -47,7 +47,7 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """A partition; None is what nobody who answered knows."""
+    """A partition; None: no answering node knows the figure."""
 
     topic: str
     partition: int

@@ -22,7 +22,7 @@ AT_ONCE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a cluster told at some time.
+    """The figures of a cluster at one time.
 
     Attributes:
         at_s: when, by a clock that only goes on.

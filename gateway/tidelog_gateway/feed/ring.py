@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from typing import Final
 
 AHEAD_RECORDS_MAX: Final = 1_000
-"""How far a new follower may be ahead of the ring in a partition: until the ring is there it is sent nothing of it."""
+"""How far a new follower may be ahead of the ring in a partition; it gets no records until the ring catches up."""
 
 
 PIECE_BYTES: Final = 256
-"""What a piece takes beside its records, about."""
+"""The approximate memory of a piece besides its records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Piece:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory."""
+        """The memory that the piece takes."""
         return len(self.data) + PIECE_BYTES
 
 
@@ -161,7 +161,7 @@ class Ring:
     def next_for(self, follower: Follower) -> Piece | None:
         """Return the next piece that a follower is to be sent.
 
-        None when there is none: the follower is in step or lost now, or waits for the ring to get to where it is.
+        None if the follower is in step or lost now, or waits for the ring to reach its position.
         """
         while not follower.in_step and not follower.lost:
             follower.at = max(follower.at, self._first)

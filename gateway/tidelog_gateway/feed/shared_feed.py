@@ -1,11 +1,11 @@
-"""Reads one topic for all subscriptions that follow it, and encodes what comes once.
+"""Reads one topic for all subscriptions that follow it, and encodes each batch once.
 
 The feed is itself a subscription without a client: it has positions, makes resume tokens and bounds its messages as
-each of its followers would. It reads while a follower wants more, and so not faster than the fastest of them. What it
-reads ahead and the pieces that it keeps are counted in the budget for what goes out; when others press for room, it
-drops the pieces.
+each of its followers would. It reads while a follower wants more, and so not faster than the fastest of them. Its
+read-ahead and the pieces that it keeps are counted in the budget for outgoing data; when other connections need that
+budget, it drops the pieces.
 
-A feed that cannot read on ends without an error: its followers read by themselves, and a node tells each what is wrong.
+A feed that cannot read on ends without an error: its followers read by themselves, and each gets the error from a node.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ class SharedFeed:
         self._ring_bytes = self.ring.held_bytes
 
     def _let_go(self) -> int:
-        """Let go of the pieces, as somebody presses for room."""
+        """Drop the pieces, because another connection needs the budget; return the bytes freed."""
         self.ring.drop_pieces()
         freed_bytes = self._ring_bytes
         self._count()

@@ -1,1 +1,1 @@
-"""What every request passes on its way to a route and back."""
+"""The steps that every request takes before and after its route."""

@@ -70,7 +70,7 @@ class Visit:
         self._refused = False
 
     async def send(self, message: Message) -> None:
-        """Send a part of the answer when there is room for it; where there is none, a 503 instead."""
+        """Send a part of the answer; if the budget has no room for it, send a 503 instead."""
         self.answered = True
         if message["type"] == "http.response.start":
             headers = with_browser_headers(message.get("headers", ()))
@@ -113,7 +113,7 @@ class Visit:
         self._answer.sent()
 
     async def _has_room(self, size_bytes: int, *, is_owed: bool) -> bool:
-        """Hold room for a part of the answer; where there is none, send a 503 instead of the answer."""
+        """Reserve room for a part of the answer; if the budget has none, send a 503 instead of the answer."""
         if self._answer.hold(size_bytes, whatever=is_owed):
             return True
         self._refused = True
@@ -227,7 +227,7 @@ class PassageMiddleware:
         except Problem as raised:
             problem = raised
         except asyncio.CancelledError:
-            # A stop whose time is over cancels requests. What has its head already is cut off as it is.
+            # A stop cancels requests after its timeout. An answer whose head was sent is cut off.
             overtaken = self._limits.overtaken(unchanged=body is None or scope["method"] in _READING)
             if overtaken is None:
                 raise
@@ -272,7 +272,7 @@ async def _handled(gateway: Gateway, run: Callable[[Gateway], Awaitable[JsonAnsw
     """Have a lane answer.
 
     Raises:
-        Problem: what its caller is told of an error.
+        Problem: the error to return to the caller.
     """
     try:
         return await run(gateway)

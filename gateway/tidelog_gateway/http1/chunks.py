@@ -19,7 +19,7 @@ class ChunkedBody:
 
     Attributes:
         done: whether the body is whole.
-        rest: what came behind it, or what has come of a line that is not whole.
+        rest: the bytes after the body, or the beginning of an incomplete line.
     """
 
     __slots__ = ("_left_bytes", "_reads_trailers", "done", "rest")

@@ -31,7 +31,7 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class AnsweredConnection(Protocol):
-    """What an exchange needs of its connection."""
+    """The part of a connection that an exchange uses."""
 
     transport: asyncio.Transport
     flow: FlowControl
@@ -41,7 +41,7 @@ class AnsweredConnection(Protocol):
         ...
 
     def resume_reading(self) -> None:
-        """Read on, unless what was read last is a request behind this one."""
+        """Resume reading, unless the bytes read last begin the next request."""
         ...
 
     def on_response_complete(self) -> None:
@@ -56,7 +56,7 @@ class Exchange:
         scope: the request.
         connection: its connection.
         keep_alive: whether the connection stays open after it.
-        expects_continue: whether the client waits to be told to send the body.
+        expects_continue: whether the client waits for a 100 (Continue) before it sends the body.
         more_body: whether anything of the body is to come; what has come with the head is in the scope's state.
 
     Attributes:
@@ -97,7 +97,7 @@ class Exchange:
         self._body: list[bytes] = []
         self._more_body = more_body
         self._is_new = more_body
-        """Whether something of the body has to be told: a part, or its end."""
+        """Whether the application has yet to receive a part of the body, or its end."""
         self._waiter: asyncio.Future[None] | None = None
         self._head: bytes | None = None
         self._chunked = False
@@ -166,7 +166,7 @@ class Exchange:
         """Write a part of the answer.
 
         Raises:
-            RuntimeError: it is not the part that is due, or could not be told from other parts.
+            RuntimeError: the part is out of order, or its framing would be ambiguous.
         """
         flow = self._connection.flow
         if flow.write_paused and not self.disconnected:

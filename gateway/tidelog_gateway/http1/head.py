@@ -53,8 +53,8 @@ class Head:
         headers: names in lower case, values without the white space around them.
         length: of the body, or `CHUNKED`.
         keep_alive: whether the connection may stay open after the answer.
-        expects_continue: whether the client waits to be told to send the body.
-        upgrade: what the connection is to become, in lower case; empty for nothing.
+        expects_continue: whether the client waits for a 100 (Continue) before it sends the body.
+        upgrade: the protocol to which the connection is to switch, in lower case; empty without an upgrade.
     """
 
     method: bytes
@@ -107,7 +107,7 @@ def parse_head(raw: bytes) -> Head:
     """Return a head, which ends with an empty line.
 
     Raises:
-        HeadError: it is none, or can be read in two ways.
+        HeadError: the head is invalid or ambiguous.
     """
     found = _HEAD.fullmatch(raw)
     if found is None:
@@ -129,7 +129,7 @@ def parse_head(raw: bytes) -> Head:
 
 
 def fields_fault(raw: bytes) -> str | None:
-    """Say why trailers, with the empty line after them, are none; None where they are."""
+    """Return the fault of trailers, with the empty line after them; None if they are valid."""
     return None if _FIELDS.fullmatch(raw) else _fault_of(b"\r\n" + raw)
 
 
@@ -174,10 +174,10 @@ def _fault_of(raw: bytes) -> str:
 
 
 def _frame(head: Head, framing: list[tuple[bytes, bytes]]) -> None:
-    """Note what fields say of the body and of the connection.
+    """Set the attributes of a head that fields for the body and the connection determine.
 
     Raises:
-        HeadError: they say two things.
+        HeadError: the fields contradict each other.
     """
     lengths: list[bytes] = []
     codings: list[bytes] = []

@@ -1,8 +1,8 @@
-"""Sends the events of one stream: what a shared feed pushes, what the subscription reads by itself, and heartbeats.
+"""Sends the events of one stream: pieces of a shared feed, batches that the subscription reads, and heartbeats.
 
-Events wait in an outbox until they are written, which is done by one task. The outbox is bounded: while it is full
-nothing is pushed, and a subscription that reads by itself waits. What waits is counted in the budget for what goes out,
-and then left to the answer, which counts it until the kernel has taken it.
+One task writes the events of an outbox. The outbox is bounded: while it is full, the feed pushes no piece, and a
+subscription that reads by itself waits. Waiting events are counted in the budget for outgoing data; once written, the
+answer counts them until the kernel has taken them.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class EventSender:
             await self.flush(send_body)
 
     async def flush(self, send_body: SendBody, last: bytes = b"") -> None:
-        """Write what is in the outbox, whether or not the client has room for it, and `last` behind it."""
+        """Write the outbox and then `last`, whether or not the client has room for them."""
         body = b"".join([self._first, *self._outbox, last])
         self._first = b""
         self._answer.adopt(self._outbox_bytes)

@@ -1,8 +1,7 @@
-"""The answer that a stream is: it ends when the client leaves, or with an event that says why.
+"""The response of a stream, which ends when the client disconnects or after an event `end` with the cause.
 
-What ends a stream is told in an event `end`: the log (the topic was deleted, retention has overtaken the
-reader, the permission was revoked), credentials that ended, a client that read nothing for too long, the end of the
-gateway.
+Causes are an error of the log (the topic was deleted, retention has overtaken the reader, the permission was revoked),
+expired credentials, a client that read nothing for too long, and a gateway that stops.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ ID_CHARS_MAX: Final = 6_000
 _SID: Final = 0
 _OFFSETS: Final = re.compile(r"\d{1,5}:\d{1,19}(,\d{1,5}:\d{1,19})*", re.ASCII)
 _NAMES: Final = {"/sub/resume": "offsets", "/sub/resume_token": "Last-Event-ID"}
-"""What members of a WebSocket's `sub` are called here."""
+"""The parameters of a stream for members of a WebSocket's `sub`."""
 
 router = APIRouter(prefix="/v1", tags=["records"])
 

@@ -40,13 +40,13 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.names import check_group_name, check_topic_name
 
 NEW_US: Final = 1_000_000
-"""A record that was stored so lately is of the end of its log."""
+"""A record younger than this counts as the end of its log."""
 
 QUIET_S: Final = 0.02
-"""When nothing has arrived for so long, what was read before was the end of the log."""
+"""A subscription without a record for this time has reached the end of the log."""
 
 QUIET_AGAIN_S: Final = 1.0
-"""The same where there is a feed that is not there yet."""
+"""The same if others follow a feed to which this subscription cannot attach yet."""
 
 
 _EXPECTED: Final = (
@@ -225,7 +225,7 @@ class Delivery:
                     return
 
     async def _next(self, consumer: Consumer) -> ConsumedBatch | None:
-        """Wait for the next batch; None when there is none, or a feed is to be followed."""
+        """Wait for the next batch; None if there is no batch, or the subscription should follow a feed."""
         if self._following is None or consumer.has_arrivals:
             return await consumer.next_batch()
         if self._is_at_end and not self._following.has_feed():

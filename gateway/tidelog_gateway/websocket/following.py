@@ -131,7 +131,7 @@ class Following:
         return True
 
     def _made(self, piece: Piece) -> Mapping[str, Any]:
-        """Return the message of a piece, and move the position behind it."""
+        """Return the message of a piece, and advance the position past it."""
         self._make_tokens()
         sid, size_bytes = self._sid, len(piece.data)
         self._subscription.spend(piece.records, piece.payload_bytes)

@@ -454,7 +454,7 @@ async def test_life_that_is_withdrawn_in_a_handshake_is_dropped_durably(node: No
         assert lives.newest(OTHER) == NodeLife(at(5), 3)
 
 
-async def test_withdrawal_that_nobody_takes_ends_in_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_withdrawal_without_an_answer_ends_in_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_lives, "WITHDRAW_S", 0.05)
     others = Others(late=1_000_000)
     async with node.life(at(2), takes_part=False) as lives, asyncio.timeout(20):

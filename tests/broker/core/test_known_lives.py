@@ -1,4 +1,4 @@
-"""What a node knows of the lives of other directories, in whatever order it learns that."""
+"""Known lives of other directories do not depend on the order in which a node learns of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node logs of a full disk."""
+"""The log lines of a node about a full disk."""
 
 from __future__ import annotations
 

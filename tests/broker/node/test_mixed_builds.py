@@ -1,4 +1,4 @@
-"""Nodes of different builds in one cluster: a node that is told of fewer features stands for an older build."""
+"""Nodes of different builds in one cluster: a node with fewer features simulates an older build."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_a_setting_that_one_node_would_ignore_is_refused_until_that_node_i
     assert stored == [0, *[1] * 7], "of eight equal records one is stored, on a node that knows the setting"
 
 
-async def test_a_removed_node_does_not_stand_in_the_way(founded: Founded) -> None:
+async def test_a_removed_node_does_not_block_a_feature(founded: Founded) -> None:
     peer = await found_mixed(founded)
     founded.features["d"] = OLD
     await founded.join("d")

@@ -1,4 +1,4 @@
-"""What a scrape tells of a running node, and of a cluster that loses one."""
+"""The series in a scrape of a running node, and of a cluster that loses a node."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_a_node_alone_tells_its_disk_process_build_and_partitions(node: No
     assert any(name == "tidelog_build_info" for name, _ in series)
 
 
-async def test_a_groups_position_is_told_beside_the_end_of_the_partition(node: Node, peer: Peer) -> None:
+async def test_a_groups_position_is_exported_with_the_end_of_the_partition(node: Node, peer: Peer) -> None:
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(b"a", b"b", b"c"))
     await commit(peer, topic.topic_id, "g", 1)
@@ -94,7 +94,7 @@ async def test_labels_are_bounded_and_say_how_much_is_missing(stand: Stand) -> N
     assert of(series, "tidelog_partitions", role="owner") == stored, "what has no such label covers all"
 
 
-async def test_a_cluster_that_loses_a_node_tells_of_missing_copies_and_new_owners(founded: Founded) -> None:
+async def test_a_cluster_that_loses_a_node_exports_missing_copies_and_new_owners(founded: Founded) -> None:
     await founded.found()
     used = await founded.used()
     await founded.until(lambda: under_replicated_of(founded) == 0, "copies are missing from the start")
@@ -120,7 +120,7 @@ def under_replicated_of(founded: Founded) -> int:
     return sum(node_figures(node.broker, node.life.health).under_replicated for node in founded.nodes.values())
 
 
-async def test_positions_of_groups_are_told_by_a_new_coordinator_that_nothing_has_asked(founded: Founded) -> None:
+async def test_a_new_coordinator_exports_positions_without_a_request(founded: Founded) -> None:
     await founded.found()
     used = await founded.used()
     peer = await founded.peer(used.owner)

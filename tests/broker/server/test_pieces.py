@@ -23,7 +23,7 @@ from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX, ENTRIES_PER_REQUEST_MA
 ENTRIES = ENTRIES_PER_REQUEST_MAX
 LATER_US = 1 << 60
 TURN_BATCHES_MAX = TURN_BYTES // (WORK_BYTES_PER_US * BATCH_US) + BATCHES_PER_PIECE
-"""What a caller's turn of reading has room for, and the piece with which it is over."""
+"""The batches that fit into a caller's turn of reading, including the piece that ends it."""
 
 
 def look_ups(topic_id: bytes, **at: Any) -> pb.ListOffsets:

@@ -1,4 +1,4 @@
-"""What is left of a request is worked on while its caller's turn of reading lasts, or dropped."""
+"""The rest of a request is handled in its caller's turns of reading, or dropped."""
 
 from __future__ import annotations
 

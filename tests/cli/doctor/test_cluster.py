@@ -31,7 +31,7 @@ def test_a_healthy_cluster_has_no_complaint() -> None:
     assert {each.verdict for each in told.values()} == {"ok"}
 
 
-def test_what_is_wrong_with_a_cluster_is_told() -> None:
+def test_faults_of_a_cluster_are_reported() -> None:
     away = (node("a"), node("b"), node("c", alive=False, state="no answer"))
     told = found(away, Topic("t", bytes(16), (WHOLE,), replication_factor=3))
     assert told["nodes"].verdict == "failure"
@@ -45,7 +45,7 @@ def test_what_is_wrong_with_a_cluster_is_told() -> None:
     assert "t" in found(THREE, single)["topics"].found
 
 
-def test_nodes_that_differ_or_run_out_are_told() -> None:
+def test_differing_versions_low_disks_and_ending_certificates_are_reported() -> None:
     assert found((*THREE[:2], node("c", software="tidelog-node/9")))["versions of nodes"].verdict == "warning"
     assert "c has" in found((*THREE[:2], node("c", disk_free_bytes=GIB)))["disk space of nodes"].found
     assert found(THREE[:2])["nodes"].verdict == "warning"

@@ -44,7 +44,7 @@ def test_a_file_that_cannot_be_used_ends_the_command(tmp_path: Path) -> None:
         ({"scrub_bytes_per_s": "0"}, "warning", "scrub_bytes_per_s"),
     ],
 )
-def test_what_is_likely_not_meant_is_told(told: dict[str, object], verdict: str, word: str) -> None:
+def test_likely_unintended_settings_are_reported(told: dict[str, object], verdict: str, word: str) -> None:
     (finding,) = check_node_settings(DEFAULTS["node"] | told)
     assert finding.verdict == verdict
     assert word in finding.found

@@ -80,7 +80,7 @@ async def test_keys_change_tabs_sort_filter_and_pause() -> None:
     assert app.return_code == 0
 
 
-async def test_a_cluster_that_does_not_answer_is_told_and_what_is_known_stays() -> None:
+async def test_an_error_of_the_cluster_is_shown_above_the_previous_figures() -> None:
     gone = NodeUnreachableError("cannot connect to h1:7400")
     app = TopApp(Script(sample(10.0, 100), gone), interval_s=100)
     async with app.run_test(size=(140, 30)) as pilot:

@@ -48,7 +48,7 @@ def test_it_runs_in_a_terminal_and_q_leaves(node: str) -> None:
         try:
             while os.read(controller, 65536):
                 pass
-        except OSError:  # the end of a terminal that nobody holds any more
+        except OSError:  # every process has closed the terminal
             pass
         assert process.wait(30) == 0
     os.close(controller)

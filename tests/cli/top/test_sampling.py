@@ -52,7 +52,7 @@ async def test_only_so_many_groups_are_asked_about_the_newest_commits_first(monk
     assert sorted(cluster.asked) == ["g3", "g4"]
 
 
-async def test_who_may_not_list_groups_sees_the_rest() -> None:
+async def test_a_caller_without_permission_for_groups_gets_the_other_figures() -> None:
     sample = await take_sample(client(Cluster(1, ForbiddenError("no right to list groups"))))
     assert sample.groups == ()
     assert "no right" in sample.groups_fault

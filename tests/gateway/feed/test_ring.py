@@ -43,7 +43,7 @@ class Reader:
         self.sent[taken.partition] += range(taken.first_offset, taken.next_offset)
 
     def take(self) -> bool:
-        """Take one piece as who is behind; False when there is none."""
+        """Take one piece as a follower that is behind; return whether there was one."""
         found = self.ring.next_for(self.follower)
         if found is None:
             return False

@@ -44,7 +44,7 @@ class Listener:
 
     async def until(self, offset: int) -> None:
         async with asyncio.timeout(10):
-            while not self.pushed or self.pushed[-1].next_offset < offset:  # noqa: ASYNC110 - nobody tells
+            while not self.pushed or self.pushed[-1].next_offset < offset:  # noqa: ASYNC110 - the listener has no event
                 await asyncio.sleep(0.001)
 
 
@@ -112,7 +112,7 @@ async def test_a_large_batch_is_cut_as_for_one_subscription(log: FakeLog) -> Non
     assert all(len(piece.data) < 2 * KIB for piece in listener.pushed)
 
 
-async def test_nothing_is_read_while_nobody_wants_more(stand: Stand) -> None:
+async def test_a_feed_without_credit_reads_nothing(stand: Stand) -> None:
     listener = stand.follow({0: 0, 1: 0})
     assert listener.feed is not None
     listener.has_credit = False
@@ -162,7 +162,7 @@ async def test_another_topic_under_the_name_ends_the_feed(stand: Stand) -> None:
     assert (listener.follower.lost, listener.pushed, len(stand.feeds)) == (True, [], 0)
 
 
-async def test_who_reads_history_founds_nothing_and_who_is_at_the_end_does_not_wait_for_it(stand: Stand) -> None:
+async def test_a_reader_of_history_founds_no_feed_and_a_reader_at_the_end_founds_its_own(stand: Stand) -> None:
     assert stand.follow({0: 0, 1: 0}, found=False).feed is None
     behind = stand.follow({0: 0, 1: 0})
     far = {0: 5_000, 1: 0}

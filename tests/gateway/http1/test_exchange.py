@@ -26,7 +26,7 @@ async def talk(served: Served, *parts: bytes) -> bytes:
     return answer
 
 
-async def test_who_expects_to_be_told_is_told_to_send_the_body(serve: Serve, log: FakeLog) -> None:
+async def test_a_request_with_expect_is_answered_with_100_continue(serve: Serve, log: FakeLog) -> None:
     head = POST + b"Content-Length: %d\r\nExpect: 100-continue\r\n" % len(BODY)
     async with serve() as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)

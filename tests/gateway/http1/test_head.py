@@ -27,7 +27,7 @@ def test_a_head_in_parts() -> None:
     assert (head.length, head.keep_alive, head.expects_continue, head.upgrade) == (12, True, False, b"")
 
 
-def test_what_fields_say_of_the_connection() -> None:
+def test_fields_determine_connection_attributes() -> None:
     first = b"GET / HTTP/1.1", b"Host: x"
     assert not parse_head(head_of(*first, b"Connection: a, Close")).keep_alive
     assert not parse_head(head_of(b"GET / HTTP/1.0", b"Connection: keep-alive")).keep_alive

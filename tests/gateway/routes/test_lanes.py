@@ -111,7 +111,7 @@ async def test_lane_and_route_answer_the_same(open_api: OpenApi, log: FakeLog) -
             ("missing", BODY),
         ):
             answers: list[httpx.Response] = []
-            for query in ("", "?"):  # an empty query is none
+            for query in ("", "?"):  # an empty query counts as no query
                 headers = [("content-type", "application/json"), *([("x-twice", "1")] * (2 if query else 0))]
                 url = f"/v1/topics/{path}/records"
                 answers.append(await client.post(url, content=content, headers=headers))
@@ -160,7 +160,7 @@ async def test_commits_by_lane_and_route_are_answered_the_same(
 
 
 def compare(lane: httpx.Response, route: httpx.Response) -> None:
-    """Compare answers but for what differs in each: the id, and the offset of one more record."""
+    """Compare answers except for the request id and the offset, which differ in each."""
     assert lane.status_code == route.status_code
     own = {"x-request-id", "content-length"}
     assert {name: value for name, value in lane.headers.items() if name not in own} == {

@@ -18,7 +18,7 @@ from tidelog_proto.limits import MIB
 
 
 class OneFeed:
-    """What a feed is to a sender."""
+    """The part of a feed that a sender uses."""
 
     def event(self, piece: Piece, encode: Any) -> bytes:
         data: bytes = encode(piece, "token")

@@ -123,7 +123,7 @@ async def test_an_id_resumes_over_all_partitions_without_loss_or_repetition(serv
     async with serve(ws_batch_records_max=2) as served:
         for turn in range(12):
             if turn == 6:
-                log.logs["t"].append([])  # a partition is added while nobody looks
+                log.logs["t"].append([])  # a partition is added while no stream is open
             await publish(4 if turn else 0)
             headers = {"last-event-id": last_id} if last_id else {}
             async with open_stream(served.http, f"{PATH}?from=latest", **headers) as source:
@@ -221,7 +221,7 @@ async def test_silence_is_broken_by_comments(serve: Serve, log: FakeLog) -> None
         assert await source.records(1) == [(0, 0, "x")]
 
 
-async def test_the_end_of_the_log_is_told(serve: Serve, log: FakeLog) -> None:
+async def test_the_deletion_of_a_topic_ends_the_stream_with_an_event(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with serve() as served, open_stream(served.http, PATH) as source:
         await begun(source)
@@ -236,7 +236,7 @@ async def test_the_end_of_the_log_is_told(serve: Serve, log: FakeLog) -> None:
         assert await source.next() is None
 
 
-async def test_the_end_of_the_gateway_is_told_and_the_stream_goes_on_at_another(serve: Serve, log: FakeLog) -> None:
+async def test_a_stopping_gateway_sends_end_and_the_stream_resumes_at_another(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with serve() as served, open_stream(served.http, PATH) as source:
         await begun(source)
@@ -258,7 +258,7 @@ async def used_bytes(served: Served, name: str) -> float:
     return float(next(line.split()[1] for line in page.splitlines() if line.startswith(f"{name} ")))
 
 
-async def test_who_does_not_read_holds_little_and_is_told(serve: Serve, log: FakeLog) -> None:
+async def test_a_slow_client_holds_little_memory_and_gets_slow_client(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with serve(ws_slow_timeout_s=3.0, connection_out_bytes_max=1 << 20) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1 << 12)

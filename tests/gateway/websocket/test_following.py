@@ -66,7 +66,7 @@ class Reader:
 
 
 class Journey:
-    """What one client is sent over several connections, on each of which it gives credit and reads as it likes."""
+    """The messages of one client over several connections, on each of which it gives credit and reads at random."""
 
     def __init__(self, log: FakeLog, random: Random) -> None:
         self._log = log
@@ -162,8 +162,8 @@ async def test_the_token_of_a_shared_message_resumes(serve: Serve, log: FakeLog)
             assert again.offsets == {0: [0]}
 
 
-async def test_positions_of_who_follows_bound_its_commits(serve: Serve, log: FakeLog) -> None:
-    """A group may be named without membership, which reads by itself; who names none cannot commit at all."""
+async def test_positions_of_a_follower_bound_its_commits(serve: Serve, log: FakeLog) -> None:
+    """A subscription with a group reads by itself, and one without a group cannot commit."""
     log.logs["t"] = [[]]
     async with serve() as served, opened(served) as socket, opened(served) as other:
         reader, follower = Reader(socket, 1), Reader(other, 1)
@@ -201,7 +201,7 @@ async def test_credit_is_exact_for_who_follows(serve: Serve, log: FakeLog) -> No
         assert rich.offsets == poor.offsets == {0: list(range(10))}
 
 
-async def test_who_ends_a_subscription_is_sent_nothing_more_of_it(serve: Serve, log: FakeLog) -> None:
+async def test_an_ended_subscription_gets_no_more_messages(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with serve() as served, opened(served) as socket, opened(served) as other:
         reader, stays = Reader(socket, 1), Reader(other, 1)
@@ -253,7 +253,7 @@ async def test_nothing_is_lost_repeated_or_reordered(
         is_over = True
 
 
-async def test_who_does_not_read_holds_nobody_up_and_is_closed(serve: Serve, log: FakeLog) -> None:
+async def test_a_slow_client_delays_no_other_and_is_closed(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with serve(ws_slow_timeout_s=1.0) as served, opened(served) as one:
         reader = Reader(one, 1)

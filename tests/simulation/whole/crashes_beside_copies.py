@@ -95,7 +95,7 @@ class CrashBesideCopy:
         return bool(starts[1])
 
     def _wait_for_end(self) -> None:
-        """Crash a node as soon as the copy has ended, or let it miss what is said then."""
+        """Crash another node as soon as the copy has ended, so that it may miss the withdrawal."""
         if self._copy.life is not None and not self._copy.life.is_refused:
             self._world.clock.after(LOOK_US, self._wait_for_end)
             return

@@ -136,7 +136,7 @@ class Life:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the node was told that its directory is an older copy."""
+        """Whether another node has refused this node's directory as an older copy."""
         broker = getattr(getattr(self, "node", None), "broker", None)
         return broker is not None and broker.lives.is_refused
 

@@ -141,8 +141,8 @@ def publish(broker: Broker, request: Request) -> None:
 class Submission:
     """The batches of a PUBLISH that are still to be verified and queued, in order.
 
-    A publish of few batches is one piece. The rest of a larger one is worked on in its caller's turns, before anything
-    behind it is taken from its connection, so that the batches of a producer keep their order.
+    A publish of few batches is one piece. The rest of a larger one is worked on in its caller's turns, before any later
+    request is taken from its connection, so that the batches of a producer keep their order.
     """
 
     __slots__ = ("_acks", "_batches", "_broker", "_done", "_progress", "_request", "_timeout_ms")
@@ -207,7 +207,7 @@ class Submission:
                 if is_forbidden:
                     count_refusal(broker, "publish", request, error)
                 if is_forbidden or asked.forwarded or not broker.topics.is_open_question(*key):
-                    # Who hands a batch on knows of the partition, and this node is only the last to hear of it.
+                    # The forwarding node knows the partition; this node has not learned of it yet.
                     settle(denial(error, current=not asked.forwarded), False)
                 else:
                     unknown.append(_Unknown(key, settle))
