@@ -155,11 +155,6 @@ class NodeLives:
             return ""
         return _why_old(self.own, self._doubted_by, NodeLife(self.own.doubted_by, 0), in_use=False)
 
-    @property
-    def is_shown(self) -> bool:
-        """Whether another node may have noted the life that runs."""
-        return bool(self._shown)
-
     def refuse_in_doubt(self) -> None:
         """End this node: the life by which it is in doubt was not withdrawn in time. Later starts wait again."""
         start = boot_counter(self.own.doubted_by)

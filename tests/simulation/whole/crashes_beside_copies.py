@@ -57,7 +57,7 @@ class CrashBesideCopy:
     def _wait_for_calls(self) -> None:
         life = self._copy.life
         broker = getattr(getattr(life, "node", None), "broker", None)
-        if life is not None and (broker is None or not broker.lives.is_shown):
+        if life is not None and (broker is None or not broker.lives._shown):
             self._world.clock.after(LOOK_US, self._wait_for_calls)
             return
         within_us = int(self._world.delay_ms * 1000 * CRASH_WITHIN_DELAYS)
