@@ -160,6 +160,8 @@ class Broker:
             self.accounts = self._make_accounts()
             opening.pop_all()
         self.features = self._make_features(features)
+        self._unsupported = ""
+        """What records of `__meta` need and this build lacks; empty: nothing."""
         self.idle_poll = self._make_idle_poll()
         self.partitions = self._make_partitions()
         self.waking = self._make_waking()
@@ -315,7 +317,7 @@ class Broker:
             security=self.security.registry,
             features=self.features,
             follow=self._follow_topic,
-            unsupported=self.life.give_up,
+            unsupported=self._end_unsupported,
             nodes_changed=nodes_changed,
             security_changed=lambda: self.security.changed(),  # noqa: PLW0108 - it is set later
         )
@@ -408,14 +410,14 @@ class Broker:
         await self.meta_log.follow_changes()
         self._sweep()
 
-    def _refuse_unsupported(self) -> None:
-        """End the start of a node whose build cannot apply what it has read of `__meta`, before it serves anything.
+    def _end_unsupported(self, why: str) -> None:
+        self._unsupported = why
+        self.life.give_up(why)
 
-        Raises:
-            ProtocolError: UNSUPPORTED_VERSION.
-        """
-        if self.life.stop_reason:
-            raise ProtocolError(pb.UNSUPPORTED_VERSION, self.life.stop_reason)
+    def _refuse_unsupported(self) -> None:
+        """End the start of a node whose build cannot apply records of `__meta` that it has read (UNSUPPORTED_VERSION)."""
+        if self._unsupported:
+            raise ProtocolError(pb.UNSUPPORTED_VERSION, self._unsupported)
 
     async def found_offsets(self) -> None:
         """See to it that there is an `__offsets`, and that it has the copies of a cluster once the node is in one.

@@ -127,8 +127,15 @@ class NodeLives:
         self._has_room = True
         """Whether ticks can be kept; on a full disk the journal's reserve is left to starts of nodes."""
         self._failed = failed
+        self._failure: BaseException | None = None
+        self._failing = asyncio.Event()
         self._journal: GroupCommit[pb.KnownLife] = GroupCommit(
-            journal.append, mark=journal.mark, offload=offload, key=LIVES_WORKER, failed=failed, full=self._full
+            journal.append,
+            mark=journal.mark,
+            offload=offload,
+            key=LIVES_WORKER,
+            failed=self._journal_failed,
+            full=self._full,
         )
 
     # --- this node's lives -----------------------------------------------------------------------------
@@ -137,11 +144,22 @@ class NodeLives:
         """Make the life that runs durable; before this node speaks to any other.
 
         `may_withdraw`: whether it takes no part before `take_part`. A node that is still to be admitted binds others.
+
+        Raises:
+            StorageFailedError: the journal of lives cannot be written.
         """
         self._may_withdraw = may_withdraw
         too_many = sorted(self._kept)[:-OWN_LIVES_MAX]
         dropped = [self._own_entry(NodeLife(incarnation, 0), dropped=True) for incarnation in too_many]
-        await self._append([self._own_entry(self.own.now), *dropped])
+        appending = asyncio.ensure_future(self._append([self._own_entry(self.own.now), *dropped]))
+        failing = asyncio.ensure_future(self._failing.wait())
+        try:
+            await asyncio.wait((appending, failing), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            appending.cancel()
+            failing.cancel()
+        if self._failure is not None:
+            raise self._failure
         self._begun.set()
 
     async def begun(self) -> None:
@@ -523,6 +541,11 @@ class NodeLives:
         entry = known_life(self.own.directory, life)
         entry.own, entry.dropped = True, dropped
         return entry
+
+    def _journal_failed(self, error: BaseException) -> None:
+        self._failure = error
+        self._failing.set()
+        self._failed(error)
 
     def _full(self, error: DiskFullError) -> None:
         log.warning("the lives of nodes cannot be noted, so no node is linked: %s", error)
