@@ -415,7 +415,7 @@ class Broker:
         self.life.give_up(why)
 
     def _refuse_unsupported(self) -> None:
-        """End the start of a node whose build cannot apply records of `__meta` that it has read (UNSUPPORTED_VERSION)."""
+        """Raise UNSUPPORTED_VERSION in the start of a node whose build cannot apply what it has read of `__meta`."""
         if self._unsupported:
             raise ProtocolError(pb.UNSUPPORTED_VERSION, self._unsupported)
 

@@ -18,6 +18,7 @@ from tidelog_broker.core import known_lives
 from tidelog_broker.core.incarnation import make_incarnation
 from tidelog_broker.core.known_lives import known_life, life_of
 from tidelog_broker.core.lives import NodeLife
+from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.node import journal
@@ -124,6 +125,33 @@ async def test_directory_contains_the_lives_that_it_has_had(node: Node) -> None:
             pass
     async with node.life(at(3)) as lives:
         assert [life.incarnation for life in said(lives).past] == [at(1), at(2)]
+
+
+async def test_start_fails_when_its_life_cannot_be_written(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: TypedJournal[pb.KnownLife], entries: object) -> None:
+        del self, entries
+        raise StorageFailedError("a write failed")
+
+    failures: list[BaseException] = []
+    monkeypatch.setattr(TypedJournal, "append", fail)
+    workers = IoWorkers(1)
+    opened = TypedJournal.open(node.fs, node.path, LIVES)
+    offload = Offload(workers, asyncio.get_running_loop())
+    lives = NodeLives(
+        OWN,
+        at(1),
+        opened,
+        offload=offload,
+        writes=lambda: 0,
+        failed=failures.append,
+        refused=lambda why, is_final: None,
+    )
+    async with asyncio.timeout(10):
+        with pytest.raises(StorageFailedError, match="a write failed"):
+            await lives.begin(may_withdraw=True)
+    assert [str(failure) for failure in failures] == ["STORAGE_FAILED: a write failed"]
+    opened.close()
+    workers.close()
 
 
 async def test_tick_is_durable_before_it_is_sent(node: Node) -> None:
