@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from asyncio.events import _get_running_loop, _set_running_loop
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -203,10 +204,16 @@ class Life:
         return [Seed(life.node.node_id, (life.machine.host, life.machine.port), cluster_id) for life in found]
 
     async def _live(self) -> None:
-        await self.node.start()
+        starting = asyncio.ensure_future(self.node.start())
+        stopping = asyncio.ensure_future(self.node.life.asked_to_stop())
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done() and self.node.life.exit_code != os.EX_CONFIG:
+            starting.cancel()  # its disk has failed: the command ends the process, too
+            return
+        await starting  # a node that is refused withdraws its start first
         self.is_up = True
         self.machine.world.checks.took_part(self.machine)
-        await self.node.life.asked_to_stop()
+        await stopping
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = task.exception()
