@@ -161,7 +161,7 @@ class Broker:
             opening.pop_all()
         self.features = self._make_features(features)
         self._unsupported = ""
-        """What records of `__meta` need and this build lacks; empty: nothing."""
+        """The reason to end the start: a record of `__meta` needs a feature that this build lacks; empty: none does."""
         self.idle_poll = self._make_idle_poll()
         self.partitions = self._make_partitions()
         self.waking = self._make_waking()

@@ -7,6 +7,7 @@ from tests.broker.founded import Founded
 from tests.broker.peer import Peer
 from tests.broker.stand import Stand
 
+from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.features import DEDUPLICATE, FEATURES, FeatureGate
 from tidelog_broker.node.admitting import IdentityError
@@ -184,6 +185,20 @@ async def test_a_later_setting_in_a_record_stops_the_node_before_it_serves_the_t
     await node.broker.meta_log.follow_changes()
     assert "'t' needs field 90 of TopicConfig, topic.later" in node.life.stop_reason
     assert node.broker.partitions.find((b"t" * 16, 0)) is None
+
+
+async def test_another_reason_to_stop_is_not_reported_as_a_missing_feature(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recover = Broker.recover
+
+    async def recover_removed(self: Broker) -> None:
+        self.life.give_up("the node was removed from the cluster")
+        await recover(self)
+
+    monkeypatch.setattr(Broker, "recover", recover_removed)
+    node = await stand.start()
+    assert node.life.stop_reason == "the node was removed from the cluster"
 
 
 async def test_changes_with_unknown_fields_are_refused(stand: Stand) -> None:
