@@ -38,7 +38,7 @@ def test_every_block_of_the_page_is_run() -> None:
 
 def ports_of(line: str, *ports: int) -> str:
     """Return a line of the page with ports that are free."""
-    free = dict(zip(("7400", "7401"), map(str, ports), strict=True))
+    free: dict[str, str] = dict(zip(("7400", "7401"), map(str, ports), strict=True))
     return re.sub("7400|7401", lambda shown: free[shown[0]], line)  # at once: a free port may contain the other number
 
 
