@@ -28,6 +28,8 @@ HEARS = 0.3
 """How often a node hears that another one owns the log by now, each time that it looks."""
 HEARS_AFTER_US = 300_000
 HELD_US = 1_000_000
+REFUSED_AT_ONCE = 0.08
+"""How often a write is refused as it comes, as an owner without a quorum does, while those before it are pending."""
 Value = pb.GroupRecord | pb.OffsetRecord
 Settle = Callable[[ProtocolError | None], None]
 
@@ -94,6 +96,9 @@ class Log:
     def write(self, owner: int, values: list[Value], settle: Settle) -> None:
         """Write all values, or none, in the epoch `owner`; `settle` gets the outcome, TIMED_OUT if it is unknown."""
         clock, random = self.world.clock, self.world.clock.random
+        if not self.world.calm and random.random() < REFUSED_AT_ONCE:
+            clock.after(random.randrange(100), lambda: settle(ProtocolError(pb.QUORUM_LOST, "simulated")))
+            return
         node, pending = self._node, PendingPublish(memoryview(b""), None, lambda *_: None, epoch=owner)
         self._due_us = max(self._due_us, clock.now_us) + int(random.expovariate(1.0) * 3_000) + 100
         fails = not self.world.calm and random.random() < 0.08

@@ -28,7 +28,7 @@ _report, _answered, _restart, _told = (
 )
 _join = ConsumerGroup.join
 _check_commit, _next_record = ConsumerGroup.check_commit, ConsumerGroup.next_record
-_prepare, _apply = GroupOffsets.prepare, GroupOffsets.apply
+_prepare, _apply, _withdraw = GroupOffsets.prepare, GroupOffsets.apply, GroupOffsets.withdraw
 
 
 def _grants_what_is_held(self: ConsumerGroup) -> None:
@@ -145,9 +145,16 @@ def _answers_what_is_overtaken_at_once(
     self: GroupOffsets, key: OffsetKey, *, next_offset: int, **commit: Any
 ) -> pb.OffsetRecord | None:
     pending = self._pending.get(key)
-    if pending is not None and next_offset <= pending.next_offset:
+    if pending and next_offset <= pending[-1].next_offset:
         return None
     return _prepare(self, key, next_offset=next_offset, **commit)
+
+
+def _forgets_earlier_commits(self: GroupOffsets, record: pb.OffsetRecord) -> None:
+    pending = self._pending.get(OffsetKey(record.group, record.topic_id, record.partition))
+    while pending and len(pending) > 1 and pending[-1] is record:
+        pending.popleft()
+    _withdraw(self, record)
 
 
 def _takes_only_its_own(self: GroupOffsets, record: pb.OffsetRecord) -> None:
@@ -222,6 +229,9 @@ MUTANTS: dict[str, Mutant] = {
     "a commit on its way does not count": lambda: patch.object(GroupOffsets, "prepare", _knows_only_what_is_durable),
     "an overtaken commit is answered before it is durable": lambda: patch.object(
         GroupOffsets, "prepare", _answers_what_is_overtaken_at_once
+    ),
+    "a refused commit takes along those before it": lambda: patch.object(
+        GroupOffsets, "withdraw", _forgets_earlier_commits
     ),
     "positions of an earlier owner are not loaded": lambda: patch.object(GroupOffsets, "apply", _takes_only_its_own),
     "the position that was read last stands": lambda: patch.object(GroupOffsets, "apply", _takes_the_last),

@@ -12,6 +12,7 @@ and what is durable is taken whatever the bounds say by then; it is only a new c
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -75,7 +76,8 @@ class GroupOffsets:
         self._totals = totals or GroupTotals()
         self._groups: dict[str, _Group] = {}
         self._of_topic: dict[bytes, set[str]] = {}
-        self._pending: dict[OffsetKey, pb.OffsetRecord] = {}
+        self._pending: dict[OffsetKey, deque[pb.OffsetRecord]] = {}
+        """Per position, the records that are prepared and neither applied nor withdrawn, by revision; never empty."""
         self._count = 0
         self.size_bytes = 0
         """About what the durable positions take."""
@@ -102,7 +104,7 @@ class GroupOffsets:
         Raises:
             ProtocolError: INVALID_REQUEST for a new position, or a longer note, beyond what may be kept.
         """
-        pending = self._pending.get(key)
+        pending = self._newest_pending(key)
         newest = pending or self.get(key)
         if newest is not None and not reset:
             behind = next_offset < newest.next_offset
@@ -124,7 +126,7 @@ class GroupOffsets:
             epoch=epoch,
             record_epoch=record_epoch,
         )
-        self._pending[key] = record
+        self._pending.setdefault(key, deque()).append(record)
         if newest is None:
             self._claim(key)
         return record
@@ -132,30 +134,37 @@ class GroupOffsets:
     def apply(self, record: pb.OffsetRecord) -> None:
         """Take a durable record; an older revision than the one that stands changes nothing."""
         key = OffsetKey(record.group, record.topic_id, record.partition)
-        pending = self._pending.get(key)
         standing = self.get(key)
-        if standing is None and pending is None:
+        if standing is None and key not in self._pending:
             self._claim(key)
         if standing is None or record.revision > standing.revision:
             self._groups[key.group].records[key.topic_id, key.partition] = record
             self._count += standing is None
             self._grow(_size_bytes(record) - (0 if standing is None else _size_bytes(standing)))
             standing = record
-        if pending is not None and pending.revision <= standing.revision:
+        pending = self._pending.get(key)
+        while pending and pending[0].revision <= standing.revision:
+            pending.popleft()
+        if pending is not None and not pending:
             del self._pending[key]
 
     def withdraw(self, record: pb.OffsetRecord) -> None:
-        """Forget a prepared record whose write was refused."""
+        """Forget a prepared record whose write was refused.
+
+        The records that were prepared before it stay: each of them may still be written, and has its revision.
+        """
         key = OffsetKey(record.group, record.topic_id, record.partition)
-        if self._pending.get(key) is record:
-            del self._pending[key]
-            if self.get(key) is None:
-                self._give_up(key)
+        pending = self._pending.get(key, ())
+        kept = deque(other for other in pending if other is not record)
+        if kept:
+            self._pending[key] = kept
+        elif pending:
+            self._forget_pending_of(key)
 
     def forget_pending(self) -> None:
         """Forget all prepared records: all that came about of them is applied, and no more will."""
-        for record in list(self._pending.values()):
-            self.withdraw(record)
+        for key in list(self._pending):
+            self._forget_pending_of(key)
 
     def get(self, key: OffsetKey) -> pb.OffsetRecord | None:
         """Return the durable position, or None."""
@@ -239,6 +248,16 @@ class GroupOffsets:
         """Yield everything that stands: a snapshot."""
         for group in self._groups.values():
             yield from group.records.values()
+
+    def _newest_pending(self, key: OffsetKey) -> pb.OffsetRecord | None:
+        pending = self._pending.get(key)
+        return pending[-1] if pending else None
+
+    def _forget_pending_of(self, key: OffsetKey) -> None:
+        """Forget the prepared records of a key, and give its place up if no position of it is durable."""
+        del self._pending[key]
+        if self.get(key) is None:
+            self._give_up(key)
 
     def _check_room(self, key: OffsetKey, newest: pb.OffsetRecord | None, note: str) -> None:
         bounds = self._bounds

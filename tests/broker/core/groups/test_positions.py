@@ -180,11 +180,17 @@ def test_sizes_and_counts_stay_right_whatever_is_forgotten(done: list[tuple[str,
     """Beside an all-knowing copy: what is forgotten leaves nothing, and what stays is still there, in order."""
     offsets, standing = GroupOffsets(), dict[OffsetKey, pb.OffsetRecord]()
     on_their_way: list[pb.OffsetRecord] = []
+    forgotten: set[int] = set()
     for number, (step, *rest) in enumerate(done):
         if step == "prepare":
             key = OffsetKey(*rest[0])  # type: ignore[misc]  # as drawn above
             record = offsets.prepare(key, next_offset=number, note=str(rest[1]), reset=True, now_us=number)
             assert record is not None
+            earlier = [other for other in (*on_their_way, *standing.values()) if id(other) not in forgotten]
+            revisions = [
+                other.revision for other in earlier if OffsetKey(other.group, other.topic_id, other.partition) == key
+            ]
+            assert record.revision > max(revisions, default=0)
             on_their_way.append(record)
         elif step in {"apply", "withdraw"} and on_their_way:
             assert isinstance(rest[0], int)
@@ -195,10 +201,12 @@ def test_sizes_and_counts_stay_right_whatever_is_forgotten(done: list[tuple[str,
                 standing[key] = record
         elif step == "forget":
             offsets.forget_group(str(rest[0]))
+            forgotten.update(id(record) for record in on_their_way if record.group == rest[0])
             standing = {key: record for key, record in standing.items() if key.group != rest[0]}
         elif step == "topic":
             assert isinstance(rest[0], bytes)
             offsets.forget_topic(rest[0])
+            forgotten.update(id(record) for record in on_their_way if record.topic_id == rest[0])
             standing = {key: record for key, record in standing.items() if key.topic_id != rest[0]}
         assert len(offsets) == len(standing)
         assert {id(record) for record in offsets.records()} == {id(record) for record in standing.values()}
@@ -239,6 +247,29 @@ def test_withdrawing_an_older_commit_leaves_the_newer_one_on_its_way() -> None:
     repeated = prepare(offsets, 6)
     assert repeated is not None
     assert (repeated.next_offset, repeated.revision) == (8, second.revision + 1)
+
+
+def test_withdrawing_the_newest_commit_leaves_the_older_ones_on_their_way() -> None:
+    """An owner without a quorum refuses new commits; those that it has appended before may still come about."""
+    offsets = GroupOffsets()
+    first, second, third = (prepare(offsets, position) for position in (5, 6, 8))
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    offsets.withdraw(third)
+    assert offsets.is_committing("g")
+    behind = prepare(offsets, 4)
+    assert behind is not None
+    assert (behind.next_offset, behind.revision) == (6, second.revision + 1)
+    offsets.withdraw(behind)
+    offsets.apply(first)
+    after = prepare(offsets, 9)
+    assert after is not None
+    assert after.revision == second.revision + 1
+    offsets.apply(second)
+    offsets.apply(after)
+    assert standing(offsets) == 9
+    assert not offsets.is_committing("g")
 
 
 def test_durable_older_commit_leaves_the_newer_one_on_its_way() -> None:
