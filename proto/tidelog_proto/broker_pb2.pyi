@@ -887,16 +887,18 @@ class ProducerBegin(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[ProducerBeginEntry, _Mapping]]] = ...) -> None: ...
 
 class ProducerBeginEntry(_message.Message):
-    __slots__ = ("topic_id", "partition", "producer_id", "producer_epoch")
+    __slots__ = ("topic_id", "partition", "producer_id", "producer_epoch", "base_sequence")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BASE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     producer_id: int
     producer_epoch: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
+    base_sequence: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., base_sequence: _Optional[int] = ...) -> None: ...
 
 class ProducerBeginReply(_message.Message):
     __slots__ = ("results",)
@@ -2119,16 +2121,26 @@ class FenceEntry(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., descriptor: _Optional[_Union[EpochDescriptor, _Mapping]] = ..., promised: _Optional[_Union[Ballot, _Mapping]] = ..., accepted: _Optional[_Union[Ballot, _Mapping]] = ..., accepted_value: _Optional[bytes] = ..., dropped: _Optional[bool] = ..., deleting_below: _Optional[int] = ...) -> None: ...
 
 class ProducerSnapshot(_message.Message):
-    __slots__ = ("producers", "silent", "last_append_timestamp_us", "known_from")
+    __slots__ = ("producers", "silent", "last_append_timestamp_us", "known_from", "keyed")
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     SILENT_FIELD_NUMBER: _ClassVar[int]
     LAST_APPEND_TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FROM_FIELD_NUMBER: _ClassVar[int]
+    KEYED_FIELD_NUMBER: _ClassVar[int]
     producers: _containers.RepeatedCompositeFieldContainer[ProducerEntry]
     silent: _containers.RepeatedCompositeFieldContainer[SilentProducers]
     last_append_timestamp_us: int
     known_from: int
-    def __init__(self, producers: _Optional[_Iterable[_Union[ProducerEntry, _Mapping]]] = ..., silent: _Optional[_Iterable[_Union[SilentProducers, _Mapping]]] = ..., last_append_timestamp_us: _Optional[int] = ..., known_from: _Optional[int] = ...) -> None: ...
+    keyed: _containers.RepeatedCompositeFieldContainer[KeyedRequests]
+    def __init__(self, producers: _Optional[_Iterable[_Union[ProducerEntry, _Mapping]]] = ..., silent: _Optional[_Iterable[_Union[SilentProducers, _Mapping]]] = ..., last_append_timestamp_us: _Optional[int] = ..., known_from: _Optional[int] = ..., keyed: _Optional[_Iterable[_Union[KeyedRequests, _Mapping]]] = ...) -> None: ...
+
+class KeyedRequests(_message.Message):
+    __slots__ = ("producer_ids", "columns")
+    PRODUCER_IDS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    producer_ids: bytes
+    columns: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, producer_ids: _Optional[bytes] = ..., columns: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class SilentProducers(_message.Message):
     __slots__ = ("producer_ids", "producer_epochs", "end_sequences")
