@@ -284,6 +284,8 @@ class _Publish:
         for throttle in throttles:
             throttle.published(size_bytes)
         was_sent = partition in self._maybe_stored
+        if connection.liveness is not None and connection.liveness.is_lost and not was_sent:
+            raise NodeUnreachableError(f"{connection.name} is connected and silent")
         answer = connection.request(envelope, attachment, attachment_bytes=size_bytes, timeout_s=left_s)
         self._maybe_stored.add(partition)
 
