@@ -81,7 +81,10 @@ larger than it was asked for."""
 
 _CORS: Final[dict[str, Any]] = {
     "allow_methods": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
-    "allow_headers": ["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"],
+    "allow_headers": [
+        *("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "Request-Timeout-Ms"),
+        *("traceparent", "tracestate"),
+    ],
     "allow_credentials": False,
     "expose_headers": [REQUEST_ID_HEADER, "Retry-After", "WWW-Authenticate"],
     "max_age": 600,

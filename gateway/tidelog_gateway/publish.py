@@ -35,6 +35,7 @@ from tidelog_gateway.context import (
 )
 from tidelog_gateway.flow.idempotency import KEY_CHARS_MAX as IDEMPOTENCY_KEY_CHARS_MAX
 from tidelog_gateway.flow.idempotency import key_in, request_key_of, reused
+from tidelog_gateway.flow.trace_context import add_trace
 from tidelog_gateway.pace import pace_of
 from tidelog_gateway.problems import from_error, invalid
 from tidelog_gateway.producers import Place
@@ -139,6 +140,7 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
         records = _raw_record(body, key, tag, partition)
     else:
         raise unsupported_media_type(media_type, JSON, RAW)
+    add_trace(records, request.scope["state"].get("trace"))
     if idempotency_key is None:
         outcomes = await publish(gateway, topic, records, surface="http")
     else:

@@ -70,5 +70,15 @@ def reused() -> Problem:
     )
 
 
+def unsupported_by_websockets() -> Problem:
+    """Return the 400 for a WebSocket that is opened with a key."""
+    return Problem(
+        400,
+        "idempotency_key_unsupported",
+        "a WebSocket takes no Idempotency-Key, and what is published over it would be stored as often as it is sent: "
+        "leave the header out, or publish by POST /v1/topics/{topic}/records",
+    )
+
+
 def _no_key(why: str) -> Problem:
     return Problem(400, "idempotency_key_invalid", f"Idempotency-Key is not valid: {why}")
