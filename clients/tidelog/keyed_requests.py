@@ -40,6 +40,7 @@ from tidelog.gathering import LooseRows
 from tidelog.model import NOT_KNOWN, Receipt
 from tidelog.routing import Router
 from tidelog.splitting import by_target
+from tidelog.trace_contexts import carry_current
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import EncodedBatch, columns_of, encode_batch
 from tidelog_proto.features import KEYED_REQUESTS
@@ -279,6 +280,7 @@ class _Publish:
         kind = str(envelope.WhichOneof("kind"))
         if kind == "publish":
             envelope.publish.timeout_ms = int(left_s * 1000)
+        carry_current(envelope)
         router.naming.name(envelope, connection)
         throttles = router.naming.throttles(connection)
         for throttle in throttles:

@@ -20,6 +20,7 @@ from tidelog.batches import Delivery
 from tidelog.errors import TidelogError
 from tidelog.expiry import again
 from tidelog.gathering import Gathering
+from tidelog.internal import internal
 from tidelog.model import Receipt
 
 
@@ -49,6 +50,12 @@ class PendingReceipt:
     def __init__(self, gathering: Gathering, index: int) -> None:
         self.gathering = gathering
         self.index = index
+
+    @internal
+    def traced(self, trace: str) -> None:
+        """Have the publish that carries the record carry a trace context, unless it has left already."""
+        if self.gathering.traces[-1:] != (trace,):
+            self.gathering.traces += (trace,)
 
     def done(self) -> bool:
         """Whether awaiting it would not wait."""
@@ -141,6 +148,12 @@ class PendingReceipts:
     def __init__(self, parts: list[tuple[Delivery, int]], orders: list[pa.Array[Any]] | None) -> None:
         self._parts = parts
         self._orders = orders
+
+    @internal
+    def traced(self, trace: str) -> None:
+        """Have the publishes that carry the records carry a trace context, unless they have left already."""
+        for delivery, _ in self._parts:
+            delivery.traces += (trace,)
 
     def done(self) -> bool:
         """Whether awaiting it would not wait."""

@@ -44,6 +44,7 @@ from tidelog.owner_moves import Expectation
 from tidelog.publish_watch import PublishWatch
 from tidelog.routing import TELL_AFTER_S, Router
 from tidelog.throttle import Throttle
+from tidelog.trace_contexts import carry
 from tidelog.weak_watch import watch_weakly
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame
@@ -350,6 +351,9 @@ class Sender:
             shipment.expected = self._router.moves.expect(
                 self._topic, partition, connection, partial(self._abandoned, shipment)
             )
+        traces = [trace for shipment in shipments for load in shipment.batch.loads for trace in load.delivery.traces]
+        if traces:
+            carry(envelope, traces)
         try:
             self._naming.name(envelope, connection)
             connection.ask(

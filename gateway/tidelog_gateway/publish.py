@@ -22,6 +22,7 @@ from tidelog.errors import ProducerIdSharedError, TidelogError, UnknownTopicErro
 from tidelog.model import Receipt
 from tidelog.producer import Producer
 from tidelog.receipts import PendingReceipt, PendingReceipts, PendingRows, ReceiptRange
+from tidelog.trace_contexts import current
 from tidelog_gateway.bodies import AT_ONCE_BYTES, records_in
 from tidelog_gateway.context import (
     Gateway,
@@ -303,6 +304,7 @@ def answer_of(outcomes: list[Outcome]) -> tuple[dict[str, Any], int]:
 async def _accept_loose(producer: Producer, records: Records) -> Awaitable[list[Outcome]]:
     """Hand the records to the producer one by one; they travel with those of other requests."""
     pending: list[PendingReceipt | TidelogError] = []
+    trace = current()
     for index, value in enumerate(records.values):
         try:
             receipt = await producer.enqueue(
@@ -317,6 +319,8 @@ async def _accept_loose(producer: Producer, records: Records) -> Awaitable[list[
             pending.append(error)
         else:
             pending.append(receipt)
+            if trace:
+                receipt.traced(trace)
     return _loose_outcomes(pending)
 
 
@@ -343,7 +347,10 @@ async def _accept_columns(producer: Producer, records: Records) -> Awaitable[lis
     for number, indices in places.items():
         group = columns if len(places) == 1 else columns.take(pa.array(indices))
         try:
-            pending.append((indices, await producer.enqueue_arrow(group, partition=number)))
+            receipts = await producer.enqueue_arrow(group, partition=number)
+            if trace := current():
+                receipts.traced(trace)
+            pending.append((indices, receipts))
         except TidelogError as error:
             pending.append((indices, error))
     return _columns_outcomes(pending, len(records))

@@ -12,7 +12,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -36,6 +36,9 @@ from tidelog_gateway.request_ids import REQUEST_ID_HEADER
 from tidelog_gateway.routes.lanes import JsonAnswer, Lane
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from tidelog_gateway.flow.request_span import RequestSpans
 
 _READING: Final = frozenset({"GET", "HEAD"})
 _ID: Final = REQUEST_ID_HEADER.lower().encode()
@@ -171,6 +174,8 @@ class PassageMiddleware:
         cors: dict[str, Any] | None = None,
     ) -> None:
         self._app = app
+        self.spans: RequestSpans | None = None
+        """Where traces are exported: begins the span of each request."""
         self._slow_timeout_s = settings.ws_slow_timeout_s
         self._outgoing = outgoing
         self._metrics = metrics
@@ -198,12 +203,17 @@ class PassageMiddleware:
         request_id = secrets.token_hex(8)
         visit = Visit(scope, send, answer, request_id)
         state["request_id"], state["answer"], state["visit"] = request_id, answer, visit
+        span = None if self.spans is None else self.spans.begin(scope)
+        if span is not None:
+            state["span"] = span
         try:
             await self._enter(scope, receive, visit.send)
         finally:
             answer.shrink(0)
             route = getattr(scope.get("route"), "path", visit.route)
             self._metrics.answered(scope["method"], route, visit.status, time.monotonic() - began_s)
+            if span is not None:
+                span.end(method=scope["method"], route=route, status=visit.status, request_id=request_id)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         fields: dict[bytes, bytes] = dict(scope["headers"])
@@ -213,6 +223,8 @@ class PassageMiddleware:
             return
         if trace_context.HEADER in fields:
             state["trace"] = trace_context.trace_in(scope["headers"])
+            if "span" in state:
+                state["trace"] = state["span"].record_headers
         handle = self._app if scope["type"] == "websocket" else self._take
         try:
             if idempotency.HEADER in fields and scope["type"] == "websocket":

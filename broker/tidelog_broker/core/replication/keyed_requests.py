@@ -1,8 +1,8 @@
 """Requests with an idempotency key that a partition has stored, so that a retry gets the first offsets.
 
 The key decides the producer id, which is `KEYED_ID_MIN` or more, so no two producers share a state with it. One
-request writes one batch to a partition. The batch's `base_sequence` is a digest of the request, not a number that counts
-on; its `producer_epoch` says for how many partitions the request was split. Both have to be equal for a retry.
+request writes one batch to a partition. The batch's `base_sequence` is a digest of the request, not a number that
+counts on; its `producer_epoch` says for how many partitions the request was split. Both have to be equal for a retry.
 
 Keys are a table of their own: many of them do not evict what is known of producers. Each entry of a full run takes 56
 bytes. The oldest run is dropped when there are `RUNS_MAX` of them, or when the node has no room for more
