@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from gzip import decompress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -34,8 +35,8 @@ class Received:
         elif path == "/v1/metrics":
             for measured in ExportMetricsServiceRequest.FromString(body).resource_metrics:
                 service = _service(measured.resource.attributes)
-                for scope in measured.scope_metrics:
-                    self.metrics.update({(service, metric.name): metric for metric in scope.metrics})
+                for each in measured.scope_metrics:
+                    self.metrics.update({(service, metric.name): metric for metric in each.metrics})
 
     def of(self, service: str, trace_id: bytes) -> list[Span]:
         return [span for each, span in self.spans if each == service and span.trace_id == trace_id]
@@ -47,8 +48,8 @@ class Received:
             time.sleep(0.05)
 
 
-def _service(attributes: object) -> str:
-    return next(each.value.string_value for each in attributes if each.key == "service.name")  # type: ignore[attr-defined]
+def _service(attributes: Iterable[KeyValue]) -> str:
+    return next(each.value.string_value for each in attributes if each.key == "service.name")
 
 
 @contextmanager
@@ -67,7 +68,7 @@ def receiving() -> Iterator[Received]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name in the base class
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

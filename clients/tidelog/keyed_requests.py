@@ -282,13 +282,13 @@ class _Publish:
             envelope.publish.timeout_ms = int(left_s * 1000)
         carry_current(envelope)
         router.naming.name(envelope, connection)
-        throttles = router.naming.throttles(connection)
-        for throttle in throttles:
-            throttle.published(size_bytes)
         was_sent = partition in self._maybe_stored
         if connection.liveness is not None and connection.liveness.is_lost and not was_sent:
             raise NodeUnreachableError(f"{connection.name} is connected and silent")
         answer = connection.request(envelope, attachment, attachment_bytes=size_bytes, timeout_s=left_s)
+        throttles = router.naming.throttles(connection)
+        for throttle in throttles:
+            throttle.published(size_bytes)
         self._maybe_stored.add(partition)
 
         def abandon(error: TidelogError) -> None:
@@ -315,13 +315,15 @@ class _Publish:
         )
         (result,) = results_of(results, 1, connection)
         if result.HasField("error"):
-            error = error_of(result.error, connection.name)
-            if isinstance(error, OverloadedError):
-                router.naming.refused(error, connection)
-            if error.definite and not was_sent:
+            refusal = error_of(result.error, connection.name)
+            if isinstance(refusal, OverloadedError):
+                router.naming.refused(refusal, connection)
+            if refusal.definite and not was_sent:
                 self._maybe_stored.discard(partition)
-            if error.retriable:
-                raise error
+            if refusal.retriable:
+                raise refusal
+        else:
+            self._maybe_stored.discard(partition)
         return reply
 
     async def _ready(self, connection: Connection) -> None:

@@ -20,7 +20,6 @@ from tidelog.batches import Delivery
 from tidelog.errors import TidelogError
 from tidelog.expiry import again
 from tidelog.gathering import Gathering
-from tidelog.internal import internal
 from tidelog.model import Receipt
 
 
@@ -50,12 +49,6 @@ class PendingReceipt:
     def __init__(self, gathering: Gathering, index: int) -> None:
         self.gathering = gathering
         self.index = index
-
-    @internal
-    def traced(self, trace: str) -> None:
-        """Have the publish that carries the record carry a trace context, unless it has left already."""
-        if self.gathering.traces[-1:] != (trace,):
-            self.gathering.traces += (trace,)
 
     def done(self) -> bool:
         """Whether awaiting it would not wait."""
@@ -149,12 +142,6 @@ class PendingReceipts:
         self._parts = parts
         self._orders = orders
 
-    @internal
-    def traced(self, trace: str) -> None:
-        """Have the publishes that carry the records carry a trace context, unless they have left already."""
-        for delivery, _ in self._parts:
-            delivery.traces += (trace,)
-
     def done(self) -> bool:
         """Whether awaiting it would not wait."""
         return all(delivery.done for delivery, _ in self._parts)
@@ -176,6 +163,11 @@ class PendingReceipts:
             first.add_note(f"{stored} of the call's {total} records were acknowledged")
             raise first
         return Receipts(self._parts, self._orders)
+
+
+def deliveries_of(receipts: PendingReceipts) -> list[Delivery]:
+    """Return the outcomes of the parts of many records."""
+    return [delivery for delivery, _ in receipts._parts]  # noqa: SLF001 - no member, as the blocking face has none
 
 
 class PendingRows:

@@ -6,12 +6,10 @@ A node makes a span of a request that carries one. Without a source nothing is l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
 
+from tidelog.receipts import PendingReceipt, PendingReceipts, deliveries_of
 from tidelog_proto import broker_pb2 as pb
-
-CONTEXTS_MAX: Final = 32
-"""Of one request to a node; a batch may have the records of more."""
+from tidelog_proto.limits import TRACE_CONTEXTS_MAX
 
 _source: Callable[[], str] | None = None
 
@@ -27,9 +25,22 @@ def current() -> str:
     return "" if _source is None else _source()
 
 
+def note(receipt: PendingReceipt | PendingReceipts) -> None:
+    """Have publishes of records that have not left yet carry the context of what runs."""
+    context = current()
+    if not context:
+        return
+    if isinstance(receipt, PendingReceipt):
+        if receipt.gathering.traces[-1:] != (context,):
+            receipt.gathering.traces += (context,)
+        return
+    for delivery in deliveries_of(receipt):
+        delivery.traces += (context,)
+
+
 def carry(envelope: pb.Envelope, contexts: Iterable[str]) -> None:
     """Let a request carry contexts; the first is the parent of the node's span, the others are links."""
-    found = list(dict.fromkeys(context for context in contexts if context))[:CONTEXTS_MAX]
+    found = list(dict.fromkeys(context for context in contexts if context))[:TRACE_CONTEXTS_MAX]
     if found:
         envelope.trace_contexts.extend(found)
 

@@ -22,7 +22,7 @@ from tidelog.errors import ProducerIdSharedError, TidelogError, UnknownTopicErro
 from tidelog.model import Receipt
 from tidelog.producer import Producer
 from tidelog.receipts import PendingReceipt, PendingReceipts, PendingRows, ReceiptRange
-from tidelog.trace_contexts import current
+from tidelog.trace_contexts import note as note_trace
 from tidelog_gateway.bodies import AT_ONCE_BYTES, records_in
 from tidelog_gateway.context import (
     Gateway,
@@ -34,13 +34,13 @@ from tidelog_gateway.context import (
     require_utf8,
     unsupported_media_type,
 )
-from tidelog_gateway.flow.idempotency import KEY_CHARS_MAX as IDEMPOTENCY_KEY_CHARS_MAX
-from tidelog_gateway.flow.idempotency import key_in, request_key_of, reused
-from tidelog_gateway.flow.trace_context import add_trace
 from tidelog_gateway.pace import pace_of
 from tidelog_gateway.problems import from_error, invalid
 from tidelog_gateway.producers import Place
 from tidelog_gateway.records_in import Records
+from tidelog_gateway.routes.idempotency import KEY_CHARS_MAX as IDEMPOTENCY_KEY_CHARS_MAX
+from tidelog_gateway.routes.idempotency import key_in, request_key_of, reused
+from tidelog_gateway.routes.trace_context import add_trace
 from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX
 from tidelog_proto.names import check_topic_name
 
@@ -304,7 +304,6 @@ def answer_of(outcomes: list[Outcome]) -> tuple[dict[str, Any], int]:
 async def _accept_loose(producer: Producer, records: Records) -> Awaitable[list[Outcome]]:
     """Hand the records to the producer one by one; they travel with those of other requests."""
     pending: list[PendingReceipt | TidelogError] = []
-    trace = current()
     for index, value in enumerate(records.values):
         try:
             receipt = await producer.enqueue(
@@ -319,8 +318,7 @@ async def _accept_loose(producer: Producer, records: Records) -> Awaitable[list[
             pending.append(error)
         else:
             pending.append(receipt)
-            if trace:
-                receipt.traced(trace)
+            note_trace(receipt)
     return _loose_outcomes(pending)
 
 
@@ -348,8 +346,7 @@ async def _accept_columns(producer: Producer, records: Records) -> Awaitable[lis
         group = columns if len(places) == 1 else columns.take(pa.array(indices))
         try:
             receipts = await producer.enqueue_arrow(group, partition=number)
-            if trace := current():
-                receipts.traced(trace)
+            note_trace(receipts)
             pending.append((indices, receipts))
         except TidelogError as error:
             pending.append((indices, error))

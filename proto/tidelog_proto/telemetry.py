@@ -18,6 +18,7 @@ from importlib.metadata import version
 from itertools import pairwise
 from typing import Any, Final
 
+from tidelog_proto.limits import TRACE_CONTEXTS_MAX
 from tidelog_proto.settings import SettingsError
 
 try:
@@ -39,8 +40,6 @@ except ImportError as error:
 log = logging.getLogger(__name__)
 
 SCOPE: Final = "tidelog"
-CONTEXTS_MAX: Final = 32
-"""Contexts of one request to a node that count; the first is the parent of its span."""
 INTERVAL_S_DEFAULT: Final = 60.0
 CLOSE_S: Final = 3.0
 """How long the end of the process waits for what is still to be exported."""
@@ -85,7 +84,7 @@ class Telemetry:
         self, name: str, *, kind: trace.SpanKind, contexts: Sequence[str] = (), attributes: dict[str, Any] | None = None
     ) -> trace.Span:
         """Begin a span. The first of `contexts` (W3C `traceparent`) is its parent, the others are links."""
-        parent, *others = [_context_of(each) for each in contexts[:CONTEXTS_MAX]] or [Context()]
+        parent, *others = [_context_of(each) for each in contexts[:TRACE_CONTEXTS_MAX]] or [Context()]
         linked = [trace.get_current_span(each).get_span_context() for each in others]
         links = [trace.Link(each) for each in linked if each.is_valid]
         return self._tracer.start_span(name, context=parent, kind=kind, links=links, attributes=attributes)
@@ -173,15 +172,15 @@ def _metric_of(family: Any, since_ns: int, now_ns: int) -> export.Metric | None:
     samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
     if not samples or family.type not in {"counter", "gauge", "unknown", "info"}:
         return None
-    points = [
+    numbers = [
         export.NumberDataPoint(
             attributes=sample.labels, start_time_unix_nano=since_ns, time_unix_nano=now_ns, value=sample.value
         )
         for sample in samples
     ]
-    data: export.Sum | export.Gauge = export.Gauge(points)
+    data: export.Sum | export.Gauge = export.Gauge(numbers)
     if family.type == "counter":
-        data = export.Sum(points, cumulative, is_monotonic=True)
+        data = export.Sum(numbers, cumulative, is_monotonic=True)
     return export.Metric(samples[0].name, family.documentation, "", data)
 
 

@@ -23,7 +23,7 @@ from tidelog_gateway.authentication import Admission, address_of
 from tidelog_gateway.browser_headers import RAW_BROWSER_HEADERS, with_browser_headers
 from tidelog_gateway.callers import Callers, told
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.flow import deadline, idempotency, trace_context
+from tidelog_gateway.flow import deadline
 from tidelog_gateway.flow.deadline import Deadline
 from tidelog_gateway.http1.exchange import Exchange
 from tidelog_gateway.incoming import Budget
@@ -33,6 +33,7 @@ from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.outlet import Outlet, no_room
 from tidelog_gateway.problems import Problem, from_error, internal
 from tidelog_gateway.request_ids import REQUEST_ID_HEADER
+from tidelog_gateway.routes import idempotency, trace_context
 from tidelog_gateway.routes.lanes import JsonAnswer, Lane
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.errors import ProtocolError
@@ -258,8 +259,8 @@ class PassageMiddleware:
             await problem.response(visit.request_id)(scope, receive, send)
             return
         if await visit.deadline.run(self._admit(scope, receive, send)):
-            problem = visit.deadline.problem(scope["method"], has_key=has_key)
-            await problem.response(visit.request_id)(scope, receive, send)
+            over = visit.deadline.problem(scope["method"], has_key=has_key)
+            await over.response(visit.request_id)(scope, receive, send)
 
     async def _take(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Take the body, and have the request answered."""
