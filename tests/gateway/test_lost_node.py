@@ -97,10 +97,10 @@ def test_a_stopped_node_that_holds_its_connections_is_answered_for_within_two_se
             assert max(took_s.values()) < 30, f"far from the ten minutes: {took_s}"
             body = {"records": [{"value": "y"}]}
             until_s = time.monotonic() + 30
-            while (sent := http.post("/v1/topics/t/records", json=body)).status_code == 503:  # nothing was heard yet
+            while (stored := http.post("/v1/topics/t/records", json=body)).status_code == 503:  # nothing was heard yet
                 assert time.monotonic() < until_s
                 time.sleep(0.1)
-            assert sent.json()["results"][0]["offset"] == 2
+            assert stored.json()["results"][0]["offset"] == 2
             found = http.get("/v1/topics/t/partitions/0/records").json()
             assert [record["value"] for record in found["records"]] == ["x", "lost", "y"], (
                 "what was not accepted is not"
