@@ -52,6 +52,7 @@ class Delivery:
         "offsets",
         "partition",
         "timestamp_us",
+        "traces",
         "watched",
     )
 
@@ -66,6 +67,8 @@ class Delivery:
         self.error: TidelogError | None = None
         self.done = False
         self.watched = False
+        self.traces: tuple[str, ...] = ()
+        """Of what the records are published for; see `trace_contexts`."""
         self.callbacks: list[Callable[[Any, Any], object] | None] = []
         """What to call with the receipt or error of each record, where anything is; called by who has the load."""
         self._waiters: list[asyncio.Future[None]] = []

@@ -38,6 +38,7 @@ from tidelog.filters import record_filter
 from tidelog.group_admin import Groups
 from tidelog.group_options import Group, group_of, wish_of
 from tidelog.home import Home
+from tidelog.keyed_requests import KeyedRequests
 from tidelog.lane import BATCH_BYTES_TARGET
 from tidelog.meters import Teller
 from tidelog.metrics import ClientMetrics
@@ -131,6 +132,8 @@ class Client:
         """The consumer groups of the cluster."""
         self.security = Security(self._router, self._check_usable)
         """Its API keys, and who may do what."""
+        self.keyed_requests = KeyedRequests(self._router, self._check_usable)
+        """For the gateway, not for users."""
         self._producers: WeakSet[Producer] = WeakSet()
         self._consumers: WeakSet[Consumer] = WeakSet()
 
@@ -570,10 +573,7 @@ class Client:
             prefetch_records=prefetch_records,
             wanted=record_filter(key, tag),
             decoding=Decoding.of(
-                value=value_deserializer,
-                key=key_deserializer,
-                on_undecodable=on_undecodable,
-                dead_letter=dead_letter,
+                value=value_deserializer, key=key_deserializer, on_undecodable=on_undecodable, dead_letter=dead_letter
             ),
             dead_letter=dead_letter,
         )

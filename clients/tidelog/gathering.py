@@ -41,6 +41,8 @@ class LooseRows:
     tags: Sequence[str | None] | None = None
     partitions: Sequence[int | None] | None = None
     timestamps_us: Sequence[int] | None = None
+    trace: str = ""
+    """The `traceparent` of what they are published for; see `trace_contexts`."""
 
     def size_bytes(self) -> int:
         """Return about how many bytes of memory they take, as `loose_size_bytes` counts."""
@@ -70,6 +72,7 @@ class Gathering:
         partitions: where records go that had a partition given; None for the others.
         callbacks: what to call about records; None for those without.
         delivery: the one outcome of all records, once they have gone to one lane.
+        traces: of what the records are published for, where anybody asks.
     """
 
     __slots__ = (
@@ -88,6 +91,7 @@ class Gathering:
         "partitions",
         "tags",
         "timestamps_us",
+        "traces",
         "values",
     )
 
@@ -103,6 +107,7 @@ class Gathering:
         self.partitions: list[int | None] = []
         self.callbacks: list[OnDelivery | None] = []
         self.delivery: Delivery | None = None
+        self.traces: tuple[str, ...] = ()
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._deliveries: Sequence[Delivery] = ()
         self._ends: Sequence[int] = ()

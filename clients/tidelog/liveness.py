@@ -121,7 +121,7 @@ class Liveness:
             nonlocal timer
             if answer.done():
                 return
-            if self._look():
+            if self.look():
                 settle(answer, self._lost(kind))
                 return
             timer = self._loop.call_later(PROBE_LOOK_S, look)
@@ -132,8 +132,8 @@ class Liveness:
         finally:
             timer.cancel()
 
-    def _look(self) -> bool:
-        """Probe the node if need be; return whether it is lost."""
+    def look(self) -> bool:
+        """Probe the node if need be; return whether it is lost. For who waits for an answer that is due."""
         silent_s = self._silent_since_probe_s()
         unsent_bytes, before = self._peer.unsent_bytes, self._unsent_bytes
         self._unsent_bytes = unsent_bytes

@@ -61,6 +61,7 @@ def whole(gathering: Gathering, partition: int, *, full: bool) -> LooseLoad:
         timestamps_us=gathering.timestamps_us,
         full=full,
     )
+    load.delivery.traces = gathering.traces
     gathering.placed_whole(load.delivery)
     return load
 
@@ -76,6 +77,7 @@ def split(gathering: Gathering, partition_count: int, keyless: Callable[[], int]
     parts = (_columns if gathering.count >= COLUMNS_MIN else _lists)(gathering, partition_count, keyless)
     ends: list[int] = []
     for load in parts.loads:
+        load.delivery.traces = gathering.traces
         ends.append((ends[-1] if ends else 0) + load.count)
     gathering.placed_split([load.delivery for load in parts.loads], ends, parts.order)
     return parts

@@ -165,6 +165,11 @@ class PendingReceipts:
         return Receipts(self._parts, self._orders)
 
 
+def deliveries_of(receipts: PendingReceipts) -> list[Delivery]:
+    """Return the outcomes of the parts of many records."""
+    return [delivery for delivery, _ in receipts._parts]  # noqa: SLF001 - no member, as the blocking face has none
+
+
 class PendingRows:
     """Records that were accepted as lists and are on their way."""
 

@@ -41,6 +41,7 @@ from tidelog.pool import ConnectionPool
 from tidelog.read_epochs import ReadEpochs
 from tidelog.refreshing import Question, Refresher
 from tidelog.stand_ins import Reached, StandIns
+from tidelog.trace_contexts import carry_current
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame
 
@@ -111,6 +112,7 @@ class Router:
         """
         kind = envelope.WhichOneof("kind")
         assert kind is not None, "a request has a kind"
+        carry_current(envelope)
         self.naming.name(envelope, connection)
         try:
             frame = await connection.call(envelope, timeout_s=self.request_timeout_s + wait_s, wait_s=wait_s)

@@ -42,4 +42,6 @@ class RowIntake:
         if rows.partitions and not all(number is None or number in route.partitions for number in rows.partitions):
             return None
         accepted = self._gatherer.accept_rows(rows, route.partition_count)
+        if accepted is not None and rows.trace:
+            accepted[0].traces += (rows.trace,)
         return None if accepted is None else PendingRows(*accepted, len(rows.values))

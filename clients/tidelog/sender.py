@@ -26,15 +26,25 @@ from tidelog.backoff import Backoff
 from tidelog.batches import OutgoingBatch
 from tidelog.connection import Connection, check_answer, results_of
 from tidelog.drops import Drops
-from tidelog.errors import ClosedError, OverloadedError, TidelogError, error_of, told
+from tidelog.errors import (
+    ClosedError,
+    ConnectionLostError,
+    NodeUnreachableError,
+    OverloadedError,
+    TidelogError,
+    error_of,
+    told,
+)
 from tidelog.lane import RETRY_S_MAX, Lane, known_before
 from tidelog.metadata import gone_error
 from tidelog.meters import ProducerMeter
 from tidelog.model import PartitionRoute
 from tidelog.named_producer import Instance
 from tidelog.owner_moves import Expectation
+from tidelog.publish_watch import PublishWatch
 from tidelog.routing import TELL_AFTER_S, Router
 from tidelog.throttle import Throttle
+from tidelog.trace_contexts import carry
 from tidelog.weak_watch import watch_weakly
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame
@@ -115,6 +125,7 @@ class Sender:
         self._timers: dict[int, RetryTimer] = {}
         self._expiries: dict[int, asyncio.TimerHandle] = {}
         self._flying_on: dict[int, Connection] = {}
+        self._unanswered: PublishWatch[list[Shipment]] = PublishWatch(loop, self._fell_silent)
         self._unwatch = watch_weakly(partial(router.watch, topic), loop, self._routes_changed)
         self._seekers: dict[int, asyncio.Task[None]] = {}
         self._troubled_since: dict[int, float] = {}
@@ -143,6 +154,7 @@ class Sender:
         """Stop seeking and waking. What is in flight is still answered."""
         self._closed = True
         self._unwatch()
+        self._unanswered.close()
         for timer in self._timers.values():
             timer.handle.cancel()
         for handle in self._expiries.values():
@@ -204,6 +216,8 @@ class Sender:
             return None
         if self._flying_on.get(lane.partition) is not connection and lane.flying:
             return None  # what is in flight elsewhere is answered or abandoned first, and that wakes the lane
+        if connection.liveness is not None and connection.liveness.is_lost and self._gives_up(lane, connection):
+            return None
         if not connection.ready:
             connection.when_ready(partial(self.wake, lane))
             return None
@@ -214,6 +228,14 @@ class Sender:
                     self._is_held(lane, throttle, now)
                     return None
         return connection
+
+    def _gives_up(self, lane: Lane, connection: Connection) -> bool:
+        """Fail what a lane has for a lost node, unless another node may take its place; return whether it did."""
+        error = NodeUnreachableError(f"{connection.name} is connected and silent, and so are all other nodes")
+        if not self._router.pool.gives_up(error, math.inf):
+            return False
+        lane.fail_all(error)
+        return lane.idle
 
     def _is_held(self, lane: Lane, throttle: Throttle, now: float) -> None:
         """Let a lane wait for a quota, and give up in time what waits for too long."""
@@ -329,6 +351,9 @@ class Sender:
             shipment.expected = self._router.moves.expect(
                 self._topic, partition, connection, partial(self._abandoned, shipment)
             )
+        traces = [trace for shipment in shipments for load in shipment.batch.loads for trace in load.delivery.traces]
+        if traces:
+            carry(envelope, traces)
         try:
             self._naming.name(envelope, connection)
             connection.ask(
@@ -343,6 +368,8 @@ class Sender:
                 self._came_back(connection, shipments)
             self._failed(shipments, error)
             return
+        if connection.liveness is not None:
+            self._unanswered.sent(connection, shipments)
         if self._meter is not None:
             for shipment in shipments:
                 self._meter.sent(shipment.batch)
@@ -355,6 +382,8 @@ class Sender:
     def _answered(
         self, connection: Connection, shipments: list[Shipment], asked: pb.Envelope, answer: Frame | TidelogError
     ) -> None:
+        if connection.liveness is not None:
+            self._unanswered.answered(connection, shipments)
         if not isinstance(answer, TidelogError) and (answer.envelope.caller_throttle_ms or self._naming.is_throttled):
             self._naming.heard(answer.envelope, connection)
         if connection.throttle is not None or self._naming.is_throttled:
@@ -414,6 +443,17 @@ class Sender:
         self._judge(shipment, error, self._loop.time())
         shipment.lane.hurry()
         self.wake(shipment.lane)
+
+    def _fell_silent(self, shipments: list[Shipment], error: ConnectionLostError) -> None:
+        """Give up what was sent to a lost node, and what waits behind that, where no other node can be asked."""
+        if not self._router.pool.gives_up(error, math.inf):
+            return  # another node may take the partitions, and the batches are sent there
+        for shipment in shipments:
+            connection = self._flying_on[shipment.lane.partition]
+            if self._is_expected(shipment):
+                self._judge(shipment, error, self._loop.time())
+                self._gives_up(shipment.lane, connection)
+                self.wake(shipment.lane)
 
     def _judge(self, shipment: Shipment, error: TidelogError, now: float) -> None:
         lane = shipment.lane

@@ -81,7 +81,10 @@ larger than it was asked for."""
 
 _CORS: Final[dict[str, Any]] = {
     "allow_methods": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
-    "allow_headers": ["Authorization", "Content-Type", "Last-Event-ID"],
+    "allow_headers": [
+        *("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "Request-Timeout-Ms"),
+        *("traceparent", "tracestate"),
+    ],
     "allow_credentials": False,
     "expose_headers": [REQUEST_ID_HEADER, "Retry-After", "WWW-Authenticate"],
     "max_age": 600,
@@ -145,6 +148,10 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
             gateway.may_impersonate = may_impersonate
             callers = app.state.callers = callers_of(gateway, kept)
             tasks = [asyncio.create_task(callers.follow(), name="following callers")]
+            if settings.otel:
+                from tidelog_gateway.flow.request_span import RequestSpans  # noqa: PLC0415 # it needs the extra `otel`
+
+                passage.spans = RequestSpans(metrics.registry.collect)
             if settings.ui != "off":
                 gateway.sampler = Sampler(client.topic_figures, metrics.registry, settings.ui_interval_s)
                 tasks.append(asyncio.create_task(gateway.sampler.run(), name="sampling figures"))
@@ -156,6 +163,8 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
                     task.cancel()
                 left_s = max(CLOSE_S, gateway.stop_until - time.monotonic())
                 await asyncio.gather(producers.close(within_s=left_s), callers.close(within_s=left_s))
+                if passage.spans is not None:
+                    await asyncio.to_thread(passage.spans.close)
 
     app = FastAPI(
         title="Tidelog gateway",
@@ -173,7 +182,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
     _install_errors(app)
     install_schema(app, settings)
     # In front of what the framework puts around its routes, which requests that a lane answers do not need.
-    app.middleware_stack = PassageMiddleware(
+    passage = app.middleware_stack = PassageMiddleware(
         app.build_middleware_stack(),
         settings=settings,
         budget=budget,

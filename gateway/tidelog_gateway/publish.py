@@ -18,10 +18,11 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidelog.errors import TidelogError, UnknownTopicError
+from tidelog.errors import ProducerIdSharedError, TidelogError, UnknownTopicError
 from tidelog.model import Receipt
 from tidelog.producer import Producer
 from tidelog.receipts import PendingReceipt, PendingReceipts, PendingRows, ReceiptRange
+from tidelog.trace_contexts import note as note_trace
 from tidelog_gateway.bodies import AT_ONCE_BYTES, records_in
 from tidelog_gateway.context import (
     Gateway,
@@ -37,6 +38,9 @@ from tidelog_gateway.pace import pace_of
 from tidelog_gateway.problems import from_error, invalid
 from tidelog_gateway.producers import Place
 from tidelog_gateway.records_in import Records
+from tidelog_gateway.routes.idempotency import KEY_CHARS_MAX as IDEMPOTENCY_KEY_CHARS_MAX
+from tidelog_gateway.routes.idempotency import key_in, request_key_of, reused
+from tidelog_gateway.routes.trace_context import add_trace
 from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX
 from tidelog_proto.names import check_topic_name
 
@@ -79,7 +83,16 @@ class PublishView(BaseModel):
     ] = None
 
 
-_REQUEST_BODY: Final[dict[str, Any]] = {
+_REQUEST: Final[dict[str, Any]] = {
+    "parameters": [
+        {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": False,
+            "description": "A retry with the same key and body stores nothing twice. Another body is 422.",
+            "schema": {"type": "string", "minLength": 1, "maxLength": IDEMPOTENCY_KEY_CHARS_MAX},
+        }
+    ],
     "requestBody": {
         "required": True,
         "content": {
@@ -89,7 +102,7 @@ _REQUEST_BODY: Final[dict[str, Any]] = {
             },
             RAW: {"schema": {"type": "string", "format": "binary"}},
         },
-    }
+    },
 }
 
 
@@ -98,7 +111,7 @@ _REQUEST_BODY: Final[dict[str, Any]] = {
     response_model=PublishView,
     response_model_exclude_none=True,
     responses={207: {"model": PublishView, "description": "Some records were not stored; see each result."}},
-    openapi_extra=_REQUEST_BODY,
+    openapi_extra=_REQUEST,
     summary="Publish records",
 )
 async def publish_records(  # noqa: PLR0917 # query parameters are parameters
@@ -109,8 +122,11 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
     tag: Annotated[str | None, Query(max_length=TAG_BYTES_MAX, description="Of a raw body.")] = None,
     partition: Annotated[int | None, Query(ge=0, lt=PARTITIONS_MAX, description="Of a raw body.")] = None,
 ) -> Response:
-    """Publish records; each is durable as the topic's configuration says when its result comes."""
-    media_type = media_type_of(request)
+    """Publish records; each is durable as the topic's configuration says when its result comes.
+
+    With an `Idempotency-Key` a retry stores nothing twice and gives the first answer, also of another gateway.
+    """
+    media_type, idempotency_key = media_type_of(request), key_in(request.scope["headers"])
     body = await request.body()
     if media_type == JSON:
         require_utf8(request)
@@ -125,9 +141,41 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
         records = _raw_record(body, key, tag, partition)
     else:
         raise unsupported_media_type(media_type, JSON, RAW)
-    outcomes = await publish(gateway, topic, records, surface="http")
+    add_trace(records, request.scope["state"].get("trace"))
+    if idempotency_key is None:
+        outcomes = await publish(gateway, topic, records, surface="http")
+    else:
+        outcomes = await _publish_keyed(gateway, topic, records, key=idempotency_key, request=request, body=body)
     answer, status = answer_of(outcomes)
     return json_response(answer, status)
+
+
+async def _publish_keyed(
+    gateway: Gateway, topic: str, records: Records, *, key: bytes, request: Request, body: bytes
+) -> list[Outcome]:
+    """Publish the records of a request with an `Idempotency-Key`, unless they are stored already.
+
+    Raises:
+        Problem: 422, the key belongs to another request.
+        TidelogError: all records failed for one reason.
+    """
+    caller = gateway.caller
+    request_key = await request_key_of(
+        key,
+        principal=None if caller is None else caller.principal,
+        topic=topic,
+        media_type=media_type_of(request),
+        query=request.scope["query_string"],
+        body=body,
+        pace=pace_of(gateway, request),
+    )
+    try:
+        outcomes = await gateway.client.keyed_requests.publish(topic, records.rows(), request_key)
+    except ProducerIdSharedError as error:
+        raise reused() from error
+    if any(isinstance(outcome, ProducerIdSharedError) for outcome in outcomes):
+        raise reused()
+    return _judged(gateway, outcomes, surface="http")
 
 
 async def _check_may_publish(gateway: Gateway, topic: str) -> None:
@@ -270,6 +318,7 @@ async def _accept_loose(producer: Producer, records: Records) -> Awaitable[list[
             pending.append(error)
         else:
             pending.append(receipt)
+            note_trace(receipt)
     return _loose_outcomes(pending)
 
 
@@ -296,7 +345,9 @@ async def _accept_columns(producer: Producer, records: Records) -> Awaitable[lis
     for number, indices in places.items():
         group = columns if len(places) == 1 else columns.take(pa.array(indices))
         try:
-            pending.append((indices, await producer.enqueue_arrow(group, partition=number)))
+            receipts = await producer.enqueue_arrow(group, partition=number)
+            note_trace(receipts)
+            pending.append((indices, receipts))
         except TidelogError as error:
             pending.append((indices, error))
     return _columns_outcomes(pending, len(records))

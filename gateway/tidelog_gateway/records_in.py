@@ -28,6 +28,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 from typing_extensions import TypedDict
 
 from tidelog.gathering import LooseRows
+from tidelog.trace_contexts import current
 from tidelog_gateway.problems import body_faults, invalid, pointer
 from tidelog_proto.batch import columns_of
 from tidelog_proto.json_text import check_limits
@@ -109,7 +110,9 @@ class Records:
 
     def rows(self) -> LooseRows:
         """Return the records as a producer takes them."""
-        return LooseRows(self.values, self.keys, self.headers, self.tags, self.partitions, self.timestamps_us)
+        return LooseRows(
+            self.values, self.keys, self.headers, self.tags, self.partitions, self.timestamps_us, trace=current()
+        )
 
     def columns(self) -> pa.RecordBatch:
         """Return the records as canonical columns (the partitions are no column)."""

@@ -78,6 +78,11 @@ class GatewaySettings(BaseModel):
         description="Whether a line of JSON is written to standard output for each request and each WebSocket, when it "
         "ends.",
     )
+    otel: bool = Field(
+        default=False,
+        description="Whether OpenTelemetry traces and metrics are exported (OTLP over HTTP), as OTEL_* variables say; "
+        "it needs the extra `otel`.",
+    )
     connections_max: int = Field(
         default=10_000,
         ge=1,

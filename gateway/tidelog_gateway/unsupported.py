@@ -16,6 +16,7 @@ from tidelog_gateway.problems import Problem, invalid
 from tidelog_proto.printable import printable
 
 JSON_TYPE: Final = "application/json"
+KEYED_ROUTE: Final = "/v1/topics/{topic}/records"
 _CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _SHOWN_CHARS_MAX: Final = 100
 
@@ -27,15 +28,16 @@ async def refuse_unsupported(request: Request) -> None:
         Problem: 400 an Idempotency-Key; 406 the route's media type is not accepted; 422 a query parameter that is
             unknown or given twice.
     """
-    if request.method in _CHANGING and "idempotency-key" in request.headers:
+    route = request.scope.get("route")
+    takes_key = getattr(route, "path", "") == KEYED_ROUTE
+    if request.method in _CHANGING and "idempotency-key" in request.headers and not takes_key:
         raise Problem(
             400,
             "idempotency_key_unsupported",
-            "Idempotency-Key is not supported, and a request with it would be done as often as it is sent: leave it "
-            "out; a topic created with `deduplicate` stores equal records once",
+            f"Idempotency-Key is supported by POST {KEYED_ROUTE} alone, and this request would be carried out as often "
+            "as it is sent: leave it out",
         )
     accepts = request.headers.getlist("accept")
-    route = request.scope.get("route")
     media_type = str(getattr(getattr(route, "response_class", None), "media_type", None) or JSON_TYPE)
     if any(accepts) and not takes(",".join(accepts), media_type):
         asked = printable(accepts[0], _SHOWN_CHARS_MAX)

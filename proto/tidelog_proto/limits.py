@@ -125,6 +125,13 @@ PRODUCER_IN_FLIGHT_BATCHES_MAX: Final = 5
 EPOCHS_PER_INSTANCE: Final = 1024
 """How many producer epochs an instance of a named producer has, beginning with a multiple of this."""
 
+KEYED_ID_MIN: Final = 2**63
+"""Producer ids from here on stand for requests with an idempotency key: the key decides the id, and one request writes
+one batch to a partition."""
+
+TRACE_CONTEXTS_MAX: Final = 32
+"""Of one request to a node; a batch may have the records of more."""
+
 PRODUCER_EPOCH_MAX: Final = 2**32 - 1
 PRODUCER_NAME_BYTES_MAX: Final = 255
 

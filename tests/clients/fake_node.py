@@ -70,6 +70,8 @@ class FakeNode:
         self.publishes: list[list[tuple[int, int, int]]] = []
         """Of each PUBLISH, for each entry: partition, base sequence, records."""
         self.requests: list[str] = []
+        self.traces: list[tuple[str, list[str]]] = []
+        """The trace contexts of each request, with its kind."""
         self.features: list[str] = []
         """What it says that it can do."""
         self.tickets: list[tuple[str, bytes]] = []
@@ -185,6 +187,7 @@ class FakeConnection(asyncio.Protocol):
             kind = frame.envelope.WhichOneof("kind")
             assert kind is not None
             self.node.requests.append(kind)
+            self.node.traces.append((kind, list(frame.envelope.trace_contexts)))
             self.node.tickets.append((kind, frame.envelope.on_behalf))
             if frame.envelope.on_behalf in self.node.refused_tickets:
                 self.fail(frame, pb.TICKET_REFUSED)

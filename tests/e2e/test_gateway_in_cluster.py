@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from pyspark.sql import SparkSession
+from tests.gateway.conftest import process
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
@@ -195,3 +196,44 @@ async def test_spark_reads_with_a_node_down(stack: LocalStack) -> None:
             return sorted(int(row.value) for row in frame.select("value").collect())
 
     assert await asyncio.to_thread(read) == list(range(3000))
+
+
+@pytest.mark.long
+async def test_retries_with_a_key_outlive_owners_and_the_gateway(stack: LocalStack, http: httpx.AsyncClient) -> None:
+    """Each request is sent until it is answered, whatever its outcome, and again through another gateway."""
+    made = await http.post("/v1/topics", json={"name": TOPIC, "replication_factor": 3, "partitions": 3})
+    assert made.status_code == 201
+    path = f"/v1/topics/{TOPIC}/records"
+
+    def body(number: int) -> dict[str, Any]:
+        return {"records": [{"key": f"{number} {at}", "value": f"{number} {at}"} for at in range(1 + number % 5)]}
+
+    async def send(client: httpx.AsyncClient, number: int) -> Any:
+        headers = {"Idempotency-Key": f"request {number}"}
+        async with asyncio.timeout(WAIT_S):
+            while (answer := await client.post(path, json=body(number), headers=headers)).status_code != 200:
+                assert answer.status_code in {*RETRIED, 504, 207}, f"{answer.status_code} {answer.text}"
+                await asyncio.sleep(0.2)
+        return answer.json()
+
+    async def send_all() -> list[Any]:
+        return [await send(http, number) for number in range(120)]
+
+    sending = asyncio.create_task(send_all())
+    await asyncio.sleep(0.5)
+    await kill(stack, await owner(stack))
+    firsts = await sending
+    with process("gateway", "--bootstrap", stack.bootstrap, "--http-port", "0") as (_, ready):
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{ready['http_port']}", timeout=WAIT_S) as other:
+            assert [await send(other, number) for number in range(120)] == firsts
+            values: list[str] = []
+            for partition in range(3):
+                offset = 0
+                while True:
+                    at = f"/v1/topics/{TOPIC}/partitions/{partition}/records?offset={offset}"
+                    page = (await other.get(at)).json()
+                    values += [record["value"] for record in page["records"]]
+                    if page["next_offset"] <= offset:
+                        break
+                    offset = page["next_offset"]
+    assert sorted(values) == sorted(record["value"] for number in range(120) for record in body(number)["records"])

@@ -78,6 +78,8 @@ def test_a_stopped_node_that_holds_its_connections_is_answered_for_within_two_se
             node.send_signal(signal.SIGSTOP)
             try:
                 for method, path, sent, status, code in (
+                    ("POST", "/v1/topics/t/records", {"records": [{"value": "lost"}]}, 504, "outcome_unknown"),
+                    ("POST", "/v1/topics/t/records", {"records": [{"value": "no"}]}, 503, "node_unreachable"),
                     ("GET", "/v1/topics/t/partitions/0/records", None, 503, "node_unreachable"),
                     ("GET", "/v1/topics", None, 503, "node_unreachable"),
                     ("GET", "/v1/topics/t", None, 503, "node_unreachable"),
@@ -94,6 +96,12 @@ def test_a_stopped_node_that_holds_its_connections_is_answered_for_within_two_se
                 node.send_signal(signal.SIGCONT)
             assert max(took_s.values()) < 30, f"far from the ten minutes: {took_s}"
             body = {"records": [{"value": "y"}]}
-            assert http.post("/v1/topics/t/records", json=body).json()["results"][0]["offset"] == 1
+            until_s = time.monotonic() + 30
+            while (stored := http.post("/v1/topics/t/records", json=body)).status_code == 503:  # nothing was heard yet
+                assert time.monotonic() < until_s
+                time.sleep(0.1)
+            assert stored.json()["results"][0]["offset"] == 2
             found = http.get("/v1/topics/t/partitions/0/records").json()
-            assert [record["value"] for record in found["records"]] == ["x", "y"]
+            assert [record["value"] for record in found["records"]] == ["x", "lost", "y"], (
+                "what was not accepted is not"
+            )

@@ -12,16 +12,6 @@ async def topic(api: httpx.AsyncClient) -> str:
     return "/v1/topics/t"
 
 
-async def test_a_publish_with_an_idempotency_key_is_refused_and_stores_nothing(
-    api: httpx.AsyncClient, topic: str
-) -> None:
-    refused = await api.post(f"{topic}/records", json={"records": [{"value": "x"}]}, headers={"Idempotency-Key": "one"})
-    assert (refused.status_code, refused.json()["code"]) == (400, "idempotency_key_unsupported")
-    assert "leave it out" in refused.json()["detail"]
-    fetched = await api.get(f"{topic}/partitions/0/records")
-    assert fetched.json()["records"] == []
-
-
 @pytest.mark.parametrize(
     ("method", "path"),
     [("GET", ""), ("GET", "/partitions/0/records"), ("POST", "/records"), ("GET", "/offsets"), ("DELETE", "")],

@@ -1,8 +1,9 @@
 """Clients of the simulated cluster: producers that retry until they know, consumers that read at any node.
 
 A producer with an id numbers its batches and repeats one until it is told that it is stored: at most once, whatever
-was lost on the way. One without an id tries a batch until a node may have taken it: after a no nothing of it is stored,
-and it tries again or gives up. Where ids are shared a producer now and then is a copy of another one of its partition.
+was lost on the way. Where requests have keys each batch has an id of its own. A producer without an id tries a batch
+until a node may have taken it: after a no nothing of it is stored, and it tries again or gives up. Where ids are shared
+a producer now and then is a copy of another one of its partition.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import Flags, unpack_header
+from tidelog_proto.limits import KEYED_ID_MIN
 
 if TYPE_CHECKING:
     from tests.simulation.copies import Copy
@@ -41,6 +43,10 @@ COPIES = 0.15
 
 OF_ANOTHER = {pb.PRODUCER_ID_SHARED, pb.DUPLICATE_OUT_OF_WINDOW}
 """What is said there of a batch whose numbers another producer has used."""
+
+_DIGESTS = 2654435761
+DIGEST_MAX = 2**62 - 1
+"""Of a request with a key."""
 
 GIVES_UP = 0.3
 """How often one without an id leaves it at a no, instead of trying the same batch again."""
@@ -86,6 +92,9 @@ class Producer:
         publish = Publish(self.key, self._producer_id, self._sequence, records, payload, acks)
         if self._world.scenario.deduplicates:
             publish.contents = self._world.drawn[self.key].contents(records)
+        if self._world.scenario.keys_requests and self._producer_id:
+            publish.producer_id = KEYED_ID_MIN | self._number << 32 | self._count
+            publish.base_sequence = payload * _DIGESTS & DIGEST_MAX
         self._count += 1
         if self._producer_id:
             self._sequence += records

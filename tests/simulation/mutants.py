@@ -31,6 +31,7 @@ from tests.simulation.scenario import (
     DEDUPLICATED,
     DELETED_AND_LOST,
     INDEXED,
+    KEYED_REQUESTS,
     RETENTION,
     SCRUBBED,
     SHARED_IDS,
@@ -239,10 +240,16 @@ SHARED = [
 ]
 """Of producers that have one id."""
 
+KEYS = [
+    Mutant("keys of requests not looked up", producers.keys_not_looked_up, mixture=KEYED_REQUESTS),
+    Mutant("snapshots without the keys of requests", producers.keys_not_kept, mixture=KEYED_REQUESTS),
+]
+"""Of requests with an idempotency key."""
+
 MUTANTS = {
     mutant.name: mutant
     for part in (
-        *(LISTED, FURTHER, SHELL, RECOVERY, DELETING, INDEXES, DELETED, COMPACTION, SCRUBBING, DUPLICATES),
+        *(LISTED, FURTHER, SHELL, RECOVERY, DELETING, INDEXES, DELETED, COMPACTION, SCRUBBING, DUPLICATES, KEYS),
         SHARED,
     )
     for mutant in part

@@ -1,10 +1,11 @@
-"""Mutations of how a batch is told from another one that has the same numbers. See `mutants`."""
+"""Mutations of how batches of the same numbers are told apart, and requests with a key found. See `mutants`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from tidelog_broker.core.replication import producers
+from tidelog_broker.core.replication.keyed_requests import KeyedRequests
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
 
@@ -28,3 +29,13 @@ def contents_not_kept() -> Replacements:
         return message.SerializeToString()
 
     return [(ProducerTable, "snapshot", snapshot)]
+
+
+def keys_not_looked_up() -> Replacements:
+    """Each request with a key is taken for the first with it."""
+    return [(KeyedRequests, "find", lambda _self, _id: None)]
+
+
+def keys_not_kept() -> Replacements:
+    """Snapshots have producers, and no requests with a key."""
+    return [(KeyedRequests, "snapshot", lambda _: [])]

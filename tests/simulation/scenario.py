@@ -94,6 +94,9 @@ DEDUPLICATED: Final = "deduplicated"
 SHARED_IDS: Final = "shared ids"
 """A mixture of some of everything in which producers of a partition become copies of each other, with one id."""
 
+KEYED_REQUESTS: Final = "keyed requests"
+"""A mixture of some of everything in which each batch of a producer is a request with an idempotency key of its own."""
+
 AGES: Final = "ages"
 """A mixture of some of everything in which records are deleted when they are old, and when somebody asks, the topic is
 held now and then, and clocks jump."""
@@ -155,6 +158,8 @@ class Scenario:
     """The topic drops duplicates."""
     shares_ids: bool = False
     """Producers become copies of each other."""
+    keys_requests: bool = False
+    """Each batch of a producer with an id is a request with an idempotency key."""
     scrubs: bool = False
     """Nodes read again what is sealed, and it rots under them."""
 
@@ -231,6 +236,7 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         compacts=mixture in {COMPACTION, COMPACTED_AND_DELETED} or (mixture == SHARED_IDS and seed % 4 == 0),
         deduplicates=mixture == DEDUPLICATED,
         shares_ids=mixture == SHARED_IDS,
+        keys_requests=mixture == KEYED_REQUESTS,
         scrubs=mixture == SCRUBBED or (not mixture and Random(f"scrubbed {seed}").random() < SCRUBS),
         indexed=mixture == INDEXED or (not mixture and Random(f"indexed {seed}").random() < SEARCHES),
     )

@@ -11,6 +11,7 @@ from tests.simulation.scenario import (
     DEDUPLICATED,
     DELETED_AND_LOST,
     INDEXED,
+    KEYED_REQUESTS,
     RETENTION,
     SCRUBBED,
     SHARED_IDS,
@@ -24,6 +25,7 @@ AT_A_CHANGE = 40
 LOSING_SEEDS = [range(8), pytest.param(range(8, 40), marks=pytest.mark.long)]
 RECOVERY_SEEDS = 30
 DEDUPLICATED_SEEDS = 40
+KEYED_SEEDS = 30
 SHARED_SEEDS = 24
 
 
@@ -72,6 +74,15 @@ def test_every_invariant_holds_where_producers_have_one_id() -> None:
         assert not result.invariant, report(result)
         acked += result.acked
     assert acked > SHARED_SEEDS
+
+
+def test_every_invariant_holds_where_requests_have_keys() -> None:
+    acked = 0
+    for seed in range(KEYED_SEEDS):
+        result = run_seed(seed, mixture=KEYED_REQUESTS)
+        assert not result.invariant, report(result)
+        acked += result.acked
+    assert acked > KEYED_SEEDS
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from tidelog_broker.core.replication.paxos import BallotKey, ballot_key, seal_qu
 from tidelog_broker.core.replication.replica import Replica
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.header import BatchHeader, Flags, unpack_header
+from tidelog_proto.limits import KEYED_ID_MIN
 
 
 class ViolationError(Exception):
@@ -434,6 +435,11 @@ class Truth:
             self.contents.committed(header)
         producer = header.producer_id
         if producer == 0:
+            return
+        if producer >= KEYED_ID_MIN:
+            place = self.places.get((producer, header.base_sequence))
+            self.require(place is None, "I12", f"request {producer} is at {header.base_offset}, and at {place}")
+            self.places[producer, header.base_sequence] = (header.epoch, header.base_offset)
             return
         expected = self._sequences.get(producer, 0)
         if header.base_sequence == 0 and self.may_forget(producer, self.descriptors[header.epoch].owner):

@@ -50,6 +50,11 @@ class NodeSettings(BaseModel):
     )
     management_host: str = Field("127.0.0.1", description="Where health and metrics listen.")
     management_port: int = Field(7401, ge=0, le=65535, description="Health and metrics (HTTP); 0 picks a free one.")
+    otel: bool = Field(
+        False,
+        description="Whether OpenTelemetry traces and metrics are exported (OTLP over HTTP), as OTEL_* variables say; "
+        "it needs the extra `otel`.",
+    )
     management_token_file: Path | None = Field(
         None,
         description="Holds tokens, one a line, not for all users to read: `/metrics` is shown to who sends one as "

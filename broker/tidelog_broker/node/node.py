@@ -127,6 +127,10 @@ class Node:
             features=self._features,
         )
         self.server = Server(broker)
+        if self.settings.otel:
+            from tidelog_broker.base.request_spans import RequestSpans  # noqa: PLC0415 # it needs the extra `otel`
+
+            self.server.spans = RequestSpans(self.node_id, broker.metrics.registry.collect)
         self._is_open = True
         watch_figures(broker, self.life.health)
         self._start_management()
@@ -268,6 +272,8 @@ class Node:
         """Close what is open and end the threads, whatever is in flight; `stop` does the rest before it."""
         if self._management is not None:
             self._management.stop()
+        if self.server.spans is not None:
+            self.server.spans.close()
         self.broker.close()
 
     async def _work_off(self, partitions: list[Partition], deadline: float) -> None:

@@ -14,7 +14,7 @@ import inspect
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -53,6 +53,9 @@ from tidelog_proto.seldom import SeldomLog
 from tidelog_proto.strangers import Strangers
 from tidelog_proto.tls_entrance import TlsEntrance
 from tidelog_proto.tls_stream import TlsError
+
+if TYPE_CHECKING:
+    from tidelog_broker.base.request_spans import RequestSpans
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +138,7 @@ class Server:
         broker.security.changed = self.security_changed
         self._seldom = SeldomLog(log)
         self._entrance = self._make_entrance()
+        self.spans: RequestSpans | None = None
         self._requests = {kind: self.metrics.requests.tally(kind) for kind in HANDLERS}
 
     async def listen(self) -> int:
@@ -269,6 +273,8 @@ class Server:
                 charge(self.broker, request)
             cost = COSTS[kind]
             work_us = cost.of(envelope, len(request.attachment))
+            if self.spans is not None and envelope.trace_contexts and kind not in _UNANSWERED:
+                request.end_span = self.spans.begin(kind, envelope.trace_contexts).answered
             begin_work(request, work_us, in_one_go_us=cost.in_one_go_us(work_us))
             work = handler(self.broker, request)
         except ProtocolError as error:

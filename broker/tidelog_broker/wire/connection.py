@@ -60,8 +60,8 @@ _NOTHING: Final = memoryview(b"")
 class Request:
     """One request being worked on. It is answered exactly once; answering gives its bytes back."""
 
-    __slots__ = ("account", "answered", "attachment", "connection", "envelope", "on_answer", "session", "size_bytes",
-                 "work_of", "work_us")  # fmt: skip
+    __slots__ = ("account", "answered", "attachment", "connection", "end_span", "envelope", "on_answer", "session",
+                 "size_bytes", "work_of", "work_us")  # fmt: skip
 
     def __init__(self, connection: Connection, frame: Frame, size_bytes: int) -> None:
         self.connection = connection
@@ -77,6 +77,7 @@ class Request:
         self.account: Account | None = None
         """That of the caller for whom a gateway asks, until it is answered; None where the connection's counts."""
         self.answered = False
+        self.end_span: Callable[[pb.Envelope], None] | None = None  # where the request has a span
         self.on_answer: Callable[[pb.Envelope], None] | None = None  # told of the answer as it is sent
 
     @property
@@ -98,6 +99,8 @@ class Request:
         self.answered = True
         if self.on_answer is not None:
             self.on_answer(envelope)
+        if self.end_span is not None:
+            self.end_span(envelope)
         envelope.correlation_id = self.envelope.correlation_id
         self.connection.finish(self, envelope, attachments or ())
 

@@ -12,7 +12,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,6 +23,8 @@ from tidelog_gateway.authentication import Admission, address_of
 from tidelog_gateway.browser_headers import RAW_BROWSER_HEADERS, with_browser_headers
 from tidelog_gateway.callers import Callers, told
 from tidelog_gateway.context import Gateway
+from tidelog_gateway.flow import deadline
+from tidelog_gateway.flow.deadline import Deadline
 from tidelog_gateway.http1.exchange import Exchange
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.limits import BodyLimits
@@ -31,9 +33,13 @@ from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.outlet import Outlet, no_room
 from tidelog_gateway.problems import Problem, from_error, internal
 from tidelog_gateway.request_ids import REQUEST_ID_HEADER
+from tidelog_gateway.routes import idempotency, trace_context
 from tidelog_gateway.routes.lanes import JsonAnswer, Lane
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from tidelog_gateway.flow.request_span import RequestSpans
 
 _READING: Final = frozenset({"GET", "HEAD"})
 _ID: Final = REQUEST_ID_HEADER.lower().encode()
@@ -54,24 +60,43 @@ class Visit:
         request_id: see `request_ids`.
         route: the template of the path, once a route was found.
         answered: whether anything was sent.
+        deadline: of a request that has one.
     """
 
-    __slots__ = ("_answer", "_head", "_refused", "_scope", "_send", "answered", "request_id", "route", "status")
+    __slots__ = (
+        "_answer",
+        "_head",
+        "_refused",
+        "_scope",
+        "_send",
+        "answered",
+        "deadline",
+        "request_id",
+        "route",
+        "status",
+    )
 
     def __init__(self, scope: Scope, send: Send, answer: Answer, request_id: str) -> None:
         self.request_id = request_id
         self.route = "none"
         self.status = 500
         self.answered = False
+        self.deadline: Deadline | None = None
         self._scope = scope
         self._send = send
         self._answer = answer
         self._head: Message | None = None
         self._refused = False
 
+    def begins(self) -> None:
+        """The answer begins: the request's time does not matter any more."""
+        self.answered = True
+        if self.deadline is not None:
+            self.deadline.answered = True
+
     async def send(self, message: Message) -> None:
         """Send a part of the answer; if the budget has no room for it, send a 503 instead."""
-        self.answered = True
+        self.begins()
         if message["type"] == "http.response.start":
             headers = with_browser_headers(message.get("headers", ()))
             headers.append((_ID, self.request_id.encode()))
@@ -85,7 +110,7 @@ class Visit:
 
     async def reply(self, answer: JsonAnswer) -> None:
         """Send the whole answer of a lane."""
-        self.answered = True
+        self.begins()
         exchange: Exchange | None = self._scope["state"].get("exchange")
         if exchange is not None:
             if await self._has_room(len(answer.body), is_owed=self._scope["method"] not in _READING):
@@ -150,6 +175,8 @@ class PassageMiddleware:
         cors: dict[str, Any] | None = None,
     ) -> None:
         self._app = app
+        self.spans: RequestSpans | None = None
+        """Where traces are exported: begins the span of each request."""
         self._slow_timeout_s = settings.ws_slow_timeout_s
         self._outgoing = outgoing
         self._metrics = metrics
@@ -177,18 +204,32 @@ class PassageMiddleware:
         request_id = secrets.token_hex(8)
         visit = Visit(scope, send, answer, request_id)
         state["request_id"], state["answer"], state["visit"] = request_id, answer, visit
+        span = None if self.spans is None else self.spans.begin(scope)
+        if span is not None:
+            state["span"] = span
         try:
             await self._enter(scope, receive, visit.send)
         finally:
             answer.shrink(0)
             route = getattr(scope.get("route"), "path", visit.route)
             self._metrics.answered(scope["method"], route, visit.status, time.monotonic() - began_s)
+            if span is not None:
+                span.end(method=scope["method"], route=route, status=visit.status, request_id=request_id)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         fields: dict[bytes, bytes] = dict(scope["headers"])
         state = scope["state"]
+        if deadline.HEADER in fields and scope["type"] == "http" and "deadline" not in state:
+            await self._admit_within(scope, receive, send, has_key=idempotency.HEADER in fields)
+            return
+        if trace_context.HEADER in fields:
+            state["trace"] = trace_context.trace_in(scope["headers"])
+            if "span" in state:
+                state["trace"] = state["span"].record_headers
         handle = self._app if scope["type"] == "websocket" else self._take
         try:
+            if idempotency.HEADER in fields and scope["type"] == "websocket":
+                raise idempotency.unsupported_by_websockets()
             credentials = self._admission.credentials(scope, fields)
         except Problem as problem:
             await problem.response(state["request_id"])(scope, receive, send)
@@ -207,6 +248,19 @@ class PassageMiddleware:
             await handle(scope, receive, send)
         finally:
             await using.__aexit__(None, None, None)
+
+    async def _admit_within(self, scope: Scope, receive: Receive, send: Send, *, has_key: bool) -> None:
+        """Admit a request that says how long it may take."""
+        state = scope["state"]
+        visit: Visit = state["visit"]
+        try:
+            visit.deadline = state["deadline"] = Deadline(deadline.timeout_ms_in(scope["headers"]))
+        except Problem as problem:
+            await problem.response(visit.request_id)(scope, receive, send)
+            return
+        if await visit.deadline.run(self._admit(scope, receive, send)):
+            over = visit.deadline.problem(scope["method"], has_key=has_key)
+            await over.response(visit.request_id)(scope, receive, send)
 
     async def _take(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Take the body, and have the request answered."""
@@ -242,6 +296,8 @@ class PassageMiddleware:
 
     async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         visit: Visit = scope["state"]["visit"]
+        if visit.deadline is not None:
+            visit.deadline.handed_on = True
         for lane in self._lanes:
             handling = lane(scope, body)
             if handling is not None:

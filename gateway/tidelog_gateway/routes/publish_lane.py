@@ -14,6 +14,7 @@ from tidelog_gateway.publish import answer_of, publish, publish_at_once
 from tidelog_gateway.records_in import parse_body
 from tidelog_gateway.routes.lanes import Handling, JsonAnswer, is_plain_json
 from tidelog_gateway.routes.plain_records import plain_records
+from tidelog_gateway.routes.trace_context import TraceHeaders, add_trace
 
 ROUTE: Final = "/v1/topics/{topic}/records"
 _PATH: Final = re.compile(r"/v1/topics/([^/]+)/records")
@@ -26,15 +27,18 @@ def publish_lane(scope: Scope, body: bytes) -> Handling | None:
     found = _PATH.fullmatch(scope["path"])
     if found is None or not is_plain_json(scope):
         return None
-    return Handling(ROUTE, partial(_published, topic=found[1], body=body))
+    trace = scope.get("state", {}).get("trace")
+    return Handling(ROUTE, partial(_published, topic=found[1], body=body, trace=trace))
 
 
-async def _published(gateway: Gateway, *, topic: str, body: bytes) -> JsonAnswer:
+async def _published(gateway: Gateway, *, topic: str, body: bytes, trace: TraceHeaders | None) -> JsonAnswer:
     """Publish; see `publish.publish_records`."""
     records_max = gateway.settings.records_per_request_max
     records = plain_records(body, records_max=records_max, now_us=now_us)
     if records is None:
         records = parse_body(body, records_max=records_max, now_us=now_us())
+    if trace is not None:
+        add_trace(records, trace)
     stored = await publish_at_once(gateway, topic, records)
     if stored is not None:
         return JsonAnswer(stored[1], stored[0])

@@ -19,6 +19,8 @@ batches went is forgotten, where its numbers ended is not (`silent_producers`). 
 refused as DUPLICATE_OUT_OF_WINDOW, also its very first batch. Of the newest 98,304 of those that much is kept. One that
 is forgotten for good, or whose records retention has deleted before any snapshot, is as good as new: it gets
 UNKNOWN_PRODUCER where it goes on, and its first batch, sent again so late, is stored again.
+
+Requests with an idempotency key have producer ids of their own, and a table of their own (`keyed_requests`).
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from tidelog_broker.core.replication.keyed_requests import KeyedRequest, KeyedRequests, is_keyed
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
 from tidelog_broker.core.replication.silent_producers import SilentProducers
 from tidelog_proto import broker_pb2 as pb
@@ -93,6 +96,7 @@ class ProducerTable:
         self._producers_max = producers_max
         self._states: OrderedDict[int, ProducerState] = OrderedDict()
         self._silent = SilentProducers()
+        self._keyed = KeyedRequests()
         self._budget: ProducerBudget | None = None
         self._oldest_us = 0
         """No producer in `_states` has appended last before this."""
@@ -107,9 +111,13 @@ class ProducerTable:
         """Count among all producers of a node from now on, as the table of one who owns the partition."""
         self._budget = budget
         budget.join(self)
+        self._keyed.share(budget.keyed)
 
     def epoch_of(self, producer_id: int) -> int | None:
         """Return the newest epoch of a producer; None where it is not known."""
+        if is_keyed(producer_id):
+            request = self._keyed.find(producer_id)
+            return None if request is None else request.split
         known = self._states.get(producer_id) or self._silent.find(producer_id)
         return None if known is None else known.producer_epoch
 
@@ -125,6 +133,9 @@ class ProducerTable:
         """
         if header.producer_id == 0:
             return None
+        if is_keyed(header.producer_id):
+            request = self._keyed.check(header)
+            return None if request is None else _stored_batch(request)
         state = self._states.get(header.producer_id)
         known = state or self._silent.find(header.producer_id)
         if known is None:
@@ -167,6 +178,9 @@ class ProducerTable:
         )
         self.last_append_timestamp_us = header.append_timestamp_us  # they never go back along a log
         if producer_id == 0:
+            return stored
+        if is_keyed(producer_id):
+            self._keyed.note(producer_id, _request_of(header, stored))
             return stored
         state = self._states.get(producer_id)
         is_new = state is None
@@ -221,6 +235,7 @@ class ProducerTable:
         """Return the table as bytes, oldest producer first."""
         message = pb.ProducerSnapshot(
             silent=self._silent.snapshot(),
+            keyed=self._keyed.snapshot(),
             last_append_timestamp_us=self.last_append_timestamp_us,
             known_from=self.known_from,
         )
@@ -249,6 +264,7 @@ class ProducerTable:
         message = pb.ProducerSnapshot.FromString(payload)
         table = cls(producers_max=producers_max, known_from=message.known_from)
         table._silent = SilentProducers.restore(message.silent)
+        table._keyed = KeyedRequests.restore(message.keyed)
         table.last_append_timestamp_us = message.last_append_timestamp_us
         for entry in message.producers:
             state = ProducerState(entry.producer_epoch)
@@ -270,6 +286,32 @@ class ProducerTable:
             # A snapshot of before there was the field still tells the time of its producers.
             table.last_append_timestamp_us = max(table.last_append_timestamp_us, newest_us)
         return table
+
+
+def _request_of(header: BatchHeader, stored: StoredBatch) -> KeyedRequest:
+    is_claim = bool(header.flags & _CONTROL) and not header.sequence_span
+    return KeyedRequest(
+        split=header.producer_epoch,
+        digest=header.base_sequence,
+        records=0 if is_claim else header.sequences,
+        base_offset=stored.base_offset,
+        offsets=stored.end_offset - stored.base_offset,
+        epoch=stored.epoch,
+        append_timestamp_us=stored.append_timestamp_us,
+        duplicates=stored.duplicates,
+    )
+
+
+def _stored_batch(request: KeyedRequest) -> StoredBatch:
+    return StoredBatch(
+        base_sequence=request.digest,
+        end_sequence=request.digest + request.records,
+        base_offset=request.base_offset,
+        end_offset=request.base_offset + request.offsets,
+        epoch=request.epoch,
+        append_timestamp_us=request.append_timestamp_us,
+        duplicates=request.duplicates,
+    )
 
 
 def duplicates_in(header: BatchHeader) -> int:

@@ -21,11 +21,11 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from tidelog_broker.core.replication.columns import from_bytes, to_bytes
 from tidelog_proto import broker_pb2 as pb
 
 RUN_LENGTH: Final = 4096
 RUNS_MAX: Final = 24
-_IS_LITTLE_ENDIAN: Final = array("H", [1]).tobytes()[0] == 1
 
 
 class SilentProducer(NamedTuple):
@@ -77,9 +77,9 @@ class SilentProducers:
         """Return the runs, oldest first, and last those that are not a whole one yet."""
         return [
             pb.SilentProducers(
-                producer_ids=_to_bytes(run.ids),
-                producer_epochs=_to_bytes(run.epochs),
-                end_sequences=_to_bytes(run.ends),
+                producer_ids=to_bytes(run.ids),
+                producer_epochs=to_bytes(run.epochs),
+                end_sequences=to_bytes(run.ends),
             )
             for run in (*self._runs, _columns(self._newest, self._newest))
         ]
@@ -118,21 +118,5 @@ def _read(run: pb.SilentProducers) -> _Run:
     if odd or (len(run.producer_epochs), len(run.end_sequences)) != (4 * count, 8 * count):
         raise DecodeError("the columns of silent producers have different lengths")
     return _Run(
-        _from_bytes("Q", run.producer_ids), _from_bytes("I", run.producer_epochs), _from_bytes("Q", run.end_sequences)
+        from_bytes("Q", run.producer_ids), from_bytes("I", run.producer_epochs), from_bytes("Q", run.end_sequences)
     )
-
-
-def _to_bytes(column: array[int]) -> bytes:
-    return _swapped(column[:]).tobytes()
-
-
-def _from_bytes(typecode: str, data: bytes) -> array[int]:
-    column = array(typecode)
-    column.frombytes(data)
-    return _swapped(column)
-
-
-def _swapped(column: array[int]) -> array[int]:
-    if not _IS_LITTLE_ENDIAN:
-        column.byteswap()
-    return column

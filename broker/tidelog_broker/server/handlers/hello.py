@@ -15,7 +15,7 @@ from tidelog_broker.wire.connection import Connection, Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.addresses import counted_address
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.features import ON_BEHALF
+from tidelog_proto.features import KEYED_REQUESTS, ON_BEHALF
 from tidelog_proto.limits import BATCH_BYTES_MAX, CLIENT_ID_BYTES_MAX, FRAME_BYTES_MAX, PROTOCOL_VERSION
 
 
@@ -157,7 +157,7 @@ def _greet(broker: Broker, request: Request, connection: Connection, proof: str 
                 cluster_id=broker.cluster_id,
                 incarnation=broker.incarnation,
                 software=SOFTWARE,
-                features=[ON_BEHALF],
+                features=[ON_BEHALF, KEYED_REQUESTS],
                 frame_bytes_max=FRAME_BYTES_MAX,
                 batch_bytes_max=BATCH_BYTES_MAX,
                 principal="" if session is None else session.principal,

@@ -3,6 +3,10 @@
 The owner appends a control batch with the producer's id and the instance's epoch, as its number 0. Once that is
 committed the producer table of every copy, and of every later owner, knows the epoch, and batches of an older one are
 refused wherever they still come from. So nobody but the log keeps who is the newest.
+
+A request with an idempotency key of which partition 0 gets no record begins there in the same way: the control batch
+has the id, the epoch and the digest of the request (`core/replication/keyed_requests.py`). One that has begun is
+answered with its epoch, which says for how many partitions its first try was split.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from tidelog_proto.batch import encode_batch
 from tidelog_proto.columns import columns_of
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import unpack_header
-from tidelog_proto.limits import EPOCHS_PER_INSTANCE
+from tidelog_proto.limits import EPOCHS_PER_INSTANCE, KEYED_ID_MIN
 
 
 async def begin(broker: Broker, request: Request) -> None:
@@ -48,7 +52,14 @@ async def _at_owner(broker: Broker, request: Request, entry: pb.ProducerBeginEnt
     check_users_partition(broker, entry)
     if entry.producer_id == 0:
         raise ProtocolError(pb.INVALID_REQUEST, "a producer without an id has no instances")
-    if not entry.producer_epoch or entry.producer_epoch % EPOCHS_PER_INSTANCE:
+    if entry.producer_id >= KEYED_ID_MIN:
+        if entry.producer_epoch % 2 == 0:
+            raise ProtocolError(
+                pb.INVALID_REQUEST, f"the epoch of a request with a key is odd, not {entry.producer_epoch}"
+            )
+    elif entry.base_sequence:
+        raise ProtocolError(pb.INVALID_REQUEST, f"an instance begins at sequence 0, not at {entry.base_sequence}")
+    elif not entry.producer_epoch or entry.producer_epoch % EPOCHS_PER_INSTANCE:
         raise ProtocolError(
             pb.INVALID_REQUEST, f"an instance's epoch is a multiple of {EPOCHS_PER_INSTANCE}, and not 0"
         )
@@ -68,11 +79,11 @@ async def _local(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
     partition = broker.partitions.get(entry.topic_id, entry.partition)
     await partition.access.ensure_active()
     epoch = entry.producer_epoch
-    outcome, repeated = await _append(partition, entry.producer_id, epoch)
+    outcome, repeated = await _append(partition, entry)
     if isinstance(outcome, ProtocolError):
         if outcome.code == pb.PRODUCER_FENCED:
             newest = _known_epoch(partition, entry.producer_id)
-            if newest // EPOCHS_PER_INSTANCE != epoch // EPOCHS_PER_INSTANCE:
+            if entry.producer_id >= KEYED_ID_MIN or newest // EPOCHS_PER_INSTANCE != epoch // EPOCHS_PER_INSTANCE:
                 return _result(pb.ProducerBeginResult(error=outcome.to_message(), producer_epoch=newest))
         elif outcome.code != pb.DUPLICATE_OUT_OF_WINDOW:
             raise outcome
@@ -94,14 +105,14 @@ def _known_epoch(partition: Partition, producer_id: int) -> int:
     return owner.producers.epoch_of(producer_id) or 0
 
 
-async def _append(partition: Partition, producer_id: int, epoch: int) -> tuple[StoredBatch | ProtocolError, bool]:
-    """Append the control batch with which an instance begins; return what became of it once that is certain."""
+async def _append(partition: Partition, entry: pb.ProducerBeginEntry) -> tuple[StoredBatch | ProtocolError, bool]:
+    """Append the control batch with which it begins; return what became of it once that is certain."""
     encoded = encode_batch(
         columns_of([None]),
         now_us=time.time_ns() // 1000,
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        base_sequence=0,
+        producer_id=entry.producer_id,
+        producer_epoch=entry.producer_epoch,
+        base_sequence=entry.base_sequence,
         control=True,
     )
     settled: asyncio.Future[tuple[StoredBatch | ProtocolError, bool]] = asyncio.get_running_loop().create_future()

@@ -15,7 +15,7 @@ from tidelog_broker.node.node import Node
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import encode_batch
 from tidelog_proto.columns import columns_of
-from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, EPOCHS_PER_INSTANCE
+from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, EPOCHS_PER_INSTANCE, KEYED_ID_MIN
 
 ID = 77
 
@@ -166,3 +166,32 @@ async def test_an_owner_that_may_be_none_any_more_does_not_say_who_is_the_newest
         assert not second.HasField("error"), second
         (told,) = await begin(peer, entry(TOPIC_ID, epoch=first.producer_epoch))
         assert told.HasField("error"), "it does not know of the second one"
+
+
+def keyed_entry(topic_id: bytes, *, split: int = 9, digest: int = 5) -> pb.ProducerBeginEntry:
+    return pb.ProducerBeginEntry(
+        topic_id=topic_id, producer_id=KEYED_ID_MIN | ID, producer_epoch=split, base_sequence=digest
+    )
+
+
+async def test_a_request_with_a_key_begins_once_and_later_tries_are_told_how_it_was_split(
+    peer: Peer, topic_id: bytes
+) -> None:
+    (first,) = await begin(peer, keyed_entry(topic_id))
+    assert (first.producer_epoch, first.repeated) == (9, False)
+    (again,) = await begin(peer, keyed_entry(topic_id))
+    assert (again.producer_epoch, again.repeated) == (9, True)
+    for split in (7, 11):
+        (other,) = await begin(peer, keyed_entry(topic_id, split=split))
+        assert (other.error.code, other.producer_epoch) == (pb.PRODUCER_FENCED, 9)
+    (reused,) = await begin(peer, keyed_entry(topic_id, digest=6))
+    assert reused.error.code == pb.PRODUCER_ID_SHARED
+    assert sum(one.control for one in await peer.fetch(topic_id, 0)) == 1
+
+
+async def test_numbers_that_no_request_and_no_instance_has_are_refused(peer: Peer, topic_id: bytes) -> None:
+    of_instance = entry(topic_id)
+    of_instance.base_sequence = 1
+    for wrong in (keyed_entry(topic_id, split=8), keyed_entry(topic_id, split=0), of_instance):
+        (result,) = await begin(peer, wrong)
+        assert result.error.code == pb.INVALID_REQUEST

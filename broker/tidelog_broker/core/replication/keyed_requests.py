@@ -1,0 +1,198 @@
+"""Requests with an idempotency key that a partition has stored, so that a retry gets the first offsets.
+
+The key decides the producer id, which is `KEYED_ID_MIN` or more, so no two producers share a state with it. One
+request writes one batch to a partition. The batch's `base_sequence` is a digest of the request, not a number that
+counts on; its `producer_epoch` says for how many partitions the request was split. Both have to be equal for a retry.
+
+Keys are a table of their own: many of them do not evict what is known of producers. Each entry of a full run takes 56
+bytes. The oldest run is dropped when there are `RUNS_MAX` of them, or when the node has no room for more
+(`ProducerBudget.keyed`); a request whose key was dropped is stored again.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from tidelog_broker.core.replication.columns import from_bytes, to_bytes
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import BatchHeader, Flags
+from tidelog_proto.limits import KEYED_ID_MIN
+
+if TYPE_CHECKING:
+    from tidelog_broker.core.replication.producer_budget import SharedRoom
+
+RUN_LENGTH: Final = 2048
+RUNS_MAX: Final = 32
+KEYED_MIN: Final = 16
+"""So many requests a partition knows, however little room its node has."""
+_CONTROL: Final = int(Flags.CONTROL)
+_COLUMNS: Final = ("Q", "I", "Q", "I", "Q", "I", "Q", "Q", "I")
+"""The array type of each field of an id and its `KeyedRequest`."""
+
+
+class KeyedRequest(NamedTuple):
+    """One request's batch in the partition.
+
+    Attributes:
+        split: the producer epoch of the batch.
+        digest: its base sequence.
+        records: how many records the producer sent; 0 for a claim, which is a control batch without records.
+        base_offset: of the first record.
+        offsets: how many offsets the batch takes.
+        epoch: of the partition.
+        append_timestamp_us: when it was appended.
+        duplicates: how many records were dropped as duplicates.
+    """
+
+    split: int
+    digest: int
+    records: int
+    base_offset: int
+    offsets: int
+    epoch: int
+    append_timestamp_us: int
+    duplicates: int
+
+
+class _Run(NamedTuple):
+    """Columns, sorted by id."""
+
+    ids: array[int]
+    columns: tuple[array[int], ...]
+
+    def find(self, producer_id: int) -> KeyedRequest | None:
+        at = bisect_left(self.ids, producer_id)
+        if at == len(self.ids) or self.ids[at] != producer_id:
+            return None
+        return KeyedRequest(*[column[at] for column in self.columns])
+
+
+class KeyedRequests:
+    """The newest requests with a key: a function of the calls of `note`, as long as the node has room."""
+
+    def __init__(self, *, run_length: int = RUN_LENGTH, runs_max: int = RUNS_MAX) -> None:
+        self._run_length = run_length
+        self._runs_max = runs_max
+        self._runs: deque[_Run] = deque()
+        self._newest: dict[int, KeyedRequest] = {}
+        self._budget: SharedRoom | None = None
+
+    def __len__(self) -> int:
+        return len(self._newest) + sum(len(run.ids) for run in self._runs)
+
+    def share(self, budget: SharedRoom) -> None:
+        """Count among the keys of a node from now on."""
+        self._budget = budget
+        budget.join(self)
+
+    def find(self, producer_id: int) -> KeyedRequest | None:
+        """Return what is known of a request; None for a key that is unknown or was dropped."""
+        known = self._newest.get(producer_id)
+        if known is not None:
+            return known
+        for run in reversed(self._runs):
+            known = run.find(producer_id)
+            if known is not None:
+                return known
+        return None
+
+    def check(self, header: BatchHeader) -> KeyedRequest | None:
+        """Return what the first try has stored; None for a batch to append.
+
+        Raises:
+            ProtocolError: PRODUCER_FENCED where the first try was split for another number of partitions;
+                PRODUCER_ID_SHARED where the key belongs to another request.
+        """
+        known = self.find(header.producer_id)
+        if known is None:
+            return None
+        if known.split != header.producer_epoch:
+            raise ProtocolError(
+                pb.PRODUCER_FENCED,
+                f"the request with this key was first split as {known.split}, not as {header.producer_epoch}; split it "
+                "in the same way",
+            )
+        is_claim = bool(header.flags & _CONTROL) and not header.sequence_span
+        if known.digest != header.base_sequence or (known.records != header.sequences and not is_claim):
+            raise ProtocolError(
+                pb.PRODUCER_ID_SHARED,
+                "the key of this request belongs to another request, whose records are stored; use another key",
+            )
+        return known
+
+    def note(self, producer_id: int, request: KeyedRequest) -> None:
+        """Remember a request that now has its offsets."""
+        is_new = producer_id not in self._newest
+        self._newest[producer_id] = request
+        if is_new and self._budget is not None and not self._budget.take() and len(self) > KEYED_MIN:
+            self._budget.give_back(self._drop_oldest())
+        if len(self._newest) >= self._run_length:
+            self._runs.append(_run_of(self._newest))
+            self._newest = {}
+            if len(self._runs) > self._runs_max:
+                dropped = self._drop_oldest()
+                if self._budget is not None:
+                    self._budget.give_back(dropped)
+
+    def _drop_oldest(self) -> int:
+        """Drop the oldest run, or where there is none the oldest request; return how many requests that were."""
+        if self._runs:
+            return len(self._runs.popleft().ids)
+        del self._newest[next(iter(self._newest))]
+        return 1
+
+    def snapshot(self) -> list[pb.KeyedRequests]:
+        """Return the runs, oldest first, and last the requests that are not a whole run yet."""
+        runs = [*self._runs, _run_of(self._newest)] if self._newest else list(self._runs)
+        return [
+            pb.KeyedRequests(producer_ids=to_bytes(run.ids), columns=[to_bytes(column) for column in run.columns])
+            for run in runs
+        ]
+
+    @classmethod
+    def restore(cls, runs: Iterable[pb.KeyedRequests]) -> KeyedRequests:
+        """Rebuild from `snapshot`.
+
+        Raises:
+            DecodeError: the columns of a run have different lengths.
+        """
+        requests = cls()
+        for message in runs:
+            run = _read(message)
+            if len(run.ids) >= requests._run_length:
+                requests._runs.append(run)
+            else:
+                rows = zip(run.ids, zip(*run.columns, strict=True), strict=True)
+                requests._newest = {producer_id: KeyedRequest(*row) for producer_id, row in rows}
+        return requests
+
+
+def is_keyed(producer_id: int) -> bool:
+    """Whether a producer id stands for a request with an idempotency key."""
+    return producer_id >= KEYED_ID_MIN
+
+
+def _run_of(requests: dict[int, KeyedRequest]) -> _Run:
+    ids = array("Q", sorted(requests))
+    rows = [requests[producer_id] for producer_id in ids]
+    columns = zip(_COLUMNS[1:], zip(*rows, strict=True), strict=True)
+    return _Run(ids, tuple([array(kind, column) for kind, column in columns]))
+
+
+def _read(message: pb.KeyedRequests) -> _Run:
+    data = [message.producer_ids, *message.columns]
+    if len(data) != len(_COLUMNS):
+        raise DecodeError(f"a run of keyed requests has {len(_COLUMNS)} columns, not {len(data)}")
+    widths = [array(kind).itemsize for kind in _COLUMNS]
+    counts = {divmod(len(column), width) for column, width in zip(data, widths, strict=True)}
+    if len(counts) != 1 or next(iter(counts))[1]:
+        raise DecodeError("the columns of keyed requests have different lengths")
+    ids, *columns = [from_bytes(kind, column) for kind, column in zip(_COLUMNS, data, strict=True)]
+    return _Run(ids, tuple(columns))

@@ -1,0 +1,96 @@
+"""`Request-Timeout-Ms`: how long a client waits for the answer of one request.
+
+It is a duration and not a point in time, because the clocks of two machines differ, and its unit is in its name. The
+answer at its end says what is known. 503: nothing was handed on yet, or the request changes nothing. 504: a node may
+have carried the request out. An answer that has begun, such as a stream, is not cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from typing import Final
+
+from tidelog_gateway.problems import Problem
+from tidelog_proto.printable import printable
+
+HEADER: Final = b"request-timeout-ms"
+TIMEOUT_MS_MAX: Final = 600_000
+_READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_REPEATABLE: Final = frozenset({"PUT", "DELETE"})
+_SHOWN_CHARS_MAX: Final = 40
+
+
+def timeout_ms_in(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    """Return the time of a request that has the header.
+
+    Raises:
+        Problem: 400, it is given twice or is no such number.
+    """
+    given = [value for name, value in headers if name == HEADER]
+    text = given[0].strip().decode("latin-1")
+    if len(given) > 1 or not (text.isascii() and text.isdigit()) or len(text) > 9:
+        shown = printable(", ".join(value.decode("latin-1") for value in given), _SHOWN_CHARS_MAX)
+        raise _no_timeout(shown)
+    timeout_ms = int(text)
+    if not 1 <= timeout_ms <= TIMEOUT_MS_MAX:
+        raise _no_timeout(text)
+    return timeout_ms
+
+
+class Deadline:
+    """The time of one request.
+
+    Attributes:
+        handed_on: the body is there, and what answers the request has begun.
+        answered: the answer has begun.
+    """
+
+    def __init__(self, timeout_ms: int) -> None:
+        self.handed_on = False
+        self.answered = False
+        self._timeout_ms = timeout_ms
+        self._is_over = False
+
+    async def run(self, work: Awaitable[None]) -> bool:
+        """Do the work of a request; return whether its time was over before the answer began."""
+        task = asyncio.current_task()
+        assert task is not None
+
+        def expire() -> None:
+            if not self.answered:
+                self._is_over = True
+                task.cancel()
+
+        timer = asyncio.get_running_loop().call_later(self._timeout_ms / 1000, expire)
+        try:
+            await work
+        except asyncio.CancelledError:
+            if not self._is_over or task.uncancel() > 0 or self.answered:
+                raise
+            return True
+        finally:
+            timer.cancel()
+        return False
+
+    def problem(self, method: str, *, has_key: bool) -> Problem:
+        """Return what a request is told whose time is over."""
+        over = f"the {self._timeout_ms} ms of Request-Timeout-Ms are over"
+        if not self.handed_on or method in _READING:
+            return Problem(503, "deadline_exceeded", f"{over}, and nothing was changed: send it again", retryable=True)
+        is_retryable = has_key or method in _REPEATABLE
+        advice = "send it again" if is_retryable else "a publish with an Idempotency-Key could be sent again"
+        return Problem(
+            504,
+            "deadline_exceeded",
+            f"{over}, and the request may have been, or may still be, carried out: {advice}",
+            retryable=is_retryable,
+        )
+
+
+def _no_timeout(shown: str) -> Problem:
+    return Problem(
+        400,
+        "invalid_request_timeout",
+        f"Request-Timeout-Ms is one whole number from 1 to {TIMEOUT_MS_MAX}, got {shown}",
+    )
