@@ -22,8 +22,9 @@ from tidelog.client import Client
 from tidelog.client_options import ClientOptions
 from tidelog.contexts import Context
 from tidelog.errors import TidelogError
-from tidelog_gateway import access, cluster, deletion, docs_page, fetch, groups, keys, offsets, publish, service, topics
+from tidelog_gateway import access, cluster, deletion, docs_page, fetch, groups, keys, offsets, service, topics
 from tidelog_gateway.access_log import AccessLogMiddleware
+from tidelog_gateway.bodies import route as publish_route
 from tidelog_gateway.callers import Callers, told
 from tidelog_gateway.context import Gateway, gateway_of
 from tidelog_gateway.credentials import Shown, UserPassword, kind_of
@@ -50,7 +51,7 @@ from tidelog_proto.turns import Turns
 
 ROUTERS: Final = (
     topics.router,
-    publish.router,
+    publish_route.router,
     fetch.router,
     stream_route.router,
     keys.router,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from tidelog_gateway.bodies import VALUES_MAX
+from tidelog_gateway.bodies.json_body import VALUES_MAX
 
 
 class RouteCost(NamedTuple):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.gateway.secured import bearer, secured
 
-from tidelog_gateway import publish
+from tidelog_gateway.bodies import route
 
 LARGE = b'{"records":[' + b"{}," * 300_000 + b"{}]}"
 HEAD = {"Content-Type": "application/json"}
@@ -18,7 +18,7 @@ async def test_a_caller_without_the_permission_is_refused_before_its_body_is_par
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(publish, "records_in", None)
+    monkeypatch.setattr(route, "records_in", None)
     async with secured(tmp_path) as gate:
         await gate.admin.create_topic("t")
         key = await gate.key_of("reader", (("consume", "describe"), "topic", "t"))

@@ -57,5 +57,6 @@ def is_plain_json(scope: Scope) -> bool:
         and fields.get(b"content-type") in _JSON_TYPES
         and b"content-encoding" not in fields
         and b"idempotency-key" not in fields
+        and b"ce-specversion" not in fields
         and accepts_json(fields)
     )

@@ -7,7 +7,7 @@ import pytest
 from tests.gateway.conftest import OpenApi
 from tests.gateway.fake_log import FakeLog
 
-from tidelog_gateway.bodies import AT_ONCE_BYTES
+from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
 from tidelog_gateway.routes.commit_lane import commit_lane
 from tidelog_gateway.routes.fetch_lane import fetch_lane
 from tidelog_gateway.routes.publish_lane import publish_lane
@@ -37,6 +37,7 @@ def test_a_publish_in_the_form_of_most_clients_is_taken() -> None:
         (scope_of("POST", "/v1/topics/t/records", JSON, JSON), 10),
         (scope_of("POST", "/v1/topics/t/records", JSON, (b"content-encoding", b"gzip")), 10),
         (scope_of("POST", "/v1/topics/t/records", JSON, (b"idempotency-key", b"1")), 10),
+        (scope_of("POST", "/v1/topics/t/records", JSON, (b"ce-specversion", b"1.0")), 10),
         (scope_of("POST", "/v1/topics/t/records", JSON, (b"accept", b"text/html")), 10),
         (scope_of("POST", "/v1/topics/t/records", JSON, query=b"key=a"), 10),
         (scope_of("POST", "/v1/topics/t/records/", JSON), 10),
