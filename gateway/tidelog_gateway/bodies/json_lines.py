@@ -67,16 +67,15 @@ class LineBuffer:
     def _pieces(self, whole: bytes) -> Iterator[list[Line]]:
         at = 0
         while at <= len(whole):
-            # Of very short lines only some at a time are made: a stretch of bytes may hold a line for each.
+            # A stretch of bytes may hold a line for each of them, so lines are made of one stretch at a time.
             end = whole.find(b"\n", min(at + PIECE_BYTES, len(whole)))
             stretch = whole[at:] if end < 0 else whole[at:end]
             at = len(whole) + 1 if end < 0 else end + 1
             texts = stretch.split(b"\n")
-            for first in range(0, len(texts), PIECE_LINES):
-                some = texts[first : first + PIECE_LINES]
-                lines = [Line(self.number + at, text) for at, each in enumerate(some) if (text := each.strip())]
-                self.number += len(some)
-                yield lines
+            lines = [Line(number, text) for number, each in enumerate(texts, self.number) if (text := each.strip())]
+            self.number += len(texts)
+            for first in range(0, max(1, len(lines)), PIECE_LINES):
+                yield lines[first : first + PIECE_LINES]
 
 
 class ParsedLines(NamedTuple):

@@ -33,6 +33,9 @@ from tidelog_gateway.publish import Outcome, publish_each
 PIECES_MAX: Final = 8
 """Pieces of lines that are being stored at a time, for each stream."""
 ROOM_LOOK_S: Final = 0.05
+FAULTS_MAX: Final = 1_000
+"""Invalid lines after which a stream ends: to report one costs more than to store a record, and a body that is in
+another form has nothing else."""
 
 Receipts = Literal["all", "errors"]
 _SendBody = Callable[[bytes], Awaitable[None]]
@@ -83,7 +86,7 @@ class LineStream(Response):
         """The first line that was not accepted."""
         self._piece_bytes = 0
         self._arrived_bytes = 0
-        self._count = self._stored = 0
+        self._count = self._stored = self._faults = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer until the body ends, or something ends the stream.
@@ -197,6 +200,10 @@ class LineStream(Response):
                 outcomes = asyncio.create_task(publish_each(self._gateway, self._topic, parsed.records))
             self._pieces.put_nowait(_Piece(parsed, outcomes, size_bytes))
             self._next_line = some[-1].number + 1
+            self._faults += len(parsed.faults)
+            if self._faults >= FAULTS_MAX:
+                detail = f'{self._faults} lines are invalid: each line is one record in JSON, such as {{"value": "x"}}'
+                raise Problem(422, "invalid_request", detail)
 
     async def _hold(self) -> None:
         """Reserve room for what is here of the body; wait for it while lines before are being stored.

@@ -240,3 +240,16 @@ async def test_a_million_empty_lines_are_nothing(serve: Serve, log: FakeLog) -> 
         await client.status()
         assert (await client.line())["line"] == 1_000_001
     assert count(log) == 1
+
+
+async def test_a_body_of_invalid_lines_ends_soon(serve: Serve, log: FakeLog) -> None:
+    async with serve() as served, opened(served) as client:
+        client.send(records("a") + b"text\n" * 20_000)
+        await client.status()
+        await client.line()
+        found = await client.line()
+        while "line" in found:
+            found = await client.line()
+        assert (found["done"], found["stored"], found["error"]["code"]) == (False, 1, "invalid_request")
+        assert line_stream.FAULTS_MAX <= found["failed"] < line_stream.FAULTS_MAX + PIECE_LINES
+        assert found["next_line"] == found["records"] + 1
