@@ -230,8 +230,8 @@ async def _servers(
         topics[what] = await stack.enter_async_context(own)
     asked = ("gateway", "--bootstrap", bootstrap, "--http-port", "0")
     front = await stack.enter_async_context(running("gateway", asked, log=log))
-    asked = ("--parser", plan.parser, "--bootstrap", bootstrap)
-    probing = running("probe", asked, module="tidelog_loadtest.http_probe", log=log)
+    probed = ("--parser", plan.parser, "--bootstrap", bootstrap)
+    probing = running("probe", probed, module="tidelog_loadtest.http_probe", log=log)
     probe = await stack.enter_async_context(probing)
     children = {"gateway": front, "probe": probe}
     return {side: _Server(child.ready["http_port"], child.process.pid) for side, child in children.items()}, topics
