@@ -37,6 +37,7 @@ from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.problems import TITLES, Problem, from_error, internal, invalid, validation_errors
 from tidelog_gateway.producers import Kept, Producers
 from tidelog_gateway.request_ids import REQUEST_ID_HEADER, request_id_of
+from tidelog_gateway.routes.arrow_lane import arrow_lane
 from tidelog_gateway.routes.commit_lane import commit_lane
 from tidelog_gateway.routes.fetch_lane import fetch_lane
 from tidelog_gateway.routes.publish_lane import publish_lane
@@ -180,7 +181,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
         budget=budget,
         outgoing=outgoing,
         metrics=metrics,
-        lanes=(publish_lane, fetch_lane, commit_lane),
+        lanes=(publish_lane, fetch_lane, commit_lane, arrow_lane),
         cors=_CORS,
     )
     if settings.access_log:

@@ -13,7 +13,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+from starlette.types import Scope
 
+from tidelog_gateway.incoming import Arrival
 from tidelog_gateway.problems import Problem, invalid
 from tidelog_proto.columns import HEADERS_TYPE, TIMESTAMP_TYPE, canonical
 from tidelog_proto.errors import ProtocolError
@@ -32,6 +34,11 @@ _CANONICAL: Final[dict[str, Any]] = {
     "timestamp": TIMESTAMP_TYPE,
 }
 _COLUMNS: Final = tuple(_CANONICAL)
+_WORK_US_MAX: Final = 2_000.0
+"""Work that is done before a turn is waited for, by the estimates that follow: 1 MB of columns, if not compressed."""
+_BATCH_US: Final = 50.0
+_READ_BYTES_PER_US: Final = 1_000.0
+_DECOMPRESSED_BYTES_PER_US: Final = 300.0
 _LENGTH: Final = struct.Struct("<q")
 
 Hold = Callable[[int], None]
@@ -59,6 +66,7 @@ async def arrow_records(
     schema = _schema(messages.next())
     batches: list[pa.RecordBatch] = []
     count = decoded_bytes = copied_bytes = 0
+    work_us = 0.0
     casts = any(not kind.equals(_CANONICAL[name]) for name, kind in zip(schema.names, schema.types, strict=True))
     for number in range(MESSAGES_MAX + 1):
         message = messages.next()
@@ -66,7 +74,6 @@ async def arrow_records(
             break
         if number == MESSAGES_MAX:
             raise _fault(f"at most {MESSAGES_MAX} record batches in one stream: combine them, or send several streams")
-        await pace()
         where = f"record batch {number}"
         rows, size_bytes, is_compressed = _announced(message, where)
         count += rows
@@ -84,6 +91,10 @@ async def arrow_records(
             )
         if copied_bytes:
             hold(copied_bytes)
+        work_us += _BATCH_US + size_bytes / (_DECOMPRESSED_BYTES_PER_US if is_compressed else _READ_BYTES_PER_US)
+        if work_us > _WORK_US_MAX:
+            work_us = 0.0
+            await pace()
         if rows:
             batches.append(_columns(message, schema, where))
     if source.tell() != len(body):
@@ -91,6 +102,18 @@ async def arrow_records(
     if not count:
         raise _fault("the stream has no records")
     return ArrowRecords(batches, count)
+
+
+def room_of(scope: Scope, body_bytes: int) -> Hold:
+    """Return what reserves room, beside a request's body, for the bytes that it decodes to."""
+    arrival: Arrival = scope["state"]["arrival"]
+
+    def hold(size_bytes: int) -> None:
+        if not arrival.hold(body_bytes + size_bytes):
+            detail = "bodies and messages of as many bytes as there may be are being handled: send this again later"
+            raise Problem(429, "overloaded", detail, retryable=True)
+
+    return hold
 
 
 class _Messages:

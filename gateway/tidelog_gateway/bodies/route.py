@@ -5,7 +5,6 @@ A body is validated whole before anything of it is sent, except for JSON lines, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
@@ -15,7 +14,7 @@ from starlette.responses import Response
 
 from tidelog_gateway.bodies import media_types as forms
 from tidelog_gateway.bodies.admission import check_may_publish
-from tidelog_gateway.bodies.arrow_body import arrow_records
+from tidelog_gateway.bodies.arrow_body import arrow_records, room_of
 from tidelog_gateway.bodies.cloudevents import binary_event, event_batch, structured_event
 from tidelog_gateway.bodies.column_publish import ColumnsView, publish_columns
 from tidelog_gateway.bodies.csv_body import EmptyValue, csv_records
@@ -25,9 +24,8 @@ from tidelog_gateway.bodies.media_types import form_of
 from tidelog_gateway.bodies.protobuf_body import protobuf_records
 from tidelog_gateway.bodies.raw_body import raw_record
 from tidelog_gateway.context import Gateway, GatewayDep, TopicPath, json_response, now_us
-from tidelog_gateway.incoming import Arrival
 from tidelog_gateway.pace import pace_of
-from tidelog_gateway.problems import Problem, invalid
+from tidelog_gateway.problems import invalid
 from tidelog_gateway.publish import PublishView, answer_of, find_topic, publish
 from tidelog_gateway.queries import KeyEncoding
 from tidelog_gateway.records_in import HEADERS_PER_RECORD_MAX, Records
@@ -147,7 +145,7 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
             body,
             records_max=gateway.settings.records_per_request_max,
             decoded_bytes_max=gateway.settings.body_bytes_max,
-            hold=_hold(request, len(body)),
+            hold=room_of(request.scope, len(body)),
             pace=pace_of(gateway, request),
         )
         return json_response(*await publish_columns(gateway, topic, columns, partition))
@@ -208,15 +206,3 @@ def _refuse_parameters(request: Request, form: str) -> None:
         return
     takes = f"takes {', '.join(sorted(allowed))}" if allowed else "takes no query parameters: they stand in its records"
     raise invalid([{"parameter": name, "detail": f"does not belong to {form}, which {takes}"} for name in wrong])
-
-
-def _hold(request: Request, body_bytes: int) -> Callable[[int], None]:
-    """Return what reserves room for the bytes that a body decodes to."""
-    arrival: Arrival = request.scope["state"]["arrival"]
-
-    def hold(size_bytes: int) -> None:
-        if not arrival.hold(body_bytes + size_bytes):
-            detail = "bodies and messages of as many bytes as there may be are being handled: send this again later"
-            raise Problem(429, "overloaded", detail, retryable=True)
-
-    return hold
