@@ -15,8 +15,8 @@ from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
 from tidelog_gateway.bodies.media_types import ARROW
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.routes.lanes import Handling, JsonAnswer, is_plain
+from tidelog_gateway.routes.publish_lane import ROUTE
 
-ROUTE: Final = "/v1/topics/{topic}/records"
 _TYPES: Final[frozenset[bytes | None]] = frozenset({ARROW.encode()})
 
 
