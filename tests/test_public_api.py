@@ -58,7 +58,7 @@ def members(cls: type) -> Iterator[tuple[str, Callable[..., object]]]:
     """Yield the public functions and properties that a class of ours defines."""
     for name, member in vars(cls).items():
         function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
-        if not name.startswith("_") and inspect.isfunction(function):
+        if not name.startswith("_") and inspect.isfunction(function) and not is_internal(member):
             yield f"{cls.__name__}.{name}", function
 
 

@@ -20,6 +20,7 @@ from tidelog.batches import Delivery
 from tidelog.errors import TidelogError
 from tidelog.expiry import again
 from tidelog.gathering import Gathering
+from tidelog.internal import internal
 from tidelog.model import Receipt
 
 
@@ -133,6 +134,22 @@ class Receipts(Sequence[Receipt]):
         return self._places[index]
 
 
+@dataclass(frozen=True, slots=True)
+class PieceOutcome:
+    """The outcome of neighbours in one partition: where they are stored, or the error that they met.
+
+    Attributes:
+        stored: how many were stored, from `base_offset` on; the others are duplicates, or have met the error.
+    """
+
+    partition: int
+    count: int
+    base_offset: int = -1
+    stored: int = 0
+    duplicates: int = 0
+    error: TidelogError | None = None
+
+
 class PendingReceipts:
     """Many records that are accepted and on their way. Awaiting it gives their `Receipts`."""
 
@@ -148,6 +165,21 @@ class PendingReceipts:
 
     def __await__(self) -> Generator[Any, None, Receipts]:
         return self._wait().__await__()
+
+    @internal
+    async def settled(self) -> list[PieceOutcome]:
+        """Wait until each piece is stored or has failed; failures then count as reported to the caller."""
+        outcomes: list[PieceOutcome] = []
+        for delivery, count in self._parts:
+            delivery.watched = True
+            await delivery.settled()
+            if delivery.error is not None:
+                outcomes.append(PieceOutcome(delivery.partition, count, error=again(delivery.error)))
+                continue
+            stored = delivery.stored(count)
+            base, dropped = delivery.base_offset, delivery.duplicates
+            outcomes.append(PieceOutcome(delivery.partition, count, base, stored, dropped))
+        return outcomes
 
     async def _wait(self) -> Receipts:
         first: TidelogError | None = None

@@ -22,8 +22,9 @@ from tidelog.client import Client
 from tidelog.client_options import ClientOptions
 from tidelog.contexts import Context
 from tidelog.errors import TidelogError
-from tidelog_gateway import access, cluster, deletion, docs_page, fetch, groups, keys, offsets, publish, service, topics
+from tidelog_gateway import access, cluster, deletion, docs_page, fetch, groups, keys, offsets, service, topics
 from tidelog_gateway.access_log import AccessLogMiddleware
+from tidelog_gateway.bodies import route as publish_route
 from tidelog_gateway.callers import Callers, told
 from tidelog_gateway.context import Gateway, gateway_of
 from tidelog_gateway.credentials import Shown, UserPassword, kind_of
@@ -36,6 +37,7 @@ from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.problems import TITLES, Problem, from_error, internal, invalid, validation_errors
 from tidelog_gateway.producers import Kept, Producers
 from tidelog_gateway.request_ids import REQUEST_ID_HEADER, request_id_of
+from tidelog_gateway.routes.arrow_lane import arrow_lane
 from tidelog_gateway.routes.commit_lane import commit_lane
 from tidelog_gateway.routes.fetch_lane import fetch_lane
 from tidelog_gateway.routes.publish_lane import publish_lane
@@ -50,7 +52,7 @@ from tidelog_proto.turns import Turns
 
 ROUTERS: Final = (
     topics.router,
-    publish.router,
+    publish_route.router,
     fetch.router,
     stream_route.router,
     keys.router,
@@ -188,7 +190,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
         budget=budget,
         outgoing=outgoing,
         metrics=metrics,
-        lanes=(publish_lane, fetch_lane, commit_lane),
+        lanes=(publish_lane, fetch_lane, commit_lane, arrow_lane),
         cors=_CORS,
     )
     if settings.access_log:

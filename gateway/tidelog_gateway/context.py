@@ -162,8 +162,8 @@ def require_json(request: Request) -> None:
     require_utf8(request)
 
 
-def require_utf8(request: Request) -> None:
-    """Refuse JSON that says it is in another encoding than UTF-8, which is the only one it has (RFC 8259, 8.1).
+def require_utf8(request: Request, media_type: str = "application/json") -> None:
+    """Refuse text that says it is in another encoding than UTF-8, which is the only one JSON has (RFC 8259, 8.1).
 
     Raises:
         Problem: 415.
@@ -171,15 +171,16 @@ def require_utf8(request: Request) -> None:
     for parameter in request.headers.get("content-type", "").split(";")[1:]:
         name, _, value = parameter.partition("=")
         if name.strip().lower() == "charset" and value.strip().strip('"').lower() not in {"utf-8", "utf8", "us-ascii"}:
-            raise unsupported_media_type(f"JSON in {value.strip()}", "application/json")
+            raise unsupported_media_type(f"{media_type} in {value.strip()}", media_type)
 
 
 def unsupported_media_type(given: str, *accepted: str) -> Problem:
     """Return the 415 that names what would do."""
+    listed = " or ".join(filter(None, (", ".join(accepted[:-1]), accepted[-1])))
     return Problem(
         415,
         "unsupported_media_type",
-        f"{given or 'a body without Content-Type'} is not understood here; send {' or '.join(accepted)}",
+        f"{given or 'a body without Content-Type'} is not understood here; send {listed}",
         headers={"Accept-Post": ", ".join(accepted)},
     )
 

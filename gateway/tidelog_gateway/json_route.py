@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidelog_gateway.bodies import AT_ONCE_BYTES, MEMBERS_MAX, check_values
+from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES, MEMBERS_MAX, check_values
 from tidelog_gateway.context import gateway_of, require_json
 from tidelog_gateway.pace import pace_of
 from tidelog_gateway.problems import invalid

@@ -1,10 +1,10 @@
-"""`POST /v1/topics/{topic}/records`: publish JSON records or one raw body.
+"""Publishing the records of requests and messages, and their outcomes as the API shows them.
 
-A body is validated whole before anything of it is sent; what the log then says is reported record by record:
-200 when every record is stored, 207 when some are not, and the error itself when all fail for one reason.
-Requests share the application's one producer for the topic. The records of a request join the batch that is open there
-as lists, so that those of many requests gather in one native batch. Records that exceed a batch, or come while the
-buffer is full, are sent as columns, or record by record where only some records name a partition, to keep their order.
+The outcome is reported record by record: 200 when every record is stored, 207 when some are not, and the error itself
+when all fail for one reason. Requests share the application's one producer for the topic. The records of a request join
+the batch that is open there as lists, so that those of many requests gather in one native batch. Records that exceed a
+batch, or come while the buffer is full, are sent as columns, or record by record where only some records name a
+partition, to keep their order.
 """
 
 from __future__ import annotations
@@ -13,42 +13,19 @@ from collections.abc import Awaitable
 from typing import Annotated, Any, Final, Literal
 
 import pyarrow as pa
-from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
-from starlette.requests import Request
-from starlette.responses import Response
 
-from tidelog.errors import ProducerIdSharedError, TidelogError, UnknownTopicError
+from tidelog.errors import TidelogError, UnknownTopicError
 from tidelog.model import Receipt
 from tidelog.producer import Producer
 from tidelog.receipts import PendingReceipt, PendingReceipts, PendingRows, ReceiptRange
 from tidelog.trace_contexts import note as note_trace
-from tidelog_gateway.bodies import AT_ONCE_BYTES, records_in
-from tidelog_gateway.context import (
-    Gateway,
-    GatewayDep,
-    TopicPath,
-    json_response,
-    media_type_of,
-    now_us,
-    require_utf8,
-    unsupported_media_type,
-)
-from tidelog_gateway.pace import pace_of
-from tidelog_gateway.problems import from_error, invalid
+from tidelog_gateway.context import Gateway, json_response
+from tidelog_gateway.problems import from_error
 from tidelog_gateway.producers import Place
 from tidelog_gateway.records_in import Records
-from tidelog_gateway.routes.idempotency import KEY_CHARS_MAX as IDEMPOTENCY_KEY_CHARS_MAX
-from tidelog_gateway.routes.idempotency import key_in, request_key_of, reused
-from tidelog_gateway.routes.trace_context import add_trace
-from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX
 from tidelog_proto.names import check_topic_name
 
-router = APIRouter(prefix="/v1", tags=["records"])
-
-JSON: Final = "application/json"
-RAW: Final = "application/octet-stream"
-KEY_CHARS_MAX: Final = 4096
 LOOSE_RECORDS_MAX: Final = 64
 """Up to this many records that cannot join the open batch at once are given to the producer one by one."""
 
@@ -83,123 +60,6 @@ class PublishView(BaseModel):
     ] = None
 
 
-_REQUEST: Final[dict[str, Any]] = {
-    "parameters": [
-        {
-            "name": "Idempotency-Key",
-            "in": "header",
-            "required": False,
-            "description": "A retry with the same key and body stores nothing twice. Another body is 422.",
-            "schema": {"type": "string", "minLength": 1, "maxLength": IDEMPOTENCY_KEY_CHARS_MAX},
-        }
-    ],
-    "requestBody": {
-        "required": True,
-        "content": {
-            JSON: {
-                "schema": {"$ref": "#/components/schemas/JsonBody"},
-                "example": {"records": [{"key": "UA", "value": {"flight": 1545}, "value_encoding": "json"}]},
-            },
-            RAW: {"schema": {"type": "string", "format": "binary"}},
-        },
-    },
-}
-
-
-@router.post(
-    "/topics/{topic}/records",
-    response_model=PublishView,
-    response_model_exclude_none=True,
-    responses={207: {"model": PublishView, "description": "Some records were not stored; see each result."}},
-    openapi_extra=_REQUEST,
-    summary="Publish records",
-)
-async def publish_records(  # noqa: PLR0917 # query parameters are parameters
-    gateway: GatewayDep,
-    topic: TopicPath,
-    request: Request,
-    key: Annotated[str | None, Query(max_length=KEY_CHARS_MAX, description="Of a raw body.")] = None,
-    tag: Annotated[str | None, Query(max_length=TAG_BYTES_MAX, description="Of a raw body.")] = None,
-    partition: Annotated[int | None, Query(ge=0, lt=PARTITIONS_MAX, description="Of a raw body.")] = None,
-) -> Response:
-    """Publish records; each is durable as the topic's configuration says when its result comes.
-
-    With an `Idempotency-Key` a retry stores nothing twice and gives the first answer, also of another gateway.
-    """
-    media_type, idempotency_key = media_type_of(request), key_in(request.scope["headers"])
-    body = await request.body()
-    if media_type == JSON:
-        require_utf8(request)
-        if key is not None or tag is not None or partition is not None:
-            detail = "key, tag and partition stand in each record of a JSON body, not in the query"
-            raise invalid([{"parameter": "key", "detail": detail}])
-        if len(body) > AT_ONCE_BYTES:
-            await _check_may_publish(gateway, topic)
-        records_max = gateway.settings.records_per_request_max
-        records = await records_in(body, records_max=records_max, now_us=now_us(), pace=pace_of(gateway, request))
-    elif media_type == RAW:
-        records = _raw_record(body, key, tag, partition)
-    else:
-        raise unsupported_media_type(media_type, JSON, RAW)
-    add_trace(records, request.scope["state"].get("trace"))
-    if idempotency_key is None:
-        outcomes = await publish(gateway, topic, records, surface="http")
-    else:
-        outcomes = await _publish_keyed(gateway, topic, records, key=idempotency_key, request=request, body=body)
-    answer, status = answer_of(outcomes)
-    return json_response(answer, status)
-
-
-async def _publish_keyed(
-    gateway: Gateway, topic: str, records: Records, *, key: bytes, request: Request, body: bytes
-) -> list[Outcome]:
-    """Publish the records of a request with an `Idempotency-Key`, unless they are stored already.
-
-    Raises:
-        Problem: 422, the key belongs to another request.
-        TidelogError: all records failed for one reason.
-    """
-    caller = gateway.caller
-    request_key = await request_key_of(
-        key,
-        principal=None if caller is None else caller.principal,
-        topic=topic,
-        media_type=media_type_of(request),
-        query=request.scope["query_string"],
-        body=body,
-        pace=pace_of(gateway, request),
-    )
-    try:
-        outcomes = await gateway.client.keyed_requests.publish(topic, records.rows(), request_key)
-    except ProducerIdSharedError as error:
-        raise reused() from error
-    if any(isinstance(outcome, ProducerIdSharedError) for outcome in outcomes):
-        raise reused()
-    return _judged(gateway, outcomes, surface="http")
-
-
-async def _check_may_publish(gateway: Gateway, topic: str) -> None:
-    """Refuse a caller that may not write to a topic, before its body is parsed.
-
-    Raises:
-        TidelogError: the caller may not, or no node answers.
-    """
-    check_topic_name(topic)
-    if gateway.caller is not None:
-        await gateway.client.security.check("produce", "topic", topic)
-
-
-def _raw_record(body: bytes, key: str | None, tag: str | None, partition: int | None) -> Records:
-    if tag is not None and len(tag.encode()) > TAG_BYTES_MAX:
-        raise invalid([{"parameter": "tag", "detail": f"a tag has at most {TAG_BYTES_MAX} bytes"}])
-    return Records(
-        [body],
-        keys=None if key is None else [key.encode()],
-        tags=None if tag is None else [tag],
-        partitions=None if partition is None else [partition],
-    )
-
-
 async def publish(
     gateway: Gateway, topic: str, records: Records, *, surface: Literal["http", "websocket"]
 ) -> list[Outcome]:
@@ -207,6 +67,15 @@ async def publish(
 
     Raises:
         TidelogError: all of them failed for one reason.
+        ProtocolError: the topic's name is none.
+    """
+    return judged(gateway, await publish_each(gateway, topic, records), surface=surface)
+
+
+async def publish_each(gateway: Gateway, topic: str, records: Records) -> list[Outcome]:
+    """Publish records and return what became of each, in order. Calls are accepted in the order in which they begin.
+
+    Raises:
         ProtocolError: the topic's name is none.
     """
     check_topic_name(topic)
@@ -217,10 +86,26 @@ async def publish(
             await place.again()
             outcomes = await _publish_once(place, records)
     assert len(outcomes) == len(records), "every record has an outcome"
-    return _judged(gateway, outcomes, surface=surface)
+    return outcomes
 
 
-def _judged(gateway: Gateway, outcomes: list[Outcome], *, surface: Literal["http", "websocket"]) -> list[Outcome]:
+async def find_topic(gateway: Gateway, topic: str) -> None:
+    """Make sure that a topic exists before records of it are read.
+
+    Raises:
+        TidelogError: it does not, or no node answers.
+        ProtocolError: its name is none.
+    """
+    check_topic_name(topic)
+    async with gateway.producers.use(topic) as place:
+        try:
+            await place.producer.begin()
+        except UnknownTopicError:
+            await place.again()
+            await place.producer.begin()
+
+
+def judged(gateway: Gateway, outcomes: list[Outcome], *, surface: Literal["http", "websocket"]) -> list[Outcome]:
     """Count what was stored, and return the outcomes.
 
     Raises:
@@ -257,7 +142,7 @@ async def publish_at_once(gateway: Gateway, topic: str, records: Records) -> tup
     outcomes = pending.outcomes()
     if all(isinstance(outcome, UnknownTopicError) for outcome in outcomes):
         return None
-    answer, status = answer_of(_judged(gateway, outcomes, surface="http"))
+    answer, status = answer_of(judged(gateway, outcomes, surface="http"))
     return bytes(json_response(answer).body), status
 
 

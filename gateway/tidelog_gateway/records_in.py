@@ -41,6 +41,8 @@ from tidelog_proto.limits import (
 )
 
 HEADERS_PER_RECORD_MAX: Final = 256
+HEADERS_PER_REQUEST_MAX: Final = 100_000
+"""Of bodies in which a header can take as little as two bytes, and a hundred once it is decoded."""
 
 _STRICT: Final = ConfigDict(extra="forbid", strict=True)
 HeaderItem = Annotated[list[str | None], Field(min_length=2, max_length=3, fail_fast=True)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from tidelog_gateway.bodies import VALUES_MAX
+from tidelog_gateway.bodies.json_body import VALUES_MAX
 
 
 class RouteCost(NamedTuple):
@@ -34,9 +34,10 @@ _PARTITIONS: Final = "what a topic may have: 16,384 partitions, asked for 4,096 
 
 HTTP_COSTS: Final[dict[str, RouteCost]] = {
     "POST /v1/topics/{topic}/records": RouteCost(
-        "10,000 records in 8 MiB",
-        170,
-        f"the permission, records_per_request_max, {VALUES_MAX} JSON values of a record, body_bytes_max",
+        "10,000 records in 8 MiB; of JSON lines, the same for each 8 MiB",
+        200,
+        f"the permission, records_per_request_max, {VALUES_MAX} JSON values of a record, decoded bytes of Arrow, "
+        "headers of a request, faults of JSON lines, body_bytes_max",
         paced=True,
     ),
     "GET /v1/topics/{topic}/partitions/{partition}/records": RouteCost(

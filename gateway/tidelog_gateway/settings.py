@@ -68,7 +68,10 @@ class GatewaySettings(BaseModel):
         "(often 60 s), which otherwise sends a request into a connection that is being closed, and answers 502.",
     )
     body_timeout_s: float = Field(
-        default=30.0, gt=0, le=3600, description="How long the body of a request may take to arrive, in all."
+        default=30.0,
+        gt=0,
+        le=3600,
+        description="How long the body of a request may take to arrive, in all; of JSON lines, how long none may.",
     )
     stop_timeout_s: int = Field(
         default=10, ge=1, le=600, description="How long a stop waits for requests that are being answered."

@@ -6,7 +6,8 @@ Health, metrics and the documentation take any request: load balancers and brows
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from collections.abc import Collection
+from typing import Any, Final, get_args, get_origin
 
 from fastapi import Request
 from fastapi.routing import APIRoute
@@ -17,6 +18,8 @@ from tidelog_proto.printable import printable
 
 JSON_TYPE: Final = "application/json"
 KEYED_ROUTE: Final = "/v1/topics/{topic}/records"
+ANSWERS: Final = "answers"
+"""The attribute of a route's function that lists the media types of its answers, where it chooses among several."""
 _CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _SHOWN_CHARS_MAX: Final = 100
 
@@ -37,17 +40,38 @@ async def refuse_unsupported(request: Request) -> None:
             f"Idempotency-Key is supported by POST {KEYED_ROUTE} alone, and this request would be carried out as often "
             "as it is sent: leave it out",
         )
-    accepts = request.headers.getlist("accept")
     media_type = str(getattr(getattr(route, "response_class", None), "media_type", None) or JSON_TYPE)
-    if any(accepts) and not takes(",".join(accepts), media_type):
-        asked = printable(accepts[0], _SHOWN_CHARS_MAX)
-        raise Problem(406, "not_acceptable", f"answers are {media_type}, which Accept: {asked} leaves out")
+    require_accepted(request, *getattr(getattr(route, "endpoint", None), ANSWERS, (media_type,)))
     if isinstance(route, APIRoute):
-        refuse_unknown(request.query_params, {field.alias for field in route.dependant.query_params})
+        fields = route.dependant.query_params
+        lists = {field.alias for field in fields if _is_list(field.field_info.annotation)}
+        refuse_unknown(request.query_params, {field.alias for field in fields}, lists)
 
 
-def refuse_unknown(given: QueryParams, known: set[str]) -> None:
+def require_accepted(request: Request, *media_types: str) -> None:
+    """Refuse a request that accepts none of these media types.
+
+    Raises:
+        Problem: 406.
+    """
+    accepts = request.headers.getlist("accept")
+    if any(accepts) and not any(takes(",".join(accepts), media_type) for media_type in media_types):
+        asked = printable(accepts[0], _SHOWN_CHARS_MAX)
+        detail = f"answers are {' or '.join(media_types)}, which Accept: {asked} leaves out"
+        raise Problem(406, "not_acceptable", detail)
+
+
+def _is_list(annotation: Any) -> bool:
+    return get_origin(annotation) is list or any(map(_is_list, get_args(annotation)))
+
+
+def refuse_unknown(given: QueryParams, known: set[str], lists: Collection[str] = ()) -> None:
     """Refuse query parameters besides the known ones, and those that are given more than once.
+
+    Args:
+        given: by the request.
+        known: the names of all.
+        lists: of those that may be given more than once.
 
     Raises:
         Problem: 422; names them.
@@ -57,7 +81,7 @@ def refuse_unknown(given: QueryParams, known: set[str]) -> None:
     errors = [
         {"parameter": name, "detail": f"is unknown; {there}" if name not in known else "is given more than once"}
         for name, count in counts.items()
-        if name not in known or count > 1
+        if name not in known or (count > 1 and name not in lists)
     ]
     if errors:
         raise invalid(errors)

@@ -1,13 +1,15 @@
 """`tidelog bench gateway`: what a request costs the gateway, beside a route of its own framework that does less.
 
 Each workload has a request to the gateway and one to a probe (`http_probe`): a route without work, one that decodes the
-same body, one that returns the same bytes from memory. In each round the two run in turns, every second round in the
-other order, in closed loops over the same number of connections. A ratio is the probe's figure divided by the
-gateway's, medians over the rounds: 1 means that the gateway costs what the framework does.
+same body, one that returns the same bytes from memory. Beside an Arrow body the probe's process publishes the same
+columns with the native client. In each round the two run in turns, every second round in the other order, in closed
+loops over the same number of connections. A ratio is the probe's figure divided by the gateway's, medians over the
+rounds: 1 means that the gateway costs what the framework does.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import statistics
@@ -17,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import pyarrow as pa
 from rich.table import Table
 
 from tidelog import Client
@@ -24,15 +27,19 @@ from tidelog_cli.children import running
 from tidelog_loadtest import product
 from tidelog_loadtest.environment import Environment
 from tidelog_loadtest.footprint import cpu_s
-from tidelog_loadtest.http_load import answer_to, closed_loop, request_bytes
+from tidelog_loadtest.http_load import LoadRun, answer_to, closed_loop, request_bytes
 from tidelog_loadtest.product import FlushName
 from tidelog_loadtest.progress import Tell, say_nothing
+from tidelog_proto.batch import columns_of
 
 SIDES: Final = ("gateway", "probe")
-TARGETS: Final = {"publish 1 as JSON": 0.85, "publish 100 as JSON": 0.6, "fetch 100 as JSON": 0.6}
+ARROW: Final = "publish 10,000 as Arrow"
+TARGETS: Final = {"publish 1 as JSON": 0.85, "publish 100 as JSON": 0.6, ARROW: 0.5, "fetch 100 as JSON": 0.6}
 """Workload -> the ratio of processor time that is asked for."""
 _RETENTION_BYTES: Final = 64 << 20
 _QUIET: Final = {"TIDELOG_NODE_IDLE_POLL_US": "0"}
+_ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
+_ARROW_RECORDS: Final = 10_000
 _WARM_SHARE: Final = 0.25
 """Of a round, spent unmeasured before the first."""
 
@@ -149,15 +156,31 @@ async def gateway(plan: GatewayPlan, tell: Tell = say_nothing) -> GatewayResult:
     return result
 
 
-async def _figures(server: _Server, request: bytes, plan: GatewayPlan, seconds: float) -> Figures:
+@dataclass(frozen=True, slots=True)
+class _NativeSends:
+    """A closed loop of the native client in the probe's process."""
+
+    topic: str
+    body: bytes
+
+    async def run(self, port: int, plan: GatewayPlan, seconds: float) -> LoadRun:
+        query = f"connections={plan.connections}&seconds={seconds}"
+        request = request_bytes("POST", f"/send-arrow/{self.topic}?{query}", self.body, _ARROW_TYPE)
+        return LoadRun(**json.loads(await answer_to(port, request)))
+
+
+async def _figures(server: _Server, request: bytes | _NativeSends, plan: GatewayPlan, seconds: float) -> Figures:
     before_s = cpu_s(server.pid)
-    run = await closed_loop(server.port, request, connections=plan.connections, seconds=seconds)
+    if isinstance(request, _NativeSends):
+        run = await request.run(server.port, plan, seconds)
+    else:
+        run = await closed_loop(server.port, request, connections=plan.connections, seconds=seconds)
     return Figures((cpu_s(server.pid) - before_s) / run.requests * 1e6, run.requests / run.seconds)
 
 
 async def _workloads(
     plan: GatewayPlan, servers: dict[str, _Server], topics: dict[str, str]
-) -> dict[str, dict[str, bytes]]:
+) -> dict[str, dict[str, bytes | _NativeSends]]:
     """Return the requests of each workload, by side; records that are fetched are stored first."""
     record = {"value": "x" * plan.size_bytes}
     one, hundred = (json.dumps({"records": [record] * count}).encode() for count in (1, 100))
@@ -166,7 +189,8 @@ async def _workloads(
     await answer_to(port, request_bytes("POST", f"{fetch}/records", hundred))
     fetching = request_bytes("GET", f"{fetch}/partitions/0/records?offset=0&max_records=100")
     await answer_to(servers["probe"].port, request_bytes("PUT", "/bytes", await answer_to(port, fetching)))
-    workloads = {
+    columns = _arrow_stream(plan.size_bytes)
+    workloads: dict[str, tuple[bytes, bytes | _NativeSends]] = {
         "publish 1 as JSON": (
             request_bytes("POST", f"{publish}/records", one),
             request_bytes("POST", "/empty", one),
@@ -175,9 +199,21 @@ async def _workloads(
             request_bytes("POST", f"{publish}/records", hundred),
             request_bytes("POST", "/decode", hundred),
         ),
+        ARROW: (
+            request_bytes("POST", f"{publish}/records", columns, _ARROW_TYPE),
+            _NativeSends(topics["publish"], columns),
+        ),
         "fetch 100 as JSON": (fetching, request_bytes("GET", "/bytes")),
     }
     return {name: dict(zip(SIDES, requests, strict=True)) for name, requests in workloads.items() if plan.only in name}
+
+
+def _arrow_stream(size_bytes: int) -> bytes:
+    sink = io.BytesIO()
+    columns = columns_of([b"x" * size_bytes] * _ARROW_RECORDS)
+    with pa.ipc.new_stream(sink, columns.schema) as writer:
+        writer.write_batch(columns)
+    return sink.getvalue()
 
 
 async def _servers(
@@ -194,7 +230,8 @@ async def _servers(
         topics[what] = await stack.enter_async_context(own)
     asked = ("gateway", "--bootstrap", bootstrap, "--http-port", "0")
     front = await stack.enter_async_context(running("gateway", asked, log=log))
-    probing = running("probe", ("--parser", plan.parser), module="tidelog_loadtest.http_probe", log=log)
+    probed = ("--parser", plan.parser, "--bootstrap", bootstrap)
+    probing = running("probe", probed, module="tidelog_loadtest.http_probe", log=log)
     probe = await stack.enter_async_context(probing)
     children = {"gateway": front, "probe": probe}
     return {side: _Server(child.ready["http_port"], child.process.pid) for side, child in children.items()}, topics

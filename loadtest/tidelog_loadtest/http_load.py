@@ -27,7 +27,7 @@ class LoadRun:
     seconds: float
 
 
-def request_bytes(method: str, path: str, body: bytes = b"") -> bytes:
+def request_bytes(method: str, path: str, body: bytes = b"", media_type: str = "application/json") -> bytes:
     """Return a request as clients send it, with the headers that they usually have."""
     lines = [
         f"{method} {path} HTTP/1.1",
@@ -38,7 +38,7 @@ def request_bytes(method: str, path: str, body: bytes = b"") -> bytes:
         "Connection: keep-alive",
     ]
     if body:
-        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+        lines += [f"Content-Type: {media_type}", f"Content-Length: {len(body)}"]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 

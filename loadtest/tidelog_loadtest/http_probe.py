@@ -2,20 +2,26 @@
 
 A process of its own: FastAPI on uvicorn with the event loop and the settings of the gateway. `/empty` is a route
 without work, `/decode` decodes and validates a body of records with msgspec, `/bytes` returns bytes from memory.
+`/send-arrow` is the probe of an Arrow body: this process publishes the columns with the native client in a closed loop.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal
 
 import msgspec
+import pyarrow as pa
 import uvicorn
 from fastapi import FastAPI, Request, Response
+
+from tidelog import Client
 
 _BYTES: Final = "/bytes"
 _JSON: Final = "application/json"
@@ -35,8 +41,13 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     records: list[_Record]
 
 
-def probe_app(when_ready: Callable[[], None]) -> FastAPI:
-    """Return the application; `PUT /bytes` keeps the body that `GET /bytes` returns."""
+def probe_app(when_ready: Callable[[], None], bootstrap: str = "") -> FastAPI:
+    """Return the application; `PUT /bytes` keeps the body that `GET /bytes` returns.
+
+    Args:
+        when_ready: is called when it serves.
+        bootstrap: the node that `/send-arrow` publishes to.
+    """
     decoder = msgspec.json.Decoder(_Body)
     kept = b""
 
@@ -66,6 +77,23 @@ def probe_app(when_ready: Callable[[], None]) -> FastAPI:
     async def stored() -> Response:
         return Response(kept, media_type=_JSON)
 
+    @app.post("/send-arrow/{topic}")
+    async def send_arrow(topic: str, connections: int, seconds: float, request: Request) -> dict[str, float]:
+        (columns,) = pa.ipc.open_stream(await request.body()).read_all().to_batches()
+        async with Client(bootstrap, client_id="tidelog-bench") as client, client.producer(topic) as producer:
+            began_s = time.perf_counter()
+            until_s = began_s + seconds
+
+            async def loop() -> int:
+                sends = 0
+                while time.perf_counter() < until_s:
+                    await producer.send_arrow(columns)
+                    sends += 1
+                return sends
+
+            sends = sum(await asyncio.gather(*(loop() for _ in range(connections))))
+            return {"requests": sends, "seconds": time.perf_counter() - began_s}
+
     return app
 
 
@@ -73,10 +101,12 @@ def main() -> None:
     """Serve on a free loopback port; the parent reads it from the ready line."""
     parser = argparse.ArgumentParser(description="The probe of the gateway's benchmark")
     parser.add_argument("--parser", choices=("h11", "httptools"), default="httptools", help="uvicorn's HTTP parser")
-    http: Literal["h11", "httptools"] = parser.parse_args().parser
+    parser.add_argument("--bootstrap", default="", help="a node, HOST:PORT, for the probe of Arrow bodies")
+    arguments = parser.parse_args()
+    http: Literal["h11", "httptools"] = arguments.parser
     listener = socket.create_server(("127.0.0.1", 0))
     ready = json.dumps({"event": "ready", "http_port": listener.getsockname()[1]})
-    app = probe_app(lambda: print(ready, flush=True))  # noqa: T201 - the parent reads this line
+    app = probe_app(lambda: print(ready, flush=True), arguments.bootstrap)  # noqa: T201 - the parent reads this line
     config = uvicorn.Config(
         app,
         loop="uvloop",

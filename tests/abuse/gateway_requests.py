@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+import pyarrow as pa
 from tests.abuse.stand import Stand
 
 from tidelog_proto.limits import MIB
@@ -55,7 +57,65 @@ def _members(line: str) -> Http:
     return _post(json.dumps({f"m{number}": 0 for number in range(500_000)}).encode(), line)
 
 
+def _body(body: bytes, media_type: str) -> Http:
+    """Return a publish in another form than JSON."""
+    return lambda stand: request(stand, "POST /v1/topics/sink/records", body).replace(
+        b"application/json", media_type.encode(), 1
+    )
+
+
+def _arrow(columns: pa.RecordBatch, *, compression: Literal["lz4", "zstd"] | None = None, count: int = 1) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, columns.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        for _ in range(count):
+            writer.write_batch(columns)
+    return sink.getvalue()
+
+
+def _values(*values: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], names=["value"])
+
+
+_EVENT: Final = b'{"specversion":"1.0","id":"1","source":"/s","type":"t","data":{"a":[1,2,3]}}'
+_LINES: Final = "application/x-ndjson"
+_CSV: Final = "text/csv"
+_PROTOBUF: Final = "application/x-protobuf"
+_ARROW: Final = "application/vnd.apache.arrow.stream"
+_EVENTS: Final = "application/cloudevents-batch+json"
+
+FORMS: Final[dict[str, Http]] = {
+    "POST records: 10,000 JSON lines": _body(b'{"value":"x","key":"k"}\n' * 10_000, _LINES),
+    "POST records: 8 MiB of short lines": _body(b"{}\n" * (BODY_BYTES // 3), _LINES),
+    "POST records: 8 MiB of empty lines": _body(b"\n" * BODY_BYTES, _LINES),
+    "POST records: a line of 8 MiB": _body(b'{"value":"' + b"x" * (BODY_BYTES - 20) + b'"}', _LINES),
+    "POST records: a line of 4,000,000 numbers": _body(
+        b'{"value_encoding":"json","value":[' + b"0," * 4_000_000 + b"0]}", _LINES
+    ),
+    "POST records: 10,000 rows of CSV": _body(b"key,value,tag\n" + b'k,"a ""value""",t\n' * 10_000, _CSV),
+    "POST records: 8 MiB of empty rows of CSV": _body(b"value\n" + b"\n" * (BODY_BYTES - 6), _CSV),
+    "POST records: 8 MiB of empty fields of CSV": _body(b"value\n" + b"," * (BODY_BYTES - 6), _CSV),
+    "POST records: an unclosed quote of 8 MiB": _body(b'value\n"' + b"x" * (BODY_BYTES - 7), _CSV),
+    "POST records: 8 MiB of quotes": _body(b"value\n" + b'"' * (BODY_BYTES - 6), _CSV),
+    "POST records: 5,000 rows of 256 headers": _body(
+        b",".join([b"value", *(b"header:h" for _ in range(256))]) + b"\n" + (b"1" + b",2" * 256 + b"\n") * 5_000, _CSV
+    ),
+    "POST records: 8 MiB of records of protobuf": _body(b"\x0a\x02\x0a\x00" * (BODY_BYTES // 4), _PROTOBUF),
+    "POST records: 10,000 records of protobuf": _body(b"\x0a\x06\x0a\x01x\x1a\x01k" * 10_000, _PROTOBUF),
+    "POST records: 4,000,000 headers of protobuf": _body(b"\x0a\x80\x80\xe8\x03" + b"\x3a\x00" * 3_997_696, _PROTOBUF),
+    "POST records: 10,000 rows of Arrow": _body(_arrow(_values(*[b"x" * 700] * 10_000)), _ARROW),
+    "POST records: 10,000 rows of compressed Arrow": _body(
+        _arrow(_values(*[b"x" * 700] * 10_000), compression="zstd"), _ARROW
+    ),
+    "POST records: a bomb of compressed Arrow": _body(_arrow(_values(bytes(512 * MIB)), compression="zstd"), _ARROW),
+    "POST records: 1,000 record batches of Arrow": _body(_arrow(_values(*[b"x"] * 10), count=1_000), _ARROW),
+    "POST records: 25,000 empty record batches of Arrow": _body(_arrow(_values(), count=25_000), _ARROW),
+    "POST records: 10,000 CloudEvents": _body(b"[" + b",".join([_EVENT] * 10_000) + b"]", _EVENTS),
+    "POST records: 8 MiB of empty CloudEvents": _body(b"[" + b"{}," * (BODY_BYTES // 3 - 2) + b"{}]", _EVENTS),
+}
+"""Bodies of the other forms of a publish."""
+
 HTTP: Final[dict[str, Http]] = {
+    **FORMS,
     "POST records: 300,000 empty objects": _post(_records({}, 300_000)),
     "POST records: 8 MiB of empty objects": _post(_records({}, (BODY_BYTES - 100) // 3)),
     "POST records: 10,000 records": _post(_records({"value": "x", "key": "k"}, 10_000)),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
 import pyarrow as pa
@@ -34,6 +34,7 @@ from tidelog.model import (
     Topic,
     TopicFigures,
 )
+from tidelog.receipts import PieceOutcome
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
 from tidelog_proto.derived import filter_batch
@@ -120,12 +121,31 @@ class FakeIntake:
         pass
 
 
+@dataclass
+class FakePending:
+    """Receipts of columns, which are stored."""
+
+    partition: int
+    base: int
+    count: int
+
+    def __await__(self) -> Generator[Any, None, list[Receipt]]:
+        yield from ()
+        return [Receipt(self.partition, self.base + index, 0) for index in range(self.count)]
+
+    async def settled(self) -> list[PieceOutcome]:
+        return [PieceOutcome(self.partition, self.count, self.base, self.count)]
+
+
 class FakeProducer:
     def __init__(self, log: FakeLog, topic: str) -> None:
         self.rows = FakeIntake()
         self._log = log
         self.topic = topic
         self.closed = False
+
+    async def begin(self) -> None:
+        self._log.partition(self.topic, 0)
 
     async def enqueue(
         self,
@@ -166,10 +186,7 @@ class FakeProducer:
         await asyncio.sleep(0)  # others are let in between
         base = await self._log.append(self.topic, partition or 0, columns)
 
-        async def receipts() -> list[Receipt]:
-            return [Receipt(partition or 0, base + index, 0) for index in range(columns.num_rows)]
-
-        return receipts()
+        return FakePending(partition or 0, base, columns.num_rows)
 
     async def close(self) -> None:
         self.closed = True

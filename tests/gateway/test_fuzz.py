@@ -13,9 +13,11 @@ from urllib.parse import quote
 import httpx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.gateway.bodies.test_route import BODIES as FORMS
 from tests.gateway.fake_log import FakeLog, opener
 
 from tidelog_gateway.app import create_app
+from tidelog_gateway.bodies.media_types import TAKEN
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.messages import REQUESTS
 from tidelog_gateway.websocket.ws_protocol import Publish, WsProtocol
@@ -73,7 +75,7 @@ PATHS = st.sampled_from(
 BODIES = (RECORDS | COMMITS | TOPIC | ANYTHING).map(lambda content: json.dumps(content).encode()) | st.binary(
     max_size=50
 )
-TYPES = st.sampled_from(["application/json", "application/octet-stream", "text/plain", "application/json;charset"])
+TYPES = st.sampled_from([*TAKEN, "text/plain", "application/json;charset"])
 METHODS = st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "X"])
 
 
@@ -104,6 +106,33 @@ def test_no_request_makes_the_gateway_fail(
     assert response.status_code < 500, response.text
     if response.status_code >= 400 and method != "HEAD":
         assert response.json()["status"] == response.status_code
+
+
+@FUZZED
+@given(
+    form=st.sampled_from(sorted(FORMS)),
+    changes=st.lists(st.tuples(st.integers(0, 1_000), st.binary(max_size=3), st.integers(0, 3)), max_size=4),
+    attributes=st.dictionaries(
+        st.sampled_from(["ce-specversion", "ce-id", "ce-type", "ce-x"]), st.text('1.0%é"', max_size=4)
+    ),
+)
+def test_no_body_of_a_publish_makes_the_gateway_fail(
+    form: str, changes: list[tuple[int, bytes, int]], attributes: dict[str, str]
+) -> None:
+    body = FORMS[form]
+    for place, inserted, removed in changes:
+        at = place % (len(body) + 1)
+        body = body[:at] + inserted + body[at + removed :]
+
+    async def request() -> httpx.Response:
+        _, app = opened()
+        transport = httpx.ASGITransport(app)  # raises what the application raises
+        async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://g") as api:
+            headers = [(b"Content-Type", form.encode()), *((n.encode(), v.encode()) for n, v in attributes.items())]
+            return await api.post("/v1/topics/t/records", content=body, headers=headers)
+
+    response = asyncio.run(request())
+    assert response.status_code in {200, 207, 404, 413, 422}, response.text
 
 
 MESSAGE = st.fixed_dictionaries(

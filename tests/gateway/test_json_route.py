@@ -7,7 +7,7 @@ import json
 import httpx
 import pytest
 
-from tidelog_gateway.bodies import MEMBERS_MAX, VALUES_MAX
+from tidelog_gateway.bodies.json_body import MEMBERS_MAX, VALUES_MAX
 
 HEAD = {"Content-Type": "application/json"}
 

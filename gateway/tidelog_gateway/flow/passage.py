@@ -12,7 +12,8 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,6 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tidelog.errors import TidelogError
 from tidelog_gateway.answers import Answer
 from tidelog_gateway.authentication import Admission, address_of
+from tidelog_gateway.bodies import idempotency, trace_context
+from tidelog_gateway.bodies.admission import admit_publish, topic_published_to
 from tidelog_gateway.browser_headers import RAW_BROWSER_HEADERS, with_browser_headers
 from tidelog_gateway.callers import Callers, told
 from tidelog_gateway.context import Gateway
@@ -33,7 +36,6 @@ from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.outlet import Outlet, no_room
 from tidelog_gateway.problems import Problem, from_error, internal
 from tidelog_gateway.request_ids import REQUEST_ID_HEADER
-from tidelog_gateway.routes import idempotency, trace_context
 from tidelog_gateway.routes.lanes import JsonAnswer, Lane
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.errors import ProtocolError
@@ -267,13 +269,17 @@ class PassageMiddleware:
         state = scope["state"]
         gateway: Gateway | None = state.get("gateway")
         visit: Visit = state["visit"]
-        arrival = self._limits.arrival(gateway)
+        arrival = state["arrival"] = self._limits.arrival(gateway)
         body: bytes | None = None
         try:
             whole: bytes | None = state.get("body")
             if whole is not None:
                 self._limits.take_whole(whole, arrival)
                 body = whole
+            elif await self._is_streamed(scope):
+                body = b""  # the route reads it, and may have done something by any moment
+                await self._app(scope, receive, send)
+                return
             else:
                 body = await self._limits.body(scope, receive, arrival)
             if body is not None:
@@ -293,6 +299,19 @@ class PassageMiddleware:
         finally:
             arrival.end()
         await problem.response(visit.request_id)(scope, receive, send)
+
+    @staticmethod
+    async def _is_streamed(scope: Scope) -> bool:
+        """Return whether the route of a request reads the body itself; refuse a publish whose head says enough.
+
+        Raises:
+            Problem: it is refused.
+        """
+        topic = topic_published_to(scope)
+        if topic is None:
+            return False
+        gateway: Gateway = scope["state"].get("gateway") or scope["app"].state.gateway
+        return await _handled(gateway, partial(admit_publish, scope, topic))
 
     async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         visit: Visit = scope["state"]["visit"]
@@ -324,8 +343,11 @@ class PassageMiddleware:
             await send({"type": "http.response.body", "body": answer.body})
 
 
-async def _handled(gateway: Gateway, run: Callable[[Gateway], Awaitable[JsonAnswer | None]]) -> JsonAnswer | None:
-    """Have a lane answer.
+T = TypeVar("T")
+
+
+async def _handled(gateway: Gateway, run: Callable[[Gateway], Awaitable[T]]) -> T:
+    """Run what answers a request, or a part of it.
 
     Raises:
         Problem: the error to return to the caller.

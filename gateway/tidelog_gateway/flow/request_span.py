@@ -15,7 +15,7 @@ from opentelemetry import context, trace
 from starlette.types import Scope
 
 from tidelog import trace_contexts
-from tidelog_gateway.routes.trace_context import TraceHeaders, trace_in
+from tidelog_gateway.bodies.trace_context import TraceHeaders, trace_in
 from tidelog_proto.telemetry import Telemetry, traceparent_of
 
 _WITHOUT: Final = frozenset({"/livez", "/readyz", "/metrics"})

@@ -10,7 +10,7 @@ import msgspec
 import orjson
 from starlette.types import Scope
 
-from tidelog_gateway.bodies import AT_ONCE_BYTES
+from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.offsets import commit_positions, committed_view
 from tidelog_gateway.routes.lanes import Handling, JsonAnswer, is_plain_json

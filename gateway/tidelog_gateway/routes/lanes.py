@@ -7,7 +7,7 @@ those that both take, and words all refusals.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from typing import Final, NamedTuple
 
 from starlette.types import Scope
@@ -46,16 +46,22 @@ def accepts_json(fields: dict[bytes, bytes]) -> bool:
     return accept in _ANY_ACCEPT or takes(accept.decode("latin-1"))
 
 
-_JSON_TYPES: Final = frozenset({b"application/json", b"application/json; charset=utf-8"})
+_JSON_TYPES: Final[frozenset[bytes | None]] = frozenset({b"application/json", b"application/json; charset=utf-8"})
 
 
 def is_plain_json(scope: Scope) -> bool:
     """Whether a request has a body of JSON as it is, takes JSON, and no header asks for more or is given twice."""
+    return is_plain(scope, _JSON_TYPES)
+
+
+def is_plain(scope: Scope, media_types: Container[bytes | None]) -> bool:
+    """Whether a body of such a type comes as it is, JSON is accepted, and no header asks for more or is given twice."""
     fields: dict[bytes, bytes] = dict(scope["headers"])
     return (
         len(fields) == len(scope["headers"])
-        and fields.get(b"content-type") in _JSON_TYPES
+        and fields.get(b"content-type") in media_types
         and b"content-encoding" not in fields
         and b"idempotency-key" not in fields
+        and b"ce-specversion" not in fields
         and accepts_json(fields)
     )

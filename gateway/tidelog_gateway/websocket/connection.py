@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tidelog.errors import TidelogError
-from tidelog_gateway.bodies import AT_ONCE_BYTES, check_values
+from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES, check_values
 from tidelog_gateway.callers import told
 from tidelog_gateway.context import Gateway, now_us
 from tidelog_gateway.known_caller import KnownCaller

@@ -3,11 +3,13 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
+from tests.gateway.bodies.test_arrow_body import batch, stream
 from tests.gateway.conftest import OpenApi
 from tests.gateway.fake_log import FakeLog
 
-from tidelog_gateway.bodies import AT_ONCE_BYTES
+from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
 from tidelog_gateway.routes.commit_lane import commit_lane
 from tidelog_gateway.routes.fetch_lane import fetch_lane
 from tidelog_gateway.routes.publish_lane import publish_lane
@@ -37,6 +39,7 @@ def test_a_publish_in_the_form_of_most_clients_is_taken() -> None:
         (scope_of("POST", "/v1/topics/t/records", JSON, JSON), 10),
         (scope_of("POST", "/v1/topics/t/records", JSON, (b"content-encoding", b"gzip")), 10),
         (scope_of("POST", "/v1/topics/t/records", JSON, (b"idempotency-key", b"1")), 10),
+        (scope_of("POST", "/v1/topics/t/records", JSON, (b"ce-specversion", b"1.0")), 10),
         (scope_of("POST", "/v1/topics/t/records", JSON, (b"accept", b"text/html")), 10),
         (scope_of("POST", "/v1/topics/t/records", JSON, query=b"key=a"), 10),
         (scope_of("POST", "/v1/topics/t/records/", JSON), 10),
@@ -195,3 +198,36 @@ async def test_a_fault_of_a_lane_is_a_problem(open_api: OpenApi, log: FakeLog) -
         answer = await client.post("/v1/topics/t/records", content=BODY, headers={"content-type": "application/json"})
         assert (answer.status_code, answer.json()["code"]) == (500, "internal")
         assert answer.json()["request_id"] == answer.headers["x-request-id"]
+
+
+def arrow(*values: bytes, count: int = 1) -> bytes:
+    return stream(*[batch(value=pa.array(values, pa.binary()))] * count)
+
+
+async def test_columns_are_answered_as_by_the_route(open_api: OpenApi, log: FakeLog) -> None:
+    log.logs["t"] = [[]]
+    async with open_api(records_per_request_max=200) as client:
+        for topic, content in (
+            ("t", arrow(b"a", b"b")),
+            ("t", arrow(b"a", count=100)),  # many batches take turns
+            ("t", arrow(*[b"a"] * 201)),
+            ("t", b"x"),
+            ("__meta", arrow(b"a")),
+            ("missing", arrow(b"a")),
+        ):
+            answers: list[httpx.Response] = []
+            for twice in (1, 2):
+                headers = [("content-type", "application/vnd.apache.arrow.stream"), *[("x-twice", "1")] * twice]
+                answers.append(await client.post(f"/v1/topics/{topic}/records", content=content, headers=headers))
+            compare_columns(*answers)
+
+
+def compare_columns(*answers: httpx.Response) -> None:
+    """Compare answers but for what differs between two requests: their ids, and where their records are."""
+    first, second = [answer.json() for answer in answers]
+    assert answers[0].status_code == answers[1].status_code
+    for document in (first, second):
+        document.pop("request_id", None)
+        for each in document.get("ranges", ()):
+            del each["base_offset"]
+    assert first == second

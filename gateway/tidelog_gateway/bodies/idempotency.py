@@ -1,7 +1,7 @@
 """`Idempotency-Key`: which header values are keys, and by what the log recognises a retry of a request.
 
-A key counts within one topic and one caller. What has to be equal in a retry is the body byte for byte, its media type
-and the query; other headers may differ.
+A key counts within one topic and one caller. What has to be equal in a retry is the body byte for byte, its media type,
+the query, and the `ce-` headers of a CloudEvent; other headers may differ.
 """
 
 from __future__ import annotations
@@ -11,9 +11,15 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from tidelog.keyed_requests import RequestKey, request_key
-from tidelog_gateway.bodies import Pace
+from starlette.requests import Request
+
+from tidelog.errors import ProducerIdSharedError
+from tidelog.keyed_requests import request_key as request_key_of
+from tidelog_gateway.context import Gateway, media_type_of
+from tidelog_gateway.pace import pace_of
 from tidelog_gateway.problems import Problem
+from tidelog_gateway.publish import Outcome, judged
+from tidelog_gateway.records_in import Records
 from tidelog_proto.limits import MIB
 from tidelog_proto.printable import printable
 
@@ -43,21 +49,50 @@ def key_in(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     return key
 
 
-async def request_key_of(
-    key: bytes, *, principal: str | None, topic: str, media_type: str, query: bytes, body: bytes, pace: Pace
-) -> RequestKey:
-    """Return by what the log recognises a request. Large bodies are hashed in pieces.
+def refuse_key(form: str) -> Problem:
+    """Return the 400 for a key of a form whose records are not published all at once."""
+    return Problem(
+        400,
+        "idempotency_key_unsupported",
+        f"a body of {form} takes no Idempotency-Key, and a retry would store its records again: leave the header "
+        "out, or send the records in another form, as JSON",
+    )
+
+
+async def publish_keyed(
+    gateway: Gateway, topic: str, records: Records, *, key: bytes, request: Request, body: bytes
+) -> list[Outcome]:
+    """Publish the records of a request with an `Idempotency-Key`, unless they are stored already.
 
     Raises:
-        Problem: as `pace`.
+        Problem: 422, the key belongs to another request; as the pace of the request.
+        TidelogError: all records failed for one reason.
     """
-    hashed, view = hashlib.sha256(), memoryview(body)
+    caller = gateway.caller
+    pace, hashed, view = pace_of(gateway, request), hashlib.sha256(), memoryview(body)
     for at in range(0, len(view), MIB):
         if at:
             await pace()
         hashed.update(view[at : at + MIB])
-    caller = b"" if principal is None else b"=" + principal.encode()
-    return request_key((caller, topic.encode(), key), (media_type.encode(), query, hashed.digest()))
+    headers = request.scope["headers"]
+    deciding = sorted(b"%s: %s" % (name, value) for name, value in headers if _decides(name))
+    principal = b"" if caller is None else b"=" + caller.principal.encode()
+    request_key = request_key_of(
+        (principal, topic.encode(), key),
+        (media_type_of(request).encode(), request.scope["query_string"], hashed.digest(), *deciding),
+    )
+    try:
+        outcomes = await gateway.client.keyed_requests.publish(topic, records.rows(), request_key)
+    except ProducerIdSharedError as error:
+        raise reused() from error
+    if any(isinstance(outcome, ProducerIdSharedError) for outcome in outcomes):
+        raise reused()
+    return judged(gateway, outcomes, surface="http")
+
+
+def _decides(name: bytes) -> bool:
+    """Whether a header is a part of what is published: those of a CloudEvent in binary mode are."""
+    return name.startswith(b"ce-")
 
 
 def reused() -> Problem:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tidelog_gateway import bodies, json_structure
-from tidelog_gateway.bodies import MEMBERS_MAX, VALUES_MAX, check_values, records_in
+from tidelog_gateway import json_structure
+from tidelog_gateway.bodies import json_body as bodies
+from tidelog_gateway.bodies.json_body import MEMBERS_MAX, VALUES_MAX, check_values, records_in
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.records_in import Records, parse_body
 

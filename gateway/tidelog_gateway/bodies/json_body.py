@@ -8,7 +8,7 @@ are parsed in pieces of a few milliseconds, and the first piece with a fault end
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -54,15 +54,41 @@ async def records_in(body: bytes, *, records_max: int, now_us: int, pace: Pace) 
     if begin is None:
         raise invalid([{"pointer": "", "detail": 'a body is JSON and begins with {"records": ['}])
     parts: list[Records] = []
-    elements = await _elements(body, begin.end(), records_max, pace)
-    for piece in _pieces(elements, begin.end()):
-        await pace()
-        text = b'{"records":[%b]}' % body[piece.start : piece.stop]
+    pieces = list_pieces(body, start=begin.end(), end=_END, records_max=records_max, pace=pace)
+    async for first, piece in pieces:
         try:
-            parts.append(parse_body(text, records_max=records_max, now_us=now_us))
+            parts.append(parse_body(b'{"records":[%b]}' % piece, records_max=records_max, now_us=now_us))
         except Problem as problem:
-            raise _shifted(problem, piece.first) from problem
-    return _joined(parts, now_us)
+            raise _shifted(problem, first) from problem
+    return joined(parts, now_us)
+
+
+async def list_pieces(
+    body: bytes,
+    *,
+    start: int,
+    end: re.Pattern[bytes],
+    records_max: int,
+    pace: Pace,
+    path: Sequence[str] = ("records",),
+) -> AsyncIterator[tuple[int, bytes]]:
+    """Yield the elements of a JSON list in pieces, each with the number of its first element.
+
+    Args:
+        body: a JSON text.
+        start: where the list begins, after its bracket.
+        end: matches what follows the list.
+        records_max: elements that there may be.
+        pace: see `Pace`.
+        path: of the list in the body, for errors.
+
+    Raises:
+        Problem: 422; as `pace`.
+    """
+    elements = await _elements(body, start, end, records_max, pace, path)
+    for piece in _pieces(elements, start):
+        await pace()
+        yield piece.first, body[piece.start : piece.stop]
 
 
 async def check_values(text: bytes, pace: Pace) -> None:
@@ -86,7 +112,7 @@ class _Elements(NamedTuple):
     values: Any
 
 
-def _check_each(counts: Any, most: int, detail: str) -> None:
+def _check_each(counts: Any, most: int, detail: str, path: Sequence[str]) -> None:
     """Refuse a list of which an element has too many of something, whose running sums are given.
 
     Raises:
@@ -94,10 +120,12 @@ def _check_each(counts: Any, most: int, detail: str) -> None:
     """
     each = np.diff(counts, prepend=0)
     if each.max() > most:
-        raise invalid([{"pointer": pointer(["records", int(each.argmax())]), "detail": detail}])
+        raise invalid([{"pointer": pointer([*path, int(each.argmax())]), "detail": detail}])
 
 
-async def _elements(body: bytes, start: int, records_max: int, pace: Pace) -> _Elements:
+async def _elements(  # noqa: PLR0917 - see `list_pieces`
+    body: bytes, start: int, end: re.Pattern[bytes], records_max: int, pace: Pace, path: Sequence[str]
+) -> _Elements:
     """Find the elements of the list that begins at `start`, and check what can be checked without parsing them."""
     ends: list[Any] = []
     values: list[Any] = []
@@ -118,18 +146,18 @@ async def _elements(body: bytes, start: int, records_max: int, pace: Pace) -> _E
         count += len(divides)
         if count > records_max:
             # Counting the rest would mean reading all of it.
-            raise invalid([{"pointer": "/records", "detail": f"at most {records_max} records, here are more"}])
+            raise invalid([{"pointer": pointer(path), "detail": f"at most {records_max} records, here are more"}])
         if len(closing):
-            if _END.match(body, int(found.places[stop - 1]) + 1) is None:
+            if end.match(body, int(found.places[stop - 1]) + 1) is None:
                 raise invalid([{"pointer": "", "detail": "unexpected text after the list of records"}])
             break
     else:
         raise invalid([{"pointer": "", "detail": "the body is not JSON: its list of records does not end"}])
     elements = _Elements(np.concatenate(ends), np.concatenate(values))
     many = f"at most {VALUES_MAX} JSON values in one record; send a larger document as a string"
-    _check_each(elements.values, VALUES_MAX, many)
+    _check_each(elements.values, VALUES_MAX, many, path)
     # Members are counted by the commas between them, one less than the members.
-    _check_each(np.concatenate(members), MEMBERS_MAX - 1, f"a record has at most {MEMBERS_MAX} members")
+    _check_each(np.concatenate(members), MEMBERS_MAX - 1, f"a record has at most {MEMBERS_MAX} members", path)
     return elements
 
 
@@ -163,20 +191,20 @@ def _shifted(problem: Problem, first: int) -> Problem:
     return invalid([each | {"pointer": moved(each.get("pointer", ""))} for each in errors])
 
 
-def _joined(parts: list[Records], now_us: int) -> Records:
+def joined(parts: list[Records], now_us: int) -> Records:
     """Put the records of all pieces together; a column that only some of them use is filled up in the others."""
     if len(parts) == 1:
         return parts[0]
-    joined = Records([value for part in parts for value in part.values])
+    records = Records([value for part in parts for value in part.values])
 
     def column(name: str, missing: Callable[[], Any]) -> Any:
         if all(getattr(part, name) is None for part in parts):
             return None
         return [item for part in parts for item in (getattr(part, name) or [missing() for _ in range(len(part))])]
 
-    joined.keys = column("keys", lambda: None)
-    joined.headers = column("headers", list)
-    joined.tags = column("tags", lambda: None)
-    joined.partitions = column("partitions", lambda: None)
-    joined.timestamps_us = column("timestamps_us", lambda: now_us)
-    return joined
+    records.keys = column("keys", lambda: None)
+    records.headers = column("headers", list)
+    records.tags = column("tags", lambda: None)
+    records.partitions = column("partitions", lambda: None)
+    records.timestamps_us = column("timestamps_us", lambda: now_us)
+    return records

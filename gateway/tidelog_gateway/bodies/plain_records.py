@@ -35,6 +35,7 @@ class _PlainBody(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 _BODIES: Final = msgspec.json.Decoder(_PlainBody)
+_LINES: Final = msgspec.json.Decoder(_PlainRecord)
 
 
 def plain_records(body: bytes, *, records_max: int, now_us: Callable[[], int]) -> Records | None:
@@ -49,20 +50,38 @@ def plain_records(body: bytes, *, records_max: int, now_us: Callable[[], int]) -
         records = _BODIES.decode(body).records
         if len(records) > records_max:
             return None
-        values = [
-            None
-            if record.value is None
-            else record.value.encode()
-            if record.value_encoding == "utf8"
-            else base64.b64decode(record.value, validate=True)
-            for record in records
-        ]
-        keys = _keys(records)
+        return _lists_of(records, now_us)
     except (ValueError, binascii.Error):  # also those of msgspec
         return None
+
+
+def plain_lines(lines: Sequence[bytes], *, now_us: Callable[[], int]) -> Records | None:
+    """Return the records of lines with one each, as `plain_records` does of a body."""
+    decode = _LINES.decode
+    try:
+        return _lists_of([decode(line) for line in lines], now_us)
+    except (ValueError, binascii.Error):  # also those of msgspec
+        return None
+
+
+def _lists_of(records: Sequence[_PlainRecord], now_us: Callable[[], int]) -> Records:
+    """Return records as lists.
+
+    Raises:
+        ValueError: one of them is not valid.
+    """
+    values = [
+        None
+        if record.value is None
+        else record.value.encode()
+        if record.value_encoding == "utf8"
+        else base64.b64decode(record.value, validate=True)
+        for record in records
+    ]
+    keys = _keys(records)
     tags = [record.tag for record in records]
     if any(tag is not None and len(tag.encode()) > TAG_BYTES_MAX for tag in tags):
-        return None
+        raise ValueError("a tag is too long")
     stamps = [record.timestamp_ms for record in records]
     timestamps_us: list[int] | None = None
     if _any_given(stamps):

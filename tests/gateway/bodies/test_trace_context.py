@@ -8,7 +8,7 @@ import pytest
 from tests.gateway.conftest import OpenApi
 from tests.gateway.fake_log import FakeLog
 
-from tidelog_gateway.routes.trace_context import STATE_CHARS_MAX, trace_in
+from tidelog_gateway.bodies.trace_context import STATE_CHARS_MAX, trace_in
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 OWN = "00-11111111111111111111111111111111-2222222222222222-01"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog_gateway.bodies.plain_records import plain_records
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.records_in import Records, parse_body
-from tidelog_gateway.routes.plain_records import plain_records
 
 NOW_US = 5_000
 

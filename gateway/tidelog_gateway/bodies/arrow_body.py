@@ -1,0 +1,284 @@
+"""Records as an Arrow IPC stream: columns that go to the producer as they are, without a Python object a record.
+
+Each message is described and bounded before Arrow decodes it: the schema has columns of records in types that cannot
+expand, and the rows and decompressed bytes that a record batch announces are summed up against the limits. Decoded
+columns are validated in full (offsets, UTF-8) before anything reads them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from starlette.types import Scope
+
+from tidelog_gateway.incoming import Arrival
+from tidelog_gateway.problems import Problem, invalid
+from tidelog_proto.columns import HEADERS_TYPE, TIMESTAMP_TYPE, canonical
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.ipc_message import PREFIX_BYTES, describe
+from tidelog_proto.limits import KIB
+
+MESSAGES_MAX: Final = 1_000
+"""Record batches in one body: a stream of many small ones costs the work of each, whatever is in them."""
+METADATA_BYTES_MAX: Final = 64 * KIB
+"""Of a message: the names and types of a schema, with what programs like pandas add."""
+_CANONICAL: Final[dict[str, Any]] = {
+    "value": pa.binary(),
+    "key": pa.binary(),
+    "headers": HEADERS_TYPE,
+    "tag": pa.string(),
+    "timestamp": TIMESTAMP_TYPE,
+}
+_COLUMNS: Final = tuple(_CANONICAL)
+_WORK_US_MAX: Final = 2_000.0
+"""Work that is done before a turn is waited for, by the estimates that follow: 1 MB of columns, if not compressed."""
+_BATCH_US: Final = 50.0
+_READ_BYTES_PER_US: Final = 1_000.0
+_DECOMPRESSED_BYTES_PER_US: Final = 300.0
+_LENGTH: Final = struct.Struct("<q")
+
+Hold = Callable[[int], None]
+"""Reserves so many bytes for what a body decodes to; raises Problem when there is no room."""
+
+
+class ArrowRecords(NamedTuple):
+    """Canonical columns, in the order of the stream; no batch is empty."""
+
+    batches: list[pa.RecordBatch]
+    row_count: int
+
+
+async def arrow_records(
+    body: bytes, *, records_max: int, decoded_bytes_max: int, hold: Hold, pace: Callable[[], Awaitable[None]]
+) -> ArrowRecords:
+    """Read an Arrow stream of at most `records_max` rows.
+
+    Raises:
+        Problem: 413, it decodes to more than `decoded_bytes_max`; 422, it is no Arrow stream, or has other columns than
+            those of records; as `hold` and `pace`.
+    """
+    source = pa.BufferReader(body)
+    messages = _Messages(source)
+    schema = _schema(messages.next())
+    batches: list[pa.RecordBatch] = []
+    count = decoded_bytes = copied_bytes = 0
+    work_us = 0.0
+    casts = any(not kind.equals(_CANONICAL[name]) for name, kind in zip(schema.names, schema.types, strict=True))
+    for number in range(MESSAGES_MAX + 1):
+        message = messages.next()
+        if message is None:
+            break
+        if number == MESSAGES_MAX:
+            raise _fault(f"at most {MESSAGES_MAX} record batches in one stream: combine them, or send several streams")
+        where = f"record batch {number}"
+        rows, size_bytes, is_compressed = _announced(message, where)
+        count += rows
+        decoded_bytes += size_bytes
+        if is_compressed or casts:
+            copied_bytes += size_bytes
+        if count > records_max:
+            raise _fault(f"at most {records_max} records, here are more: send fewer rows at a time")
+        if decoded_bytes > decoded_bytes_max:
+            raise Problem(
+                413,
+                "body_too_large",
+                f"the stream decodes to more than {decoded_bytes_max} bytes: send fewer records at a time",
+                extra={"limit_bytes": decoded_bytes_max},
+            )
+        if copied_bytes:
+            hold(copied_bytes)
+        work_us += _BATCH_US + size_bytes / (_DECOMPRESSED_BYTES_PER_US if is_compressed else _READ_BYTES_PER_US)
+        if work_us > _WORK_US_MAX:
+            work_us = 0.0
+            await pace()
+        if rows:
+            batches.append(_columns(message, schema, where))
+    if source.tell() != len(body):
+        raise _fault("there are bytes after the end of the stream")
+    if not count:
+        raise _fault("the stream has no records")
+    return ArrowRecords(batches, count)
+
+
+def room_of(scope: Scope, body_bytes: int) -> Hold:
+    """Return what reserves room, beside a request's body, for the bytes that it decodes to."""
+    arrival: Arrival = scope["state"]["arrival"]
+
+    def hold(size_bytes: int) -> None:
+        if not arrival.hold(body_bytes + size_bytes):
+            detail = "bodies and messages of as many bytes as there may be are being handled: send this again later"
+            raise Problem(429, "overloaded", detail, retryable=True)
+
+    return hold
+
+
+class _Messages:
+    """The messages of a stream; nothing of their bodies is decoded."""
+
+    def __init__(self, source: pa.BufferReader) -> None:
+        try:
+            self._reader = pa.ipc.MessageReader.open_stream(source)
+        except (pa.ArrowException, OSError) as error:
+            raise _no_stream(error) from error
+
+    def next(self) -> Any:
+        """Return the next message, None at the end.
+
+        Raises:
+            Problem: 422.
+        """
+        try:
+            message: Any = self._reader.read_next_message()
+        except StopIteration:
+            return None
+        except (pa.ArrowException, OSError, EOFError) as error:
+            raise _no_stream(error) from error
+        if message.metadata.size > METADATA_BYTES_MAX:
+            raise _fault(f"a message has more than {METADATA_BYTES_MAX} bytes of metadata: drop the schema's metadata")
+        return message
+
+
+def _schema(message: Any) -> pa.Schema:
+    """Return the schema of the stream, whose columns are those of records.
+
+    Raises:
+        Problem: 422.
+    """
+    if message is None or message.type != "schema":
+        raise _fault("the body is not an Arrow IPC stream: it does not begin with a schema")
+    try:
+        schema = pa.ipc.read_schema(message)
+        schema.names  # noqa: B018 - decodes the names, which may not be UTF-8
+    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+        raise _no_stream(error) from error
+    if len(schema.names) > len(_COLUMNS) * 2:
+        raise _fault(f"{len(schema.names)} columns; a record has {', '.join(_COLUMNS)}")
+    faults: list[str] = []
+    for name in dict.fromkeys(schema.names):
+        if name not in _COLUMNS:
+            near = difflib.get_close_matches(name, _COLUMNS, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            if name == "partition":
+                hint = "name one partition for all rows in the query; "
+            faults.append(f"column {name!r} is unknown: {hint}a record has {', '.join(_COLUMNS)}")
+        elif schema.names.count(name) > 1:
+            faults.append(f"column {name} is there more than once")
+        else:
+            faults += _type_faults(name, schema.field(name).type)
+    if "value" not in schema.names:
+        faults.append("there is no column value")
+    if faults:
+        raise invalid([{"pointer": "", "detail": fault} for fault in faults])
+    return schema
+
+
+def _type_faults(name: str, kind: Any) -> list[str]:
+    """Return what is wrong with the type of a column.
+
+    Types whose values share memory (dictionaries, views, runs) are refused: a few bytes of them stand for any number.
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        return [f"column {name} has the extension type {kind.extension_name}: send it as {kind.storage_type}"]
+    if name == "timestamp":
+        is_fine = pa.types.is_timestamp(kind) or pa.types.is_integer(kind)
+        return [] if is_fine else [f"column {name}: is a timestamp, or milliseconds as an integer, not {kind}"]
+    if name == "headers":
+        parts: tuple[Any, Any] | None
+        if pa.types.is_map(kind):
+            parts = (kind.key_type, kind.item_type)
+        elif (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_pair(kind.value_type):
+            parts = (kind.value_type.field(0).type, kind.value_type.field(1).type)
+        else:
+            parts = None
+        if parts is not None and _is_bytes(parts[1]) and _is_text(parts[0]):
+            return []
+        return [f"column {name}: is a list of structs of key (string) and value (binary), or a map, not {_short(kind)}"]
+    if name == "tag":
+        return [] if _is_text(kind) or pa.types.is_null(kind) else [f"column {name}: is a string, not {_short(kind)}"]
+    if _is_bytes(kind) or (name == "key" and pa.types.is_null(kind)):
+        return []
+    hint = ""
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        hint = ": decode it before it is sent"
+    return [f"column {name}: is binary or string, not {_short(kind)}{hint}"]
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_bytes(kind: Any) -> bool:
+    is_fixed = pa.types.is_fixed_size_binary(kind) and kind.byte_width > 0
+    return _is_text(kind) or bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or is_fixed)
+
+
+def _is_pair(kind: Any) -> bool:
+    return bool(pa.types.is_struct(kind)) and [field.name for field in kind] == ["key", "value"]
+
+
+def _short(kind: Any) -> str:
+    text = str(kind)
+    return text if len(text) <= 200 else text[:200] + "…"
+
+
+def _announced(message: Any, where: str) -> tuple[int, int, bool]:
+    """Return how many rows a record batch has, how many bytes it decodes to, and whether it is compressed.
+
+    Raises:
+        Problem: 422.
+    """
+    if message.type != "record batch":
+        raise _fault(f"{where}: is a {message.type} message; columns are sent without dictionaries")
+    metadata = memoryview(message.metadata).tobytes()
+    body = b"" if message.body is None else memoryview(message.body).cast("B")
+    try:
+        description = describe(metadata, PREFIX_BYTES + len(metadata) + len(body))
+    except ProtocolError as error:
+        raise _fault(f"{where}: {error.message}") from error
+    if description.record_count < 0:
+        raise _fault(f"{where}: {description.record_count} rows")
+    decoded_bytes = 0
+    is_compressed = description.compression is not None
+    for offset, stored_bytes in description.buffers:
+        if offset < 0 or not 0 <= stored_bytes <= len(body) - offset:
+            raise _fault(f"{where}: a buffer of {stored_bytes} bytes at {offset} in a body of {len(body)}")
+        decoded_bytes += _length_of(body, offset, stored_bytes, where) if is_compressed else stored_bytes
+    return description.record_count, decoded_bytes, is_compressed
+
+
+def _length_of(body: bytes | memoryview, offset: int, stored_bytes: int, where: str) -> int:
+    """Return the decompressed length that stands before a compressed buffer; -1 there means that it is stored as is."""
+    if not stored_bytes:
+        return 0
+    if stored_bytes < _LENGTH.size:
+        raise _fault(f"{where}: a compressed buffer of {stored_bytes} bytes")
+    length: int = _LENGTH.unpack_from(body, offset)[0]
+    if length < -1:
+        raise _fault(f"{where}: a buffer that decompresses to {length} bytes")
+    return stored_bytes - _LENGTH.size if length == -1 else length
+
+
+def _columns(message: Any, schema: pa.Schema, where: str) -> pa.RecordBatch:
+    """Decode a record batch whose size is known to be within the limits, and validate it.
+
+    Raises:
+        Problem: 422.
+    """
+    try:
+        batch = pa.ipc.read_record_batch(message, schema)
+        batch.validate(full=True)
+        return canonical(batch)
+    except (pa.ArrowException, OSError, EOFError, TypeError, ValueError) as error:
+        raise _fault(f"{where}: {error}") from error
+
+
+def _no_stream(error: Exception) -> Problem:
+    return _fault(f"the body is not an Arrow IPC stream: {error}")
+
+
+def _fault(detail: str) -> Problem:
+    return invalid([{"pointer": "", "detail": detail}])

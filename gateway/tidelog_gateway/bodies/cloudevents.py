@@ -1,0 +1,247 @@
+"""CloudEvents 1.0 as records: data is the value, `partitionkey` the key, attributes are headers.
+
+Headers are those of the Kafka protocol binding: `ce_` before the name of an attribute, and `content-type` for
+`datacontenttype`. So what reads CloudEvents out of Kafka records finds them here. The bytes of the data are kept: those
+of a binary event's body, of a JSON value as it is in the event, of a string's text, or of what base64 stands for.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from tidelog_gateway.bodies.json_body import list_pieces
+from tidelog_gateway.problems import Problem, invalid, pointer
+from tidelog_gateway.records_in import Records
+from tidelog_proto.json_text import json_text
+
+KEY_ATTRIBUTE: Final = "partitionkey"
+CONTENT_TYPE: Final = "content-type"
+PREFIX: Final = "ce_"
+_HTTP_PREFIX: Final = "ce-"
+_REQUIRED: Final = ("specversion", "id", "source", "type")
+_VERSION: Final = "1.0"
+_NAME: Final = re.compile(r"[a-z0-9]+")
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
+_JSON_TYPE: Final = re.compile(r"[^;]*[/+]json\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
+_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_INTEGER_MAX: Final = 2**31 - 1
+_END_OF_LIST: Final = re.compile(rb"\s*\Z")
+_BEGIN_OF_LIST: Final = re.compile(rb"\s*\[")
+_EVENTS: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+
+
+class _Event(NamedTuple):
+    """One event as a record."""
+
+    value: bytes
+    key: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+async def structured_event(body: bytes, *, pace: Callable[[], Awaitable[None]]) -> Records:
+    """Read one event in JSON.
+
+    Raises:
+        Problem: 422; as `pace`.
+    """
+    if _BEGIN_OF_LIST.match(body):
+        detail = "the body is one CloudEvent; send a list of them as application/cloudevents-batch+json"
+        raise invalid([{"pointer": "", "detail": detail}])
+    records = await _events(b"[%b]" % body, 1, records_max=1, prefix=(), pace=pace)
+    if len(records) != 1:
+        raise invalid([{"pointer": "", "detail": "the body is not one CloudEvent: it is empty"}])
+    return records
+
+
+async def event_batch(body: bytes, *, records_max: int, pace: Callable[[], Awaitable[None]]) -> Records:
+    """Read a JSON list of events.
+
+    Raises:
+        Problem: 422; as `pace`.
+    """
+    begin = _BEGIN_OF_LIST.match(body)
+    if begin is None:
+        raise invalid([{"pointer": "", "detail": "a batch of CloudEvents is a JSON list"}])
+    records = await _events(body, begin.end(), records_max=records_max, prefix=None, pace=pace)
+    if not len(records):
+        raise invalid([{"pointer": "", "detail": "the batch is empty: send at least one event"}])
+    return records
+
+
+def binary_event(headers: Iterable[tuple[str, str]], body: bytes) -> Records:
+    """Read an event whose attributes are `ce-` headers and whose data is the body.
+
+    Raises:
+        Problem: 422, which names the header.
+    """
+    attributes: dict[str, str] = {}
+    content_type: str | None = None
+    for name, value in headers:
+        if name == CONTENT_TYPE:
+            content_type = value
+        if not name.startswith(_HTTP_PREFIX):
+            continue
+        attribute = name.removeprefix(_HTTP_PREFIX)
+        if attribute in attributes:
+            raise _wrong_header(name, "is given more than once")
+        if attribute in {"datacontenttype", "data"}:
+            raise _wrong_header(name, "is not a header: the body is the data, and Content-Type says what it is")
+        attributes[attribute] = _header_text(name, value)
+    for attribute, text in attributes.items():
+        fault = _attribute_fault(attribute, text)
+        if fault is not None:
+            raise _wrong_header(_HTTP_PREFIX + attribute, fault)
+    missing = [_HTTP_PREFIX + name for name in _REQUIRED if name not in attributes]
+    if missing:
+        raise _wrong_header(missing[0], "is missing")
+    if content_type is not None:
+        attributes[CONTENT_TYPE] = content_type
+    event = _event(attributes, body)
+    return Records([event.value], keys=None if event.key is None else [event.key], headers=[event.headers])
+
+
+def _wrong_header(name: str, detail: str) -> Problem:
+    return invalid([{"parameter": name, "detail": detail}])
+
+
+def _header_text(name: str, value: str) -> str:
+    """Return the text that a header stands for (HTTP binding, 3.1.3.2)."""
+    if len(value) > 1 and value.startswith('"') and value.endswith('"'):
+        value = re.sub(r"\\(.)", r"\1", value[1:-1])
+    if not value.isascii() or _ESCAPE.search(value):
+        raise _wrong_header(name, "is ASCII, and everything else is percent-encoded UTF-8")
+    try:
+        return unquote_to_bytes(value).decode()
+    except UnicodeDecodeError as error:
+        raise _wrong_header(name, "is percent-encoded, but not UTF-8") from error
+
+
+async def _events(
+    body: bytes, start: int, *, records_max: int, prefix: tuple[str, ...] | None, pace: Callable[[], Awaitable[None]]
+) -> Records:
+    """Read the events of the list that begins at `start`; `prefix` is the pointer of all of them, None: numbers."""
+    events: list[_Event] = []
+    async for first, piece in list_pieces(
+        body, start=start, end=_END_OF_LIST, records_max=records_max, pace=pace, path=()
+    ):
+        try:
+            found = _EVENTS.decode(b"[%b]" % piece)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            where = prefix if prefix is not None else (str(first),)
+            raise invalid([{"pointer": pointer(where), "detail": f"is not JSON, or no event: {error}"}]) from error
+        for number, members in enumerate(found, first):
+            where = prefix if prefix is not None else (str(number),)
+            events.append(_structured(members, where))
+    keys = [event.key for event in events]
+    return Records(
+        [event.value for event in events],
+        keys=keys if any(key is not None for key in keys) else None,
+        headers=[event.headers for event in events],
+    )
+
+
+def _structured(members: Mapping[str, msgspec.Raw], where: tuple[str, ...]) -> _Event:
+    def fault(name: str, detail: str) -> Problem:
+        return invalid([{"pointer": pointer((*where, name)), "detail": detail}])
+
+    attributes: dict[str, str] = {}
+    for name, raw in members.items():
+        if name in {"data", "data_base64"}:
+            continue
+        try:
+            text = _attribute_text(raw)
+        except ValueError as error:
+            raise fault(name, str(error)) from error
+        if text is None:  # null is the same as absent
+            continue
+        detail = _attribute_fault(name, text)
+        if detail is not None:
+            raise fault(name, detail)
+        attributes[name] = text
+    for name in _REQUIRED:
+        if name not in attributes:
+            raise fault(name, "is missing")
+    content_type = attributes.pop("datacontenttype", None)
+    try:
+        data, name = _data(members, content_type)
+    except ValueError as error:
+        raise fault("data_base64" if "data_base64" in members else "data", str(error)) from error
+    if content_type is None and name == "data":
+        content_type = "application/json"
+    if content_type is not None:
+        attributes[CONTENT_TYPE] = content_type
+    return _event(attributes, data)
+
+
+def _data(members: Mapping[str, msgspec.Raw], content_type: str | None) -> tuple[bytes, str]:
+    """Return the bytes of the data, and the member that they are from; without data both are empty.
+
+    Raises:
+        ValueError: it is not valid.
+    """
+    if "data" in members and "data_base64" in members:
+        raise ValueError("an event has data or data_base64, not both")
+    if "data_base64" in members:
+        encoded = msgspec.json.decode(members["data_base64"])
+        if not isinstance(encoded, str):
+            raise ValueError("is a string of base64")  # a fault of the request
+        try:
+            return base64.b64decode(encoded, validate=True), "data_base64"
+        except binascii.Error as error:
+            raise ValueError(f"is not base64: {error}") from error
+    if "data" not in members:
+        return b"", ""
+    raw = bytes(members["data"])
+    text = json_text(raw)
+    if content_type is None or _JSON_TYPE.fullmatch(content_type):
+        return raw, "data"
+    if not text.startswith('"'):
+        raise ValueError(f"is a string, as datacontenttype is {content_type}; or send it as data_base64")
+    content: str = msgspec.json.decode(raw)
+    return content.encode(), "data"
+
+
+def _attribute_text(raw: msgspec.Raw) -> str | None:
+    """Return the canonical text of an attribute's value.
+
+    Raises:
+        ValueError: it is of a type that attributes do not have.
+    """
+    value: Any = msgspec.json.decode(raw)
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) and -_INTEGER_MAX - 1 <= value <= _INTEGER_MAX:
+        return str(value)
+    raise ValueError("an attribute is a string, a boolean or an integer of 32 bits")
+
+
+def _attribute_fault(name: str, text: str) -> str | None:
+    if not _NAME.fullmatch(name):
+        return "the name of an attribute has lower-case letters and digits only"
+    if _CONTROL.search(text):
+        return "has control characters"
+    if name in {*_REQUIRED, KEY_ATTRIBUTE} and not text:
+        return "is empty"
+    if name == "specversion" and text != _VERSION:
+        return f"CloudEvents {text!r} are not understood here; send specversion {_VERSION}"
+    if name == "time" and not _TIME.fullmatch(text):
+        return "is not a time as RFC 3339 writes it"
+    return None
+
+
+def _event(attributes: Mapping[str, str], data: bytes) -> _Event:
+    key = attributes.get(KEY_ATTRIBUTE)
+    headers: list[tuple[str, bytes | None]] = [
+        (name if name == CONTENT_TYPE else PREFIX + name, text.encode()) for name, text in attributes.items()
+    ]
+    return _Event(data, None if key is None else key.encode(), headers)

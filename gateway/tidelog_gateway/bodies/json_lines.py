@@ -1,0 +1,153 @@
+"""Lines of JSON with one record each: cutting them out of what arrives, and parsing some of them at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from pydantic import TypeAdapter, ValidationError
+
+from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES, joined, records_in
+from tidelog_gateway.bodies.plain_records import plain_lines
+from tidelog_gateway.problems import Problem, body_faults, invalid
+from tidelog_gateway.records_in import JsonRecord, RawRecord, Records, records_of
+from tidelog_proto.limits import KIB
+
+PIECE_LINES: Final = 250
+PIECE_BYTES: Final = 64 * KIB
+_RAW_LINE: Final = msgspec.json.Decoder(RawRecord)
+
+
+class Line(NamedTuple):
+    """A line with something in it, without its line end; the first one of a body is 1."""
+
+    number: int
+    text: bytes
+
+
+class LineBuffer:
+    """Cuts a body into lines as it arrives. What it holds is the beginning of a line.
+
+    Attributes:
+        number: of the line that is being received.
+        held_bytes: of it.
+    """
+
+    def __init__(self) -> None:
+        self.number = 1
+        self.held_bytes = 0
+        self._parts: list[bytes] = []
+
+    def feed(self, data: bytes) -> Iterator[list[Line]]:
+        """Yield the lines that end in `data`, some at a time."""
+        last = data.rfind(b"\n")
+        if last < 0:
+            self._keep(data)
+            return
+        whole = b"".join([*self._parts, data[:last]])
+        self._parts.clear()
+        self.held_bytes = 0
+        yield from self._pieces(whole)
+        self._keep(data[last + 1 :])
+
+    def end(self) -> list[Line]:
+        """Return the last line, which needs no line end."""
+        text = b"".join(self._parts).strip()
+        self._parts.clear()
+        self.held_bytes = 0
+        return [Line(self.number, text)] if text else []
+
+    def _keep(self, data: bytes) -> None:
+        if data:
+            self._parts.append(data)
+            self.held_bytes += len(data)
+
+    def _pieces(self, whole: bytes) -> Iterator[list[Line]]:
+        at = 0
+        while at <= len(whole):
+            # A stretch of bytes may hold a line for each of them, so lines are made of one stretch at a time.
+            end = whole.find(b"\n", min(at + PIECE_BYTES, len(whole)))
+            stretch = whole[at:] if end < 0 else whole[at:end]
+            at = len(whole) + 1 if end < 0 else end + 1
+            texts = stretch.split(b"\n")
+            lines = [Line(number, text) for number, each in enumerate(texts, self.number) if (text := each.strip())]
+            self.number += len(texts)
+            for first in range(0, max(1, len(lines)), PIECE_LINES):
+                yield lines[first : first + PIECE_LINES]
+
+
+class ParsedLines(NamedTuple):
+    """Records of lines, in their order, and what is wrong with the others.
+
+    Attributes:
+        records: of the valid lines; None where there are none.
+        numbers: of all lines, in order.
+        faults: by the number of the line.
+    """
+
+    records: Records | None
+    numbers: list[int]
+    faults: dict[int, Problem]
+
+
+async def parse_lines(
+    lines: Sequence[Line], *, now_us: Callable[[], int], pace: Callable[[], Awaitable[None]]
+) -> ParsedLines:
+    """Parse lines, each by itself.
+
+    Raises:
+        Problem: as `pace`.
+    """
+    numbers = [line.number for line in lines]
+    if all(len(line.text) <= AT_ONCE_BYTES for line in lines):
+        records = plain_lines([line.text for line in lines], now_us=now_us)
+        if records is not None:
+            return ParsedLines(records, numbers, {})
+    now = now_us()
+    parts: list[Records] = []
+    faults: dict[int, Problem] = {}
+    for line in lines:
+        try:
+            if len(line.text) <= AT_ONCE_BYTES:
+                parts.append(_parse_line(line.text, now))
+            else:
+                parts.append(await _parse_large(line.text, now, pace))
+        except Problem as problem:
+            if problem.status != 422:
+                raise
+            faults[line.number] = problem
+    return ParsedLines(joined(parts, now) if parts else None, numbers, faults)
+
+
+@lru_cache(maxsize=1)
+def _adapter() -> TypeAdapter[JsonRecord]:
+    return TypeAdapter(JsonRecord)
+
+
+def _parse_line(text: bytes, now_us: int) -> Records:
+    try:
+        record = _adapter().validate_json(text)
+    except ValidationError as error:
+        raise invalid(body_faults(error)) from error
+    try:
+        return records_of([record], lambda: [_RAW_LINE.decode(text)], now_us=now_us, path=())
+    except Problem as problem:
+        raise _without(problem, "/0") from problem
+
+
+async def _parse_large(text: bytes, now_us: int, pace: Callable[[], Awaitable[None]]) -> Records:
+    body = b'{"records":[%b]}' % text
+    try:
+        return await records_in(body, records_max=1, now_us=now_us, pace=pace)
+    except Problem as problem:
+        raise _without(problem, "/records/0") from problem
+
+
+def _without(problem: Problem, prefix: str) -> Problem:
+    """Return a problem whose pointers are those of the line's record."""
+    if problem.status != 422:
+        return problem
+    errors: list[Any] = problem.extra.get("errors", [])
+    return invalid([each | {"pointer": each.get("pointer", "").removeprefix(prefix)} for each in errors])

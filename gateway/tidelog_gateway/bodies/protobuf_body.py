@@ -1,0 +1,189 @@
+"""Records as protobuf: a `PublishRecords` of `tidelog_proto/publish.proto`.
+
+The parser makes an object of each record in one go, two bytes of input each. So the records are found first, by their
+lengths, and parsed in pieces between which others have a turn. Unknown fields are refused: they are what a newer client
+asks for and this gateway would ignore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from tidelog_gateway.problems import Problem, invalid
+from tidelog_gateway.records_in import HEADERS_PER_RECORD_MAX, HEADERS_PER_REQUEST_MAX, Records
+from tidelog_proto.limits import KIB, PARTITIONS_MAX, TAG_BYTES_MAX, TIMESTAMP_MS_MAX
+from tidelog_proto.publish_pb2 import PublishRecord, PublishRecords
+
+_PIECE_BYTES: Final = 64 * KIB
+_PIECE_RECORDS: Final = 500
+_RECORDS_TAG: Final = 0x0A
+_FIELDS_MAX: Final = HEADERS_PER_RECORD_MAX + 16
+"""Of a record larger than a piece: its headers, and its other fields, of which the last one counts."""
+_VARINT_BYTES_MAX: Final = 10
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4}
+
+
+class _Cut(NamedTuple):
+    """A piece of whole records: where it ends, and how many they are."""
+
+    end: int
+    records: int
+
+
+async def protobuf_records(
+    body: bytes, *, records_max: int, now_us: int, pace: Callable[[], Awaitable[None]]
+) -> Records:
+    """Read a protobuf body of at most `records_max` records.
+
+    Raises:
+        Problem: 422, which names the record; as `pace`.
+    """
+    at = 0
+    lists = _Lists(now_us)
+    while at < len(body):
+        await pace()
+        cut = _cut(body, at, len(lists.values))
+        if len(lists.values) + cut.records > records_max:
+            raise _fault("/records", f"at most {records_max} records, here are more")
+        lists.add(_parsed(body[at : cut.end], len(lists.values)))
+        at = cut.end
+    if not lists.values:
+        raise _fault("/records", "there are no records: send at least one")
+    return lists.records()
+
+
+def _cut(body: bytes, at: int, number: int) -> _Cut:
+    """Find the end of the piece that begins at `at`, whose first record has this number."""
+    start, count = at, 0
+    while at < len(body) and count < _PIECE_RECORDS:
+        if body[at] != _RECORDS_TAG:
+            raise _fault("", f"byte {at} begins no record: the body is a PublishRecords of publish.proto")
+        size_bytes, begin = _varint(body, at + 1)
+        end = begin + size_bytes
+        if end > len(body):
+            detail = f"has {size_bytes} bytes, of which {len(body) - begin} are here"
+            raise _fault(f"/records/{number + count}", detail)
+        if size_bytes > _PIECE_BYTES:
+            _check_fields(body, begin, end, number + count)
+        if count and end - start > _PIECE_BYTES:
+            break
+        at, count = end, count + 1
+    return _Cut(at, count)
+
+
+def _check_fields(body: bytes, at: int, end: int, number: int) -> None:
+    """Refuse a large record with too many fields before it is parsed."""
+    where = f"/records/{number}"
+    for _ in range(_FIELDS_MAX):
+        if at >= end:
+            return
+        tag, at = _varint(body, at)
+        kind = tag & 7
+        if kind == _VARINT:
+            at = _varint(body, at)[1]
+        elif kind == _BYTES:
+            size_bytes, at = _varint(body, at)
+            at += size_bytes
+        elif kind in _FIXED_BYTES:
+            at += _FIXED_BYTES[kind]
+        else:
+            raise _fault(where, "is not protobuf")
+    if at < end:
+        raise _fault(where, f"a record has at most {HEADERS_PER_RECORD_MAX} headers")
+
+
+def _varint(body: bytes, at: int) -> tuple[int, int]:
+    """Return a number and where it ends."""
+    value = 0
+    for index, byte in enumerate(body[at : at + _VARINT_BYTES_MAX]):
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value, at + index + 1
+    raise _fault("", f"byte {at} begins no number: the body is not protobuf")
+
+
+def _parsed(piece: bytes, first: int) -> list[PublishRecord]:
+    try:
+        message = PublishRecords.FromString(piece)
+    except DecodeError as error:
+        raise _fault(f"/records/{first}", f"this record or one of the next is not protobuf: {error}") from error
+    size_bytes = message.ByteSize()
+    message.DiscardUnknownFields()
+    if message.ByteSize() != size_bytes:
+        raise _fault(f"/records/{first}", "this record or one of the next has fields that publish.proto does not have")
+    return list(message.records)
+
+
+class _Lists:
+    """Records so far, as lists."""
+
+    def __init__(self, now_us: int) -> None:
+        self.values: list[bytes | None] = []
+        self._now_us = now_us
+        self._keys: list[bytes | None] = []
+        self._tags: list[str | None] = []
+        self._partitions: list[int | None] = []
+        self._stamps: list[int | None] = []
+        self._headers: list[list[tuple[str, bytes | None]]] = []
+        self._header_count = 0
+
+    def add(self, records: list[PublishRecord]) -> None:
+        """Add parsed records.
+
+        Raises:
+            Problem: 422, one of them is invalid.
+        """
+        for record in records:
+            fault = _fault_of(record)
+            if fault is not None:
+                raise _fault(f"/records/{len(self.values)}{fault[0]}", fault[1])
+            self.values.append(record.value if record.HasField("value") else None)
+            self._keys.append(record.key if record.HasField("key") else None)
+            self._tags.append(record.tag if record.HasField("tag") else None)
+            self._partitions.append(record.partition if record.HasField("partition") else None)
+            self._stamps.append(record.timestamp_ms if record.HasField("timestamp_ms") else None)
+            headers = [(each.name, each.value if each.HasField("value") else None) for each in record.headers]
+            self._headers.append(headers)
+            self._header_count += len(headers)
+        if self._header_count > HEADERS_PER_REQUEST_MAX:
+            raise _fault("/records", f"at most {HEADERS_PER_REQUEST_MAX} headers in one request")
+
+    def records(self) -> Records:
+        """Return all of them; columns that no record uses are left out."""
+        return Records(
+            self.values,
+            keys=_used(self._keys),
+            tags=_used(self._tags),
+            partitions=_used(self._partitions),
+            headers=self._headers if self._header_count else None,
+            timestamps_us=[self._now_us if stamp is None else stamp * 1000 for stamp in self._stamps]
+            if _used(self._stamps)
+            else None,
+        )
+
+
+def _used(column: list[Any]) -> list[Any] | None:
+    return column if any(item is not None for item in column) else None
+
+
+def _fault_of(record: PublishRecord) -> tuple[str, str] | None:
+    """Return what is wrong with a record: the member, and why."""
+    if not record.HasField("value") and not record.tombstone:
+        return "/value", "is missing: set value, which may be empty, or tombstone"
+    if record.HasField("tag") and len(record.tag.encode()) > TAG_BYTES_MAX:
+        return "/tag", f"a tag has at most {TAG_BYTES_MAX} bytes"
+    if record.partition >= PARTITIONS_MAX:
+        return "/partition", f"is less than {PARTITIONS_MAX}, not {record.partition}"
+    if record.timestamp_ms > TIMESTAMP_MS_MAX:
+        return "/timestamp_ms", f"is at most {TIMESTAMP_MS_MAX}, not {record.timestamp_ms}"
+    if len(record.headers) > HEADERS_PER_RECORD_MAX:
+        return "/headers", f"a record has at most {HEADERS_PER_RECORD_MAX} headers"
+    return None
+
+
+def _fault(where: str, detail: str) -> Problem:
+    return invalid([{"pointer": where, "detail": detail}])

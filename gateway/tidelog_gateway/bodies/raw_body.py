@@ -1,0 +1,61 @@
+"""One record whose value is the whole body, and whose other parts are in the query."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+
+from tidelog_gateway.problems import invalid
+from tidelog_gateway.queries import KeyEncoding, parse_key
+from tidelog_gateway.records_in import Records
+from tidelog_proto.limits import TAG_BYTES_MAX
+
+
+def raw_record(
+    body: bytes,
+    *,
+    key: str | None,
+    key_encoding: KeyEncoding,
+    tag: str | None,
+    partition: int | None,
+    timestamp_ms: int | None,
+    headers: Sequence[str],
+) -> Records:
+    """Return the record.
+
+    Args:
+        body: its value; an empty body is an empty value.
+        key: as text, or in base64.
+        key_encoding: of the key.
+        tag: its tag.
+        partition: the partition that it asks for.
+        timestamp_ms: its timestamp.
+        headers: each NAME:VALUE, or NAME:base64:VALUE.
+
+    Raises:
+        Problem: 422.
+    """
+    if tag is not None and len(tag.encode()) > TAG_BYTES_MAX:
+        raise invalid([{"parameter": "tag", "detail": f"a tag has at most {TAG_BYTES_MAX} bytes"}])
+    return Records(
+        [body],
+        keys=None if key is None else [parse_key(key, key_encoding)],
+        headers=[[_header(text) for text in headers]] if headers else None,
+        tags=None if tag is None else [tag],
+        partitions=None if partition is None else [partition],
+        timestamps_us=None if timestamp_ms is None else [timestamp_ms * 1000],
+    )
+
+
+def _header(text: str) -> tuple[str, bytes | None]:
+    name, colon, value = text.partition(":")
+    if not colon or not name:
+        raise invalid([{"parameter": "header", "detail": "is NAME:VALUE, or NAME:base64:VALUE for bytes"}])
+    if not value.startswith("base64:"):
+        return name, value.encode()
+    try:
+        # As in `key`: `-` and `_` need no escape in an address.
+        return name, base64.b64decode(value[7:].replace("-", "+").replace("_", "/"), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise invalid([{"parameter": "header", "detail": f"header {name}: is not base64: {error}"}]) from error

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog_gateway.bodies import json_lines
+from tidelog_gateway.bodies.json_lines import PIECE_LINES, Line, LineBuffer, parse_lines
+from tidelog_gateway.records_in import Records
+
+NOW_US = 5_000
+
+
+async def pace() -> None:
+    pass
+
+
+async def parsed(*texts: bytes) -> tuple[Records | None, dict[int, str]]:
+    lines = [Line(number, text) for number, text in enumerate(texts, 1)]
+    found = await parse_lines(lines, now_us=lambda: NOW_US, pace=pace)
+    assert found.numbers == list(range(1, len(texts) + 1))
+    return found.records, {number: problem.detail for number, problem in found.faults.items()}
+
+
+def cut(parts: list[bytes]) -> list[Line]:
+    buffer = LineBuffer()
+    found = [line for part in parts for lines in buffer.feed(part) for line in lines]
+    return [*found, *buffer.end()]
+
+
+@given(text=st.binary(max_size=60).map(lambda data: data.replace(b"\x00", b"\n")), size=st.integers(1, 7))
+def test_lines_are_the_same_however_they_arrive(text: bytes, size: int) -> None:
+    expected = [Line(number, line) for number, each in enumerate(text.split(b"\n"), 1) if (line := each.strip())]
+    assert cut([text[at : at + size] for at in range(0, len(text), size)]) == expected
+
+
+def test_many_short_lines_come_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_lines, "PIECE_BYTES", 100)
+    pieces = list(LineBuffer().feed(b"1\n" * 1_000 + b"rest"))
+    assert max(map(len, pieces)) <= PIECE_LINES
+    assert [line.number for lines in pieces for line in lines] == list(range(1, 1_001))
+    assert not any(lines for lines in LineBuffer().feed(b"\n" * 1_000))
+
+
+def test_the_beginning_of_a_line_is_what_is_held() -> None:
+    buffer = LineBuffer()
+    list(buffer.feed(b"a\nbcd"))
+    list(buffer.feed(b"ef"))
+    assert (buffer.held_bytes, buffer.number) == (5, 2)
+    assert list(buffer.feed(b"\n")) == [[Line(2, b"bcdef")]]
+    assert (buffer.held_bytes, buffer.number) == (0, 3)
+
+
+async def test_each_line_is_a_record() -> None:
+    records, faults = await parsed(b'{"value":"a","key":"k"}', b'{"value":null,"timestamp_ms":1}')
+    assert records is not None
+    assert (records.values, records.keys, records.timestamps_us) == ([b"a", None], [b"k", None], [NOW_US, 1_000])
+    assert not faults
+    records, _ = await parsed(
+        b'{"value": {"a" : 1.10}, "value_encoding":"json"}', b'{"value":"a","headers":[["h","v"]]}'
+    )
+    assert records is not None
+    assert records.values == [b'{"a" : 1.10}', b"a"]
+    assert records.headers == [[], [("h", b"v")]]
+
+
+async def test_a_fault_is_of_its_line_alone() -> None:
+    large = json.dumps({"value": "x" * 20_000, "tag": 1}).encode()
+    records, faults = await parsed(b'{"value":"a"}', b'{"value":1}', b"{", b"\xff", large, b"[]", b'{"value":"b"}')
+    assert records is not None
+    assert records.values == [b"a", b"b"]
+    assert set(faults) == {2, 3, 4, 5, 6}
+    assert faults[2].startswith("/value: must be a string or null")
+    assert faults[5].startswith("/tag: Input should be a valid string")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (b'{"value":"a"},{"value":"b"}',),
+        (b'{"value":"a"},{"value":"b"', b'"key":"k"}'),
+        (b'{"value":"a"}],"records":[{"value":"b"}',),
+        (b'{"value":"a"} {"value":"b"}',),
+        (b'{"value":"a","value_encoding":"json"},{"value":"b","value_encoding":"json"}',),
+        (b'{"value":"' + b"x" * 20_000 + b'"},{"value":"b"}',),
+        (b'{"value":"' + b"x" * 20_000 + b'"}],"records":[{"value":"b"}',),
+        (b'{"value":"' + b"x" * 20_000 + b'"}],"a":[{"value":"b"}',),
+    ],
+)
+async def test_no_text_of_a_line_makes_other_records(lines: tuple[bytes, ...]) -> None:
+    records, faults = await parsed(*lines)
+    assert records is None
+    assert len(faults) == len(lines)
+
+
+async def test_a_line_is_bounded_by_its_structure() -> None:
+    _, faults = await parsed(b'{"value_encoding":"json","value":[' + b"0," * 70_000 + b"0]}")
+    assert "at most 64000 JSON values" in faults[1]
