@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Final
 
 from fastapi import APIRouter
+from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tidelog_gateway.any_text import ANY_TEXT
@@ -25,6 +27,22 @@ from tidelog_gateway.websocket.connection import Connection
 from tidelog_gateway.websocket.ws_protocol import CLOSE_TOO_MANY, SUBPROTOCOL
 
 router = APIRouter()
+
+_SHOWN_CHARS: Final = 200
+
+
+@router.get("/v1/ws", include_in_schema=False)
+async def without_upgrade() -> Response:
+    """Refuse a request that does not ask for a WebSocket, or whose proxy has dropped the fields that do.
+
+    Raises:
+        Problem: 426.
+    """
+    detail = (
+        "this path takes WebSocket handshakes alone, and the request has no `Upgrade: websocket` with `Connection: "
+        "Upgrade`; a proxy in front of the gateway has to pass both on"
+    )
+    raise Problem(426, "upgrade_required", detail, headers={"Upgrade": "websocket", "Connection": "Upgrade"})
 
 
 @router.websocket("/v1/ws")
@@ -103,8 +121,10 @@ def _refusal(socket: WebSocket, gateway: Gateway) -> Problem | None:
         refuse_unknown(socket.query_params, set())
     except Problem as problem:
         return problem
-    if SUBPROTOCOL not in socket.scope["subprotocols"]:
-        return Problem(422, "invalid_request", f"offer the subprotocol {SUBPROTOCOL} (Sec-WebSocket-Protocol)")
+    if SUBPROTOCOL not in (offered := socket.scope["subprotocols"]):
+        shown = f"got {', '.join(offered)[:_SHOWN_CHARS]!r}" if offered else "the handshake has none"
+        detail = f"Sec-WebSocket-Protocol: {shown}; offer {SUBPROTOCOL}"
+        return Problem(400, "unsupported_subprotocol", detail)
     if gateway.stopping.is_set():
         return Problem(503, "shutting_down", "this gateway is stopping", retryable=True)
     return None
