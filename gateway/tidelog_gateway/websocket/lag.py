@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
@@ -104,7 +104,7 @@ class Lag:
             f"max_lag_records is {self._max_records}; connect again and resume when you can read, or say "
             '"on_lag":"skip" to continue at the end'
         )
-        extra = {"partition": partition, "next_offset": position, "high_watermark": end}
+        extra: dict[str, Any] = {"partition": partition, "next_offset": position, "high_watermark": end}
         token = self._protocol.resume_token(self._sid)
         if token is not None and len(token) <= self._protocol.records_bytes_max(self._sid):
             extra["resume_token"] = token

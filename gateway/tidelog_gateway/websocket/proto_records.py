@@ -73,7 +73,8 @@ def proto_bytes_max(reader: BatchReader, records_max: int, bytes_max: int) -> in
     rows = reader.peek(records_max, bytes_max)
     headers = 0
     if "headers" in rows.columns.schema.names:
-        headers = len(rows.columns.column("headers").flatten())
+        lists: Any = rows.columns.column("headers")
+        headers = len(lists.flatten())
     count = rows.columns.num_rows
     return rows.payload_ends[count - 1] + RECORD_MEMBERS_BYTES * count + HEADER_MEMBERS_BYTES * headers
 

@@ -442,7 +442,7 @@ def gap_message(
     sid: int, partition: int, from_offset: int, next_offset: int, resume_token: str | None
 ) -> dict[str, Any]:
     """Return the news that a subscription is not sent the records of a partition from an offset up to another."""
-    gap = {"sid": sid, "partition": partition, "from_offset": from_offset, "next_offset": next_offset}
+    gap: dict[str, Any] = {"sid": sid, "partition": partition, "from_offset": from_offset, "next_offset": next_offset}
     if resume_token is not None:
         gap["resume_token"] = resume_token
     return {"gap": gap}

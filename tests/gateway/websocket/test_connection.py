@@ -39,6 +39,12 @@ def sub(*, sid: int = 1, **more: Any) -> dict[str, Any]:
     return {"id": 1, "sub": {"sid": sid, "topic": "t", "from": "earliest", "credit": {"records": 100}, **more}}
 
 
+def since_now(**more: Any) -> dict[str, Any]:
+    message = sub(**more)
+    message["sub"]["from"] = "latest"
+    return message
+
+
 @pytest.fixture(autouse=True)
 async def filled(log: FakeLog) -> None:
     log.logs["t"] = [[], []]
@@ -136,8 +142,8 @@ async def test_a_record_longer_than_the_client_takes_ends_the_subscription_and_i
 async def test_a_record_too_long_for_one_follower_of_a_feed_is_sent_to_the_others(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with serve() as served, opened(served, max_size=1 << 20) as one, opened(served, max_size=None) as other:
-        await ask(one, sub(**{"from": "latest"}))
-        await ask(other, sub(max_message_bytes=1 << 30, **{"from": "latest"}))
+        await ask(one, since_now())
+        await ask(other, since_now(max_message_bytes=1 << 30))
         for socket in (one, other):
             await asyncio.sleep(0.1)
             await log.append("t", 0, columns_of([b"first"]))
