@@ -184,7 +184,7 @@ async def test_an_upgrade_in_http_1_0_or_to_what_is_not_spoken_is_none(serve: Se
     h2c = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\n\r\n"
     async with serve() as served:
         old = UPGRADE.replace(b"HTTP/1.1", b"HTTP/1.0") + b"\r\n"
-        assert (await talk(served, old)).startswith("HTTP/1.1 404 ")
+        assert (await talk(served, old)).startswith("HTTP/1.1 426 ")
         assert (await talk(served, h2c)).startswith("HTTP/1.1 200 ")
 
 
