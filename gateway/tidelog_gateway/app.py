@@ -246,7 +246,10 @@ def _headers_of(app: FastAPI, request: Request, error: HTTPException) -> dict[st
     headers = dict(error.headers or {})
     if error.status_code == 405:
         found: set[str] = set()
-        for route in (*app.routes, *(route for router in ROUTERS for route in router.routes)):
+        for route in (
+            *app.routes,
+            *(route for router in (*ROUTERS, websocket_route.router) for route in router.routes),
+        ):
             if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
                 found |= route.methods or set()
         headers["Allow"] = ", ".join(sorted(found))

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from tidelog.client import Client
 from tidelog_gateway.feed.feeds import Feeds
+from tidelog_gateway.feed.topic_ends import TopicEnds
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.known_caller import KnownCaller
 from tidelog_gateway.metrics import Metrics
@@ -43,6 +44,7 @@ class Gateway:
         may_impersonate: asks a node whether the gateway itself may ask for callers; None where it asks for none.
         open_websockets: accepted and not closed yet, of those whose caller is known; `websockets_of` each principal.
         feeds: what the caller's subscriptions read together.
+        topic_ends: where the topics of these end.
         unknown_websockets: the places of those that have yet to say who they are, beside the others.
         sampler: takes the figures that `/ui` shows; None where that is switched off.
         turns: of work that takes the event loop long, all callers together.
@@ -66,9 +68,11 @@ class Gateway:
     websockets_of: Counter[str] = field(default_factory=Counter)
     unknown_websockets: Seats = field(init=False)
     feeds: Feeds = field(init=False)
+    topic_ends: TopicEnds = field(init=False)
 
     def __post_init__(self) -> None:
         self.feeds = Feeds(self.client, self.settings, self.outgoing, self.metrics)
+        self.topic_ends = TopicEnds(self.client)
         self.unknown_websockets = Seats(max(1, self.settings.ws_connections_max // UNKNOWN_SHARE), 0)
 
     def stop(self) -> None:

@@ -31,7 +31,7 @@ def refuse_foreign(headers: Headers, allowed: Sequence[str]) -> None:
     if all(origin_allowed(origin, host=headers.get("host", ""), allowed=allowed) for origin in origins):
         return
     shown = origins[0][:_SHOWN_CHARS]
-    raise Problem(403, "forbidden", f"pages of {shown} may not connect; see the setting allowed_origins")
+    raise Problem(403, "forbidden", f"pages of {shown} may not connect: add it to the setting allowed_origins")
 
 
 def origin_allowed(origin: str, *, host: str, allowed: Sequence[str]) -> bool:

@@ -67,6 +67,7 @@ TITLES: Final[dict[int, str]] = {
     415: "The media type is not supported",
     421: "This is not the host that was asked for",
     422: "The request is not valid",
+    426: "The request has to ask for a WebSocket",
     429: "Too much at once",
     499: "The client has gone",
     500: "The gateway failed",

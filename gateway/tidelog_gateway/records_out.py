@@ -56,6 +56,20 @@ class TakenJson(NamedTuple):
     payload_bytes: int
 
 
+class Rows(NamedTuple):
+    """Records that a reader would hand out next.
+
+    Attributes:
+        timestamp_us: of records without one.
+        payload_ends: running total of their payload, in bytes.
+    """
+
+    columns: pa.RecordBatch
+    offsets: Sequence[int]
+    timestamp_us: int
+    payload_ends: list[int]
+
+
 class BatchReader:
     """Hands out one batch's records piece by piece, in order.
 
@@ -81,6 +95,11 @@ class BatchReader:
         """Records that are left."""
         return int(self._columns.num_rows) - self._at
 
+    @property
+    def first_offset(self) -> int:
+        """The offset of the next record; ask only while there are records."""
+        return self._offsets[self._at]
+
     def json_bytes_max(self, records_max: int, bytes_max: int) -> int:
         """Return about how long the next rows can become at most as JSON, were each byte written as an escape."""
         count = min(len(self), records_max)
@@ -88,6 +107,13 @@ class BatchReader:
         left_bytes: int = self._ends[self._at + count - 1].as_py() - before
         first_bytes: int = self._ends[self._at].as_py() - before
         return JSON_BYTES_PER_BYTE * max(first_bytes, min(left_bytes, bytes_max)) + JSON_BYTES_PER_RECORD * count
+
+    def peek(self, records_max: int, bytes_max: int) -> Rows:
+        """Return the next records as columns, at most as many and as long as in `take`; `advance` takes them."""
+        sizes = self._payload_ends(records_max)
+        count = max(1, bisect_right(sizes, bytes_max))
+        offsets = self._offsets[self._at : self._at + count]
+        return Rows(self._columns.slice(self._at, count), offsets, self._timestamp_us, sizes[:count])
 
     def take(self, records_max: int, bytes_max: int) -> tuple[list[dict[str, Any]], int]:
         """Return the next records and their payload in bytes.
@@ -97,7 +123,7 @@ class BatchReader:
         sizes = self._payload_ends(records_max)
         count = max(1, bisect_right(sizes, bytes_max))
         rows = self._rows(count)
-        self._advance(count)
+        self.advance(count)
         return rows, sizes[count - 1]
 
     def take_plain(self, records_max: int, bytes_max: int) -> TakenJson | None:
@@ -120,7 +146,7 @@ class BatchReader:
             _PlainRow(offset, timestamp_ms, None, text, "utf8")
             for offset, text in zip(self._offsets, texts, strict=True)
         ]
-        self._advance(count)
+        self.advance(count)
         return TakenJson(_PLAIN_ROWS.encode(rows), count, payload_bytes)
 
     def take_json(self, records_max: int, bytes_max: int, json_bytes_max: int) -> TakenJson:
@@ -141,7 +167,7 @@ class BatchReader:
             ends = list(accumulate(len(orjson.dumps(row)) + 1 for row in rows))  # each with its comma or bracket
             count = max(1, bisect_right(ends, json_bytes_max - 1))
             data = orjson.dumps(rows[:count])
-        self._advance(count)
+        self.advance(count)
         return TakenJson(data, count, sizes[count - 1])
 
     def _payload_ends(self, records_max: int) -> list[int]:
@@ -155,10 +181,19 @@ class BatchReader:
         offsets = self._offsets[self._at : self._at + count]
         return rows_of(self._columns.slice(self._at, count), offsets, self._timestamp_us)
 
-    def _advance(self, count: int) -> None:
+    def advance(self, count: int) -> None:
+        """Count records as handed out."""
         last = self._offsets[self._at + count - 1]
         self._at += count
         self.next_offset = last + 1 if len(self) else self.end_offset
+
+
+def first_offset_in(data: bytes) -> int:
+    """Return the offset of the first record of a JSON array that a reader has made, which is its first member."""
+    return int(data[len(_FIRST) : data.index(b",")])
+
+
+_FIRST: Final = b'[{"offset":'
 
 
 def _json_estimate(payload_bytes: int, records: int) -> int:

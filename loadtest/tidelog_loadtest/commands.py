@@ -16,7 +16,7 @@ import uvloop
 from rich.console import Console
 
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
-from tidelog_loadtest import bench, cluster_commands, live_commands, scan
+from tidelog_loadtest import bench, cluster_commands, idle_commands, live_commands, scan
 from tidelog_loadtest.client_bench import ClientPlan, measure_client
 from tidelog_loadtest.cluster_commands import DataOption
 from tidelog_loadtest.environment import environment_of
@@ -88,6 +88,7 @@ def register(app: typer.Typer) -> None:
     group.command("spark")(spark)
     cluster_commands.register(group)
     live_commands.register(group)
+    idle_commands.register(group)
     app.add_typer(group, name="bench")
 
 

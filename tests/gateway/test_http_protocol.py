@@ -10,7 +10,7 @@ from tests.gateway.fake_log import FakeLog
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
-from tidelog_gateway.websocket.ws_protocol import SUBPROTOCOL
+from tidelog_gateway.websocket.json_codec import JSON
 
 
 async def talk(served: Served, *parts: bytes) -> str:
@@ -67,7 +67,7 @@ async def test_slow_answers_are_not_cut_by_the_deadline_of_the_head(serve: Serve
 async def test_a_websocket_outlives_the_deadline_of_its_head(serve: Serve) -> None:
     async with (
         serve(head_timeout_s=0.3) as served,
-        connect(served.ws, subprotocols=[Subprotocol(SUBPROTOCOL)]) as socket,
+        connect(served.ws, subprotocols=[Subprotocol(JSON.subprotocol)]) as socket,
     ):
         for _ in range(2):  # each waits for one deadline, which began after the WebSocket's
             assert (await talk(served)).startswith("HTTP/1.1 408 ")
@@ -130,7 +130,7 @@ async def test_connections_that_say_nothing_keep_nobody_out(serve: Serve) -> Non
 async def test_one_address_leaves_seats_to_the_others_also_while_all_of_its_own_are_at_work(serve: Serve) -> None:
     async with AsyncExitStack() as stack:
         served = await stack.enter_async_context(serve(connections_max=8))
-        here = [connect(served.ws, subprotocols=[Subprotocol(SUBPROTOCOL)]) for _ in range(6)]
+        here = [connect(served.ws, subprotocols=[Subprotocol(JSON.subprotocol)]) for _ in range(6)]
         opened = [await stack.enter_async_context(one) for one in here]
         answer = await talk(served)
         assert answer.startswith("HTTP/1.1 503 "), "three quarters are its share"
@@ -184,7 +184,7 @@ async def test_an_upgrade_in_http_1_0_or_to_what_is_not_spoken_is_none(serve: Se
     h2c = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\n\r\n"
     async with serve() as served:
         old = UPGRADE.replace(b"HTTP/1.1", b"HTTP/1.0") + b"\r\n"
-        assert (await talk(served, old)).startswith("HTTP/1.1 404 ")
+        assert (await talk(served, old)).startswith("HTTP/1.1 426 ")
         assert (await talk(served, h2c)).startswith("HTTP/1.1 200 ")
 
 

@@ -82,6 +82,38 @@ async def test_another_request_under_the_key_is_refused(http: httpx.AsyncClient,
 
 
 @pytest.mark.e2e
+async def test_the_headers_of_an_event_belong_to_what_a_key_stands_for(http: httpx.AsyncClient, path: str) -> None:
+    def event(subject: str) -> dict[str, str]:
+        names = {"specversion": "1.0", "id": "1", "source": "/x", "type": "t", "subject": subject}
+        return {f"ce-{name}": value for name, value in names.items()} | {"Idempotency-Key": "event"}
+
+    first = await http.post(path, content=b"x", headers=event("a"))
+    assert first.status_code == 200, first.text
+    assert (await http.post(path, content=b"x", headers=event("a"))).json() == first.json()
+    assert (await http.post(path, content=b"x", headers=event("b"))).json()["code"] == "idempotency_key_reused"
+    assert await stored(http, path) == 1
+
+
+@pytest.mark.e2e
+async def test_a_retry_of_csv_has_the_answer_of_the_first_try(http: httpx.AsyncClient, path: str) -> None:
+    headers = {"Idempotency-Key": "csv", "Content-Type": "text/csv"}
+    first = await http.post(path, content=b"key,value\na,1\nb,2\n", headers=headers)
+    assert first.status_code == 200, first.text
+    assert (await http.post(path, content=b"key,value\na,1\nb,2\n", headers=headers)).json() == first.json()
+    assert await stored(http, path) == 2
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("form", ["application/x-ndjson", "application/vnd.apache.arrow.stream"])
+async def test_forms_without_keys_refuse_them(http: httpx.AsyncClient, path: str, form: str) -> None:
+    headers = {"Idempotency-Key": "lines", "Content-Type": form}
+    refused = await http.post(path, content=b'{"value":"x"}\n', headers=headers)
+    assert (refused.status_code, refused.json()["code"]) == (400, "idempotency_key_unsupported")
+    assert form in refused.json()["detail"]
+    assert await stored(http, path) == 0
+
+
+@pytest.mark.e2e
 async def test_requests_with_one_key_at_the_same_time_have_one_answer(http: httpx.AsyncClient, path: str) -> None:
     headers = {"Idempotency-Key": "at once"}
     answers = await asyncio.gather(*[http.post(path, json=keyed_body(20), headers=headers) for _ in range(10)])

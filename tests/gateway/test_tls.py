@@ -21,7 +21,7 @@ from websockets.typing import Subprotocol
 from tidelog_gateway import tls as module
 from tidelog_gateway.server import make_server
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.websocket.ws_protocol import SUBPROTOCOL
+from tidelog_gateway.websocket.json_codec import JSON
 from tidelog_proto import certificate_ends
 from tidelog_proto.settings import SettingsError
 from tidelog_proto.tls_files import TlsFiles, client_context
@@ -56,7 +56,7 @@ async def test_http_and_websockets_are_encrypted_with_bodies_of_all_sizes(
             read = await http.get("/v1/topics/t/partitions/0/records")
             assert [record["value"] for record in read.json()["records"]] == ["small", large]
         async with connect(
-            f"wss://localhost:{served.port}/v1/ws", ssl=context, subprotocols=[Subprotocol(SUBPROTOCOL)]
+            f"wss://localhost:{served.port}/v1/ws", ssl=context, subprotocols=[Subprotocol(JSON.subprotocol)]
         ) as socket:
             await socket.send(json.dumps({"type": "nonsense"}))
             assert "invalid_request" in str(json.loads(await asyncio.wait_for(socket.recv(), 20)))

@@ -5,6 +5,7 @@ import { ConnectionError, errorOf, invalidOption, OutcomeUnknownError, PartialPu
 import { baseUrl, Credentials, HttpTransport } from "./http.js";
 import { stringifyJson } from "./numbers.js";
 import { checkedInteger, publishRow, TidelogRecord } from "./records.js";
+import { RecordStream } from "./stream.js";
 import { Subscription } from "./subscription.js";
 
 const CLIENT_OPTIONS = ["url", "apiKey", "token", "user", "password", "fetch", "WebSocket", "timeoutMs", "retries", "backoff"];
@@ -111,6 +112,11 @@ export class TidelogClient {
   /** Subscribe to a topic over WebSocket; iterate over what is returned. */
   subscribe(topic, options = {}) {
     return new Subscription(this.#transport, topic, options);
+  }
+
+  /** Read a topic as server-sent events over `fetch`; iterate over what is returned. */
+  stream(topic, options = {}) {
+    return new RecordStream(this.#http, topic, options);
   }
 }
 

@@ -129,6 +129,18 @@ export class Inbox {
     else this.#addBatch(batch, records.map(payloadBytes), token);
   }
 
+  /** Note that the gateway leaves records out, as the subscription asked it to where it lags. */
+  gap({ partition, from_offset: fromOffset, next_offset: nextOffset, resume_token: token }) {
+    const expected = this.received.get(checkedInteger(partition, "partition")) ?? 0;
+    checkedInteger(nextOffset, "next_offset");
+    if (fromOffset !== expected || nextOffset <= fromOffset) {
+      throw unexpected(`a gap of partition ${partition} from ${fromOffset} to ${nextOffset} came where ${expected} was due`);
+    }
+    this.received.set(partition, nextOffset);
+    advance(this.receivedState, new Map([[partition, nextOffset]]), token);
+    this.#addProgress(partition, nextOffset, token);
+  }
+
   #addBatch(batch, sizes, token) {
     this.#heldRecords += sizes.length;
     this.#heldBytes += sizes.reduce((total, size) => total + size, 0);

@@ -111,12 +111,58 @@ export class HttpTransport {
     }
   }
 
-  async #once(method, path, { query = {}, body, signal, timeoutMs = this.#timeoutMs, waitMs = 0, parse = parseAnswer }) {
-    if (signal?.aborted) throw abortReason(signal);
+  #urlOf(path, query) {
     const url = new URL(path.map(pathSegment).join("/"), this.#base);
     for (const [name, value] of Object.entries(query)) {
       if (value !== undefined) url.searchParams.set(name, String(value));
     }
+    return url;
+  }
+
+  /**
+   * Send a GET whose answer has no end, and return it once it has begun.
+   *
+   * @param {(string | number)[]} path
+   * @param {object} options
+   * @param {object} options.query
+   * @param {AbortSignal} options.signal ends the answer
+   * @param {number} [options.timeoutMs] until it begins
+   * @param {number} options.quietMs the answer is given up where nothing comes for so long
+   */
+  async open(path, { query, signal, timeoutMs = this.#timeoutMs, quietMs }) {
+    const url = this.#urlOf(path, query);
+    const what = `GET ${url.pathname}`;
+    const deadline = new Deadline(timeoutMs, signal);
+    const controller = new AbortController();
+    const onAbort = () => controller.abort();
+    deadline.signal.addEventListener("abort", onAbort, { once: true });
+    const close = () => {
+      signal.removeEventListener("abort", onAbort);
+      controller.abort();
+    };
+    try {
+      const headers = { Accept: "text/event-stream" };
+      const authorization = await this.#credentials.header();
+      if (authorization) headers.Authorization = authorization;
+      const request = { method: "GET", headers, signal: controller.signal, cache: "no-store", redirect: "error" };
+      const answer = await this.#fetch(url.href, request);
+      if (!answer.ok) return documentOf(what, answer, await answer.text(), parseAnswer);
+      signal.addEventListener("abort", onAbort, { once: true });
+      if (signal.aborted) onAbort();
+      return { close, chunks: () => chunksOf(what, answer.body, quietMs) };
+    } catch (error) {
+      close();
+      if (error instanceof TidelogError) throw error;
+      throw this.#failure(what, error, { signal, isOver: deadline.isOver, timeoutMs });
+    } finally {
+      deadline.signal.removeEventListener("abort", onAbort);
+      deadline.done();
+    }
+  }
+
+  async #once(method, path, { query = {}, body, signal, timeoutMs = this.#timeoutMs, waitMs = 0, parse = parseAnswer }) {
+    if (signal?.aborted) throw abortReason(signal);
+    const url = this.#urlOf(path, query);
     const what = `${method} ${url.pathname}`;
     const deadline = new Deadline(timeoutMs + waitMs, signal);
     try {
@@ -148,6 +194,36 @@ export class HttpTransport {
       ...about,
       code: "connection_failed",
     });
+  }
+}
+
+/** Yield the text of an answer as it comes. */
+async function* chunksOf(what, body, quietMs) {
+  const reader = body.getReader();
+  const decoder = new TextDecoder();
+  try {
+    for (;;) {
+      let timer;
+      const quiet = new Promise((_, reject) => {
+        const error = new ConnectionError(`${what}: nothing came for ${quietMs} ms`, { code: "connection_lost", retryable: true });
+        timer = setTimeout(() => reject(error), quietMs);
+      });
+      let read;
+      try {
+        read = await Promise.race([reader.read(), quiet]);
+      } catch (cause) {
+        if (cause instanceof TidelogError) throw cause;
+        throw new ConnectionError(`${what}: the connection broke: ${cause?.cause?.message || cause?.message}`, {
+          code: "connection_lost", retryable: true, cause,
+        });
+      } finally {
+        clearTimeout(timer);
+      }
+      if (read.done) return;
+      yield decoder.decode(read.value, { stream: true });
+    }
+  } finally {
+    reader.cancel().catch(() => {});
   }
 }
 

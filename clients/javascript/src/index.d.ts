@@ -159,6 +159,14 @@ export interface SubscribeOptions extends SubscriptionState {
         /** The same before the first connection; 5 unless given. */
         firstAttempts?: number;
       });
+  /** What happens when the program falls behind; "pause" unless given: it gets every record. */
+  onLag?: "pause" | "skip" | "close";
+  /** With "skip" and "close": how many offsets a partition's position may be before the end of its log. */
+  maxLagRecords?: number;
+  /** With "skip": records of a partition from `fromOffset` up to `nextOffset` are left out. */
+  onGap?: (gap: { partition: number; fromOffset: number; nextOffset: number }) => void;
+  /** The longest message that the WebSocket takes; 100 MiB unless given. A longer record ends the subscription. */
+  maxMessageBytes?: number;
   onConnected?: () => void;
   onDisconnected?: (error: TidelogError, delayMs: number) => void;
   /** A member gets partitions; the next offset of each. */
@@ -183,6 +191,47 @@ export class Subscription implements AsyncIterable<TidelogRecord> {
   processed(upTo: TidelogRecord | Batch): void;
   /** Commit for the group what was processed. */
   commit(upTo?: TidelogRecord | Batch, options?: { note?: string; signal?: AbortSignal; timeoutMs?: number }): Promise<Record<string, number>>;
+  close(): void;
+}
+
+/** Where a program has come: plain data, to be kept and spread into the options of a later `stream`. */
+export interface StreamState {
+  lastEventId?: string;
+  /** Partition -> next offset; it wins over `lastEventId`. */
+  offsets?: Record<string, number>;
+}
+
+export interface StreamOptions extends StreamState {
+  /** Where to begin without a state or a group's position; "latest" unless given. */
+  from?: "earliest" | "latest" | Time;
+  /** Begin where the group has committed, and commit for it. */
+  group?: string;
+  key?: Text;
+  tag?: string;
+  signal?: AbortSignal;
+  /** Until the stream begins. */
+  timeoutMs?: number;
+  /** A stream that is quiet for so long is replaced; more than the gateway's `stream_heartbeat_s`. 45,000 unless given. */
+  heartbeatMs?: number;
+  /** As that of a subscription. */
+  reconnect?: SubscribeOptions["reconnect"];
+  onConnected?: () => void;
+  onDisconnected?: (error: TidelogError, delayMs: number) => void;
+}
+
+/** A topic as server-sent events. It is iterated once, over records or over batches. */
+export class RecordStream implements AsyncIterable<TidelogRecord> {
+  private constructor();
+  readonly topic: string;
+  readonly state: StreamState;
+  /** A record counts as processed when the next one is asked for. */
+  [Symbol.asyncIterator](): AsyncGenerator<TidelogRecord, void, void>;
+  /** A batch counts as processed when the next one is asked for. */
+  batches(): AsyncGenerator<Batch, void, void>;
+  /** Count a record or a batch as processed, and what is before it in its partition. */
+  processed(upTo: TidelogRecord | Batch): void;
+  /** Commit for the group what was processed; the positions that hold now, as `groups.commit` returns them. */
+  commit(upTo?: TidelogRecord | Batch, options?: CallOptions & { note?: string }): Promise<Document[]>;
   close(): void;
 }
 
@@ -241,6 +290,7 @@ export class TidelogClient {
   newest(topic: string, key: Text, options?: CallOptions & { partition?: number }): Promise<TidelogRecord | undefined>;
   offsets(topic: string, options?: CallOptions & { timestamp?: Time | string }): Promise<Document[]>;
   subscribe(topic: string, options?: SubscribeOptions): Subscription;
+  stream(topic: string, options?: StreamOptions): RecordStream;
 }
 
 /** A JSON number as its text. */

@@ -9,4 +9,5 @@ export {
 export { JsonNumber, parseJson, stringifyJson } from "./numbers.js";
 export { TidelogRecord } from "./records.js";
 export { Batch } from "./delivery.js";
+export { RecordStream } from "./stream.js";
 export { Subscription } from "./subscription.js";

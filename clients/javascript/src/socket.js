@@ -157,7 +157,7 @@ export class GatewaySocket {
       request?.onOk?.(message.ok);
       request?.resolve(message.ok);
     } else {
-      for (const kind of ["batch", "assigned", "revoked", "end"]) {
+      for (const kind of ["batch", "gap", "assigned", "revoked", "end"]) {
         if (message[kind] !== undefined) this.#onMessage(kind, message[kind], this);
       }
     }

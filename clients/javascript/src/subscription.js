@@ -12,8 +12,10 @@ const GOOD_MS = 5_000;
 const FIRST_ATTEMPTS = 5;
 const SUBSCRIBE_OPTIONS = [
   "from", "resumeToken", "resume", "group", "member", "key", "tag", "credit", "signal", "timeoutMs", "heartbeatMs",
-  "reconnect", "onConnected", "onDisconnected", "onAssigned", "onRevoked",
+  "reconnect", "onConnected", "onDisconnected", "onAssigned", "onRevoked", "onLag", "maxLagRecords", "maxMessageBytes", "onGap",
 ];
+/** What a message may have at most unless the program says less; the package `ws` takes as much. */
+const MESSAGE_BYTES_MAX = 100 * 1024 * 1024;
 
 /** See `Subscription` in `index.d.ts`. */
 export class Subscription {
@@ -247,6 +249,7 @@ export class Subscription {
 
   #mayReconnect(error, hasOpened, failures) {
     const { attempts, firstAttempts } = this.#reconnect;
+    if (error.code === "lagging") return false; // the program asked for the end
     if (failures > (this.#inbox.isOpened ? attempts : firstAttempts)) return false;
     if (isPassing(error)) return true;
     return error instanceof AuthenticationError && hasOpened && this.#transport.credentials.areRenewed;
@@ -286,6 +289,11 @@ export class Subscription {
         this.#inbox.add(body);
         this.#backoff.reset();
         this.#changed();
+        break;
+      case "gap":
+        this.#inbox.gap(body);
+        this.#changed();
+        this.#call("onGap", { partition: body.partition, fromOffset: body.from_offset, nextOffset: body.next_offset });
         break;
       case "assigned":
         this.#inbox.assigned(body.offsets);
@@ -358,8 +366,11 @@ export class Subscription {
   }
 }
 
-function requestOf(topic, { from = "latest", group, member, key, tag }) {
-  const sub = { sid: SID, topic, from: startOf(from) };
+function requestOf(topic, options) {
+  const { from = "latest", group, member, key, tag, onLag, maxLagRecords, maxMessageBytes = MESSAGE_BYTES_MAX } = options;
+  const sub = { sid: SID, topic, from: startOf(from), max_message_bytes: maxMessageBytes };
+  if (onLag !== undefined) sub.on_lag = onLag;
+  if (maxLagRecords !== undefined) sub.max_lag_records = maxLagRecords;
   if (group !== undefined) sub.group = group;
   if (member) sub.member = true;
   if (tag !== undefined) sub.tag = tag;

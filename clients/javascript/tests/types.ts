@@ -27,5 +27,10 @@ export async function main(signal: AbortSignal): Promise<SubscriptionState> {
     if (error instanceof PartialPublishError) console.log(error.results[0].error?.code);
     else if (error instanceof InexactNumberError || error instanceof TidelogError) console.log(error.retryAfterMs, error.requestId);
   }
+  const live = client.subscribe("visits", { onLag: "skip", maxLagRecords: 100, onGap: ({ fromOffset }) => console.log(fromOffset) });
+  live.close();
+  const stream = client.stream("visits", { from: "earliest", group: "readers", reconnect: false });
+  for await (const record of stream) await stream.commit(record, { note: "n" });
+  client.stream("visits", { ...stream.state, key: "ada" }).close();
   return subscription.state;
 }

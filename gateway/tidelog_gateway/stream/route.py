@@ -27,7 +27,7 @@ from tidelog_gateway.websocket.delivery import Delivery
 from tidelog_gateway.websocket.messages import INTEGER_MAX, Sub
 from tidelog_gateway.websocket.ws_protocol import Subscription, WsProtocol
 from tidelog_proto.header import OFFSET_MAX
-from tidelog_proto.limits import PARTITIONS_MAX
+from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, PARTITIONS_MAX
 
 ID_CHARS_MAX: Final = 6_000
 """Of an event's id: it comes back in a header, and proxies take lines of 8 KiB. That is about 1,000 partitions."""
@@ -62,6 +62,14 @@ async def stream(  # noqa: PLR0917 # query parameters are parameters
             description="Where partitions begin, PARTITION:OFFSET, with commas; the others begin at `from`.",
         ),
     ] = None,
+    group: Annotated[
+        str | None,
+        Query(
+            min_length=1,
+            max_length=GROUP_NAME_BYTES_MAX,
+            description="Begin where this group has committed; commits go to `/v1/groups/{group}/offsets`.",
+        ),
+    ] = None,
     key: KeyQuery = None,
     key_encoding: KeyEncodingQuery = "utf8",
     tag: TagQuery = None,
@@ -86,7 +94,7 @@ async def stream(  # noqa: PLR0917 # query parameters are parameters
     if from_ is not None and timestamp is not None:
         raise invalid([{"parameter": "from", "detail": "name one of from and timestamp, not both"}])
     sub: dict[str, Any] = {"sid": _SID, "topic": topic, "credit": {"records": INTEGER_MAX}}
-    sub |= {"key": key, "key_encoding": key_encoding, "tag": tag, "from": from_ or "latest"}
+    sub |= {"key": key, "key_encoding": key_encoding, "tag": tag, "from": from_ or "latest", "group": group}
     if timestamp is not None:
         sub["from"] = {"timestamp_ms": -(-parse_timestamp(timestamp) // 1000)}
     if offsets is not None:
@@ -114,7 +122,7 @@ async def _opened(gateway: Gateway, request: Request, sub: Sub) -> EventStream:
     outlet = request.scope["state"].get("outlet") or Outlet(gateway.outgoing, gateway.settings.ws_slow_timeout_s)
     protocol = WsProtocol(gateway.settings, always_token=True)
     credit = sub.credit.records
-    protocol.subscriptions[_SID] = Subscription(_SID, sub.topic, None, credit, None)
+    protocol.subscriptions[_SID] = Subscription(_SID, sub.topic, sub.group, credit, None)
     sender = EventSender(answer, outlet, heartbeat_s=gateway.settings.stream_heartbeat_s)
     delivery = Delivery(gateway, protocol, sub, sender, surface="stream")
     try:

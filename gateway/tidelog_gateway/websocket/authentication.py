@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-import orjson
-from pydantic import ValidationError
 from starlette.websockets import WebSocket
 
 from tidelog_gateway.authentication import address_of
@@ -18,7 +16,8 @@ from tidelog_gateway.callers import Callers
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.credentials import Shown, credentials_in, credentials_of, unauthenticated, user_password
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.websocket.messages import Auth, ClientMessage
+from tidelog_gateway.websocket.codecs import Codec, MessageError
+from tidelog_gateway.websocket.messages import Auth
 from tidelog_gateway.websocket.ws_protocol import CLOSE_AGAIN, CLOSE_UNAUTHENTICATED, error_message, ok_message
 
 _FIRST = 'say who you are first: {"id":0,"auth":{"token":"KEY"}}'
@@ -41,7 +40,9 @@ async def of_head(socket: WebSocket, own: Gateway, using: contextlib.AsyncExitSt
     return None if credentials is None else await _known(socket, credentials, using)
 
 
-async def of_first_message(socket: WebSocket, own: Gateway, using: contextlib.AsyncExitStack) -> Gateway | None:
+async def of_first_message(
+    socket: WebSocket, own: Gateway, codec: Codec, using: contextlib.AsyncExitStack
+) -> Gateway | None:
     """As `of_head`, of the first message; what is wrong with it is answered, and the WebSocket closed: None."""
     number: int | None = None
     try:
@@ -50,22 +51,22 @@ async def of_first_message(socket: WebSocket, own: Gateway, using: contextlib.As
         if event["type"] == "websocket.disconnect":
             return None
         try:
-            message = ClientMessage.model_validate_json(event.get("text") or "")
-        except ValidationError:
+            message = codec.parse(codec.payload(event) or "", now_us=0).message
+        except MessageError:
             raise unauthenticated(_FIRST) from None
         number = message.id
         if message.auth is None:
             raise unauthenticated(_FIRST)
         gateway = await _known(socket, _shown_in(message.auth), using)
     except TimeoutError:
-        await _refuse(socket, own, number, unauthenticated(_FIRST))
+        await _refuse(socket, own, codec, number, unauthenticated(_FIRST))
         return None
     except Problem as problem:
-        await _refuse(socket, own, number, problem)
+        await _refuse(socket, own, codec, number, problem)
         return None
     assert number is not None
     assert gateway.caller is not None
-    await socket.send_text(orjson.dumps(ok_message(number, {"principal": gateway.caller.principal})).decode())
+    await codec.send(socket, codec.encode(ok_message(number, {"principal": gateway.caller.principal})))
     return gateway
 
 
@@ -85,9 +86,9 @@ async def _known(socket: WebSocket, credentials: Shown, using: contextlib.AsyncE
     return await using.enter_async_context(callers.use(credentials, address_of(socket.scope)))
 
 
-async def _refuse(socket: WebSocket, own: Gateway, number: int | None, problem: Problem) -> None:
+async def _refuse(socket: WebSocket, own: Gateway, codec: Codec, number: int | None, problem: Problem) -> None:
     """Answer with what is wrong, and close: nothing that was sent before waits, so this takes no time."""
-    await socket.send_text(orjson.dumps(error_message(number, problem)).decode())
+    await codec.send(socket, codec.encode(error_message(number, problem)))
     code = CLOSE_UNAUTHENTICATED if problem.status == 401 else CLOSE_AGAIN
     own.metrics.websocket_closes.labels(str(code)).inc()
     await socket.close(code, "it is not known who you are; the message before says why")

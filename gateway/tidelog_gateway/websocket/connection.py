@@ -7,6 +7,7 @@ in one task group, so nothing outlives the connection and no failure is lost.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -23,9 +24,13 @@ from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.pace import turns_of
 from tidelog_gateway.problems import Problem, from_error
 from tidelog_gateway.publish import answer_of, publish
+from tidelog_gateway.websocket.codecs import Codec
 from tidelog_gateway.websocket.delivery import Delivery
+from tidelog_gateway.websocket.json_codec import id_at_the_begin
+from tidelog_gateway.websocket.lag import Lag, LaggingError
 from tidelog_gateway.websocket.messages import Sub
 from tidelog_gateway.websocket.positions import positions
+from tidelog_gateway.websocket.publish_results import bounded_answer
 from tidelog_gateway.websocket.sending import Sender, SlowClientError
 from tidelog_gateway.websocket.ws_protocol import (
     CLOSE_INTERNAL,
@@ -42,7 +47,6 @@ from tidelog_gateway.websocket.ws_protocol import (
     WsProtocol,
     end_message,
     error_message,
-    id_at_the_begin,
     ok_message,
 )
 from tidelog_proto.errors import ProtocolError
@@ -66,14 +70,15 @@ class _Open(NamedTuple):
 class Connection:
     """An accepted WebSocket and what goes on over it."""
 
-    def __init__(self, socket: WebSocket, gateway: Gateway) -> None:
+    def __init__(self, socket: WebSocket, gateway: Gateway, codec: Codec) -> None:
         self._socket = socket
+        self._codec = codec
         self._gateway = gateway
         slow_timeout_s = gateway.settings.ws_slow_timeout_s
         # Only the gateway's own server bounds what a connection holds in its transport.
         self._outlet = socket.scope["state"].get("outlet") or Outlet(gateway.outgoing, slow_timeout_s)
-        self._sender = Sender(socket, self._outlet, slow_timeout_s=slow_timeout_s)
-        self._protocol = WsProtocol(gateway.settings)
+        self._sender = Sender(socket, self._outlet, slow_timeout_s=slow_timeout_s, codec=codec)
+        self._protocol = WsProtocol(gateway.settings, codec=codec)
         self._pace = turns_of(gateway, socket)
         self._deliveries: dict[int, _Open] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -93,6 +98,8 @@ class Connection:
         except* SlowClientError:
             seconds = self._gateway.settings.ws_slow_timeout_s
             close = Close(CLOSE_SLOW, f"a message was left unread for {seconds:g} s; resume when you can read")
+        except* LaggingError as lagging:
+            close = Close(CLOSE_SLOW, str(lagging.exceptions[0]))
         except* CallerEndedError as ended:
             close = Close(CLOSE_UNAUTHENTICATED, f"{ended.exceptions[0]}: connect with other credentials, and resume")
         except* WebSocketDisconnect:
@@ -124,19 +131,19 @@ class Connection:
             event = await self._socket.receive()
             if event["type"] == "websocket.disconnect":
                 return None
-            text = event.get("text")
-            if text is None:
-                return self._protocol.receive_binary()
-            await self._act(group, text)
+            payload = self._codec.payload(event)
+            if payload is None:
+                return self._protocol.receive_other()
+            await self._act(group, payload)
 
-    async def _act(self, group: asyncio.TaskGroup, text: str) -> None:
-        if len(text) > AT_ONCE_BYTES:
+    async def _act(self, group: asyncio.TaskGroup, payload: str | bytes) -> None:
+        if isinstance(payload, str) and len(payload) > AT_ONCE_BYTES:
             try:
-                await check_values(text.encode(), self._pace)
+                await check_values(payload.encode(), self._pace)
             except Problem as refusal:
-                await self._send(error_message(id_at_the_begin(text), refusal))
+                await self._send(error_message(id_at_the_begin(payload), refusal))
                 return
-        action = self._protocol.receive(text, now_us=now_us())
+        action = self._protocol.receive(payload, now_us=now_us())
         match action:
             case Reply(message):
                 await self._send(message)
@@ -158,13 +165,13 @@ class Connection:
                 # Awaited here, as a commit is: a connection holds one such answer at a time, and sees its own commits.
                 await self._send(await self._answer(action.id, positions(self._gateway, action.asked)))
             case Publish():
-                await self._publish(group, action, len(text))
+                await self._publish(group, action, len(payload))
             case Close():
-                raise AssertionError("a text message never closes the connection by itself")
+                raise AssertionError("a message never closes the connection by itself")
 
     def _open(self, group: asyncio.TaskGroup, request_id: int, sub: Sub) -> None:
-        delivery = Delivery(self._gateway, self._protocol, sub, self._sender)
-        task = self._start(group, partial(self._deliver, delivery, request_id, sub.sid))
+        delivery = Delivery(self._gateway, self._protocol, sub, self._sender, codec=self._codec)
+        task = self._start(group, partial(self._deliver, group, delivery, request_id, sub.sid))
         self._deliveries[sub.sid] = _Open(request_id, delivery, task)
 
     def _start(self, group: asyncio.TaskGroup, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
@@ -173,11 +180,14 @@ class Connection:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _deliver(self, delivery: Delivery, request_id: int, sid: int) -> None:
+    async def _deliver(self, group: asyncio.TaskGroup, delivery: Delivery, request_id: int, sid: int) -> None:
         gauge = self._gateway.metrics.subscriptions
         gauge.inc()
+        watch: asyncio.Task[None] | None = None
         try:
             await delivery.open(request_id)
+            if delivery.lag is not None and not delivery.lag.skips:
+                watch = self._start(group, partial(self._close_when_lagging, delivery.lag, sid))
             await delivery.run()
         except (Problem, TidelogError, ProtocolError) as error:
             if self._deliveries.pop(sid, None) is None:
@@ -187,6 +197,20 @@ class Connection:
             await self._send(end_message(sid, problem) if delivery.answered else error_message(request_id, problem))
         finally:
             gauge.dec()
+            if watch is not None:
+                watch.cancel()
+
+    async def _close_when_lagging(self, lag: Lag, sid: int) -> None:
+        """Wait until a subscription is too far behind, tell its client, and close the connection.
+
+        Raises:
+            LaggingError: it is.
+        """
+        problem = await lag.until_too_far()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._send(end_message(sid, problem))
+        raise LaggingError(f"subscription {sid} is more than max_lag_records behind: connect again and resume")
 
     async def _commit(self, action: CommitOffsets) -> dict[str, Any]:
         held = await self._deliveries[action.sid].delivery.commit(action.offsets, action.note)
@@ -217,7 +241,7 @@ class Connection:
     async def _published(self, action: Publish) -> None:
         async def results() -> dict[str, Any]:
             outcomes = await publish(self._gateway, action.topic, action.records, surface="websocket")
-            return answer_of(outcomes)[0]
+            return bounded_answer(answer_of(outcomes)[0], bytes_max=self._gateway.settings.ws_batch_bytes_max)
 
         await self._send(await self._answer(action.id, results()))
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-import orjson
 from starlette.websockets import WebSocketDisconnect
 
 from tidelog import Consumer
@@ -30,12 +29,15 @@ from tidelog_gateway.queries import parse_key
 from tidelog_gateway.records_out import BatchReader
 from tidelog_gateway.resume_tokens import ResumeTokens
 from tidelog_gateway.websocket.beginning import beginning_of
+from tidelog_gateway.websocket.codecs import Codec
 from tidelog_gateway.websocket.following import Following
+from tidelog_gateway.websocket.json_codec import JSON
+from tidelog_gateway.websocket.lag import Lag
 from tidelog_gateway.websocket.membership import Membership, start_of
 from tidelog_gateway.websocket.messages import Sub
 from tidelog_gateway.websocket.read_ahead import AHEAD_BYTES, ReadAhead, Window
 from tidelog_gateway.websocket.sending import MessageSender, SlowClientError
-from tidelog_gateway.websocket.ws_protocol import WsProtocol, batch_message, ok_message
+from tidelog_gateway.websocket.ws_protocol import WsProtocol, batch_message, ok_message, too_large
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.names import check_group_name, check_topic_name
 
@@ -79,14 +81,24 @@ class Delivery:
         sub: what was asked for.
         sender: the connection's.
         surface: what its records are counted as.
+        codec: encodes its records.
 
     Attributes:
         answered: whether the request that began it has its answer.
+        lag: what is done when it falls behind; None: nothing.
     """
 
     def __init__(
-        self, gateway: Gateway, protocol: WsProtocol, sub: Sub, sender: MessageSender, *, surface: str = "websocket"
+        self,
+        gateway: Gateway,
+        protocol: WsProtocol,
+        sub: Sub,
+        sender: MessageSender,
+        *,
+        surface: str = "websocket",
+        codec: Codec = JSON,
     ) -> None:
+        self._codec = codec
         self.answered = False
         self._gateway = gateway
         self._protocol = protocol
@@ -94,6 +106,7 @@ class Delivery:
         self._key: bytes | None = None
         self._sender = sender
         self._ahead = ReadAhead(sender.outlet)
+        self.lag = Lag(gateway, protocol, sub, sender) if sub.on_lag != "pause" else None
         self._membership = Membership(protocol, sub, sender, self.wake) if sub.member else None
         self._idle_s = gateway.settings.ws_member_idle_s if sub.member else None
         self._credit_added = asyncio.Event()
@@ -127,9 +140,15 @@ class Delivery:
             self._protocol.opened(self._sub.sid, beginning.positions, ResumeTokens(*beginning))
             answer["offsets"] = {str(number): offset for number, offset in beginning.positions.items()}
             answer["resume_token"] = self._protocol.resume_token(self._sub.sid)
-            if self._sub.group is None:
+            if self._sub.group is None and self._codec.shares_feeds and self._takes_shared():
                 shared = (self._sub.sid, beginning.scope, self._sender)
-                self._following = Following(self._gateway, self._protocol, *shared, surface=self._surface)
+                self._following = Following(
+                    self._gateway,
+                    self._protocol,
+                    *shared,
+                    surface=self._surface,
+                    lag=self.lag if self.lag is not None and self.lag.skips else None,
+                )
         else:
             await self._gateway.client.topic(self._sub.topic)  # one that is not there is told of in the answer
             self._protocol.opened(self._sub.sid, {})  # the group tells, when it has let the member in
@@ -147,10 +166,12 @@ class Delivery:
             return
         while True:
             await self._credit()
+            await self._skip()
             if self._following is not None:
                 is_at_end, self._is_at_end = self._is_at_end, False
                 await self._following.run(found=is_at_end)
                 await self._credit()
+                await self._skip()
             try:
                 await self._ahead.begin()
                 await self._read(self._ahead.window(self._protocol.credit(self._sub.sid)))
@@ -161,6 +182,11 @@ class Delivery:
                 raise _forgotten(error) from None
             finally:
                 self._ahead.end()
+
+    def _takes_shared(self) -> bool:
+        """Whether the client takes messages as long as those of a feed."""
+        bytes_max = self._protocol.subscriptions[self._sub.sid].message_bytes_max
+        return bytes_max is None or bytes_max >= self._gateway.settings.ws_batch_bytes_max
 
     async def commit(self, offsets: Mapping[int, int], note: str) -> dict[int, Committed] | None:
         """Keep positions as a member of the group; None: this is none.
@@ -202,6 +228,11 @@ class Delivery:
         finally:
             self._ahead.end()
 
+    async def _skip(self) -> None:
+        """Continue at the end of the log if the subscription is to skip what it is behind."""
+        if self.lag is not None and await self.lag.skip():
+            self._is_at_end = True
+
     async def _read(self, window: Window) -> None:
         """Deliver from the positions on, until there is a reason to read again from where that ends."""
         starts = dict(self._protocol.subscriptions[self._sub.sid].positions)
@@ -222,6 +253,8 @@ class Delivery:
             # No name for a batch here: it would keep what is no longer counted while this waits, and in tracebacks.
             while await self._deliver(await self._next(consumer)) and await self._credit():
                 if self._ahead.window(self._protocol.credit(self._sub.sid)).is_much_more_than(window):
+                    return
+                if self.lag is not None and await self.lag.is_due():
                     return
 
     async def _next(self, consumer: Consumer) -> ConsumedBatch | None:
@@ -274,7 +307,7 @@ class Delivery:
             if not may_send():
                 break
             allowance = self._protocol.allowance(self._sub.sid)
-            size_bytes_max = reader.json_bytes_max(allowance.records, allowance.bytes)
+            size_bytes_max = self._codec.bytes_max(reader, allowance.records, allowance.bytes)
             size_bytes_max += self._protocol.token_chars(self._sub.sid)
             await self._sender.send_made(size_bytes_max, partial(self._take, reader, consumed.partition))
         self._ahead.done(consumed.batch)
@@ -295,6 +328,8 @@ class Delivery:
             if self._let_go:
                 self._let_go = False
                 return False
+            if self.lag is not None and await self.lag.is_due():
+                return False
         return True
 
     def _give_way(self) -> None:
@@ -304,11 +339,14 @@ class Delivery:
     def _take(self, reader: BatchReader, partition: int) -> Mapping[str, Any]:
         """Take as many records as may be sent now and return their message."""
         sid = self._sub.sid
-        allowance = self._protocol.allowance(sid)
-        taken = reader.take_json(allowance.records, allowance.bytes, self._protocol.records_bytes_max(sid))
+        allowance, first_offset = self._protocol.allowance(sid), reader.first_offset
+        taken = self._codec.take(reader, allowance.records, allowance.bytes, self._protocol.records_bytes_max(sid))
+        subscription = self._protocol.subscriptions[sid]
+        if not subscription.takes(taken.records, len(taken.data)):
+            raise too_large(subscription, partition, first_offset, len(taken.data))
         self._protocol.delivered(
             sid, partition, records=taken.records, payload_bytes=taken.payload_bytes, next_offset=reader.next_offset
         )
         token = self._protocol.batch_token(sid, size_bytes=len(taken.data))
         self._gateway.metrics.records_out.labels(self._surface).inc(taken.records)
-        return batch_message(sid, partition, orjson.Fragment(taken.data), reader.next_offset, token)
+        return batch_message(sid, partition, self._codec.records_member(taken.data), reader.next_offset, token)

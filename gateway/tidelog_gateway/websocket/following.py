@@ -16,10 +16,12 @@ import orjson
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.feed.ring import Follower, Piece
 from tidelog_gateway.feed.shared_feed import SharedFeed
+from tidelog_gateway.records_out import first_offset_in
 from tidelog_gateway.resume_tokens import ResumeTokens, Scope
+from tidelog_gateway.websocket.lag import Lag
 from tidelog_gateway.websocket.messages import INTEGER_MAX
 from tidelog_gateway.websocket.sending import MessageSender
-from tidelog_gateway.websocket.ws_protocol import BATCH_MEMBERS_BYTES, WsProtocol, batch_message
+from tidelog_gateway.websocket.ws_protocol import BATCH_MEMBERS_BYTES, WsProtocol, batch_message, too_large
 
 
 class Following:
@@ -32,11 +34,21 @@ class Following:
         scope: what it reads.
         sender: the connection's.
         surface: what its records are counted as.
+        lag: of the subscription, where that skips.
     """
 
     def __init__(
-        self, gateway: Gateway, protocol: WsProtocol, sid: int, scope: Scope, sender: MessageSender, *, surface: str
+        self,
+        gateway: Gateway,
+        protocol: WsProtocol,
+        sid: int,
+        scope: Scope,
+        sender: MessageSender,
+        *,
+        surface: str,
+        lag: Lag | None = None,
     ) -> None:
+        self._lag = lag
         self._feeds = gateway.feeds
         self._protocol = protocol
         self._sid = sid
@@ -79,11 +91,15 @@ class Following:
         self._feed, self._follower = feed, follower
         try:
             while not follower.lost:
+                if self._lag is not None and (not self._wants() or await self._lag.is_due()):
+                    return  # the feed waits for credit, too, so its end is not that of the topic
                 piece = feed.ring.next_for(follower)
                 self._take_positions(follower)
                 if piece is None:
                     feed.stir()
                     await self._wait(follower)
+                elif not subscription.takes(piece.records, len(piece.data)):
+                    raise too_large(subscription, piece.partition, first_offset_in(piece.data), len(piece.data))
                 elif subscription.fits(piece.records, piece.payload_bytes):
                     size_bytes = len(piece.data) + subscription.token_chars + BATCH_MEMBERS_BYTES
                     await self._sender.send_made(size_bytes, partial(self._made, piece))
@@ -123,11 +139,17 @@ class Following:
         subscription, feed = self._subscription, self._feed
         if feed is None or not subscription.fits(piece.records, piece.payload_bytes):
             return False
+        if not subscription.takes(piece.records, len(piece.data)):
+            return False
+        if self._lag is not None and self._lag.is_unknown:
+            return False
         if not self._sender.push(feed, piece, self._sid):
             return False
         feed.pushed[self._surface] += piece.records
         if piece.records:
             subscription.spend(piece.records, piece.payload_bytes)
+        if self._lag is not None and not self._wants():
+            self._woken.set()
         return True
 
     def _made(self, piece: Piece) -> Mapping[str, Any]:

@@ -24,6 +24,7 @@ from tidelog_gateway.records_in import JsonRecord, PartitionNumber
 from tidelog_gateway.resume_tokens import TOKEN_CHARS_MAX
 from tidelog_proto.limits import (
     GROUP_NAME_BYTES_MAX,
+    KIB,
     NOTE_BYTES_MAX,
     PARTITIONS_MAX,
     TAG_BYTES_MAX,
@@ -33,6 +34,9 @@ from tidelog_proto.limits import (
 
 INTEGER_MAX: Final = 2**53 - 1
 """The largest integer that every JSON implementation keeps exact."""
+
+MESSAGE_BYTES_MIN: Final = 16 * KIB
+"""The least that a client may take in one message: answers that no bound of a subscription covers fit into it."""
 
 Id = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
 Count = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
@@ -87,6 +91,17 @@ class Sub(_Message):
     key_encoding: KeyEncoding = "utf8"
     tag: Annotated[str | None, Field(max_length=TAG_BYTES_MAX)] = None
     credit: InitialCredit
+    on_lag: Literal["pause", "skip", "close"] = "pause"
+    max_lag_records: Annotated[int, Field(ge=1, le=INTEGER_MAX)] | None = None
+    max_message_bytes: Annotated[int, Field(ge=MESSAGE_BYTES_MIN, le=INTEGER_MAX)] | None = None
+
+    @model_validator(mode="after")
+    def _lag_has_a_bound(self) -> Self:
+        if (self.on_lag == "pause") != (self.max_lag_records is None):
+            raise ValueError("on_lag skip or close goes with max_lag_records, and max_lag_records with one of these")
+        if self.on_lag != "pause" and self.member:
+            raise ValueError("a member reads every record of its partitions: leave on_lag and max_lag_records out")
+        return self
 
     @model_validator(mode="after")
     def _member_of_a_group(self) -> Self:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Final
 
 from fastapi import APIRouter
+from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tidelog_gateway.any_text import ANY_TEXT
@@ -21,10 +23,32 @@ from tidelog_gateway.request_ids import request_id_of
 from tidelog_gateway.seats import Seat
 from tidelog_gateway.unsupported import refuse_unknown
 from tidelog_gateway.websocket.authentication import of_first_message, of_head
+from tidelog_gateway.websocket.codecs import Codec
 from tidelog_gateway.websocket.connection import Connection
-from tidelog_gateway.websocket.ws_protocol import CLOSE_TOO_MANY, SUBPROTOCOL
+from tidelog_gateway.websocket.json_codec import JSON
+from tidelog_gateway.websocket.proto_codec import PROTO
+from tidelog_gateway.websocket.ws_protocol import CLOSE_TOO_MANY
 
 router = APIRouter()
+
+_SHOWN_CHARS: Final = 200
+
+CODECS: Final[dict[str, Codec]] = {codec.subprotocol: codec for codec in (JSON, PROTO)}
+"""Subprotocol -> codec."""
+
+
+@router.get("/v1/ws", include_in_schema=False)
+async def without_upgrade() -> Response:
+    """Refuse a request that does not ask for a WebSocket, or whose proxy has dropped the fields that do.
+
+    Raises:
+        Problem: 426.
+    """
+    detail = (
+        "this path takes WebSocket handshakes alone, and the request has no `Upgrade: websocket` with `Connection: "
+        "Upgrade`; a proxy in front of the gateway has to pass both on"
+    )
+    raise Problem(426, "upgrade_required", detail, headers={"Upgrade": "websocket", "Connection": "Upgrade"})
 
 
 @router.websocket("/v1/ws")
@@ -52,8 +76,10 @@ async def _serve(socket: WebSocket, gateway: Gateway) -> None:
 async def _accepted(
     socket: WebSocket, gateway: Gateway, shown: Gateway | None, using: contextlib.AsyncExitStack
 ) -> None:
-    await socket.accept(SUBPROTOCOL)
-    known = shown or await _asked(socket, gateway, using)
+    codec = _codec_of(socket)
+    assert codec is not None
+    await socket.accept(codec.subprotocol)
+    known = shown or await _asked(socket, gateway, codec, using)
     if known is None:
         return
     socket.scope["state"]["gateway"] = known  # where it is of a request, too: the access log names the caller
@@ -62,10 +88,10 @@ async def _accepted(
         await _too_many(socket, gateway, why)
         return
     with counted(gateway, known, gateway.metrics.websockets):
-        await Connection(socket, known).serve()
+        await Connection(socket, known, codec).serve()
 
 
-async def _asked(socket: WebSocket, gateway: Gateway, using: contextlib.AsyncExitStack) -> Gateway | None:
+async def _asked(socket: WebSocket, gateway: Gateway, codec: Codec, using: contextlib.AsyncExitStack) -> Gateway | None:
     """Wait for who this is; None: it was told why not, and closed.
 
     Those who have not said it have a bound of their own, and past it the oldest gives way, of the address that has most
@@ -76,7 +102,7 @@ async def _asked(socket: WebSocket, gateway: Gateway, using: contextlib.AsyncExi
         async with asyncio.timeout(None) as turn:
             address = address_of(socket.scope)
             seat = gateway.unknown_websockets.take(address, lambda: turn.reschedule(0.0))
-            return await of_first_message(socket, gateway, using)
+            return await of_first_message(socket, gateway, codec, using)
     except TimeoutError:
         await _too_many(socket, gateway, "too many have yet to say who they are: send Authorization, or try again")
         return None
@@ -97,14 +123,22 @@ async def nowhere(socket: WebSocket, path: str) -> None:
         await _deny(socket, Problem(404, "not_found", f"no WebSocket is at /{path}; it is at /v1/ws"))
 
 
+def _codec_of(socket: WebSocket) -> Codec | None:
+    """Return the codec of the first subprotocol that the client offers and the gateway speaks."""
+    return next((CODECS[name] for name in socket.scope["subprotocols"] if name in CODECS), None)
+
+
 def _refusal(socket: WebSocket, gateway: Gateway) -> Problem | None:
     try:
         refuse_foreign(socket.headers, gateway.settings.allowed_origins)
         refuse_unknown(socket.query_params, set())
     except Problem as problem:
         return problem
-    if SUBPROTOCOL not in socket.scope["subprotocols"]:
-        return Problem(422, "invalid_request", f"offer the subprotocol {SUBPROTOCOL} (Sec-WebSocket-Protocol)")
+    if _codec_of(socket) is None:
+        offered = socket.scope["subprotocols"]
+        shown = f"got {', '.join(offered)[:_SHOWN_CHARS]!r}" if offered else "the handshake has none"
+        detail = f"Sec-WebSocket-Protocol: {shown}; offer {' or '.join(CODECS)}"
+        return Problem(400, "unsupported_subprotocol", detail)
     if gateway.stopping.is_set():
         return Problem(503, "shutting_down", "this gateway is stopping", retryable=True)
     return None

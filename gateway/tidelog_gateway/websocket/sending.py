@@ -11,12 +11,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-import orjson
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from tidelog_gateway.feed.ring import Piece
 from tidelog_gateway.feed.shared_feed import SharedFeed
 from tidelog_gateway.outlet import Outlet
+from tidelog_gateway.websocket.codecs import Codec
+from tidelog_gateway.websocket.json_codec import JSON
 
 
 class SlowClientError(Exception):
@@ -48,8 +49,9 @@ class MessageSender(Protocol):
 class Sender:
     """Sends the messages of one connection."""
 
-    def __init__(self, socket: WebSocket, outlet: Outlet, *, slow_timeout_s: float) -> None:
+    def __init__(self, socket: WebSocket, outlet: Outlet, *, slow_timeout_s: float, codec: Codec = JSON) -> None:
         self.outlet = outlet
+        self._codec = codec
         self._socket = socket
         self._slow_timeout_s = slow_timeout_s
         self._turn = asyncio.Lock()
@@ -61,7 +63,7 @@ class Sender:
             SlowClientError: the client has not made room for it in time.
             WebSocketDisconnect: the client has left.
         """
-        data = orjson.dumps(message)
+        data = self._codec.encode(message)
         await self._send(len(data), lambda: data)
 
     async def send_made(self, size_bytes_max: int, make: Callable[[], Mapping[str, Any]]) -> None:
@@ -70,7 +72,7 @@ class Sender:
         Raises:
             SlowClientError, WebSocketDisconnect: as `send`.
         """
-        await self._send(size_bytes_max, lambda: orjson.dumps(make()))
+        await self._send(size_bytes_max, lambda: self._codec.encode(make()))
 
     def push(self, feed: SharedFeed, piece: Piece, sid: int) -> bool:
         """Send the newest piece of a feed now; False where it has to wait."""
@@ -107,7 +109,7 @@ class Sender:
                 if surplus_bytes > 0:
                     self.outlet.give_back(surplus_bytes)
                     held_bytes = len(data)
-                await self._socket.send_text(data.decode())
+                await self._codec.send(self._socket, data)
             except BaseException:
                 self.outlet.give_back(held_bytes)
                 raise

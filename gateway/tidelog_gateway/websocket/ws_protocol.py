@@ -1,6 +1,6 @@
 """The WebSocket conversation without I/O: messages in, actions out, and the credit of each subscription.
 
-The shell calls `receive` with every text it gets and does what the returned action says; when a subscription
+The shell calls `receive` with every message it gets and does what the returned action says; when a subscription
 has something to send it asks `allowance` how much, and reports what left with `delivered`. Everything a client
 may and may not do is decided here, so all of it can be tested without a socket or a log.
 
@@ -13,22 +13,18 @@ larger than all credit could never be sent otherwise; nothing more leaves until 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import msgspec
-import orjson
-from pydantic import ValidationError
-
-from tidelog_gateway.problems import Problem, body_faults, invalid, pointer
-from tidelog_gateway.records_in import RawRecord, Records, records_of
+from tidelog_gateway.problems import Problem, invalid, pointer
+from tidelog_gateway.records_in import Records
 from tidelog_gateway.resume_tokens import ResumeTokens
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.websocket.messages import INTEGER_MAX, AskCommitted, ClientMessage, Commit, Pub, Sub
-
-SUBPROTOCOL: Final = "tidelog.v1.json"
+from tidelog_gateway.websocket.codecs import Codec, MessageError, Parsed
+from tidelog_gateway.websocket.json_codec import JSON
+from tidelog_gateway.websocket.messages import INTEGER_MAX, AskCommitted, Commit, Pub, Sub
+from tidelog_proto.limits import MIB
 
 SHORT_TOKEN_CHARS: Final = 1024
 """Up to this length a resume token goes with every batch message; about 150 partitions have room in it."""
@@ -38,6 +34,9 @@ TOKEN_GROWTH_CHARS: Final = 32
 """How much longer than the last one a token may be, for one partition that is new or has a longer offset."""
 BATCH_MEMBERS_BYTES: Final = 160
 """Of a batch message without its records and its token, at most: names and numbers."""
+
+MESSAGE_BYTES_MAX: Final = 1 * MIB
+"""The longest message of a subscription that does not say what its client takes: the limit that is common."""
 
 CLOSE_UNSUPPORTED_DATA: Final = 1003
 CLOSE_INTERNAL: Final = 1011
@@ -138,6 +137,7 @@ class Subscription:
         tokens: makes resume tokens; None while opening, and for a member, which resumes where its group has committed.
         token_chars: length of the newest token.
         since_token_bytes: records sent since the newest token, as JSON.
+        message_bytes_max: the longest message that the client takes; None: there is no limit.
     """
 
     sid: int
@@ -152,6 +152,7 @@ class Subscription:
     tokens: ResumeTokens | None = None
     token_chars: int = 0
     since_token_bytes: int = 0
+    message_bytes_max: int | None = None
 
     def fits(self, records: int, payload_bytes: int) -> bool:
         """Whether credit allows a batch message as a whole; one without records needs none."""
@@ -160,22 +161,20 @@ class Subscription:
         credit_bytes = self.credit_bytes
         return records <= self.credit_records and (credit_bytes is None or payload_bytes <= credit_bytes)
 
+    def takes(self, records: int, records_bytes: int) -> bool:
+        """Whether a batch message with encoded records of this length is short enough for the client.
+
+        Several records are cut to be; one that alone is longer cannot be.
+        """
+        if records != 1 or self.message_bytes_max is None:
+            return True
+        return records_bytes + BATCH_MEMBERS_BYTES + self.token_chars + TOKEN_GROWTH_CHARS <= self.message_bytes_max
+
     def spend(self, records: int, payload_bytes: int) -> None:
         """Spend credit for a batch message that fits."""
         self.credit_records -= records
         if self.credit_bytes is not None:
             self.credit_bytes -= payload_bytes
-
-
-class _RawPub(msgspec.Struct, gc=False):
-    records: list[RawRecord]
-
-
-class _RawMessage(msgspec.Struct, gc=False):
-    pub: _RawPub
-
-
-_RAW_MESSAGES: Final = msgspec.json.Decoder(_RawMessage)
 
 
 class WsProtocol:
@@ -184,29 +183,32 @@ class WsProtocol:
     Args:
         settings: its bounds.
         always_token: whether each batch has a resume token, however long that is.
+        codec: how its messages look.
     """
 
-    def __init__(self, settings: GatewaySettings, *, always_token: bool = False) -> None:
+    def __init__(self, settings: GatewaySettings, *, always_token: bool = False, codec: Codec = JSON) -> None:
         self._settings = settings
+        self._codec = codec
         self._always_token = always_token
         self.subscriptions: dict[int, Subscription] = {}
 
-    def receive(self, text: str, *, now_us: int) -> Action:
-        """Take one text message and say what follows. Faults of the client become a `Reply` with an error."""
+    def receive(self, payload: str | bytes, *, now_us: int) -> Action:
+        """Take one message and say what follows. Faults of the client become a `Reply` with an error."""
         try:
-            message = ClientMessage.model_validate_json(text)
-        except ValidationError as error:
-            return Reply(error_message(_id_in(text), invalid(body_faults(error))))
+            parsed = self._codec.parse(payload, now_us=now_us)
+        except MessageError as error:
+            return Reply(error_message(error.request_id, error.problem))
         try:
-            return self._act(message, text, now_us)
+            return self._act(parsed)
         except Problem as problem:
-            return Reply(error_message(message.id, problem))
+            return Reply(error_message(parsed.message.id, problem))
 
-    def receive_binary(self) -> Close:
-        """Take a binary message, which this subprotocol does not have."""
-        return Close(CLOSE_UNSUPPORTED_DATA, f"{SUBPROTOCOL} is text")
+    def receive_other(self) -> Close:
+        """Take a message of a kind that this subprotocol does not have: text or binary."""
+        return Close(CLOSE_UNSUPPORTED_DATA, f"messages of {self._codec.subprotocol} are {self._codec.kind}")
 
-    def _act(self, message: ClientMessage, text: str, now_us: int) -> Action:
+    def _act(self, parsed: Parsed) -> Action:
+        message = parsed.message
         if message.credit is not None:
             credit = message.credit
             self._add_credit(self._known(credit.sid), credit.records, credit.bytes)
@@ -223,7 +225,7 @@ class WsProtocol:
         if message.committed is not None:
             return TellCommitted(message.id, message.committed)
         if message.pub is not None:
-            return self._publish(message.id, message.pub, text, now_us)
+            return self._publish(message.id, message.pub, parsed.records)
         assert message.unsub is not None, "the message model demands exactly one request"
         sid = self._known(message.unsub.sid).sid
         self.ended(sid)
@@ -244,6 +246,8 @@ class WsProtocol:
         self.subscriptions[sub.sid] = Subscription(
             sub.sid, sub.topic, sub.group, sub.credit.records, sub.credit.bytes, is_member=sub.member
         )
+        bytes_max = sub.max_message_bytes or max(MESSAGE_BYTES_MAX, self._settings.ws_batch_bytes_max)
+        self.subscriptions[sub.sid].message_bytes_max = bytes_max
         return OpenSubscription(request_id, sub)
 
     def _add_credit(self, subscription: Subscription, records: int, size_bytes: int) -> None:
@@ -266,14 +270,12 @@ class WsProtocol:
             request_id, subscription.sid, subscription.topic, subscription.group, commit.offsets, commit.note
         )
 
-    def _publish(self, request_id: int, pub: Pub, text: str, now_us: int) -> Action:
+    def _publish(self, request_id: int, pub: Pub, records: Callable[[], Records]) -> Action:
         limit = self._settings.records_per_request_max
         if len(pub.records) > limit:
-            raise invalid([{"pointer": "/pub/records", "detail": f"at most {limit} records in one message"}])
-        records = records_of(
-            pub.records, lambda: _RAW_MESSAGES.decode(text).pub.records, now_us=now_us, path=("pub", "records")
-        )
-        return Publish(request_id, pub.topic, records)
+            detail = f"at most {limit} records in one message, got {len(pub.records)}"
+            raise invalid([{"pointer": "/pub/records", "detail": detail}])
+        return Publish(request_id, pub.topic, records())
 
     def opened(self, sid: int, positions: Mapping[int, int], tokens: ResumeTokens | None = None) -> None:
         """Say where the partitions of an opening subscription begin; `tokens` makes its resume tokens, if any."""
@@ -320,7 +322,8 @@ class WsProtocol:
         chars = subscription.token_chars
         if self._always_token:
             return True
-        if subscription.tokens is None or chars > self._settings.ws_batch_bytes_max // 2:
+        bytes_max = min(self._settings.ws_batch_bytes_max, subscription.message_bytes_max or INTEGER_MAX)
+        if subscription.tokens is None or chars > bytes_max // 2:
             return False
         return chars <= SHORT_TOKEN_CHARS or subscription.since_token_bytes >= TOKEN_SHARE * chars
 
@@ -328,7 +331,8 @@ class WsProtocol:
         """Return how many bytes the records of the next batch message may have as JSON, beside what it has else."""
         subscription = self.subscriptions[sid]
         token_bytes = subscription.token_chars + TOKEN_GROWTH_CHARS if self._is_token_due(subscription) else 0
-        return max(1, self._settings.ws_batch_bytes_max - BATCH_MEMBERS_BYTES - token_bytes)
+        bytes_max = min(self._settings.ws_batch_bytes_max, subscription.message_bytes_max or INTEGER_MAX)
+        return max(1, bytes_max - BATCH_MEMBERS_BYTES - token_bytes)
 
     def assigned(self, sid: int, positions: Mapping[int, int]) -> None:
         """Say which partitions a member gets, and where they begin."""
@@ -434,6 +438,28 @@ def batch_message(
     return {"batch": batch}
 
 
+def gap_message(
+    sid: int, partition: int, from_offset: int, next_offset: int, resume_token: str | None
+) -> dict[str, Any]:
+    """Return the news that a subscription is not sent the records of a partition from an offset up to another."""
+    gap: dict[str, Any] = {"sid": sid, "partition": partition, "from_offset": from_offset, "next_offset": next_offset}
+    if resume_token is not None:
+        gap["resume_token"] = resume_token
+    return {"gap": gap}
+
+
+def too_large(subscription: Subscription, partition: int, offset: int, records_bytes: int) -> Problem:
+    """Return the error for a record that alone makes a message which is too long for the client."""
+    bytes_max = subscription.message_bytes_max
+    detail = (
+        f"partition {partition}: the record at offset {offset} is {records_bytes} bytes long as it would be sent, and "
+        f"messages of this subscription have at most {bytes_max} bytes; let the client take longer messages and say "
+        f'so with max_message_bytes, or continue after the record with "resume":{{"{partition}":{offset + 1}}}'
+    )
+    extra = {"partition": partition, "offset": offset, "size_bytes": records_bytes, "max_message_bytes": bytes_max}
+    return Problem(413, "message_too_large", detail, extra=extra)
+
+
 def assigned_message(sid: int, offsets: Mapping[int, int]) -> dict[str, Any]:
     """Return the news that a member gets partitions, with the next offset of each."""
     return {"assigned": {"sid": sid, "offsets": {str(number): offset for number, offset in offsets.items()}}}
@@ -447,23 +473,3 @@ def revoked_message(sid: int, partitions: list[int], *, lost: bool) -> dict[str,
 def end_message(sid: int, problem: Problem) -> dict[str, Any]:
     """Return the news that the log ended a subscription."""
     return {"end": {"sid": sid, "error": problem.brief()}}
-
-
-def id_at_the_begin(text: str) -> int | None:
-    """Return the id of a message that is too large to be parsed, if it begins with it."""
-    found = _ID.match(text)
-    return None if found is None else int(found[1])
-
-
-_ID: Final = re.compile(r'\s*\{\s*"id"\s*:\s*(\d{1,15})\s*[,}]', re.ASCII)
-
-
-def _id_in(text: str) -> int | None:
-    """Return the id of a message that is otherwise not valid, if it can be read."""
-    try:
-        found = orjson.loads(text)
-    except ValueError:
-        return None
-    candidate = found.get("id") if isinstance(found, dict) else None
-    valid = isinstance(candidate, int) and not isinstance(candidate, bool) and 0 <= candidate <= INTEGER_MAX
-    return candidate if valid else None

@@ -107,6 +107,31 @@ async def test_filters_are_those_of_a_fetch(serve: Serve, log: FakeLog) -> None:
         assert (b"a", "x") in log.filters
 
 
+async def test_a_stream_with_a_group_begins_where_it_has_committed_and_an_id_wins(serve: Serve, log: FakeLog) -> None:
+    log.logs["t"] = [[], []]
+    await log.append("t", 0, columns_of([b"a", b"b", b"c"]))
+    offsets = "/v1/groups/g/offsets"
+    body = {"offsets": [{"topic": "t", "partition": 0, "next_offset": 2}]}
+    async with serve() as served, httpx.AsyncClient(base_url=served.http) as api:
+        async with open_stream(served.http, f"{PATH}?group=g&from=earliest") as source:
+            assert (await begun(source))["offsets"] == {"0": 0, "1": 0}
+            assert len(await source.records(3)) == 3
+        assert (await api.get(f"{offsets}?topic=t")).json()["offsets"] == [], "nothing is committed by being sent"
+        assert (await api.put(offsets, json=body)).status_code == 200
+        async with open_stream(served.http, f"{PATH}?group=g&from=earliest") as source:
+            event = await source.next()
+            assert event is not None
+            assert event.data["offsets"] == {"0": 2, "1": 0}
+            first_id = event.id
+            assert [offset for _, offset, _ in await source.records(1)] == [2]
+        assert (await api.put(offsets, json={"offsets": [body["offsets"][0] | {"next_offset": 3}]})).status_code == 200
+        resumed = open_stream(served.http, f"{PATH}?group=g&from=earliest&last_event_id={first_id}")
+        async with resumed as source:
+            assert (await begun(source))["offsets"] == {"0": 2, "1": 0}
+        assert (await api.get(f"{PATH}?group=")).status_code == 422
+        assert (await api.get(f"{PATH}?group={'g' * 256}")).status_code == 422
+
+
 async def test_an_id_resumes_over_all_partitions_without_loss_or_repetition(serve: Serve, log: FakeLog) -> None:
     random = Random(7)
     log.logs["t"] = [[], [], []]
@@ -171,7 +196,7 @@ async def test_the_header_wins_over_the_address(serve: Serve, log: FakeLog) -> N
         ("offsets=99999:1", {}, 422, "offsets"),
         ("offsets=0:0", {}, 422, "offsets"),
         ("key=%3D&key_encoding=base64", {}, 422, "key"),
-        ("group=g", {}, 422, "group"),
+        ("member=true", {}, 422, "member"),
         ("", {"last-event-id": "AQ"}, 422, "Last-Event-ID"),
         ("", {"last-event-id": "é"}, 422, "Last-Event-ID"),
         ("", {"accept": "application/json"}, 406, None),

@@ -39,6 +39,12 @@ def sub(*, sid: int = 1, **more: Any) -> dict[str, Any]:
     return {"id": 1, "sub": {"sid": sid, "topic": "t", "from": "earliest", "credit": {"records": 100}, **more}}
 
 
+def since_now(**more: Any) -> dict[str, Any]:
+    message = sub(**more)
+    message["sub"]["from"] = "latest"
+    return message
+
+
 @pytest.fixture(autouse=True)
 async def filled(log: FakeLog) -> None:
     log.logs["t"] = [[], []]
@@ -106,6 +112,62 @@ async def test_a_record_longer_than_a_batch_message_is_sent_alone(serve: Serve, 
         await ask(socket, sub())
         pieces = [[each["offset"] for each in (await receive(socket))["batch"]["records"]] for _ in range(3)]
     assert pieces == [[0], [1], [2, 3]]
+
+
+@pytest.mark.parametrize("more", [{}, {"group": "g"}])
+async def test_a_record_longer_than_the_client_takes_ends_the_subscription_and_is_named(
+    serve: Serve, log: FakeLog, more: dict[str, Any]
+) -> None:
+    log.logs["t"] = [[], []]
+    await log.append("t", 1, columns_of([b"a", b"\x01" * 200_000, b"b"]))
+    async with serve() as served, opened(served, max_size=1 << 20) as socket:
+        await ask(socket, sub(**more))
+        batch = (await receive(socket))["batch"]
+        assert [record["offset"] for record in batch["records"]] == [0]
+        end = (await receive(socket))["end"]
+        error = end["error"]
+        assert (error["code"], error["status"], error["retryable"]) == ("message_too_large", 413, False)
+        assert (error["partition"], error["offset"], error["max_message_bytes"]) == (1, 1, 1 << 20)
+        assert error["size_bytes"] > 6 * 200_000
+        for name in ("partition 1", "offset 1", str(error["size_bytes"]), "max_message_bytes", '"resume":{"1":2}'):
+            assert name in error["detail"]
+        past = sub(resume={"1": 2}, resume_token=batch["resume_token"], **more)
+        await ask(socket, past)
+        assert [each["offset"] for each in (await receive(socket))["batch"]["records"]] == [2]
+    async with serve() as served, opened(served, max_size=2 << 20) as socket:
+        await ask(socket, sub(max_message_bytes=2 << 20, resume_token=batch["resume_token"], **more))
+        assert [each["offset"] for each in (await receive(socket))["batch"]["records"]] == [1]
+
+
+async def test_a_record_too_long_for_one_follower_of_a_feed_is_sent_to_the_others(serve: Serve, log: FakeLog) -> None:
+    log.logs["t"] = [[]]
+    async with serve() as served, opened(served, max_size=1 << 20) as one, opened(served, max_size=None) as other:
+        await ask(one, since_now())
+        await ask(other, since_now(max_message_bytes=1 << 30))
+        for socket in (one, other):
+            await asyncio.sleep(0.1)
+            await log.append("t", 0, columns_of([b"first"]))
+            await receive(socket)
+        await log.append("t", 0, columns_of([b"\x01" * 200_000]))
+        while "end" not in (message := await receive(one)):
+            pass
+        assert (message["end"]["error"]["code"], message["end"]["error"]["offset"]) == ("message_too_large", 2)
+        while (batch := (await receive(other))["batch"])["next_offset"] != 3:
+            pass
+        assert len(batch["records"][0]["value"]) == 200_000
+
+
+async def test_a_client_that_takes_little_is_sent_short_messages(serve: Serve, log: FakeLog) -> None:
+    log.logs["t"] = [[]]
+    await log.append("t", 0, columns_of([b"\x01" * 1000] * 100))
+    offsets: list[int] = []
+    async with serve() as served, opened(served, max_size=16 << 10) as socket:
+        await ask(socket, sub(max_message_bytes=16 << 10))
+        while len(offsets) < 100:
+            offsets += [each["offset"] for each in (await receive(socket))["batch"]["records"]]
+        assert offsets == list(range(100))
+        refused = await ask(socket, sub(max_message_bytes=1024) | {"id": 9})
+        assert "16384" in refused["error"]["detail"]
 
 
 async def test_a_topic_that_is_recreated_under_a_subscription_ends_it(serve: Serve, log: FakeLog) -> None:

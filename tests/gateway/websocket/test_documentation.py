@@ -16,8 +16,9 @@ from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
 from tidelog_gateway.websocket import ws_protocol
+from tidelog_gateway.websocket.json_codec import JSON
 from tidelog_gateway.websocket.messages import REQUESTS
-from tidelog_gateway.websocket.ws_protocol import SUBPROTOCOL
+from tidelog_gateway.websocket.route import CODECS
 from tidelog_proto.batch import columns_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "websocket.md").read_text()
@@ -31,7 +32,7 @@ def conversation() -> list[str]:
 
 async def test_the_conversation_goes_as_it_is_written(serve: Serve, log: FakeLog) -> None:
     log.logs["visits"] = [[]]
-    async with serve() as served, connect(served.ws, subprotocols=[Subprotocol(SUBPROTOCOL)]) as socket:
+    async with serve() as served, connect(served.ws, subprotocols=[Subprotocol(JSON.subprotocol)]) as socket:
         for line in conversation():
             if line.startswith("> "):
                 await socket.send(line[2:])
@@ -61,8 +62,26 @@ async def test_the_example_resumes_as_it_is_shown(
     assert (process.returncode, output.decode()) == (0, example[2])
 
 
+async def test_the_example_in_protobuf_prints_what_is_shown(serve: Serve, log: FakeLog) -> None:
+    section = PAGE[PAGE.index("\n## Protobuf\n") :]
+    example = re.search(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    assert example is not None
+    log.logs["frames"] = [[]]
+    async with serve() as served:
+        code = example[1].replace("ws://127.0.0.1:8080/v1/ws", served.ws)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-W", "error", "-c", code, stdout=asyncio.subprocess.PIPE
+        )
+        output, _ = await process.communicate()
+    assert (process.returncode, output.decode()) == (0, example[2])
+
+
 def test_every_request_and_the_subprotocol_are_named() -> None:
-    assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == {*REQUESTS, "batch", "end"}
-    assert f"`{SUBPROTOCOL}`" in PAGE
+    assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == {
+        *REQUESTS,
+        *("batch", "gap", "end"),
+        *("skip", "close"),
+    }
+    assert all(f"`{name}`" in PAGE for name in CODECS)
     shown = {name for line in conversation() if line.startswith("> ") for name in json.loads(line[2:]) if name != "id"}
     assert shown == set(REQUESTS) - {"auth"}

@@ -10,9 +10,9 @@ from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
 from tidelog.model import Committed
+from tidelog_gateway.websocket.json_codec import JSON
 from tidelog_gateway.websocket.messages import AskCommitted
 from tidelog_gateway.websocket.positions import page_of
-from tidelog_gateway.websocket.ws_protocol import SUBPROTOCOL
 
 HELD = [Committed("t", number, number, "n" * 100, 5000) for number in range(10)]
 
@@ -57,7 +57,7 @@ async def test_names_that_are_none_are_refused(
     serve: Serve, log: FakeLog, change: dict[str, Any], code: str, status: int
 ) -> None:
     log.groups["g", "t", 0] = HELD[0]
-    async with serve() as served, connect(served.ws, subprotocols=[Subprotocol(SUBPROTOCOL)]) as socket:
+    async with serve() as served, connect(served.ws, subprotocols=[Subprotocol(JSON.subprotocol)]) as socket:
         for body, is_wrong in (({"group": "g", "topic": "t", **change}, True), ({"group": "g", "topic": "t"}, False)):
             await socket.send(json.dumps({"id": 1, "committed": body}))
             answer = json.loads(await socket.recv())

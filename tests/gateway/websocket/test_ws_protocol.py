@@ -246,8 +246,8 @@ def test_deeply_nested_text_is_answered() -> None:
 
 
 def test_binary_closes_with_unsupported_data() -> None:
-    assert isinstance(protocol().receive_binary(), Close)
-    assert protocol().receive_binary().code == 1003
+    assert isinstance(protocol().receive_other(), Close)
+    assert protocol().receive_other().code == 1003
 
 
 def test_a_member_is_sent_what_it_has_and_commits_what_it_gives_up() -> None:

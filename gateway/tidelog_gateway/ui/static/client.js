@@ -523,12 +523,58 @@ class HttpTransport {
     }
   }
 
-  async #once(method, path, { query = {}, body, signal, timeoutMs = this.#timeoutMs, waitMs = 0, parse = parseAnswer }) {
-    if (signal?.aborted) throw abortReason(signal);
+  #urlOf(path, query) {
     const url = new URL(path.map(pathSegment).join("/"), this.#base);
     for (const [name, value] of Object.entries(query)) {
       if (value !== undefined) url.searchParams.set(name, String(value));
     }
+    return url;
+  }
+
+  /**
+   * Send a GET whose answer has no end, and return it once it has begun.
+   *
+   * @param {(string | number)[]} path
+   * @param {object} options
+   * @param {object} options.query
+   * @param {AbortSignal} options.signal ends the answer
+   * @param {number} [options.timeoutMs] until it begins
+   * @param {number} options.quietMs the answer is given up where nothing comes for so long
+   */
+  async open(path, { query, signal, timeoutMs = this.#timeoutMs, quietMs }) {
+    const url = this.#urlOf(path, query);
+    const what = `GET ${url.pathname}`;
+    const deadline = new Deadline(timeoutMs, signal);
+    const controller = new AbortController();
+    const onAbort = () => controller.abort();
+    deadline.signal.addEventListener("abort", onAbort, { once: true });
+    const close = () => {
+      signal.removeEventListener("abort", onAbort);
+      controller.abort();
+    };
+    try {
+      const headers = { Accept: "text/event-stream" };
+      const authorization = await this.#credentials.header();
+      if (authorization) headers.Authorization = authorization;
+      const request = { method: "GET", headers, signal: controller.signal, cache: "no-store", redirect: "error" };
+      const answer = await this.#fetch(url.href, request);
+      if (!answer.ok) return documentOf(what, answer, await answer.text(), parseAnswer);
+      signal.addEventListener("abort", onAbort, { once: true });
+      if (signal.aborted) onAbort();
+      return { close, chunks: () => chunksOf(what, answer.body, quietMs) };
+    } catch (error) {
+      close();
+      if (error instanceof TidelogError) throw error;
+      throw this.#failure(what, error, { signal, isOver: deadline.isOver, timeoutMs });
+    } finally {
+      deadline.signal.removeEventListener("abort", onAbort);
+      deadline.done();
+    }
+  }
+
+  async #once(method, path, { query = {}, body, signal, timeoutMs = this.#timeoutMs, waitMs = 0, parse = parseAnswer }) {
+    if (signal?.aborted) throw abortReason(signal);
+    const url = this.#urlOf(path, query);
     const what = `${method} ${url.pathname}`;
     const deadline = new Deadline(timeoutMs + waitMs, signal);
     try {
@@ -560,6 +606,36 @@ class HttpTransport {
       ...about,
       code: "connection_failed",
     });
+  }
+}
+
+/** Yield the text of an answer as it comes. */
+async function* chunksOf(what, body, quietMs) {
+  const reader = body.getReader();
+  const decoder = new TextDecoder();
+  try {
+    for (;;) {
+      let timer;
+      const quiet = new Promise((_, reject) => {
+        const error = new ConnectionError(`${what}: nothing came for ${quietMs} ms`, { code: "connection_lost", retryable: true });
+        timer = setTimeout(() => reject(error), quietMs);
+      });
+      let read;
+      try {
+        read = await Promise.race([reader.read(), quiet]);
+      } catch (cause) {
+        if (cause instanceof TidelogError) throw cause;
+        throw new ConnectionError(`${what}: the connection broke: ${cause?.cause?.message || cause?.message}`, {
+          code: "connection_lost", retryable: true, cause,
+        });
+      } finally {
+        clearTimeout(timer);
+      }
+      if (read.done) return;
+      yield decoder.decode(read.value, { stream: true });
+    }
+  } finally {
+    reader.cancel().catch(() => {});
   }
 }
 
@@ -924,6 +1000,18 @@ class Inbox {
     else this.#addBatch(batch, records.map(payloadBytes), token);
   }
 
+  /** Note that the gateway leaves records out, as the subscription asked it to where it lags. */
+  gap({ partition, from_offset: fromOffset, next_offset: nextOffset, resume_token: token }) {
+    const expected = this.received.get(checkedInteger(partition, "partition")) ?? 0;
+    checkedInteger(nextOffset, "next_offset");
+    if (fromOffset !== expected || nextOffset <= fromOffset) {
+      throw unexpected(`a gap of partition ${partition} from ${fromOffset} to ${nextOffset} came where ${expected} was due`);
+    }
+    this.received.set(partition, nextOffset);
+    advance(this.receivedState, new Map([[partition, nextOffset]]), token);
+    this.#addProgress(partition, nextOffset, token);
+  }
+
   #addBatch(batch, sizes, token) {
     this.#heldRecords += sizes.length;
     this.#heldBytes += sizes.reduce((total, size) => total + size, 0);
@@ -1192,7 +1280,7 @@ class GatewaySocket {
       request?.onOk?.(message.ok);
       request?.resolve(message.ok);
     } else {
-      for (const kind of ["batch", "assigned", "revoked", "end"]) {
+      for (const kind of ["batch", "gap", "assigned", "revoked", "end"]) {
         if (message[kind] !== undefined) this.#onMessage(kind, message[kind], this);
       }
     }
@@ -1268,6 +1356,255 @@ function isPassing(error) {
   return error instanceof TidelogError && error.retryable;
 }
 
+/** A topic as server-sent events over `fetch`: records or batches as an async iterator, with reconnect and resume. */
+
+const STREAM_OPTIONS = [
+  "from", "lastEventId", "offsets", "group", "key", "tag", "signal", "timeoutMs", "heartbeatMs", "reconnect", "onConnected",
+  "onDisconnected",
+];
+const FIRST_STREAM_ATTEMPTS = 5;
+/** The longest line that is kept while it is not whole; an event has one record at least, which may be long. */
+const LINE_CHARS_MAX = 256 * 1024 * 1024;
+
+/** See `RecordStream` in `index.d.ts`. */
+class RecordStream {
+  #http;
+  #topic;
+  #options;
+  #reconnect;
+  #backoff;
+  #controller = new AbortController();
+  #received;
+  #state;
+  #processed = new Map();
+  #committed = new Map();
+  #isOpened = false;
+  #isIterated = false;
+
+  /**
+   * @param {import("./http.js").HttpTransport} http
+   * @param {string} topic
+   * @param {object} options see `StreamOptions` in `index.d.ts`
+   */
+  constructor(http, topic, options) {
+    const unknown = Object.keys(options).find((name) => !STREAM_OPTIONS.includes(name));
+    if (unknown) throw invalidOption(`unknown option ${unknown}; there are ${STREAM_OPTIONS.join(", ")}`);
+    const { attempts = Infinity, firstAttempts = FIRST_STREAM_ATTEMPTS, ...delays } = options.reconnect || {};
+    this.topic = topic;
+    this.#http = http;
+    this.#topic = topic;
+    this.#options = { heartbeatMs: 45_000, ...options };
+    if (!(this.#options.heartbeatMs > 0)) throw invalidOption(`heartbeatMs must be > 0, got ${options.heartbeatMs}`);
+    this.#reconnect = options.reconnect === false ? { attempts: 0, firstAttempts: 0 } : { attempts, firstAttempts };
+    this.#backoff = new Backoff(delays);
+    this.#received = { lastEventId: options.lastEventId, offsets: new Map(Object.entries(options.offsets ?? {})) };
+    this.#state = { lastEventId: options.lastEventId, offsets: new Map(this.#received.offsets) };
+    queryOf(options);
+  }
+
+  /** Where the program has come; spread it into the options of a later `stream` to continue there. */
+  get state() {
+    const { lastEventId, offsets } = this.#state;
+    return {
+      ...(lastEventId === undefined ? {} : { lastEventId }),
+      ...(offsets.size ? { offsets: Object.fromEntries(offsets) } : {}),
+    };
+  }
+
+  /** Iterate over batches. A batch counts as processed when the next one is asked for. */
+  async *batches() {
+    for await (const { batch, id } of this.#events()) {
+      if (batch.records.length) yield batch;
+      this.#finish(batch, id);
+    }
+  }
+
+  /** Iterate over records. A record counts as processed when the next one is asked for. */
+  async *[Symbol.asyncIterator]() {
+    for await (const { batch, id } of this.#events()) {
+      for (const record of batch.records) {
+        if (this.#controller.signal.aborted) return;
+        yield record;
+        this.processed(record);
+      }
+      this.#finish(batch, id);
+    }
+  }
+
+  /** Count a record or a batch as processed, and what is before it in its partition. */
+  processed(upTo) {
+    const { partition, offset, nextOffset } = upTo;
+    const next = nextOffset ?? offset + 1;
+    if ((this.#processed.get(partition) ?? -1) >= next) return;
+    this.#processed.set(partition, next);
+    this.#state.offsets.set(String(partition), next);
+  }
+
+  /** Commit for the group what was processed, and return the positions that hold now. */
+  async commit(upTo, { note, ...options } = {}) {
+    const { group } = this.#options;
+    if (group === undefined) throw invalidOption("commit needs a group: call stream with the option group");
+    if (upTo) this.processed(upTo);
+    const rows = [...this.#processed].filter(([partition, next]) => (this.#committed.get(partition) ?? -1) < next);
+    if (!rows.length) return [];
+    const offsets = rows.map(([partition, next_offset]) => ({
+      topic: this.#topic, partition, next_offset, ...(note === undefined ? {} : { note }),
+    }));
+    const request = { ...options, body: JSON.stringify({ offsets }), isRepeatable: true };
+    const answer = await this.#http.request("PUT", ["v1", "groups", group, "offsets"], request);
+    for (const [partition, next] of rows) this.#committed.set(partition, next);
+    return answer.offsets;
+  }
+
+  /** End the stream; its iterator ends. */
+  close() {
+    this.#controller.abort();
+  }
+
+  /** Note that an event was processed whole: its id holds the positions of all partitions. */
+  #finish(batch, id) {
+    this.processed(batch);
+    if (id === undefined) return;
+    this.#state.lastEventId = id;
+    this.#state.offsets.clear();
+  }
+
+  /** Yield the batches of one connection after the other. */
+  async *#events() {
+    if (this.#isIterated) throw invalidOption("a stream is iterated once; call stream again, with {...stream.state}");
+    this.#isIterated = true;
+    const { signal } = this.#options;
+    const onAbort = () => this.#controller.abort();
+    if (signal?.aborted) throw abortReason(signal);
+    signal?.addEventListener("abort", onAbort, { once: true });
+    try {
+      for (let failures = 0; ; ) {
+        try {
+          for await (const event of this.#connection()) {
+            failures = 0;
+            this.#backoff.reset();
+            if (event.batch) yield event;
+          }
+          throw new ConnectionError("the stream broke off without an event end", { code: "connection_lost", retryable: true });
+        } catch (error) {
+          if (signal?.aborted) throw abortReason(signal);
+          if (this.#controller.signal.aborted) return;
+          failures += 1;
+          if (!isPassing(error) || failures > this.#reconnect[this.#isOpened ? "attempts" : "firstAttempts"]) throw error;
+          const delayMs = this.#backoff.next(error.retryAfterMs);
+          this.#options.onDisconnected?.(error, delayMs);
+          await sleep(delayMs, this.#controller.signal).catch(() => {});
+        }
+      }
+    } finally {
+      signal?.removeEventListener("abort", onAbort);
+      this.close();
+    }
+  }
+
+  /** Yield the events of one connection; what is yielded is what the next connection continues after. */
+  async *#connection() {
+    const { timeoutMs, heartbeatMs } = this.#options;
+    const { lastEventId, offsets } = this.#received;
+    const query = queryOf(this.#options);
+    if (lastEventId !== undefined) query.last_event_id = lastEventId;
+    if (offsets.size) query.offsets = [...offsets].map(([partition, offset]) => `${partition}:${offset}`).join(",");
+    const path = ["v1", "topics", this.#topic, "stream"];
+    const opened = await this.#http.open(path, { query, timeoutMs, quietMs: heartbeatMs, signal: this.#controller.signal });
+    try {
+      for await (const { name, data, id } of parsedEvents(opened.chunks())) {
+        const event = { id };
+        if (name === "end") throw errorOf(parsedData(data).error);
+        else if (name === "begin") this.#begun(id);
+        else if (name === "message") event.batch = batchOf(this.#topic, parsedData(data));
+        if (id !== undefined) this.#received = { lastEventId: id, offsets: new Map() };
+        yield event;
+      }
+    } finally {
+      opened.close();
+    }
+  }
+
+  #begun(id) {
+    if (!this.#isOpened && id !== undefined) this.#state = { lastEventId: id, offsets: new Map() };
+    this.#isOpened = true;
+    this.#options.onConnected?.();
+  }
+}
+
+function batchOf(topic, message) {
+  if (!Array.isArray(message.records)) throw new ProtocolError("an event has no records", { code: "bad_reply" });
+  checkedInteger(message.partition, "partition");
+  checkedInteger(message.next_offset, "next_offset");
+  return new Batch(topic, message);
+}
+
+function parsedData(text) {
+  try {
+    return JSON.parse(text);
+  } catch (cause) {
+    throw new ProtocolError("the data of an event is not JSON", { code: "bad_reply", cause });
+  }
+}
+
+function queryOf({ from, group, key, tag }) {
+  const query = { group, tag };
+  if (from === "earliest" || from === "latest") query.from = from;
+  else if (from !== undefined) {
+    const ms = from instanceof Date ? from.getTime() : from;
+    if (!Number.isSafeInteger(ms) || ms < 0) {
+      throw invalidOption(`from must be "earliest", "latest", a Date or milliseconds, got ${from}`);
+    }
+    query.timestamp = ms;
+  }
+  const bytes = bytesOf(key);
+  if (bytes) Object.assign(query, { key: toBase64(bytes), key_encoding: "base64" });
+  else query.key = key;
+  return query;
+}
+
+/**
+ * Yield server-sent events of pieces of text: the type, the data, and the id if the event has one.
+ *
+ * @param {AsyncIterable<string>} chunks
+ */
+async function* parsedEvents(chunks) {
+  let name = "message";
+  let data = [];
+  let id;
+  for await (const line of linesOf(chunks)) {
+    if (line === "") {
+      if (data.length) yield { name, data: data.join("\n"), id };
+      name = "message";
+      data = [];
+      id = undefined;
+      continue;
+    }
+    const colon = line.indexOf(":");
+    const field = colon < 0 ? line : line.slice(0, colon);
+    const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
+    if (field === "data") data.push(value);
+    else if (field === "event") name = value;
+    else if (field === "id") id = value;
+  }
+}
+
+async function* linesOf(chunks) {
+  let parts = [];
+  let heldChars = 0;
+  for await (const chunk of chunks) {
+    const lines = chunk.split("\n");
+    parts.push(lines[0]);
+    heldChars += lines[0].length;
+    if (heldChars > LINE_CHARS_MAX) throw new ProtocolError(`a line of the stream has more than ${LINE_CHARS_MAX} characters`, { code: "bad_reply" });
+    if (lines.length === 1) continue;
+    lines[0] = parts.join("");
+    parts = [lines.pop()];
+    heldChars = parts[0].length;
+    for (const line of lines) yield line.endsWith("\r") ? line.slice(0, -1) : line;
+  }
+}
+
 /** A subscription over WebSocket: batches or records as an async iterator, credit by consumption, reconnect and resume. */
 
 const SID = 1;
@@ -1276,8 +1613,10 @@ const GOOD_MS = 5_000;
 const FIRST_ATTEMPTS = 5;
 const SUBSCRIBE_OPTIONS = [
   "from", "resumeToken", "resume", "group", "member", "key", "tag", "credit", "signal", "timeoutMs", "heartbeatMs",
-  "reconnect", "onConnected", "onDisconnected", "onAssigned", "onRevoked",
+  "reconnect", "onConnected", "onDisconnected", "onAssigned", "onRevoked", "onLag", "maxLagRecords", "maxMessageBytes", "onGap",
 ];
+/** What a message may have at most unless the program says less; the package `ws` takes as much. */
+const MESSAGE_BYTES_MAX = 100 * 1024 * 1024;
 
 /** See `Subscription` in `index.d.ts`. */
 class Subscription {
@@ -1511,6 +1850,7 @@ class Subscription {
 
   #mayReconnect(error, hasOpened, failures) {
     const { attempts, firstAttempts } = this.#reconnect;
+    if (error.code === "lagging") return false; // the program asked for the end
     if (failures > (this.#inbox.isOpened ? attempts : firstAttempts)) return false;
     if (isPassing(error)) return true;
     return error instanceof AuthenticationError && hasOpened && this.#transport.credentials.areRenewed;
@@ -1550,6 +1890,11 @@ class Subscription {
         this.#inbox.add(body);
         this.#backoff.reset();
         this.#changed();
+        break;
+      case "gap":
+        this.#inbox.gap(body);
+        this.#changed();
+        this.#call("onGap", { partition: body.partition, fromOffset: body.from_offset, nextOffset: body.next_offset });
         break;
       case "assigned":
         this.#inbox.assigned(body.offsets);
@@ -1622,8 +1967,11 @@ class Subscription {
   }
 }
 
-function requestOf(topic, { from = "latest", group, member, key, tag }) {
-  const sub = { sid: SID, topic, from: startOf(from) };
+function requestOf(topic, options) {
+  const { from = "latest", group, member, key, tag, onLag, maxLagRecords, maxMessageBytes = MESSAGE_BYTES_MAX } = options;
+  const sub = { sid: SID, topic, from: startOf(from), max_message_bytes: maxMessageBytes };
+  if (onLag !== undefined) sub.on_lag = onLag;
+  if (maxLagRecords !== undefined) sub.max_lag_records = maxLagRecords;
   if (group !== undefined) sub.group = group;
   if (member) sub.member = true;
   if (tag !== undefined) sub.tag = tag;
@@ -1746,6 +2094,11 @@ class TidelogClient {
   /** Subscribe to a topic over WebSocket; iterate over what is returned. */
   subscribe(topic, options = {}) {
     return new Subscription(this.#transport, topic, options);
+  }
+
+  /** Read a topic as server-sent events over `fetch`; iterate over what is returned. */
+  stream(topic, options = {}) {
+    return new RecordStream(this.#http, topic, options);
   }
 }
 
@@ -1879,4 +2232,4 @@ function keyOf(key) {
   return bytes ? { key: toBase64(bytes), key_encoding: "base64" } : { key };
 }
 
-export { AuthenticationError, Batch, ConflictError, ConnectionError, ForbiddenError, InexactNumberError, InvalidRequestError, JsonNumber, NotFoundError, OffsetOutOfRangeError, OutcomeUnknownError, OverloadedError, PartialPublishError, ProtocolError, Subscription, TidelogClient, TidelogError, TidelogRecord, TimeoutError, UnavailableError, parseJson, stringifyJson };
+export { AuthenticationError, Batch, ConflictError, ConnectionError, ForbiddenError, InexactNumberError, InvalidRequestError, JsonNumber, NotFoundError, OffsetOutOfRangeError, OutcomeUnknownError, OverloadedError, PartialPublishError, ProtocolError, RecordStream, Subscription, TidelogClient, TidelogError, TidelogRecord, TimeoutError, UnavailableError, parseJson, stringifyJson };

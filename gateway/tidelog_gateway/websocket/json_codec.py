@@ -1,0 +1,101 @@
+"""`tidelog.v1.json`: each message is a text with one JSON object."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+import orjson
+from pydantic import ValidationError
+from starlette.websockets import WebSocket
+
+from tidelog_gateway.problems import body_faults, invalid
+from tidelog_gateway.records_in import RawRecord, Records, records_of
+from tidelog_gateway.records_out import BatchReader
+from tidelog_gateway.websocket.codecs import Codec, MessageError, Parsed, Taken
+from tidelog_gateway.websocket.messages import INTEGER_MAX, ClientMessage, Pub
+
+
+class _RawPub(msgspec.Struct, gc=False):
+    records: list[RawRecord]
+
+
+class _RawMessage(msgspec.Struct, gc=False):
+    pub: _RawPub
+
+
+_RAW_MESSAGES: Final = msgspec.json.Decoder(_RawMessage)
+
+
+class JsonCodec:
+    """See `Codec`."""
+
+    subprotocol = "tidelog.v1.json"
+    kind = "text"
+    shares_feeds = True
+
+    def payload(self, event: Mapping[str, Any]) -> str | bytes | None:
+        """Return the text of an event."""
+        text: str | None = event.get("text")
+        return text
+
+    def parse(self, payload: str | bytes, *, now_us: int) -> Parsed:
+        """Read a message of a client."""
+        try:
+            message = ClientMessage.model_validate_json(payload)
+        except ValidationError as error:
+            raise MessageError(_id_in(payload), invalid(body_faults(error))) from error
+        return Parsed(message, partial(_records, message.pub, payload, now_us))
+
+    def encode(self, message: Mapping[str, Any]) -> bytes:
+        """Return a message of the gateway as JSON."""
+        return orjson.dumps(message)
+
+    async def send(self, socket: WebSocket, data: bytes) -> None:
+        """Send a text."""
+        await socket.send_text(data.decode())
+
+    def take(self, reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> Taken:
+        """Take the next records as a JSON array."""
+        return Taken(*reader.take_json(records_max, bytes_max, encoded_bytes_max))
+
+    def bytes_max(self, reader: BatchReader, records_max: int, bytes_max: int) -> int:
+        """Return about how long the next records can become, were each byte written as an escape."""
+        return reader.json_bytes_max(records_max, bytes_max)
+
+    def records_member(self, data: bytes) -> Any:
+        """Return a JSON array as it is to stand in a message."""
+        return orjson.Fragment(data)
+
+
+JSON: Final[Codec] = JsonCodec()
+
+
+def _records(pub: Pub | None, payload: str | bytes, now_us: int) -> Records:
+    assert pub is not None
+    return records_of(
+        pub.records, lambda: _RAW_MESSAGES.decode(payload).pub.records, now_us=now_us, path=("pub", "records")
+    )
+
+
+def id_at_the_begin(text: str) -> int | None:
+    """Return the id of a message that is too large to be parsed, if it begins with it."""
+    found = _ID.match(text)
+    return None if found is None else int(found[1])
+
+
+_ID: Final = re.compile(r'\s*\{\s*"id"\s*:\s*(\d{1,15})\s*[,}]', re.ASCII)
+
+
+def _id_in(payload: str | bytes) -> int | None:
+    """Return the id of a message that is otherwise not valid, if it can be read."""
+    try:
+        found = orjson.loads(payload)
+    except ValueError:
+        return None
+    candidate = found.get("id") if isinstance(found, dict) else None
+    valid = isinstance(candidate, int) and not isinstance(candidate, bool) and 0 <= candidate <= INTEGER_MAX
+    return candidate if valid else None

@@ -1,0 +1,123 @@
+"""What happens to a subscription that falls behind the end of its topic: `on_lag` in `sub`.
+
+- `pause`, the default: nothing. The subscription is sent every record as its client gives credit, and has no `Lag`.
+- `skip`: the subscription continues at the end of each partition that it is too far behind in. A message `gap` names
+  the records that it does not get.
+- `close`: the subscription gets `end` with its position, and its connection is closed with 4408.
+
+The lag in a partition is the number of offsets between the position and the high watermark. Asking for high watermarks
+costs a request to the nodes, so the subscriptions of a caller share an answer for `CHECK_S`. A subscription that skips
+asks when it has waited for credit, and else before it is sent something. One that closes asks all the time, as it is
+closed while it is sent nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Final, NamedTuple
+
+from tidelog_gateway.context import Gateway
+from tidelog_gateway.problems import Problem
+from tidelog_gateway.websocket.messages import Sub
+from tidelog_gateway.websocket.sending import MessageSender
+from tidelog_gateway.websocket.ws_protocol import WsProtocol, gap_message
+
+CHECK_S: Final = 1.0
+"""How old the known ends of partitions may be."""
+
+
+class Behind(NamedTuple):
+    """A partition in which a subscription is too far behind."""
+
+    partition: int
+    position: int
+    end: int
+
+
+class LaggingError(Exception):
+    """A subscription with `on_lag` = `close` is too far behind."""
+
+
+class Lag:
+    """Watches one subscription.
+
+    Args:
+        gateway: the caller's.
+        protocol: of the connection.
+        sub: what was asked for; `on_lag` is `skip` or `close`.
+        sender: the connection's.
+
+    Attributes:
+        skips: whether it skips; else its connection is closed.
+    """
+
+    def __init__(self, gateway: Gateway, protocol: WsProtocol, sub: Sub, sender: MessageSender) -> None:
+        assert sub.max_lag_records is not None
+        self.skips = sub.on_lag == "skip"
+        self._max_records = sub.max_lag_records
+        self._topic_ends = gateway.topic_ends
+        self._protocol = protocol
+        self._sid = sub.sid
+        self._topic = sub.topic
+        self._sender = sender
+        self._looked_at_s = -CHECK_S
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the lag was not looked at for a while."""
+        return time.monotonic() - self._looked_at_s >= CHECK_S
+
+    async def is_due(self) -> bool:
+        """Whether the subscription is to skip; looked at again after `CHECK_S` alone."""
+        if not self.skips or not self.is_unknown:
+            return False
+        behind = await self._behind(CHECK_S)
+        if not behind:
+            self._looked_at_s = time.monotonic()
+        return bool(behind)
+
+    async def skip(self) -> bool:
+        """Continue at the ends of the partitions that the subscription is too far behind in; False where it is not."""
+        if not await self.is_due():
+            return False
+        behind = await self._behind(0.0)
+        self._looked_at_s = time.monotonic()
+        for partition, position, end in behind:
+            self._protocol.passed(self._sid, partition, next_offset=end)
+            token = self._protocol.batch_token(self._sid)
+            await self._sender.send(gap_message(self._sid, partition, position, end, token))
+        return bool(behind)
+
+    async def until_too_far(self) -> Problem:
+        """Wait until the subscription is too far behind, and return the error that says where."""
+        while True:
+            await asyncio.sleep(CHECK_S)
+            behind = await self._behind(CHECK_S)
+            if behind:
+                return self._problem(max(behind, key=lambda each: each.end - each.position))
+
+    def _problem(self, worst: Behind) -> Problem:
+        partition, position, end = worst
+        detail = (
+            f"partition {partition}: the position {position} is {end - position} records before the end {end}, and "
+            f"max_lag_records is {self._max_records}; connect again and resume when you can read, or say "
+            '"on_lag":"skip" to continue at the end'
+        )
+        extra: dict[str, Any] = {"partition": partition, "next_offset": position, "high_watermark": end}
+        token = self._protocol.resume_token(self._sid)
+        if token is not None and len(token) <= self._protocol.records_bytes_max(self._sid):
+            extra["resume_token"] = token
+        return Problem(408, "lagging", detail, retryable=True, extra=extra)
+
+    async def _behind(self, age_s: float) -> list[Behind]:
+        ends = await self._topic_ends.of(self._topic, age_s=age_s)
+        subscription = self._protocol.subscriptions.get(self._sid)
+        if subscription is None:
+            return []
+        positions = subscription.positions
+        return [
+            Behind(partition, positions[partition], end)
+            for partition, end in ends.items()
+            if partition in positions and end - positions[partition] > self._max_records
+        ]
