@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Depends, Path
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from tidelog.security import AccessRule, KeyInfo, Operation, Resource, Security
 from tidelog_gateway.context import GatewayDep, json_response
-from tidelog_gateway.cursors import cursor_of, name_in
+from tidelog_gateway.cursors import CursorQuery, cursor_of, name_in
 from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.problems import Problem
 from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, PRINCIPAL_CHARS_MAX, TIMESTAMP_MS_MAX
@@ -28,7 +28,6 @@ _NOT_KEPT: Final = {"Cache-Control": "no-store"}
 
 _Principal = Annotated[str, Field(min_length=1, max_length=PRINCIPAL_CHARS_MAX)]
 _Id = Annotated[str, Path(min_length=1, max_length=64, pattern="^[A-Za-z0-9]+$")]
-_Cursor = Annotated[str | None, Query(max_length=400, description="From the page before.")]
 
 
 async def _security_of(gateway: GatewayDep) -> Security:
@@ -120,7 +119,7 @@ async def create_key(security: _SecurityDep, body: KeyCreate) -> Response:
 
 
 @router.get("/api-keys", response_model=KeyPage, summary="List API keys")
-async def list_keys(security: _SecurityDep, cursor: _Cursor = None) -> Response:
+async def list_keys(security: _SecurityDep, cursor: CursorQuery = None) -> Response:
     """List keys by their ids, without their secrets, a page at a time."""
     keys, last = await security.key_page(after="" if cursor is None else name_in(cursor))
     page = {"api_keys": [_key_view(key) for key in keys], "next_cursor": cursor_of(last) if last else None}
@@ -144,7 +143,7 @@ async def grant(security: _SecurityDep, body: RuleCreate) -> Response:
 
 
 @router.get("/rules", response_model=RulePage, summary="List rules")
-async def list_rules(security: _SecurityDep, cursor: _Cursor = None) -> Response:
+async def list_rules(security: _SecurityDep, cursor: CursorQuery = None) -> Response:
     """List rules by their ids, a page at a time."""
     rules, last = await security.rule_page(after="" if cursor is None else name_in(cursor))
     page = {"rules": [_rule_view(rule) for rule in rules], "next_cursor": cursor_of(last) if last else None}
