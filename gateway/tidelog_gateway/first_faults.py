@@ -58,8 +58,9 @@ def _lines(items: list[Any], adapter: TypeAdapter[Any]) -> list[InitErrorDetails
             adapter.validate_python(item)
         except ValidationError as error:
             for each in error.errors(include_url=False):
-                line = InitErrorDetails(type=each["type"], loc=(index, *each["loc"]), input=each["input"])
-                lines.append(line | InitErrorDetails(type=each["type"], ctx=each.get("ctx", {})))
+                location = (index, *each["loc"])
+                ctx = each.get("ctx", {})
+                lines.append(InitErrorDetails(type=each["type"], loc=location, input=each["input"], ctx=ctx))
             if len(lines) >= ERRORS_SHOWN_MAX:
                 break
     return lines

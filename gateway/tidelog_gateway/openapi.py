@@ -99,9 +99,9 @@ def _add_problems(path: str, method: str, operation: dict[str, Any], *, asks: bo
     """Describe each status of a problem that an operation answers with."""
     responses = operation["responses"]
     responses.pop("default", None)
-    for answer in responses.values():
-        if "text/event-stream" in answer.get("content", {}):
-            answer["content"]["text/event-stream"]["schema"] = _EVENT
+    for described in responses.values():
+        if "text/event-stream" in described.get("content", {}):
+            described["content"]["text/event-stream"]["schema"] = _EVENT
     names = {parameter["name"] for parameter in operation.get("parameters", ())}
     for status in statuses_of(path, method, names, has_body="requestBody" in operation, asks=asks):
         answer: dict[str, Any] = {"description": TITLES[status] + ".", "content": _PROBLEM_CONTENT}

@@ -68,7 +68,7 @@ async def test_every_input_says_its_bounds(description: dict[str, Any]) -> None:
             {"minimum", "exclusiveMinimum"} & set(schema) and {"maximum", "exclusiveMaximum"} & set(schema)
         ):
             yield place
-        if kind == "string" and not {"maxLength", "enum"} & set(schema):
+        if kind == "string" and not {"maxLength", "enum", "const"} & set(schema):
             yield place
 
     found: list[str] = []

@@ -119,9 +119,8 @@ def _cases() -> Iterator[tuple[str, Case]]:
                 shown = value if len(value) <= 30 else f"{value[:10]}…{len(value)}"
                 data = head(f"{line}?{name}={quote(value, safe='')}")
                 yield f"{line} {name}={shown!r}", Case(data, 422, (_SHOWN.get(name, name),), (method, path))
-    for line, (status, path) in _ADDRESSES.items():
-        method = line.split(" ")[0].lower()
-        operation = None if path is None else (method, path)
+    for line, (status, described) in _ADDRESSES.items():
+        operation = None if described is None else (line.split(" ")[0].lower(), described)
         yield line if len(line) <= 80 else f"{line[:60]}…{len(line)}", Case(head(line), status, (), operation)
 
 
