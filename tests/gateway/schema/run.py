@@ -26,7 +26,9 @@ CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
 
 async def check(path: Path, *options: str, output: Any = None) -> tuple[int, str]:
     """Run schemathesis against a gateway whose data lies in a directory; return its exit code and what it printed."""
-    async with secured(path) as gateway:
+    async with secured(path, fetch_wait_ms_max=2_000) as gateway:
+        security = gateway.admin.security
+        kept = [rule.rule_id for rule in await security.rules()] + [key.key_id for key in await security.api_keys()]
         command = [sys.executable, "-m", "schemathesis.cli", f"--config-file={CONFIGURATION}", "run"]
         command += [f"http://127.0.0.1:{gateway.port}/openapi.json", "--no-color", "--checks=all"]
         command += [f"--header=Authorization: Bearer {ADMIN}", *options]
@@ -35,7 +37,7 @@ async def check(path: Path, *options: str, output: Any = None) -> tuple[int, str
             stdout=output or asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             cwd=path,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            env=os.environ | {"PYTHONPATH": str(ROOT), "SCHEMA_RUN_KEPT": ",".join(kept)},
         )
         try:
             printed, _ = await process.communicate()
