@@ -13,10 +13,14 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from playwright.async_api import Page
+from playwright.async_api import Page, expect
+from tests.broker.keyed import ADMIN
 from tests.browsers import browser_page
+from tests.gateway.secured import secured
 
 from tidelog import Client
+from tidelog.quota import Quota
+from tidelog.security import AccessRule
 from tidelog_cli.local_cluster import prepare
 from tidelog_cli.local_stack import LocalStack, running_stack
 
@@ -38,6 +42,7 @@ async def main() -> None:
                 await client.create_topic(name, partitions=partitions, retention_ms=7 * 86_400_000)
             await asyncio.gather(publish(client), read(client))
             await pictures(stack)
+    await access_picture()
 
 
 async def publish(client: Client) -> None:
@@ -84,6 +89,27 @@ async def pictures(stack: LocalStack) -> None:
         await page.screenshot(path=IMAGES / "page-record.png")
     async with browser_page(width=380, height=760, color_scheme="dark") as page:
         await shown(page, stack, "topics", "page-phone")
+
+
+async def access_picture() -> None:
+    """Take the one of Access, of a gateway that asks who its callers are."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with secured(Path(folder)) as its, browser_page(width=1200, height=760) as page:
+            for principal, operation, name in (("eve", "consume", "web-"), ("billing", "produce", "payments")):
+                await its.key_of(principal, note="made for this picture")
+                rule = AccessRule(principal, (operation,), "topic", name, prefix=name.endswith("-"))
+                await its.admin.security.grant(rule)
+            await its.admin.security.set_quota("billing", Quota(produce_bytes=10 << 20, connections=20))
+            await page.goto(f"http://127.0.0.1:{its.port}/ui/#/access")
+            await page.get_by_label("API key or token").fill(ADMIN)
+            await page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
+            await page.get_by_role("button", name="Test a rule").click()
+            dialog = page.get_by_role("dialog")
+            await dialog.get_by_label("May").fill("eve")
+            await dialog.get_by_label("Named").fill("web-errors")
+            await dialog.get_by_role("button", name="Test").click()
+            await expect(dialog.get_by_role("status")).to_contain_text("allowed")
+            await page.screenshot(path=IMAGES / "page-access.png")
 
 
 async def shown(page: Page, stack: LocalStack, place: str, name: str) -> None:

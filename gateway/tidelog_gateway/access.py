@@ -8,27 +8,26 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Depends, Path
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from tidelog.security import AccessRule, KeyInfo, Operation, Resource, Security
 from tidelog_gateway.context import GatewayDep, json_response
-from tidelog_gateway.cursors import cursor_of, name_in
+from tidelog_gateway.cursors import CursorQuery, cursor_of, name_in
 from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.problems import Problem
 from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, PRINCIPAL_CHARS_MAX, TIMESTAMP_MS_MAX
 
 router = APIRouter(prefix="/v1", tags=["access"], route_class=JsonRoute)
 
-_ROLES_MAX: Final = 64
+ROLES_MAX: Final = 64
 _NOTE_CHARS_MAX: Final = 200
 _OPERATIONS_MAX: Final = 16
 _NOT_KEPT: Final = {"Cache-Control": "no-store"}
 
 _Principal = Annotated[str, Field(min_length=1, max_length=PRINCIPAL_CHARS_MAX)]
 _Id = Annotated[str, Path(min_length=1, max_length=64, pattern="^[A-Za-z0-9]+$")]
-_Cursor = Annotated[str | None, Query(max_length=400, description="From the page before.")]
 
 
 async def _security_of(gateway: GatewayDep) -> Security:
@@ -43,7 +42,7 @@ async def _security_of(gateway: GatewayDep) -> Security:
     return gateway.client.security
 
 
-_SecurityDep = Annotated[Security, Depends(_security_of)]
+SecurityDep = Annotated[Security, Depends(_security_of)]
 
 
 class KeyCreate(BaseModel):
@@ -52,7 +51,7 @@ class KeyCreate(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     principal: Annotated[_Principal, Field(description="Who will show it.")]
-    roles: Annotated[list[_Principal], Field(max_length=_ROLES_MAX, description="Roles of the principal.")] = []
+    roles: Annotated[list[_Principal], Field(max_length=ROLES_MAX, description="Roles of the principal.")] = []
     expires_ms: Annotated[
         int | None, Field(ge=1, le=TIMESTAMP_MS_MAX, description="When it ends, in ms since 1970; null: never.")
     ] = None
@@ -112,7 +111,7 @@ class RulePage(BaseModel):
 
 
 @router.post("/api-keys", status_code=201, response_model=NewKeyView, summary="Create an API key")
-async def create_key(security: _SecurityDep, body: KeyCreate) -> Response:
+async def create_key(security: SecurityDep, body: KeyCreate) -> Response:
     """Make a key and return it: this answer alone has its secret, and is not to be kept by caches."""
     expires_us = None if body.expires_ms is None else body.expires_ms * 1000
     made = await security.create_key(body.principal, roles=body.roles, expires_us=expires_us, note=body.note)
@@ -120,7 +119,7 @@ async def create_key(security: _SecurityDep, body: KeyCreate) -> Response:
 
 
 @router.get("/api-keys", response_model=KeyPage, summary="List API keys")
-async def list_keys(security: _SecurityDep, cursor: _Cursor = None) -> Response:
+async def list_keys(security: SecurityDep, cursor: CursorQuery = None) -> Response:
     """List keys by their ids, without their secrets, a page at a time."""
     keys, last = await security.key_page(after="" if cursor is None else name_in(cursor))
     page = {"api_keys": [_key_view(key) for key in keys], "next_cursor": cursor_of(last) if last else None}
@@ -128,14 +127,14 @@ async def list_keys(security: _SecurityDep, cursor: _Cursor = None) -> Response:
 
 
 @router.delete("/api-keys/{key_id}", status_code=204, summary="Revoke an API key")
-async def revoke_key(security: _SecurityDep, key_id: _Id) -> Response:
+async def revoke_key(security: SecurityDep, key_id: _Id) -> Response:
     """Let a key be none any more: what has been opened with it ends within seconds. It may be repeated."""
     await security.revoke_key(key_id)
     return Response(status_code=204)
 
 
 @router.post("/rules", status_code=201, response_model=RuleView, summary="Grant or deny")
-async def grant(security: _SecurityDep, body: RuleCreate) -> Response:
+async def grant(security: SecurityDep, body: RuleCreate) -> Response:
     """Add a rule; it holds on all nodes within a second."""
     asked = AccessRule(
         body.principal, tuple(body.operations), body.resource, body.name, prefix=body.prefix, deny=body.deny
@@ -144,7 +143,7 @@ async def grant(security: _SecurityDep, body: RuleCreate) -> Response:
 
 
 @router.get("/rules", response_model=RulePage, summary="List rules")
-async def list_rules(security: _SecurityDep, cursor: _Cursor = None) -> Response:
+async def list_rules(security: SecurityDep, cursor: CursorQuery = None) -> Response:
     """List rules by their ids, a page at a time."""
     rules, last = await security.rule_page(after="" if cursor is None else name_in(cursor))
     page = {"rules": [_rule_view(rule) for rule in rules], "next_cursor": cursor_of(last) if last else None}
@@ -152,7 +151,7 @@ async def list_rules(security: _SecurityDep, cursor: _Cursor = None) -> Response
 
 
 @router.delete("/rules/{rule_id}", status_code=204, summary="Remove a rule")
-async def revoke_rule(security: _SecurityDep, rule_id: _Id) -> Response:
+async def revoke_rule(security: SecurityDep, rule_id: _Id) -> Response:
     """Remove a rule; it may be repeated. 422 where there was none, or nobody would be left who may change rules."""
     await security.revoke(rule_id)
     return Response(status_code=204)

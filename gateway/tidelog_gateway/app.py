@@ -24,6 +24,7 @@ from tidelog.contexts import Context
 from tidelog.errors import TidelogError
 from tidelog_gateway import access, cluster, deletion, docs_page, fetch, groups, keys, offsets, service, topics
 from tidelog_gateway.access_log import AccessLogMiddleware
+from tidelog_gateway.administration import quotas, rule_test
 from tidelog_gateway.bodies import route as publish_route
 from tidelog_gateway.callers import Callers, told
 from tidelog_gateway.context import Gateway, gateway_of
@@ -60,6 +61,8 @@ ROUTERS: Final = (
     offsets.router,
     groups.router,
     access.router,
+    rule_test.router,
+    quotas.router,
     cluster.router,
     service.router,
     docs_page.router,

@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from tidelog.model import Node
-from tidelog_gateway.context import GatewayDep, json_response
+from tidelog_gateway.context import GatewayDep, TopicName, json_response
 from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.ui.history import History
-from tidelog_proto.limits import NODE_ID_BYTES_MAX, TOPIC_NAME_CHARS_MAX
+from tidelog_proto.limits import NODE_ID_BYTES_MAX
 from tidelog_proto.names import check_topic_name
 
 router = APIRouter(prefix="/v1", tags=["cluster"], route_class=JsonRoute)
@@ -121,9 +121,7 @@ async def me(gateway: GatewayDep) -> Response:
 @router.get("/history", response_model=HistoryView, summary="Figures of the last hour")
 async def history(
     gateway: GatewayDep,
-    topic: Annotated[
-        str | None, Query(max_length=TOPIC_NAME_CHARS_MAX, description="Of this topic; else of the cluster.")
-    ] = None,
+    topic: Annotated[TopicName | None, Query(description="Of this topic; else of the cluster.")] = None,
 ) -> Response:
     """Return figures that this gateway has sampled. Needs `describe` on the topic, or on the cluster."""
     sampler = gateway.sampler

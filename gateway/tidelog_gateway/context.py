@@ -99,7 +99,7 @@ _TOPIC_SCHEMA: Final[dict[str, Any]] = {
 _GROUP_SCHEMA: Final[dict[str, Any]] = {"minLength": 1, "maxLength": GROUP_NAME_BYTES_MAX}
 
 TopicName = Annotated[str, WithJsonSchema({"type": "string", **_TOPIC_SCHEMA})]
-"""A topic's name in a body, to be checked with `check_topic_name`."""
+"""A topic's name in a body or query, to be checked with `check_topic_name`."""
 
 
 async def given_gateway(connection: HTTPConnection) -> Gateway:

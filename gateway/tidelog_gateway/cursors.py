@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import base64
 import binascii
+from typing import Annotated, Final
+
+from fastapi import Query
 
 from tidelog_gateway.problems import invalid
+
+_CHARS_MAX: Final = 400
+
+CursorQuery = Annotated[str | None, Query(max_length=_CHARS_MAX, description="`next_cursor` of the page before.")]
 
 
 def cursor_of(name: str) -> str:

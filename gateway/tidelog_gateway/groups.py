@@ -14,12 +14,13 @@ from starlette.responses import Response
 from tidelog.group_admin import ResetTo
 from tidelog.model import GroupInfo, GroupMemberInfo, GroupState, Lag, TopicPartition
 from tidelog_gateway.context import Gateway, GatewayDep, GroupPath, TopicName, json_response
-from tidelog_gateway.cursors import cursor_of, name_in
+from tidelog_gateway.cursors import CursorQuery, cursor_of, name_in
+from tidelog_gateway.first_faults import first_faults
 from tidelog_gateway.json_lists import list_response
 from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.offsets import parse_timestamp
 from tidelog_gateway.problems import invalid
-from tidelog_proto.limits import PARTITIONS_MAX, TOPIC_NAME_CHARS_MAX
+from tidelog_proto.limits import PARTITIONS_MAX
 from tidelog_proto.names import check_group_name, check_topic_name
 
 router = APIRouter(prefix="/v1", tags=["groups"], route_class=JsonRoute)
@@ -95,6 +96,9 @@ class LagsView(BaseModel):
     partitions: list[LagView]
 
 
+_PartitionNumber = Annotated[int, Field(ge=0, lt=PARTITIONS_MAX, strict=True)]
+
+
 class ResetBody(BaseModel):
     """Where to move a group: one of the three."""
 
@@ -108,7 +112,7 @@ class ResetBody(BaseModel):
     topic: Annotated[TopicName | None, Field(description="Only this one.")] = None
     partitions: (
         Annotated[
-            list[Annotated[int, Field(ge=0, lt=PARTITIONS_MAX)]], Field(max_length=PARTITIONS_MAX, fail_fast=True)
+            list[_PartitionNumber], Field(max_length=PARTITIONS_MAX, fail_fast=True), first_faults(_PartitionNumber)
         ]
         | None
     ) = None
@@ -119,7 +123,7 @@ class ResetBody(BaseModel):
 async def list_groups(
     gateway: GatewayDep,
     limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = 100,
-    cursor: Annotated[str | None, Query(max_length=400, description="From the page before.")] = None,
+    cursor: CursorQuery = None,
 ) -> Response:
     """Return groups by name."""
     after = "" if cursor is None else name_in(cursor)
@@ -150,7 +154,7 @@ async def group_lag(
     gateway: GatewayDep,
     request: Request,
     group: GroupPath,
-    topic: Annotated[str | None, Query(max_length=TOPIC_NAME_CHARS_MAX, description="Only this topic's.")] = None,
+    topic: Annotated[TopicName | None, Query(description="Only this topic's.")] = None,
 ) -> Response:
     """Return how far behind a group is, in every partition of the topics that it reads."""
     if topic is not None:

@@ -24,6 +24,7 @@ from tidelog_gateway.context import (
     TopicPath,
     json_response,
 )
+from tidelog_gateway.first_faults import first_faults
 from tidelog_gateway.json_lists import list_response
 from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.problems import from_error, invalid
@@ -32,7 +33,6 @@ from tidelog_proto.limits import (
     NOTE_BYTES_MAX,
     PARTITIONS_MAX,
     TIMESTAMP_MS_MAX,
-    TOPIC_NAME_CHARS_MAX,
 )
 from tidelog_proto.names import check_topic_name
 
@@ -81,7 +81,11 @@ class CommitBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    offsets: Annotated[list[CommitItem], Field(min_length=1, max_length=ENTRIES_PER_REQUEST_MAX, fail_fast=True)]
+    offsets: Annotated[
+        list[CommitItem],
+        Field(min_length=1, max_length=ENTRIES_PER_REQUEST_MAX, fail_fast=True),
+        first_faults(CommitItem),
+    ]
 
 
 class CommittedView(BaseModel):
@@ -130,7 +134,7 @@ async def group_offsets(
     gateway: GatewayDep,
     request: Request,
     group: GroupPath,
-    topic: Annotated[str | None, Query(max_length=TOPIC_NAME_CHARS_MAX, description="Only this topic's.")] = None,
+    topic: Annotated[TopicName | None, Query(description="Only this topic's.")] = None,
 ) -> Response:
     """Return what the group has committed, by topic and partition."""
     if topic is not None:

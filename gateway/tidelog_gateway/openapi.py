@@ -12,7 +12,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from tidelog_gateway.authentication import OPEN_PATHS
-from tidelog_gateway.problems import MEDIA_TYPE
+from tidelog_gateway.problem_statuses import statuses_of
+from tidelog_gateway.problems import MEDIA_TYPE, TITLES
 from tidelog_gateway.records_in import body_adapter
 from tidelog_gateway.settings import GatewaySettings
 
@@ -37,12 +38,22 @@ _PROBLEM_SCHEMA: Final[dict[str, Any]] = {
         "limit_bytes": {"type": "integer"},
     },
 }
-PROBLEM_ANSWER: Final[dict[int | str, dict[str, Any]]] = {
-    "default": {
-        "description": "Anything that went wrong.",
-        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-    }
+_PROBLEM_CONTENT: Final = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+_EVENT: Final = {
+    "type": "object",
+    "description": "One event; each has some of these fields.",
+    "properties": {
+        "id": {"type": "string"},
+        "event": {"type": "string"},
+        "data": {"type": "string"},
+        "retry": {"type": "integer"},
+    },
 }
+_RETRY_AFTER: Final = {
+    "Retry-After": {"description": "Seconds to wait.", "required": True, "schema": {"type": "integer", "minimum": 1}}
+}
+PROBLEM_ANSWER: Final[dict[int | str, dict[str, Any]]] = {"default": {"description": "A problem."}}
+"""Keeps the framework from describing a 422 of its own; `_add_problems` replaces it."""
 
 
 def install_schema(app: FastAPI, settings: GatewaySettings) -> None:
@@ -75,10 +86,28 @@ def _completed(schema: dict[str, Any], settings: GatewaySettings) -> dict[str, A
         if parameter["name"] in limits:
             numbers = parameter["schema"].get("anyOf", [parameter["schema"]])[0]
             numbers["maximum"] = limits[parameter["name"]]
+    for path, operations in schema["paths"].items():
+        for method, operation in operations.items():
+            _add_problems(path, method, operation, asks=settings.auth == "callers")
     if settings.auth == "callers":
         _ask_who(schema)
     whole: dict[str, Any] = _with_whole_numbers(schema)
     return whole
+
+
+def _add_problems(path: str, method: str, operation: dict[str, Any], *, asks: bool) -> None:
+    """Describe each status of a problem that an operation answers with."""
+    responses = operation["responses"]
+    responses.pop("default", None)
+    for described in responses.values():
+        if "text/event-stream" in described.get("content", {}):
+            described["content"]["text/event-stream"]["schema"] = _EVENT
+    names = {parameter["name"] for parameter in operation.get("parameters", ())}
+    for status in statuses_of(path, method, names, has_body="requestBody" in operation, asks=asks):
+        answer: dict[str, Any] = {"description": TITLES[status] + ".", "content": _PROBLEM_CONTENT}
+        if status in {429, 503}:
+            answer["headers"] = _RETRY_AFTER
+        responses.setdefault(str(status), answer)
 
 
 def _ask_who(schema: dict[str, Any]) -> None:

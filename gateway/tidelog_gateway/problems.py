@@ -11,6 +11,7 @@ The statuses say what a client may do: 503 means *not accepted*, the same reques
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,7 @@ _STATUS: Final[dict[int, int]] = {
     pb.CREDENTIALS_EXPIRED: 401,
     pb.FORBIDDEN: 403,
     pb.BATCH_TOO_LARGE: 413,
+    pb.UNSUPPORTED_BATCH: 422,
     pb.FRAME_TOO_LARGE: 413,
     pb.UNKNOWN_TOPIC: 404,
     pb.TOPIC_EXISTS: 409,
@@ -187,8 +189,8 @@ def invalid(errors: Sequence[Mapping[str, str]], detail: str | None = None) -> P
     return Problem(422, "invalid_request", text, extra={"errors": shown})
 
 
-ERRORS_SHOWN_MAX: Final = 20
-"""A body of ten thousand wrong records answers with the first few errors, not with a megabyte of them."""
+ERRORS_SHOWN_MAX: Final = 100
+"""A body of ten thousand wrong records answers with the first faults, not with a megabyte of them."""
 
 
 def pointer(path: Sequence[str | int]) -> str:
@@ -206,19 +208,52 @@ def body_faults(error: ValidationError, *, prefix: Sequence[str | int] = ()) -> 
     if count > ERRORS_LISTED_MAX:
         detail = f"{count} faults in one record or message, which are too many to list"
         return [{"pointer": pointer(prefix), "detail": detail}]
-    found = error.errors(include_url=False, include_input=False, include_context=False)
+    found = error.errors(include_url=False, include_context=False)
     return validation_errors(found, prefix=prefix)
 
 
 def validation_errors(errors: Sequence[Mapping[str, Any]], *, prefix: Sequence[str | int] = ()) -> list[dict[str, str]]:
-    """Turn pydantic's errors into `{"pointer"|"parameter", "detail"}`, without echoing what was sent."""
+    """Turn pydantic's errors into `{"pointer"|"parameter", "detail"}`; a detail names a scalar value that was sent."""
     found: list[dict[str, str]] = []
     for error in errors:
-        location = [*prefix, *error["loc"]]
+        # The framework gives the place of a fault in JSON text as if it were a member.
+        location = [*prefix, *(("body",) if error["type"] == "json_invalid" else error["loc"])]
         source = location[0] if location else "body"
         if source in {"query", "path", "header", "cookie"}:
-            found.append({"parameter": ".".join(map(str, location[1:])), "detail": str(error["msg"])})
+            found.append({"parameter": ".".join(map(str, location[1:])), "detail": _detail_of(error)})
         else:
             path = location[1:] if source == "body" else location
-            found.append({"pointer": pointer(path), "detail": str(error["msg"])})
+            found.append({"pointer": pointer(path), "detail": _detail_of(error)})
     return found
+
+
+VALUE_CHARS_MAX: Final = 60
+"""Of a value in a message."""
+_SECRETS: Final = frozenset({"token", "password"})
+"""Members of a WebSocket's `auth`: their values are in no message."""
+_REMEDIES: Final = {"missing": "is missing: add it", "extra_forbidden": "is unknown: leave it out"}
+
+
+def _detail_of(error: Mapping[str, Any]) -> str:
+    """Return what is wrong in one of pydantic's errors, with the value."""
+    kind, text = error["type"], str(error["msg"])
+    if kind in _REMEDIES:
+        return _REMEDIES[kind]
+    if kind == "json_invalid":
+        return f"the text is not JSON: {error.get('ctx', {}).get('error', text)}".replace("Invalid JSON: ", "")
+    given = error.get("input")
+    if _SECRETS & set(error["loc"]):
+        return text
+    return f"{text}, got {shown(given)}" if given is None or isinstance(given, str | int | float) else text
+
+
+def shown(value: object) -> str:
+    """Return a value of a request as JSON for a message: printable, and cut at `VALUE_CHARS_MAX`."""
+    if isinstance(value, int) and abs(value) > _LARGE:
+        return "a larger number"
+    part = value[: VALUE_CHARS_MAX + 1] if isinstance(value, str) else value
+    return printable(json.dumps(part, ensure_ascii=False), VALUE_CHARS_MAX)
+
+
+_LARGE: Final = 10**40
+"""Text of larger numbers takes time that is quadratic in their digits."""

@@ -25,11 +25,13 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 import msgspec
 import pyarrow as pa
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from tidelog.gathering import LooseRows
 from tidelog.trace_contexts import current
-from tidelog_gateway.problems import body_faults, invalid, pointer
+from tidelog_gateway.first_faults import list_faults
+from tidelog_gateway.problems import ERRORS_LISTED_MAX, body_faults, invalid, pointer, validation_errors
 from tidelog_proto.batch import columns_of
 from tidelog_proto.json_text import check_limits
 from tidelog_proto.limits import (
@@ -138,10 +140,28 @@ def parse_body(body: bytes, *, records_max: int, now_us: int) -> Records:
     try:
         records = body_adapter().validate_json(body)["records"]
     except ValidationError as error:
-        raise invalid(body_faults(error)) from error
+        raise invalid(_body_faults(body, error)) from error
     if len(records) > records_max:
         raise invalid([{"pointer": "/records", "detail": f"at most {records_max} records, here are {len(records)}"}])
     return records_of(records, lambda: _RAW_BODIES.decode(body).records, now_us=now_us)
+
+
+@lru_cache(maxsize=1)
+def _record_adapter() -> TypeAdapter[JsonRecord]:
+    return TypeAdapter(JsonRecord)
+
+
+def _body_faults(body: bytes, error: ValidationError) -> list[dict[str, str]]:
+    """Return the first faults of a body; validation has stopped at the first record with a fault."""
+    found = error.errors(include_url=False, include_context=False) if error.error_count() <= ERRORS_LISTED_MAX else []
+    others = [each for each in found if each["loc"][1:2] == () or each["loc"][0] != "records"]
+    if not found or len(others) < len(found):
+        parsed = from_json(body)
+        items = parsed.get("records") if isinstance(parsed, dict) else None
+        in_records = list_faults(items, _record_adapter(), ["records"]) if isinstance(items, list) else []
+        if in_records:
+            return validation_errors(others) + in_records
+    return body_faults(error)
 
 
 def records_of(

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from tidelog.model import Cleanup, Flush, NextDeletion, Partition, Topic
 from tidelog_gateway.context import Gateway, GatewayDep, TopicName, TopicPath, json_response
-from tidelog_gateway.cursors import cursor_of, name_in
+from tidelog_gateway.cursors import CursorQuery, cursor_of, name_in
 from tidelog_gateway.json_lists import list_response
 from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.problems import invalid
@@ -208,7 +208,7 @@ async def create_topic(gateway: GatewayDep, request: Request, body: TopicCreate)
 async def list_topics(
     gateway: GatewayDep,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
-    cursor: Annotated[str | None, Query(max_length=400, description="From the page before.")] = None,
+    cursor: CursorQuery = None,
     figures: Annotated[bool, Query(description="Also sums over the partitions, sampled every few seconds.")] = False,
 ) -> Response:
     """List topics by name, a page at a time. Topics made or deleted meanwhile do not disturb the paging."""

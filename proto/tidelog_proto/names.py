@@ -14,6 +14,8 @@ OFFSETS_TOPIC: Final = "__offsets"
 AUDIT_TOPIC: Final = "__audit"
 INTERNAL_PREFIX: Final = "__"
 
+_SHOWN_CHARS: Final = 60
+"""Of a name in a message."""
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -48,8 +50,9 @@ def check_group_name(name: str) -> None:
         ProtocolError: INVALID_REQUEST.
     """
     if not name or len(name.encode("utf-8", "surrogatepass")) > GROUP_NAME_BYTES_MAX or not name.isprintable():
+        shown = repr(name[:_SHOWN_CHARS])
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"a group's name is 1 to {GROUP_NAME_BYTES_MAX} bytes of printable text"
+            pb.INVALID_REQUEST, f"{shown}: a group's name is 1 to {GROUP_NAME_BYTES_MAX} bytes of printable text"
         )
 
 

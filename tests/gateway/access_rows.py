@@ -50,6 +50,7 @@ RECORDS = {"records": [{"value": "x"}]}
 COMMIT = {"offsets": [{"topic": "t", "partition": 0, "next_offset": 0}]}
 RESET = {"topic": "t", "to": "earliest"}
 RULE = {"principal": "made", "operations": ["all"], "resource": "cluster"}
+TEST = {"principal": "made", "operation": "consume", "resource": "topic", "name": "t"}
 PARTITION = "/v1/topics/{topic}/partitions/{partition}"
 
 
@@ -100,6 +101,11 @@ ROWS = {
     ("POST", "/v1/rules"): Row("/v1/rules", _KEYS, RULE),
     ("GET", "/v1/rules"): Row("/v1/rules", _KEYS),
     ("DELETE", "/v1/rules/{rule_id}"): Row("/v1/rules/{rule}", _KEYS),
+    ("POST", "/v1/rules:test"): Row("/v1/rules:test", _KEYS, TEST),
+    ("GET", "/v1/quotas"): Row("/v1/quotas", _KEYS),
+    ("GET", "/v1/quotas:usage"): Row("/v1/quotas:usage", _KEYS),
+    ("PUT", "/v1/quotas/{subject:any_text}"): Row("/v1/quotas/role:made", _KEYS, {"groups": 7}),
+    ("DELETE", "/v1/quotas/{subject:any_text}"): Row("/v1/quotas/role:made", _KEYS),
 }
 """In an order in which each can be done. Those that need nothing list what the caller may see."""
 

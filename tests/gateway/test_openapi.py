@@ -68,7 +68,7 @@ async def test_every_input_says_its_bounds(description: dict[str, Any]) -> None:
             {"minimum", "exclusiveMinimum"} & set(schema) and {"maximum", "exclusiveMaximum"} & set(schema)
         ):
             yield place
-        if kind == "string" and not {"maxLength", "enum"} & set(schema):
+        if kind == "string" and not {"maxLength", "enum", "const"} & set(schema):
             yield place
 
     found: list[str] = []
@@ -105,3 +105,18 @@ async def test_topics_are_described_as_they_are_checked(description: dict[str, A
     assert description["components"]["schemas"]["TopicCreate"]["properties"]["name"]["pattern"] == pattern
     for name in ("__a", "a b", "ü"):
         assert (await api.get(f"/v1/topics/{name}")).json()["code"] == "invalid_topic"
+
+
+async def test_each_status_of_an_operation_is_listed(description: dict[str, Any], open_api: OpenApi) -> None:
+    publish = description["paths"]["/v1/topics/{topic}/records"]["post"]["responses"]
+    found = [int(status) for status in publish]
+    assert sorted(found) == [200, 207, 400, 403, 404, 406, 408, 409, 413, 415, 421, 422, 429, 503, 504]
+    assert publish["429"]["headers"]["Retry-After"]["required"]
+    for path, operations in description["paths"].items():
+        for method, operation in operations.items():
+            assert "default" not in operation["responses"], (method, path)
+            assert {"400", "503"} < set(operation["responses"]), (method, path)
+    async with open_api(auth="callers") as api:
+        paths = (await api.get("/openapi.json")).json()["paths"]
+    assert "401" in paths["/v1/topics"]["get"]["responses"]
+    assert "401" not in paths["/livez"]["get"]["responses"]

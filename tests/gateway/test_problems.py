@@ -76,21 +76,25 @@ def test_an_offset_that_is_gone_carries_the_bounds_and_a_hint_is_rounded_up() ->
     assert (busy.status, busy.retry_after_s) == (429, 2)
 
 
-def test_validation_errors_point_at_the_place_without_echoing_what_was_sent() -> None:
+def test_validation_errors_point_at_the_place_and_name_the_value() -> None:
     found = validation_errors(
         [
-            {"loc": ("body", "records", 3, "a/b~c"), "msg": "bad", "input": "secret"},
-            {"loc": ("query", "max_records"), "msg": "low", "input": "secret"},
-            {"loc": (), "msg": "not JSON", "input": "secret"},
+            {"type": "x", "loc": ("body", "records", 3, "a/b~c"), "msg": "bad", "input": "v\n" * 100},
+            {"type": "x", "loc": ("query", "max_records"), "msg": "low", "input": 10**5000},
+            {"type": "x", "loc": ("auth", "token"), "msg": "long", "input": "secret"},
+            {"type": "missing", "loc": ("name",), "msg": "Field required", "input": {"a": 1}},
+            {"type": "json_invalid", "loc": ("body", 17), "msg": "JSON decode error", "ctx": {"error": "no value"}},
         ]
     )
     assert found == [
-        {"pointer": "/records/3/a~1b~0c", "detail": "bad"},
-        {"parameter": "max_records", "detail": "low"},
-        {"pointer": "", "detail": "not JSON"},
+        {"pointer": "/records/3/a~1b~0c", "detail": 'bad, got "' + "v\\n" * 19 + "v\\..."},
+        {"parameter": "max_records", "detail": "low, got a larger number"},
+        {"pointer": "/auth/token", "detail": "long"},
+        {"pointer": "/name", "detail": "is missing: add it"},
+        {"pointer": "", "detail": "the text is not JSON: no value"},
     ]
     problem = invalid(found)
-    assert problem.detail == "/records/3/a~1b~0c: bad (and 2 more)"
+    assert problem.detail.endswith("(and 4 more)")
     assert pointer(["a", 0]) == "/a/0"
 
 

@@ -91,7 +91,7 @@ async def test_one_reason_for_all_is_the_answer(api: httpx.AsyncClient) -> None:
 async def test_nothing_of_a_wrong_body_is_stored(api: httpx.AsyncClient, log: FakeLog) -> None:
     response = await api.post(PATH, json={"records": [{"value": "good"}, {"key": "no value"}]})
     problem(response, 422, "invalid_request")
-    assert response.json()["errors"] == [{"pointer": "/records/1/value", "detail": "Field required"}]
+    assert response.json()["errors"] == [{"pointer": "/records/1/value", "detail": "is missing: add it"}]
     assert not stored(log, 0)
     assert not stored(log, 1)
 

@@ -2,19 +2,19 @@
 
 A body of records is looked through for its structure first (`json_structure`): how many records there are, and how
 many values each has. One that exceeds a limit is refused before a single object has been made of it. Then its records
-are parsed in pieces of a few milliseconds, and the first piece with a fault ends it. A small body is one piece.
+are parsed in pieces of a few milliseconds, until `ERRORS_SHOWN_MAX` faults are found. A small body is one piece.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from tidelog_gateway.json_structure import CLOSE, COMMA, marks
-from tidelog_gateway.problems import Problem, invalid, pointer
+from tidelog_gateway.problems import ERRORS_SHOWN_MAX, Problem, invalid, pointer
 from tidelog_gateway.records_in import Records, parse_body
 from tidelog_proto.limits import KIB
 
@@ -46,7 +46,7 @@ async def records_in(body: bytes, *, records_max: int, now_us: int, pace: Pace) 
     """Read a JSON body of at most `records_max` records into lists.
 
     Raises:
-        Problem: 422 with a pointer for what is wrong with the first records that have a fault; as `pace`.
+        Problem: 422 with a pointer for each of the first faults; as `pace`.
     """
     if len(body) <= AT_ONCE_BYTES:
         return parse_body(body, records_max=records_max, now_us=now_us)
@@ -54,12 +54,17 @@ async def records_in(body: bytes, *, records_max: int, now_us: int, pace: Pace) 
     if begin is None:
         raise invalid([{"pointer": "", "detail": 'a body is JSON and begins with {"records": ['}])
     parts: list[Records] = []
+    faults: list[Mapping[str, str]] = []
     pieces = list_pieces(body, start=begin.end(), end=_END, records_max=records_max, pace=pace)
     async for first, piece in pieces:
         try:
             parts.append(parse_body(b'{"records":[%b]}' % piece, records_max=records_max, now_us=now_us))
         except Problem as problem:
-            raise _shifted(problem, first) from problem
+            faults += _shifted(problem, first)
+            if len(faults) >= ERRORS_SHOWN_MAX:
+                break
+    if faults:
+        raise invalid(faults)
     return joined(parts, now_us)
 
 
@@ -177,8 +182,8 @@ def _pieces(elements: _Elements, start: int) -> Iterator[_Piece]:
         at = last + 1
 
 
-def _shifted(problem: Problem, first: int) -> Problem:
-    """Return the problem of a piece whose first record has this number in the body."""
+def _shifted(problem: Problem, first: int) -> list[Mapping[str, str]]:
+    """Return the faults of a piece whose first record has this number in the body."""
 
     def moved(where: str) -> str:
         _, *path = where.split("/")
@@ -188,7 +193,7 @@ def _shifted(problem: Problem, first: int) -> Problem:
         return pointer(["records", first])
 
     errors = problem.extra.get("errors", [])
-    return invalid([each | {"pointer": moved(each.get("pointer", ""))} for each in errors])
+    return [each | {"pointer": moved(each.get("pointer", ""))} for each in errors]
 
 
 def joined(parts: list[Records], now_us: int) -> Records:

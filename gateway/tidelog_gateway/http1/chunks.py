@@ -10,6 +10,8 @@ from tidelog_gateway.http1.head import HeadError, early_fault, fields_fault
 LINE_BYTES_MAX: Final = 4096
 """Of a chunk's size with its extensions."""
 TRAILERS_BYTES_MAX: Final = 16 * 1024
+_SHOWN_BYTES: Final = 60
+"""Of a size in a message."""
 
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 
@@ -77,7 +79,8 @@ class ChunkedBody:
             return None
         found = _SIZE.fullmatch(data, at, end)
         if found is None:
-            raise HeadError("illegal chunk size")
+            size = data[at : min(end, at + _SHOWN_BYTES)].decode("latin-1")
+            raise HeadError(f"a chunk's size must be up to 15 hexadecimal digits, got {size!r}")
         size_bytes = int(found[1], 16)
         self._left_bytes = size_bytes + 2 if size_bytes else 0
         self._reads_trailers = not size_bytes

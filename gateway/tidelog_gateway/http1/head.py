@@ -32,6 +32,7 @@ _TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
 _FIELD: Final = _TOKEN + rb":[\t\x20-\x7e\x80-\xff]*+\r\n"
 _LINE: Final = re.compile(rb"(" + _TOKEN + rb") ([\x21-\x7e]++) HTTP/(1\.[01])\r\n")
 _HEAD: Final = re.compile(rb"(" + _TOKEN + rb") ([\x21-\x7e]++) HTTP/(1\.[01])\r\n((?:" + _FIELD + rb")*+)\r\n")
+_ONE_FIELD: Final = re.compile(_FIELD)
 _FIELDS: Final = re.compile(rb"(?:" + _FIELD + rb")*+\r\n")
 _LF_ALONE: Final = re.compile(rb"(?<!\r)\n")
 _FOLDED: Final = re.compile(rb"\n[ \t]")
@@ -160,6 +161,8 @@ def upgrade_fault(head: Head, behind: bytes) -> str | None:
     return None
 
 
+_SHOWN_BYTES: Final = 60
+"""Of a value in a message."""
 _ILLEGAL: Final = "illegal request line or header field"
 _LF: Final = "a line ends in LF alone: end each with CR LF"
 _TWICE: Final = "the body's length is given twice: give one Content-Length"
@@ -170,7 +173,16 @@ def _fault_of(raw: bytes) -> str:
         return _LF
     if _FOLDED.search(raw):
         return "a field is folded over several lines: give it on one"
-    return _ILLEGAL
+    line, *fields = raw.split(b"\r\n")
+    if not _LINE.fullmatch(line + b"\r\n"):
+        return f"the request line must be METHOD TARGET HTTP/1.1, the target percent-encoded, got {_shown(line)}"
+    wrong = next((field for field in fields[:-2] if not _ONE_FIELD.fullmatch(field + b"\r\n")), b"")
+    # Its value may be a secret.
+    return f"a header field must be NAME: VALUE without control characters, got {_shown(wrong.partition(b':')[0])}"
+
+
+def _shown(value: bytes) -> str:
+    return repr(value[:_SHOWN_BYTES].decode("latin-1"))
 
 
 def _frame(head: Head, framing: list[tuple[bytes, bytes]]) -> None:
@@ -198,18 +210,19 @@ def _frame(head: Head, framing: list[tuple[bytes, bytes]]) -> None:
             head.expects_continue = value.lower() == b"100-continue"
     is_old = head.raw_version == b"1.0"
     if hosts > 1 or (not hosts and not is_old):
-        raise HeadError("a request names one Host")
+        raise HeadError(f"a request names one Host, this one {hosts}")
     if len(lengths) > 1 or (lengths and b"," in lengths[0]):
         raise HeadError(_TWICE)
     if codings and (lengths or is_old):
         raise HeadError("the body's length is given twice, or in another version's way")
     if lengths:
         if not lengths[0].isdigit() or len(lengths[0]) > LENGTH_DIGITS_MAX:
-            raise HeadError("illegal Content-Length: it is a number of bytes")
+            raise HeadError(f"Content-Length must be a number of bytes in at most 18 digits, got {_shown(lengths[0])}")
         head.length = int(lengths[0])
     if codings:
         if len(codings) > 1 or codings[0].lower() != b"chunked":
-            raise HeadError("a body is sent with Content-Length, or chunked once and not encoded otherwise")
+            given = _shown(b", ".join(codings))
+            raise HeadError(f"Transfer-Encoding must be chunked, once, and nothing else, got {given}")
         head.length = CHUNKED
     head.keep_alive = not is_old and b"close" not in connection
     if b"upgrade" not in connection:

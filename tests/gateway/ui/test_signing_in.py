@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ from playwright.async_api import Page, expect
 from tests.broker.keyed import ADMIN
 from tests.browsers import accessibility_faults, browser_page, needs_chromium
 from tests.gateway.secured import Secured, secured
+
+from tidelog.quota import Quota
+from tidelog.security import AccessRule
 
 pytestmark = [needs_chromium, pytest.mark.timeout(120)]
 
@@ -82,3 +86,56 @@ async def test_a_page_that_only_reads_offers_no_changes(tmp_path: Path) -> None:
         await page.get_by_role("tab", name="Settings").click()
         await expect(page.get_by_text("retention_ms", exact=True)).to_be_visible()
         await expect(page.get_by_role("button", name="Change…")).to_have_count(0)
+
+
+async def test_an_administrator_sets_a_quota_and_sees_what_is_used(tmp_path: Path) -> None:
+    async with secured(tmp_path) as its, browser_page() as page:
+        await its.key_of("eve")
+        await sign_in(page, its, ADMIN)
+        await page.get_by_role("link", name="Access").click()
+        await page.get_by_role("button", name="Set a quota").click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_label("Who").fill("address:10.0.0.0/8")
+        await dialog.get_by_label("Connections").fill("20")
+        await dialog.get_by_label("Written").fill("1048576")
+        await dialog.get_by_label("Groups").fill("7")
+        await dialog.get_by_role("button", name="Set").click()
+        await expect(dialog.get_by_role("alert")).to_contain_text("counted by principal alone")
+        await dialog.get_by_label("Groups").fill("")
+        await dialog.get_by_label("Requests").fill("unlimited")
+        assert await accessibility_faults(page) == []
+        await dialog.get_by_role("button", name="Set").click()
+        quotas = page.get_by_role("table", name="Quotas")
+        await expect(quotas.get_by_role("cell", name="1 MiB/s")).to_be_visible()
+        expected = Quota(produce_bytes=1 << 20, connections=20, requests=math.inf)
+        assert await its.admin.security.quotas() == {"address:10.0.0.0/8": expected}
+        await page.get_by_role("button", name="Change the quota of address:10.0.0.0/8").click()
+        await dialog.get_by_label("Connections").fill("0")
+        await dialog.get_by_label("Written").fill("7")
+        await dialog.get_by_role("button", name="Set").click()
+        await expect(dialog.get_by_role("alert")).to_contain_text("4")
+        await dialog.get_by_role("button", name="Cancel").click()
+        await page.get_by_role("button", name="Remove the quota of address:10.0.0.0/8").click()
+        await dialog.get_by_role("button", name="Remove").click()
+        await expect(page.get_by_text("There are no quotas")).to_be_visible()
+
+
+async def test_a_test_of_rules_names_the_rule_that_decides(tmp_path: Path) -> None:
+    async with secured(tmp_path, ui="read_only") as its, browser_page() as page:
+        rule = await its.admin.security.grant(AccessRule("eve", ("consume",), "topic", "web-", prefix=True))
+        await sign_in(page, its, ADMIN)
+        await page.get_by_role("link", name="Access").click()
+        await expect(page.get_by_role("button", name="Set a quota")).to_have_count(0)
+        await page.get_by_role("button", name="Test a rule").click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_label("May").fill("eve")
+        await dialog.get_by_label("Named").fill("web-a")
+        await dialog.get_by_role("button", name="Test").click()
+        verdict = dialog.get_by_role("status")
+        await expect(verdict).to_contain_text("✓ allowed")
+        await expect(verdict).to_contain_text(rule.rule_id)
+        await expect(verdict).to_contain_text("Rule: eve may consume on topic:web-*")
+        await dialog.get_by_label("Do", exact=True).select_option("delete")
+        await dialog.get_by_role("button", name="Test").click()
+        await expect(verdict).to_contain_text("✕ not allowed")
+        assert await accessibility_faults(page) == []

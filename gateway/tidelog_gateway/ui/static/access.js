@@ -3,15 +3,16 @@
 import * as api from "./api.js";
 import { dialog, field, h, select, toast } from "./dom.js";
 import { time } from "./format.js";
+import { quotasPart } from "./quotas.js";
+import { OPERATIONS, resourceOf, testRule } from "./rule_test.js";
 import { table } from "./table.js";
-
-const OPERATIONS = ["produce", "consume", "create", "alter", "delete", "describe", "group", "cluster", "impersonate", "all"];
 
 export async function accessView({ me }) {
   if (me.auth === "none") {
     const text = "This gateway authenticates no callers (auth = none): each of them has the rights of the gateway’s own key. Change keys and rules with the command “tidelog”.";
     return { title: "Access", element: h("div", {}, h("h1", {}, "Access"), h("div", { class: "card" }, h("p", {}, text))) };
   }
+  let standing = [];
   const mayChange = me.ui !== "read_only";
   const rules = table({
     label: "Rules",
@@ -22,7 +23,7 @@ export async function accessView({ me }) {
       { key: "principal", label: "Who", value: (row) => row.principal },
       { key: "verdict", label: "May", value: (row) => (row.deny ? "may not" : "may"), cell: (row) => (row.deny ? "✕ may not" : "✓ may") },
       { key: "operations", label: "Do", value: (row) => row.operations.join(", ") },
-      { key: "resource", label: "On", value: (row) => (row.resource === "cluster" ? "cluster" : `${row.resource}:${row.name}${row.prefix ? "*" : ""}`) },
+      { key: "resource", label: "On", value: resourceOf },
       { key: "id", label: "", value: () => null, cell: (row) => mayChange && h("button", { class: "quiet danger", onclick: () => drop(`/v1/rules/${row.rule_id}`, "Remove this rule?") }, "Remove") },
     ],
   });
@@ -40,19 +41,28 @@ export async function accessView({ me }) {
       { key: "id", label: "", value: () => null, cell: (row) => mayChange && h("button", { class: "quiet danger", onclick: () => drop(`/v1/api-keys/${row.key_id}`, "Revoke this key? Whoever shows it is refused from now on.") }, "Revoke") },
     ],
   });
+  const quotas = quotasPart({ mayChange });
+  const change = mayChange && [h("button", { onclick: addRule }, "Add a rule"), h("button", { onclick: quotas.set }, "Set a quota"), h("button", { class: "primary", onclick: addKey }, "Make a key")];
   const element = h(
     "div",
     {},
-    h("div", { class: "title" }, h("h1", {}, "Access"), mayChange && h("div", { class: "buttons" }, h("button", { onclick: addRule }, "Add a rule"), h("button", { class: "primary", onclick: addKey }, "Make a key"))),
+    h("div", { class: "title" }, h("h1", {}, "Access"), h("div", { class: "buttons" }, h("button", { onclick: () => testRule(() => standing) }, "Test a rule"), change)),
     h("h2", {}, "Rules"),
     rules.element,
     h("h2", {}, "API keys"),
     keys.element,
+    h("h2", {}, "Quotas"),
+    quotas.element,
   );
 
   async function refresh() {
-    const [ruled, keyed] = await Promise.all([api.all("/v1/rules", "rules", { limit: null }), api.all("/v1/api-keys", "api_keys", { limit: null })]);
-    rules.update(ruled.rules);
+    const [ruled, keyed] = await Promise.all([
+      api.all("/v1/rules", "rules", { limit: null }),
+      api.all("/v1/api-keys", "api_keys", { limit: null }),
+      quotas.refresh(),
+    ]);
+    standing = ruled.rules;
+    rules.update(standing);
     keys.update(keyed.api_keys);
   }
 

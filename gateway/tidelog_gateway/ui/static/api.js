@@ -84,6 +84,7 @@ function authorization({ token, user, password }) {
 
 export const get = (path, query, signal) => request("GET", path, { query, signal });
 export const post = (path, body) => request("POST", path, { body });
+export const put = (path, body) => request("PUT", path, { body });
 export const patch = (path, body) => request("PATCH", path, { body });
 export const remove = (path, query) => request("DELETE", path, { query });
 

@@ -77,8 +77,8 @@ export function select(options, value, attributes = {}) {
   return control;
 }
 
-/** Opens a dialog with a form; returns what `submit` returned, or null when it was closed. */
-export function dialog(title, body, { submit = null, action = "Save", danger = false } = {}) {
+/** Opens a dialog with a form; returns what `submit` returned, or null when it was closed. One that `stays` is closed by its user. */
+export function dialog(title, body, { submit = null, action = "Save", danger = false, stays = false } = {}) {
   return new Promise((resolve) => {
     let result = null;
     const fault = h("p", { class: "fault", role: "alert", hidden: true });
@@ -93,7 +93,7 @@ export function dialog(title, body, { submit = null, action = "Save", danger = f
       fault.hidden = true;
       try {
         result = await submit();
-        box.close();
+        if (!stays) box.close();
       } catch (error) {
         fault.textContent = error.message;
         fault.hidden = false;

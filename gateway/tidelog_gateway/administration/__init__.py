@@ -1,0 +1,1 @@
+"""Routes for administrators: quotas, and whether a rule allows something."""

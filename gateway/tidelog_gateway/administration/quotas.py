@@ -1,0 +1,139 @@
+"""`/v1/quotas`: how much callers may have, and what they use of it.
+
+As keys and rules (`tidelog_gateway.access`), quotas are read and changed on behalf of the caller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
+from pydantic_core import PydanticCustomError
+from starlette.responses import Response
+
+from tidelog.quota import FIELDS, Quota
+from tidelog_gateway.access import SecurityDep
+from tidelog_gateway.any_text import ANY_TEXT
+from tidelog_gateway.context import json_response
+from tidelog_gateway.json_route import JsonRoute
+from tidelog_gateway.problems import invalid
+from tidelog_proto.limits import PRINCIPAL_CHARS_MAX
+
+router = APIRouter(prefix="/v1", tags=["access"], route_class=JsonRoute)
+
+LIMIT_MAX: Final = 2**63 - 1
+_UNLIMITED: Final = "unlimited"
+_PREFIX_CHARS: Final = 16
+"""Of `role:` and `address:` before a name."""
+
+Subject = Annotated[
+    str,
+    Path(
+        min_length=1,
+        max_length=PRINCIPAL_CHARS_MAX + _PREFIX_CHARS,
+        description="A principal, role:NAME, * for each principal, address:CIDR, or default; percent-encoded.",
+    ),
+]
+
+
+def _limit(value: Any, handler: Callable[[Any], Any]) -> Any:
+    """Give one fault for a limit, not one for each type that it may have."""
+    try:
+        return handler(value)
+    except ValidationError as error:
+        text = 'must be a whole number from 0 to {most}, "unlimited" or null'
+        raise PydanticCustomError("limit", text, {"most": LIMIT_MAX}) from error
+
+
+_Limit = Annotated[
+    Annotated[int, Field(ge=0, le=LIMIT_MAX)] | Literal["unlimited"] | None,
+    WrapValidator(_limit),
+    Field(description="null: this quota does not limit it; unlimited: nothing does, whatever a broader quota says."),
+]
+
+
+class QuotaBody(BaseModel):
+    """The limits of a quota; what is left out is not limited by it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    produce_bytes: _Limit = None
+    consume_bytes: _Limit = None
+    requests: _Limit = None
+    connections: _Limit = None
+    in_flight_bytes: _Limit = None
+    topics: _Limit = None
+    partitions: _Limit = None
+    groups: _Limit = None
+
+
+class QuotaView(QuotaBody):
+    """A quota. Rates are for a second and each node, connections and bytes in flight for each node."""
+
+    subject: str
+
+
+class QuotasView(BaseModel):
+    """All quotas."""
+
+    quotas: list[QuotaView]
+
+
+class UsageView(BaseModel):
+    """What a caller with a quota uses of one node."""
+
+    node: str
+    caller: Annotated[str, Field(description="A principal, or address:CIDR.")]
+    connections: int
+    waiting: Annotated[int, Field(description="Connections that are held back.")]
+    in_flight_bytes: int
+    throttled_s: Annotated[float, Field(description="How long its requests were held back, in all.")]
+    produce_debt_s: Annotated[float, Field(description="How long it has to wait before it may write.")]
+    consume_debt_s: Annotated[float, Field(description="How long it has to wait before it may read.")]
+
+
+class UsagesView(BaseModel):
+    """What callers with quotas use of each node that answers."""
+
+    usages: list[UsageView]
+
+
+@router.get("/quotas", response_model=QuotasView, summary="List quotas")
+async def list_quotas(security: SecurityDep) -> Response:
+    """List all quotas by their subjects. Needs `cluster` on the cluster."""
+    found = await security.quotas()
+    return json_response({"quotas": [_view(subject, found[subject]) for subject in sorted(found)]})
+
+
+@router.get("/quotas:usage", response_model=UsagesView, summary="Use of quotas")
+async def quota_usage(security: SecurityDep) -> Response:
+    """List what callers with quotas use of each node, at most 1,000 of a node. Needs `cluster` on the cluster."""
+    return json_response({"usages": [asdict(usage) for usage in await security.quota_usage()]})
+
+
+@router.put(f"/quotas/{{subject:{ANY_TEXT}}}", response_model=QuotaView, summary="Set a quota")
+async def set_quota(security: SecurityDep, subject: Subject, body: QuotaBody) -> Response:
+    """Replace the quota of a subject; it holds on all nodes within a second. Needs `cluster` on the cluster."""
+    limits = {name: math.inf if limit == _UNLIMITED else limit for name, limit in body.model_dump().items()}
+    if all(limit is None for limit in limits.values()):
+        raise invalid([{"pointer": "", "detail": f"is empty: name a limit, of {', '.join(FIELDS)}"}])
+    quota = Quota(**limits)
+    await security.set_quota(subject, quota)
+    return json_response(_view(subject, quota))
+
+
+@router.delete(f"/quotas/{{subject:{ANY_TEXT}}}", status_code=204, summary="Remove a quota")
+async def remove_quota(security: SecurityDep, subject: Subject) -> Response:
+    """Remove a quota; what it held back goes on. 422 where the subject has none. Needs `cluster` on the cluster."""
+    await security.remove_quota(subject)
+    return Response(status_code=204)
+
+
+def _view(subject: str, quota: Quota) -> dict[str, Any]:
+    limits = {name: getattr(quota, name) for name in FIELDS}
+    shown = {name: _UNLIMITED if limit == math.inf else limit for name, limit in limits.items()}
+    return {"subject": subject} | shown

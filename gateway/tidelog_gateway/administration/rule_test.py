@@ -1,0 +1,55 @@
+"""`POST /v1/rules:test`: whether a principal may do something, and which rule decides that."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from tidelog.security import Resource
+from tidelog_gateway.access import ROLES_MAX, SecurityDep
+from tidelog_gateway.context import json_response
+from tidelog_gateway.json_route import JsonRoute
+from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, PRINCIPAL_CHARS_MAX
+
+router = APIRouter(prefix="/v1", tags=["access"], route_class=JsonRoute)
+
+TestedOperation = Literal[
+    "produce", "consume", "create", "alter", "delete", "describe", "group", "cluster", "impersonate"
+]
+_PRINCIPAL_MAX: Final = PRINCIPAL_CHARS_MAX
+
+
+class RuleTest(BaseModel):
+    """What is asked."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    operation: TestedOperation
+    resource: Resource
+    name: Annotated[str, Field(max_length=GROUP_NAME_BYTES_MAX, description="Of the topic or group.")] = ""
+    principal: Annotated[
+        str, Field(max_length=_PRINCIPAL_MAX, description="Empty: the caller. Others need `cluster` on the cluster.")
+    ] = ""
+    roles: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=_PRINCIPAL_MAX)]],
+        Field(max_length=ROLES_MAX, description="That the other principal shows."),
+    ] = []
+
+
+class VerdictView(BaseModel):
+    """Whether it is allowed."""
+
+    allowed: bool
+    because: Annotated[str, Field(description="The rule that decides, with its id; or why none does.")]
+
+
+@router.post("/rules:test", response_model=VerdictView, summary="Test what rules allow")
+async def test_rules(security: SecurityDep, body: RuleTest) -> Response:
+    """Return whether a principal may do something now, and why. Nothing is changed."""
+    verdict = await security.test(
+        body.operation, body.resource, body.name, principal=body.principal, roles=tuple(body.roles)
+    )
+    return json_response({"allowed": verdict.allowed, "because": verdict.because})

@@ -1,0 +1,42 @@
+"""The statuses of the problems that each operation of the API answers with, for its description.
+
+A status that is missing here fails the tests of bad requests and of the schema. 500 is in no list: it is a bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from tidelog_gateway.authentication import OPEN_PATHS
+
+_ANY: Final = frozenset({400, 408, 413, 421, 429, 503})
+"""Of framing, bodies that do not arrive, limits of memory and connections, and a foreign `Host`."""
+_API: Final = frozenset({403, 406, 422, 504})
+_CHANGING: Final = frozenset({"post", "put", "patch", "delete"})
+
+
+def statuses_of(path: str, method: str, parameters: Collection[str], *, has_body: bool, asks: bool) -> list[int]:
+    """Return the statuses in ascending order.
+
+    Args:
+        path: the template of the operation's path.
+        method: in lower case.
+        parameters: the names of the operation's parameters.
+        has_body: whether the operation takes a body.
+        asks: whether the gateway authenticates its callers.
+    """
+    found = set(_ANY)
+    if path.startswith("/v1/"):
+        found |= _API
+    if asks and path not in OPEN_PATHS:
+        found.add(401)
+    if has_body:
+        found.add(415)
+    if path.startswith("/v1/") and method in _CHANGING:
+        found |= {404, 409}
+    if "{" in path or "topic" in parameters:
+        found.add(404)
+    if method == "get" and {"offset", "offsets"} & set(parameters):
+        found.add(410)
+    return sorted(found)
