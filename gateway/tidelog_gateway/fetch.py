@@ -15,7 +15,6 @@ import time
 from functools import partial
 from typing import Annotated, Final, Literal, NamedTuple
 
-import orjson
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 from starlette.requests import Request
@@ -29,7 +28,7 @@ from tidelog_gateway.credentials import refused
 from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
 from tidelog_gateway.problems import Problem, from_error, invalid
 from tidelog_gateway.queries import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
-from tidelog_gateway.records_out import BatchReader, TakenJson
+from tidelog_gateway.records_out import BatchReader
 from tidelog_proto.limits import KIB
 
 RECORDS_DEFAULT: Final = 500
@@ -241,10 +240,7 @@ def _rows(fetched: Fetched, records_max: int, bytes_max: int) -> tuple[bytes, in
             next_offset = batch.base_offset
             break
         reader = BatchReader(batch)
-        taken = reader.take_plain(records_max - count, bytes_max)
-        if taken is None:
-            rows, payload_bytes = reader.take(records_max - count, bytes_max)
-            taken = TakenJson(orjson.dumps(rows), len(rows), payload_bytes)
+        taken = reader.take(records_max - count, bytes_max)
         parts.append(taken.data[1:-1])
         count += taken.records
         bytes_max -= taken.payload_bytes
