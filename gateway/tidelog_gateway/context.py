@@ -16,7 +16,9 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from tidelog.client import Client
+from tidelog.model import Fetched
 from tidelog_gateway.feed.feeds import Feeds
+from tidelog_gateway.flow.shared_reads import Place, SharedReads
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.known_caller import KnownCaller
 from tidelog_gateway.metrics import Metrics
@@ -43,6 +45,7 @@ class Gateway:
         may_impersonate: asks a node whether the gateway itself may ask for callers; None where it asks for none.
         open_websockets: accepted and not closed yet, of those whose caller is known; `websockets_of` each principal.
         feeds: what the caller's subscriptions read together.
+        reads: what the caller's requests for the same records read together.
         unknown_websockets: the places of those that have yet to say who they are, beside the others.
         sampler: takes the figures that `/ui` shows; None where that is switched off.
         turns: of work that takes the event loop long, all callers together.
@@ -66,10 +69,15 @@ class Gateway:
     websockets_of: Counter[str] = field(default_factory=Counter)
     unknown_websockets: Seats = field(init=False)
     feeds: Feeds = field(init=False)
+    reads: SharedReads = field(init=False)
 
     def __post_init__(self) -> None:
         self.feeds = Feeds(self.client, self.settings, self.outgoing, self.metrics)
+        self.reads = SharedReads(self._read)
         self.unknown_websockets = Seats(max(1, self.settings.ws_connections_max // UNKNOWN_SHARE), 0)
+
+    async def _read(self, place: Place) -> Fetched:
+        return await self.client.fetch(*place[:3], max_bytes=place.max_bytes)
 
     def stop(self) -> None:
         """Begin to stop; doing it again changes nothing."""
