@@ -248,9 +248,15 @@ class Connection(asyncio.BufferedProtocol):
                     f"{_name(self.address)} took nothing for {timeout_s:g} s; nothing was sent", definite=True
                 ) from None
         answer = self.request(envelope, timeout_s=timeout_s, wait_s=wait_s)
-        if self.liveness is None:
-            return await answer
-        return await self.liveness.watch(str(envelope.WhichOneof("kind")), answer, wait_s=wait_s)
+        return await self.outcome(str(envelope.WhichOneof("kind")), answer, wait_s=wait_s)
+
+    async def outcome(self, kind: str, answer: asyncio.Future[Frame], *, wait_s: float = 0.0) -> Frame:
+        """Return the answer to a request of a kind that was written, unless the node is lost meanwhile.
+
+        Raises:
+            TidelogError: as `call`.
+        """
+        return await (answer if self.liveness is None else self.liveness.watch(kind, answer, wait_s=wait_s))
 
     def send(self, envelope: pb.Envelope) -> None:
         """Write a message that has no answer. A closed connection swallows it: its loss is reported elsewhere."""

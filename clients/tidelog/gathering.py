@@ -46,9 +46,9 @@ class LooseRows:
 
     def size_bytes(self) -> int:
         """Return about how many bytes of memory they take, as `loose_size_bytes` counts."""
-        size_bytes = RECORD_OVERHEAD_BYTES * len(self.values) + sum([len(value) for value in self.values if value])
+        size_bytes = RECORD_OVERHEAD_BYTES * len(self.values) + sum(map(len, filter(None, self.values)))
         for column in (self.keys, self.tags):
-            size_bytes += sum([len(item) for item in column or () if item])
+            size_bytes += sum(map(len, filter(None, column or ())))
         for headers in self.headers or ():
             for name, content in headers:
                 size_bytes += RECORD_OVERHEAD_BYTES + len(name) + len(content or b"")

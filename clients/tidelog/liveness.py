@@ -97,6 +97,10 @@ class Liveness:
         self._timeout_s = timeout_s
         self._probed_at: float | None = None
         self._unsent_bytes = 0
+        self._watched: dict[asyncio.Future[Frame], tuple[str, float]] = {}
+        """The kind of each request, and the loop time from which on its answer is doubted."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
 
     @property
     def is_lost(self) -> bool:
@@ -115,22 +119,33 @@ class Liveness:
             NodeUnreachableError, ConnectionLostError: the node is lost; the second where it may have changed something.
             TidelogError: what the node answered, or what became of the connection.
         """
-        timer: asyncio.TimerHandle
-
-        def look() -> None:
-            nonlocal timer
-            if answer.done():
-                return
-            if self.look():
-                settle(answer, self._lost(kind))
-                return
-            timer = self._loop.call_later(PROBE_LOOK_S, look)
-
-        timer = self._loop.call_later(wait_s + PROBE_AFTER_S, look)
+        doubted_at = self._loop.time() + wait_s + PROBE_AFTER_S
+        self._watched[answer] = kind, doubted_at
+        if self._timer is None or doubted_at < self._timer_at:
+            self._arm(doubted_at)
         try:
             return await answer
         finally:
-            timer.cancel()
+            del self._watched[answer]
+
+    def _arm(self, at: float) -> None:
+        """Look at the requests at `at`; one timer serves all, as a timer for each costs more than its answer."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_at = self._loop.call_at(at, self._look_at_all), at
+
+    def _look_at_all(self) -> None:
+        self._timer = None
+        now = max(self._timer_at, self._loop.time())
+        waiting = {answer: about for answer, about in self._watched.items() if not answer.done()}
+        doubted = [answer for answer, (_, doubted_at) in waiting.items() if doubted_at <= now]
+        if doubted and self.look():
+            for answer in doubted:
+                settle(answer, self._lost(waiting.pop(answer)[0]))
+            doubted.clear()
+        if waiting:
+            next_at = min(doubted_at for _, doubted_at in waiting.values())
+            self._arm(now + PROBE_LOOK_S if doubted else next_at)
 
     def look(self) -> bool:
         """Probe the node if need be; return whether it is lost. For who waits for an answer that is due."""

@@ -17,13 +17,15 @@ request is not looked at. A new owner needs a higher epoch, so a node that lags 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from tidelog.connection import Address, Connection
-from tidelog.errors import ConnectionLostError
+from tidelog.errors import ConnectionLostError, TidelogError
 from tidelog.metadata import Metadata
+
+T = TypeVar("T")
 
 SILENCE_S: Final = 0.5
 READER_SILENCE_S: Final = 1.5
@@ -56,6 +58,10 @@ class Expectation:
     instead_of: Address | None = None
     reads: bool = False
     moved_at: float | None = None
+
+
+Expect = Callable[[Callable[[ConnectionLostError], None]], list[Expectation]]
+"""Notes what waits, to be abandoned by calling the argument."""
 
 
 class Moves:
@@ -165,6 +171,33 @@ class Moves:
                 f"{host}:{port} did not answer, and another node may for {expectation.topic!r}/{expectation.partition}"
             )
         )
+
+
+async def unless_moved(moves: Moves, expect: Expect, answer: Awaitable[T]) -> T:
+    """Wait for `answer`, but not if what waits for it is abandoned.
+
+    Raises:
+        ConnectionLostError: it was.
+    """
+    moved: asyncio.Future[TidelogError] = asyncio.get_running_loop().create_future()
+
+    def abandon(error: TidelogError) -> None:
+        if not moved.done():
+            moved.set_result(error)
+
+    answering = asyncio.ensure_future(answer)
+    expected = expect(abandon)
+    try:
+        either: list[asyncio.Future[Any]] = [answering, moved]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if answering.done():
+            return answering.result()
+        raise moved.result()
+    finally:
+        for expectation in expected:
+            moves.forget(expectation)
+        moved.cancel()
+        answering.cancel()
 
 
 def _silent(expectation: Expectation, now: float, silence_s: float = SILENCE_S) -> bool:

@@ -13,7 +13,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from tidelog.backoff import Backoff
 from tidelog.callers import Caller, Naming
@@ -21,6 +21,7 @@ from tidelog.connection import Address, Connection, check_answer
 from tidelog.ends import Ends
 from tidelog.errors import (
     ClosedError,
+    ConnectionLostError,
     EpochChangingError,
     NodeUnreachableError,
     NotOwnerError,
@@ -36,7 +37,7 @@ from tidelog.hedging import race, summary
 from tidelog.metadata import Metadata, joined
 from tidelog.model import TopicPartition, TopicRoute
 from tidelog.nearby import Nearby
-from tidelog.owner_moves import SILENCE_S, Moves
+from tidelog.owner_moves import SILENCE_S, Expect, Expectation, Moves, unless_moved
 from tidelog.pool import ConnectionPool
 from tidelog.read_epochs import ReadEpochs
 from tidelog.refreshing import Question, Refresher
@@ -44,6 +45,7 @@ from tidelog.stand_ins import Reached, StandIns
 from tidelog.trace_contexts import carry_current
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.frames import Frame
+from tidelog_proto.pending import settle
 
 T = TypeVar("T")
 
@@ -130,15 +132,9 @@ class Router:
             ConnectionLostError: it was given up.
             TidelogError: as `call`.
         """
-        answer = self.call(reached.connection, envelope, wait_s=wait_s)
-        return await self._unless_moved(
-            partitions,
-            reached.connection,
-            answer,
-            wait_s=wait_s,
-            reads=True,
-            instead_of=partial(self.instead_of, reached),
-        )
+        connection, instead_of = reached.connection, partial(self.instead_of, reached)
+        expect = partial(self._expect, partitions, connection, wait_s=wait_s, reads=True, instead_of=instead_of)
+        return await self._call_unless_moved(connection, envelope, expect, wait_s=wait_s)
 
     async def call_owner(
         self, partition: TopicPartition, connection: Connection, envelope: pb.Envelope, *, wait_s: float = 0
@@ -149,8 +145,8 @@ class Router:
             ConnectionLostError: it was given up.
             TidelogError: as `call`.
         """
-        answer = self.call(connection, envelope, wait_s=wait_s)
-        return await self._unless_moved([partition], connection, answer, wait_s=wait_s)
+        expect = partial(self._expect, [partition], connection, wait_s=wait_s)
+        return await self._call_unless_moved(connection, envelope, expect, wait_s=wait_s)
 
     async def call_any(self, make: Callable[[], pb.Envelope], *, repeatable: bool) -> Frame:
         """Send a request to any node, again and again until it is answered or the request timeout is over.
@@ -306,7 +302,8 @@ class Router:
         if standing is not None:
             return standing
         try:
-            return await self._unless_moved([TopicPartition(topic, partition)], address, self.pool.get(address))
+            expect = partial(self._expect, [TopicPartition(topic, partition)], address)
+            return await unless_moved(self.moves, expect, self.pool.get(address))
         except NodeUnreachableError:
             self.refresh_later(topic)
             raise
@@ -546,29 +543,42 @@ class Router:
         for callback in list(self._watchers.get(topic, ())):
             callback()
 
-    async def _unless_moved(
+    async def _call_unless_moved(
+        self, connection: Connection, envelope: pb.Envelope, expect: Expect, *, wait_s: float
+    ) -> Frame:
+        """As `call`, given up when one of the partitions has moved away from a node that is silent.
+
+        Raises:
+            ConnectionLostError: it was given up.
+        """
+        if not connection.ready:
+            return await unless_moved(self.moves, expect, self.call(connection, envelope, wait_s=wait_s))
+        kind = str(envelope.WhichOneof("kind"))
+        self.naming.name(envelope, connection)
+        answer = connection.request(envelope, timeout_s=self.request_timeout_s + wait_s, wait_s=wait_s)
+        expected = expect(partial(settle, answer))
+        try:
+            frame = await connection.outcome(kind, answer, wait_s=wait_s)
+        except TidelogError as error:
+            self.naming.learn_from(envelope, error)
+            raise
+        finally:
+            for expectation in expected:
+                self.moves.forget(expectation)
+        return check_answer(kind, frame, connection)
+
+    def _expect(
         self,
         partitions: Sequence[TopicPartition],
         at: Connection | Address,
-        answer: Awaitable[T],
+        abandon: Callable[[ConnectionLostError], None],
         *,
         wait_s: float = 0.0,
         reads: bool = False,
         instead_of: Callable[[TopicPartition], Address | None] = lambda _: None,
-    ) -> T:
-        """Wait for `answer`, but not if one of the partitions has moved away from a node that is silent.
-
-        Raises:
-            ConnectionLostError: that is the case.
-        """
-        moved: asyncio.Future[TidelogError] = asyncio.get_running_loop().create_future()
-
-        def abandon(error: TidelogError) -> None:
-            if not moved.done():
-                moved.set_result(error)
-
-        answering = asyncio.ensure_future(answer)
-        expected = [
+    ) -> list[Expectation]:
+        """Note that an answer about each of the partitions is waited for; see `Moves.expect`."""
+        return [
             self.moves.expect(
                 *each,
                 at,
@@ -579,17 +589,6 @@ class Router:
             )
             for each in partitions
         ]
-        try:
-            either: list[asyncio.Future[Any]] = [answering, moved]
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if answering.done():
-                return answering.result()
-            raise moved.result()
-        finally:
-            for expectation in expected:
-                self.moves.forget(expectation)
-            moved.cancel()
-            answering.cancel()
 
 
 def repeated(asked: pb.Envelope) -> pb.Envelope:

@@ -69,10 +69,11 @@ class StandIns:
         """
         loop = asyncio.get_running_loop()
         owner = self._metadata.owner_address(topic, partition)
-        if owner is not None and self.is_well(owner):
+        standing = None if owner is None else self._well(owner)
+        if owner is not None and standing is not None:
             self._failing_since.pop(owner, None)
             self._failing_since.pop((topic, partition), None)
-            return Reached(await ask_owner())
+            return Reached(standing)
         began = loop.time()
         error: TidelogError
         if self.is_away(topic, partition) and self.exist(topic, partition):
@@ -111,11 +112,17 @@ class StandIns:
         return since is not None and asyncio.get_running_loop().time() - since >= STAND_IN_S
 
     def is_well(self, address: Address) -> bool:
-        """Whether a node is connected and speaks. If it is not connected, it is called."""
+        """Whether a node is connected and speaks."""
+        return self._well(address) is not None
+
+    def _well(self, address: Address) -> Connection | None:
+        """Return the connection to a node that speaks, None where there is none."""
         connection = self._pool.now(address)
-        if connection is None:
-            return False
-        return connection.ready and connection.silent_s < STAND_IN_S
+        if connection is None or not connection.ready:
+            return None
+        # It has been silent for no longer than quiet, which takes no look at each request that waits.
+        is_silent = connection.quiet_s >= STAND_IN_S and connection.silent_s >= STAND_IN_S
+        return None if is_silent else connection
 
     def owner_is_back(self, topic: str, partition: int) -> bool:
         """Whether the owner can be read again; it is called if it cannot."""

@@ -77,6 +77,9 @@ QUORUM_TIMEOUT_S: Final = 3.0
 UNREACHABLE_TIMEOUT_S: Final = 1.0
 """How long a request waits while no node can be connected to at all before it is answered 503."""
 
+IDLE_POLL_US: Final = 0
+"""Answers of nodes are waited for asleep: looking for them takes the time in which requests of other clients gather."""
+
 CLOSE_S: Final = 1.0
 """How long the end of the process waits at least for records of requests that nobody waits for any more."""
 
@@ -107,6 +110,7 @@ async def open_client(settings: GatewaySettings, context: Context | None = None)
         "request_timeout_s": settings.request_timeout_s,
         "quorum_timeout_s": QUORUM_TIMEOUT_S,
         "unreachable_timeout_s": UNREACHABLE_TIMEOUT_S,
+        "idle_poll_us": IDLE_POLL_US,
     }
     async with Client(settings.bootstrap, **(options if context is None else context.with_options(options))) as client:
         yield client

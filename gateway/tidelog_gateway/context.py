@@ -16,8 +16,10 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from tidelog.client import Client
+from tidelog.model import Fetched
 from tidelog_gateway.feed.feeds import Feeds
 from tidelog_gateway.feed.topic_ends import TopicEnds
+from tidelog_gateway.flow.shared_reads import Place, SharedReads
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.known_caller import KnownCaller
 from tidelog_gateway.metrics import Metrics
@@ -45,6 +47,7 @@ class Gateway:
         open_websockets: accepted and not closed yet, of those whose caller is known; `websockets_of` each principal.
         feeds: what the caller's subscriptions read together.
         topic_ends: where the topics of these end.
+        reads: what the caller's requests for the same records read together.
         unknown_websockets: the places of those that have yet to say who they are, beside the others.
         sampler: takes the figures that `/ui` shows; None where that is switched off.
         turns: of work that takes the event loop long, all callers together.
@@ -69,11 +72,16 @@ class Gateway:
     unknown_websockets: Seats = field(init=False)
     feeds: Feeds = field(init=False)
     topic_ends: TopicEnds = field(init=False)
+    reads: SharedReads = field(init=False)
 
     def __post_init__(self) -> None:
         self.feeds = Feeds(self.client, self.settings, self.outgoing, self.metrics)
         self.topic_ends = TopicEnds(self.client)
+        self.reads = SharedReads(self._read)
         self.unknown_websockets = Seats(max(1, self.settings.ws_connections_max // UNKNOWN_SHARE), 0)
+
+    async def _read(self, place: Place) -> Fetched:
+        return await self.client.fetch(*place[:3], max_bytes=place.max_bytes)
 
     def stop(self) -> None:
         """Begin to stop; doing it again changes nothing."""

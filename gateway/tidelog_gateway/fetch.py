@@ -15,7 +15,6 @@ import time
 from functools import partial
 from typing import Annotated, Final, Literal, NamedTuple
 
-import orjson
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 from starlette.requests import Request
@@ -26,10 +25,11 @@ from tidelog.model import Fetched
 from tidelog_gateway.answers import Answer, answer_of
 from tidelog_gateway.context import Gateway, GatewayDep, PartitionPath, TopicPath
 from tidelog_gateway.credentials import refused
+from tidelog_gateway.flow.shared_reads import Place, ReadResult, Written
 from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
 from tidelog_gateway.problems import Problem, from_error, invalid
 from tidelog_gateway.queries import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
-from tidelog_gateway.records_out import BatchReader, TakenJson
+from tidelog_gateway.records_out import BatchReader
 from tidelog_proto.limits import KIB
 
 RECORDS_DEFAULT: Final = 500
@@ -143,30 +143,32 @@ async def fetch_json(
     records_max = max_records or min(RECORDS_DEFAULT, settings.records_per_request_max)
     native_bytes = min(size_bytes, max(NATIVE_BYTES_MIN, records_max * NATIVE_BYTES_PER_RECORD))
     try:
-        fetched = await _fetch(gateway, answer, place, wanted, size_bytes=native_bytes, wait_ms=wait_ms)
+        read = await _fetch(gateway, answer, place, wanted, size_bytes=native_bytes, wait_ms=wait_ms)
     except OffsetOutOfRangeError as error:
         raise _out_of_range(place[2], error) from error
-    return await _json(gateway, answer, fetched, records_max, size_bytes)
+    return await _json(gateway, answer, read, records_max, size_bytes)
 
 
-async def _json(gateway: Gateway, answer: Answer, fetched: Fetched, records_max: int, bytes_max: int) -> bytes:
+async def _json(gateway: Gateway, answer: Answer, read: ReadResult, records_max: int, bytes_max: int) -> bytes:
     """Return the records as JSON, built when there is room for it beside what was fetched.
 
     Raises:
         Problem: 503, there was no room for too long.
     """
+    fetched, limits = read.fetched, (records_max, bytes_max)
     native_bytes = sum(batch.header.length for batch in fetched.batches)
     await answer.reserve(native_bytes)
     while True:
-        records, count, next_offset = _rows(fetched, records_max, bytes_max)
-        places = next_offset, fetched.log_start_offset, fetched.high_watermark
-        data = b'{"records":[%b],"next_offset":%d,"log_start_offset":%d,"high_watermark":%d}' % (records, *places)
-        size_bytes = len(data)
-        del records
+        written = read.written.get(limits)
+        if written is None:
+            written = read.written[limits] = _written(fetched, records_max, bytes_max)
+        size_bytes = len(written.data)
         if answer.fits(native_bytes + size_bytes):
-            gateway.metrics.records_out.labels("http").inc(count)
-            return data
-        del data  # how large it is, is known only now: it is built again when there is room for it
+            gateway.metrics.http_records_out.inc(written.records)
+            return written.data
+        # How large it is, is known only now: it is built again when there is room for it.
+        read.written.pop(limits, None)
+        del written
         await answer.reserve(native_bytes + size_bytes)
 
 
@@ -191,7 +193,7 @@ async def _start(
 
 async def _fetch(
     gateway: Gateway, answer: Answer, place: tuple[str, int, int], wanted: Wanted, *, size_bytes: int, wait_ms: int
-) -> Fetched:
+) -> ReadResult:
     """Fetch from (topic, partition, offset); when the process stops, or the caller is nobody any more, the wait ends.
 
     What is wanted is looked for as long as the reader waits, or `LOOK_S`: the answer says in any case how far that got.
@@ -202,18 +204,21 @@ async def _fetch(
     fetch = partial(gateway.client.fetch, key=wanted.key, tag=wanted.tag)
     look_until = time.monotonic() + (LOOK_S if wanted != NO_FILTER else math.inf)
     await answer.reserve(2 * size_bytes)
-    fetched = await fetch(*place, max_bytes=size_bytes)
+    if wanted == NO_FILTER:
+        read = await gateway.reads.fetch(Place(*place, size_bytes))
+    else:
+        read = ReadResult(await fetch(*place, max_bytes=size_bytes))
     while (
-        not fetched.batches
-        and place[2] < fetched.next_offset < fetched.high_watermark
+        not read.fetched.batches
+        and place[2] < read.fetched.next_offset < read.fetched.high_watermark
         and time.monotonic() < look_until
     ):
         # Nothing is left of what was there: what the reader waits for lies further on.
-        place = (*place[:2], fetched.next_offset)
-        fetched = await fetch(*place, max_bytes=size_bytes)
-    if not wait_ms or fetched.batches:
-        return fetched
-    place = (*place[:2], fetched.next_offset)
+        place = (*place[:2], read.fetched.next_offset)
+        read = ReadResult(await fetch(*place, max_bytes=size_bytes))
+    if not wait_ms or read.fetched.batches:
+        return read
+    place = (*place[:2], read.fetched.next_offset)
     size_bytes = min(size_bytes, WAITING_BYTES)
     answer.shrink(2 * size_bytes)
     waiting = asyncio.ensure_future(fetch(*place, max_bytes=size_bytes, min_bytes=1, wait_ms=wait_ms))
@@ -222,17 +227,17 @@ async def _fetch(
     try:
         await asyncio.wait({waiting, *ending}, return_when=asyncio.FIRST_COMPLETED)
         if waiting.done():
-            return waiting.result()
+            return ReadResult(waiting.result())
     finally:
         for each in (waiting, *ending):
             each.cancel()
     if gateway.caller is not None and gateway.caller.over is not None:
         raise refused(gateway.caller.over)
-    return await fetch(*place, max_bytes=size_bytes)
+    return ReadResult(await fetch(*place, max_bytes=size_bytes))
 
 
-def _rows(fetched: Fetched, records_max: int, bytes_max: int) -> tuple[bytes, int, int]:
-    """Return records within the limits as the inside of a JSON array, how many, and the offset to go on from."""
+def _written(fetched: Fetched, records_max: int, bytes_max: int) -> Written:
+    """Return records within the limits as a `FetchView`."""
     parts: list[bytes] = []
     count = 0
     next_offset = fetched.next_offset
@@ -241,17 +246,19 @@ def _rows(fetched: Fetched, records_max: int, bytes_max: int) -> tuple[bytes, in
             next_offset = batch.base_offset
             break
         reader = BatchReader(batch)
-        taken = reader.take_plain(records_max - count, bytes_max)
-        if taken is None:
-            rows, payload_bytes = reader.take(records_max - count, bytes_max)
-            taken = TakenJson(orjson.dumps(rows), len(rows), payload_bytes)
+        taken = reader.take(records_max - count, bytes_max)
         parts.append(taken.data[1:-1])
         count += taken.records
         bytes_max -= taken.payload_bytes
         if len(reader):
             next_offset = reader.next_offset
             break
-    return b",".join(parts), count, next_offset
+    places = b'"next_offset":%d,"log_start_offset":%d,"high_watermark":%d' % (
+        next_offset,
+        fetched.log_start_offset,
+        fetched.high_watermark,
+    )
+    return Written(b'{"records":[%b],%b}' % (b",".join(parts), places), count)
 
 
 def _out_of_range(offset: int, error: OffsetOutOfRangeError) -> Problem:

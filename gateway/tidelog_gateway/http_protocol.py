@@ -87,6 +87,8 @@ class BoundedProtocol(asyncio.Protocol):
         self._chunks: ChunkedBody | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._idle_since_s: float | None = None
+        """When the connection began to wait for its next request; None while it does not."""
         self._seat: Seat | None = None
         self._upgraded = False
         self._first: bytes | None = b""
@@ -121,7 +123,7 @@ class BoundedProtocol(asyncio.Protocol):
             plain = "this port speaks no TLS: begin the address with http:// or ws://"
             self._answer_and_close(Problem(400, "malformed_request", plain))
             return
-        self._end_idling()
+        self._idle_since_s = None
         self._pending = self._pending + data if self._pending else data
         self._read()
         if self.transport.is_closing() or self._upgraded or self._answering():
@@ -180,7 +182,9 @@ class BoundedProtocol(asyncio.Protocol):
             if self._pending:
                 self._loop.call_soon(self._read_on)
             else:
-                self._idle_timer = self._loop.call_later(self._config.timeout_keep_alive, self._idle_too_long)
+                self._idle_since_s = self._loop.time()
+                if self._idle_timer is None:
+                    self._idle_timer = self._loop.call_later(self._config.timeout_keep_alive, self._look_idle)
         self._tell_seat()
 
     # ------------------------------------------------------------------------------------------------- requests
@@ -354,9 +358,16 @@ class BoundedProtocol(asyncio.Protocol):
             self._idle_timer.cancel()
             self._idle_timer = None
 
-    def _idle_too_long(self) -> None:
+    def _look_idle(self) -> None:
+        """Close if no request has come for too long. The timer is not moved with each request, which costs more."""
         self._idle_timer = None
-        self.transport.close()
+        if self._idle_since_s is None:
+            return
+        left_s = self._idle_since_s + self._config.timeout_keep_alive - self._loop.time()
+        if left_s > 0:
+            self._idle_timer = self._loop.call_later(left_s, self._look_idle)
+        else:
+            self.transport.close()
 
     def _head_is_late(self) -> None:
         self._head_timer = None

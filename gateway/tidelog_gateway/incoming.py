@@ -134,6 +134,14 @@ class Arrival:
             self.whole()
         return True
 
+    def hold_whole(self, size_bytes: int) -> bool:
+        """Reserve `size_bytes` for what is all here, of which nothing was reserved before; False: there is no room."""
+        if self._has_too_much(size_bytes) or not self._budget.take(size_bytes):
+            return False
+        self.held_bytes = size_bytes
+        self._share.held_bytes += size_bytes
+        return True
+
     def came(self, arrived_bytes: int) -> None:
         """Note how much is here by now."""
         self._arrived_bytes = arrived_bytes

@@ -55,5 +55,5 @@ async def newest_of_key(  # noqa: PLR0917 # query parameters are parameters
         raise Problem(404, "not_found", f"{topic!r} has no record with this key")
     response = json_response({"partition": record.partition, "record": row_of(record)})
     await answer.reserve(len(response.body))
-    gateway.metrics.records_out.labels("http").inc()
+    gateway.metrics.http_records_out.inc()
     return response

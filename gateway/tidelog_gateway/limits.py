@@ -42,8 +42,8 @@ class BodyLimits:
             Problem: 413 or 429.
         """
         self._check_size(len(body))
-        _hold(arrival, len(body))
-        arrival.whole()
+        if body and not arrival.hold_whole(len(body)):
+            raise _full()
 
     def overtaken(self, *, unchanged: bool) -> Problem | None:
         """Return the problem of a cancelled request; None unless the process is stopping."""
@@ -121,12 +121,17 @@ def _hold(arrival: Arrival, size_bytes: int) -> None:
         Problem: 429 when the budget is used up.
     """
     if not arrival.hold(size_bytes):
-        raise Problem(
-            429,
-            "overloaded",
-            "bodies and messages of as many bytes as there may be are being handled: send this request again later",
-            retryable=True,
-        )
+        raise _full()
+
+
+def _full() -> Problem:
+    """Return the 429 for a body that finds the budget used up."""
+    return Problem(
+        429,
+        "overloaded",
+        "bodies and messages of as many bytes as there may be are being handled: send this request again later",
+        retryable=True,
+    )
 
 
 def not_finished(*, unchanged: bool) -> Problem:

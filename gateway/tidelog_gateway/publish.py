@@ -137,7 +137,7 @@ async def publish_at_once(gateway: Gateway, topic: str, records: Records) -> tup
         return None
     place = pending.stored_at()
     if place is not None:
-        gateway.metrics.records_in.labels("http").inc(place.count)
+        gateway.metrics.http_records_in.inc(place.count)
         return _stored_answer(place), 200
     outcomes = pending.outcomes()
     if all(isinstance(outcome, UnknownTopicError) for outcome in outcomes):

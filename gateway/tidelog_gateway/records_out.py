@@ -1,8 +1,8 @@
-"""Records as clients read them in JSON: columns cut to a limit, and rows made of what is left.
+"""Records as clients read them in JSON: columns cut to a limit, and one array of what is left.
 
-A slice of a batch is cut as columns first; Python objects are made only for the rows that are sent, so a
-reader with small limits does not pay for a large batch again and again. Bytes that are not UTF-8 come as
-base64, and the encoding beside them says so.
+A slice of a batch is cut as columns first, so a reader with small limits does not pay for a large batch again and
+again. Columns of text are written by one template for all records (`json_array`). Other records become rows of
+Python objects first: bytes that are not UTF-8 come as base64, and the encoding beside them says so.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
-import msgspec
 import numpy as np
 import orjson
 import pyarrow as pa
@@ -32,20 +31,15 @@ JSON_MEMBERS_BYTES: Final = 100
 _ZERO: Final[Any] = pa.scalar(0, pa.int64())
 
 
-_OFFSETS: Final[dict[Any, Any]] = {pa.binary(): np.int32, pa.large_binary(): np.int64}
-
-
-class _PlainRow(msgspec.Struct, gc=False):
-    """A record with a value alone, as `rows_of` makes it."""
-
-    offset: int
-    timestamp_ms: int
-    key: str | None
-    value: str | None
-    value_encoding: str
-
-
-_PLAIN_ROWS: Final = msgspec.json.Encoder()
+_OFFSETS: Final[dict[Any, Any]] = {
+    pa.binary(): np.int32,
+    pa.string(): np.int32,
+    pa.large_binary(): np.int64,
+    pa.large_string(): np.int64,
+}
+_TEXT_COLUMNS: Final = ("key", "value", "tag")
+_FIRST_LITERAL: Final = 0x20
+_TEMPLATE_COLUMNS: Final = frozenset({"timestamp", *_TEXT_COLUMNS})
 
 
 class TakenJson(NamedTuple):
@@ -112,42 +106,21 @@ class BatchReader:
         """Return the next records as columns, at most as many and as long as in `take`; `advance` takes them."""
         sizes = self._payload_ends(records_max)
         count = max(1, bisect_right(sizes, bytes_max))
-        offsets = self._offsets[self._at : self._at + count]
-        return Rows(self._columns.slice(self._at, count), offsets, self._timestamp_us, sizes[:count])
+        return Rows(*self._next(count), sizes[:count])
 
-    def take(self, records_max: int, bytes_max: int) -> tuple[list[dict[str, Any]], int]:
-        """Return the next records and their payload in bytes.
+    def take(self, records_max: int, bytes_max: int) -> TakenJson:
+        """Return the next records as a JSON array.
 
-        At most `records_max` (>= 1) of them and at most `bytes_max` bytes, but always one.
+        At most `records_max` (>= 1) of them and at most `bytes_max` bytes of payload, but always one record.
         """
-        sizes = self._payload_ends(records_max)
-        count = max(1, bisect_right(sizes, bytes_max))
-        rows = self._rows(count)
+        count, payload_bytes = len(self), None if self._at else _text_bytes(self._columns)
+        if payload_bytes is None or payload_bytes > bytes_max or count > records_max:
+            sizes = self._payload_ends(records_max)
+            count = max(1, bisect_right(sizes, bytes_max))
+            payload_bytes = sizes[count - 1]
+        data = json_array(*self._next(count))
         self.advance(count)
-        return rows, sizes[count - 1]
-
-    def take_plain(self, records_max: int, bytes_max: int) -> TakenJson | None:
-        """Return all records as a JSON array, where they have nothing but values of UTF-8 and all of them fit.
-
-        None where that is not so, and nothing is taken then.
-        """
-        columns = self._columns
-        count: int = columns.num_rows
-        if self._at or not 0 < count <= records_max or columns.schema.names != ["value"]:
-            return None
-        payload_bytes = _value_bytes(columns.column(0))
-        if payload_bytes is None or payload_bytes > bytes_max:
-            return None
-        texts = _texts(columns.column(0))
-        if texts is None:
-            return None
-        timestamp_ms = self._timestamp_us // 1000
-        rows = [
-            _PlainRow(offset, timestamp_ms, None, text, "utf8")
-            for offset, text in zip(self._offsets, texts, strict=True)
-        ]
-        self.advance(count)
-        return TakenJson(_PLAIN_ROWS.encode(rows), count, payload_bytes)
+        return TakenJson(data, count, payload_bytes)
 
     def take_json(self, records_max: int, bytes_max: int, json_bytes_max: int) -> TakenJson:
         """Return the next records as a JSON array.
@@ -160,10 +133,10 @@ class BatchReader:
         # Escapes and base64 expand a payload. Expecting the ratio of the last array bounds the rows that are discarded.
         likely_bytes = json_bytes_max / self._json_ratio
         count = max(1, bisect_right(range(count), likely_bytes, key=lambda at: _json_estimate(sizes[at], at + 1)))
-        rows = self._rows(count)
-        data = orjson.dumps(rows)
+        data = json_array(*self._next(count))
         self._json_ratio = len(data) / _json_estimate(sizes[count - 1], count)
         if len(data) > json_bytes_max and count > 1:
+            rows = rows_of(*self._next(count))
             ends = list(accumulate(len(orjson.dumps(row)) + 1 for row in rows))  # each with its comma or bracket
             count = max(1, bisect_right(ends, json_bytes_max - 1))
             data = orjson.dumps(rows[:count])
@@ -177,9 +150,10 @@ class BatchReader:
         before = self._ends[self._at - 1].as_py() if self._at else 0
         return [end - before for end in self._ends.slice(self._at, records_max).to_pylist()]
 
-    def _rows(self, count: int) -> list[dict[str, Any]]:
+    def _next(self, count: int) -> tuple[pa.RecordBatch, Sequence[int], int]:
+        """Return the next records as `json_array` and `rows_of` take them."""
         offsets = self._offsets[self._at : self._at + count]
-        return rows_of(self._columns.slice(self._at, count), offsets, self._timestamp_us)
+        return self._columns.slice(self._at, count), offsets, self._timestamp_us
 
     def advance(self, count: int) -> None:
         """Count records as handed out."""
@@ -224,6 +198,73 @@ def _header_sizes(lists: Any) -> Any:
     counts = pc.fill_null(pc.list_value_length(lists).cast(pa.int64()), _ZERO)
     ends = pc.cumulative_sum(counts)
     return pc.subtract(running.take(ends), running.take(pc.subtract(ends, counts)))
+
+
+def json_array(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: int) -> bytes:
+    """Return records as a JSON array; the same bytes as `orjson.dumps(rows_of(...))`.
+
+    Args:
+        columns: canonical columns.
+        offsets: of each record.
+        timestamp_us: of records without a timestamp.
+    """
+    if not _TEMPLATE_COLUMNS.issuperset(columns.schema.names):
+        return orjson.dumps(rows_of(columns, offsets, timestamp_us))
+    try:
+        return _templated(columns, offsets, timestamp_us)
+    except UnicodeDecodeError:
+        return orjson.dumps(rows_of(columns, offsets, timestamp_us))
+
+
+def _templated(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: int) -> bytes:
+    """Return records as a JSON array, filled into a template that is repeated for each.
+
+    Raises:
+        UnicodeDecodeError: a key or a value is not UTF-8.
+    """
+    names = columns.schema.names
+    parts: list[Sequence[Any]] = [offsets]
+    timestamp = b"%d" % (timestamp_us // 1000)
+    if "timestamp" in names:
+        stamps: Any = columns.column("timestamp")
+        parts.append([stamp_us // 1000 for stamp_us in stamps.view(pa.int64()).to_pylist()])
+        timestamp = b"%d"
+    tokens = {"key": b"null", "value": b"null", "tag": b""}
+    for name in _TEXT_COLUMNS:
+        if name in names:
+            tokens[name], texts = _json_texts(columns.column(name))
+            parts.append(texts)
+    if "tag" in names:
+        tokens["tag"] = b',"tag":' + tokens["tag"]
+    row = b'{"offset":%%d,"timestamp_ms":%b,"key":%b,"value":%b,"value_encoding":"utf8"%b}' % (
+        timestamp,
+        tokens["key"],
+        tokens["value"],
+        tokens["tag"],
+    )
+    filling: list[Any] = [None] * (len(parts) * len(offsets))
+    for number, part in enumerate(parts):
+        filling[number :: len(parts)] = part
+    return b"[%b]" % (b",".join([row] * len(offsets)) % tuple(filling))
+
+
+def _json_texts(column: Any) -> tuple[bytes, list[bytes]]:
+    """Return a column of bytes or text as JSON strings and nulls, and the place for one of them in a template.
+
+    Raises:
+        UnicodeDecodeError: not all of the column is UTF-8.
+    """
+    texts: list[bytes | None] = (column if column.type == pa.binary() else column.cast(pa.binary())).to_pylist()
+    if not column.null_count and _is_literal(b"".join(cast("list[bytes]", texts))):
+        return b'"%b"', cast("list[bytes]", texts)
+    return b"%b", [b"null" if text is None else orjson.dumps(text.decode()) for text in texts]
+
+
+def _is_literal(text: bytes) -> bool:
+    """Whether JSON writes a text as it is: ASCII without quotes, backslashes and control characters."""
+    if not text.isascii() or b'"' in text or b"\\" in text:
+        return False
+    return not text or int(np.frombuffer(text, np.uint8).min()) >= _FIRST_LITERAL
 
 
 def rows_of(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: int) -> list[dict[str, Any]]:
@@ -307,13 +348,19 @@ def _texts(column: Any) -> list[str | None] | None:
         return None
 
 
-def _value_bytes(column: Any) -> int | None:
-    """Return how many bytes a column has, read from the ends of its offsets; None for layouts without them."""
-    numbers = _OFFSETS.get(column.type)
-    if numbers is None:
-        return None
-    offsets = np.frombuffer(column.buffers()[1], numbers)
-    return int(offsets[column.offset + len(column)]) - int(offsets[column.offset])
+def _text_bytes(columns: pa.RecordBatch) -> int | None:
+    """Return the payload of all records, read from the ends of their columns; None for layouts without them."""
+    total_bytes = 0
+    for name, column in zip(columns.schema.names, columns.columns, strict=True):
+        if name == "timestamp":
+            continue
+        buffers: Any = column.buffers()
+        numbers = _OFFSETS.get(column.type)
+        if numbers is None:
+            return None
+        offsets = np.frombuffer(buffers[1], numbers)
+        total_bytes += int(offsets[column.offset + len(column)]) - int(offsets[column.offset])
+    return total_bytes
 
 
 def _text(data: bytes | None) -> tuple[str | None, str]:

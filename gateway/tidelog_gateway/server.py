@@ -23,6 +23,7 @@ from fastapi import FastAPI
 
 from tidelog.contexts import Context
 from tidelog_gateway.app import create_app, open_client
+from tidelog_gateway.flow.entrance import entrance_of
 from tidelog_gateway.http_protocol import bounded_protocol
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.outgoing import Outgoing
@@ -143,7 +144,8 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
         return tls.entrance.admit(protocol(**named))
 
     config = uvicorn.Config(
-        app,
+        entrance_of(app),
+        interface="asgi3",
         loop="uvloop",
         http=protocol if tls is None else cast("type[asyncio.Protocol]", encrypted),
         ws=bounded_websocket(handshake_timeout_s=settings.head_timeout_s),

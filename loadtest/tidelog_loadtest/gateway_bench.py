@@ -14,6 +14,7 @@ import json
 import os
 import statistics
 import tempfile
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -34,8 +35,15 @@ from tidelog_proto.batch import columns_of
 
 SIDES: Final = ("gateway", "probe")
 ARROW: Final = "publish 10,000 as Arrow"
-TARGETS: Final = {"publish 1 as JSON": 0.85, "publish 100 as JSON": 0.6, ARROW: 0.5, "fetch 100 as JSON": 0.6}
-"""Workload -> the ratio of processor time that is asked for."""
+TARGETS: Final = {
+    "publish 1 as JSON": 0.85,
+    "publish 100 as JSON": 0.6,
+    ARROW: 0.5,
+    "fetch 100 as JSON": 0.6,
+    "fetch 100 as JSON, each elsewhere": None,
+}
+"""Workload -> the ratio of processor time that is asked for, None for none."""
+_BATCH_RECORDS: Final = 100
 _RETENTION_BYTES: Final = 64 << 20
 _QUIET: Final = {"TIDELOG_NODE_IDLE_POLL_US": "0"}
 _ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
@@ -119,7 +127,8 @@ class GatewayResult:
         for workload in self.figures:
             cpu = [f"{self.median(workload, side, 'cpu_us'):,.0f} µs" for side in SIDES]
             rate = [f"{self.median(workload, side, 'requests_per_s'):,.0f}" for side in SIDES]
-            target = f"{TARGETS[workload]:.2f}"
+            aim = TARGETS[workload]
+            target = "" if aim is None else f"{aim:.2f}"
             table.add_row(workload, "CPU a request", *cpu, f"{self.ratio(workload, 'cpu_us'):.2f}", target)
             table.add_row("", "requests/s", *rate, f"{self.ratio(workload, 'requests_per_s'):.2f}", "")
         return table
@@ -169,41 +178,52 @@ class _NativeSends:
         return LoadRun(**json.loads(await answer_to(port, request)))
 
 
-async def _figures(server: _Server, request: bytes | _NativeSends, plan: GatewayPlan, seconds: float) -> Figures:
+async def _figures(
+    server: _Server, requests: Sequence[bytes] | _NativeSends, plan: GatewayPlan, seconds: float
+) -> Figures:
     before_s = cpu_s(server.pid)
-    if isinstance(request, _NativeSends):
-        run = await request.run(server.port, plan, seconds)
+    if isinstance(requests, _NativeSends):
+        run = await requests.run(server.port, plan, seconds)
     else:
-        run = await closed_loop(server.port, request, connections=plan.connections, seconds=seconds)
+        run = await closed_loop(server.port, *requests, connections=plan.connections, seconds=seconds)
     return Figures((cpu_s(server.pid) - before_s) / run.requests * 1e6, run.requests / run.seconds)
 
 
 async def _workloads(
     plan: GatewayPlan, servers: dict[str, _Server], topics: dict[str, str]
-) -> dict[str, dict[str, bytes | _NativeSends]]:
-    """Return the requests of each workload, by side; records that are fetched are stored first."""
+) -> dict[str, dict[str, list[bytes] | _NativeSends]]:
+    """Return the requests of each workload, by side; records that are fetched are stored first.
+
+    Each connection has the same request, except where it fetches records that no other one does.
+    """
     record = {"value": "x" * plan.size_bytes}
-    one, hundred = (json.dumps({"records": [record] * count}).encode() for count in (1, 100))
+    one, hundred = (json.dumps({"records": [record] * count}).encode() for count in (1, _BATCH_RECORDS))
     publish, fetch = (f"/v1/topics/{topics[what]}" for what in ("publish", "fetch"))
     port = servers["gateway"].port
-    await answer_to(port, request_bytes("POST", f"{fetch}/records", hundred))
-    fetching = request_bytes("GET", f"{fetch}/partitions/0/records?offset=0&max_records=100")
+    for _ in range(plan.connections):
+        await answer_to(port, request_bytes("POST", f"{fetch}/records", hundred))
+    elsewhere = [
+        request_bytes("GET", f"{fetch}/partitions/0/records?offset={_BATCH_RECORDS * number}&max_records=100")
+        for number in range(plan.connections)
+    ]
+    fetching, stored = elsewhere[0], request_bytes("GET", "/bytes")
     await answer_to(servers["probe"].port, request_bytes("PUT", "/bytes", await answer_to(port, fetching)))
     columns = _arrow_stream(plan.size_bytes)
-    workloads: dict[str, tuple[bytes, bytes | _NativeSends]] = {
+    workloads: dict[str, tuple[list[bytes], list[bytes] | _NativeSends]] = {
         "publish 1 as JSON": (
-            request_bytes("POST", f"{publish}/records", one),
-            request_bytes("POST", "/empty", one),
+            [request_bytes("POST", f"{publish}/records", one)],
+            [request_bytes("POST", "/empty", one)],
         ),
         "publish 100 as JSON": (
-            request_bytes("POST", f"{publish}/records", hundred),
-            request_bytes("POST", "/decode", hundred),
+            [request_bytes("POST", f"{publish}/records", hundred)],
+            [request_bytes("POST", "/decode", hundred)],
         ),
         ARROW: (
-            request_bytes("POST", f"{publish}/records", columns, _ARROW_TYPE),
+            [request_bytes("POST", f"{publish}/records", columns, _ARROW_TYPE)],
             _NativeSends(topics["publish"], columns),
         ),
-        "fetch 100 as JSON": (fetching, request_bytes("GET", "/bytes")),
+        "fetch 100 as JSON": ([fetching], [stored]),
+        "fetch 100 as JSON, each elsewhere": (elsewhere, [stored]),
     }
     return {name: dict(zip(SIDES, requests, strict=True)) for name, requests in workloads.items() if plan.only in name}
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, cast
 
 from tidelog_cli.failures import CommandFailed
@@ -111,15 +113,17 @@ class _Load:
                 self.done.set_exception(CommandFailed(f"the server closed a connection: {error}"))
 
 
-async def closed_loop(port: int, request: bytes, *, connections: int, seconds: float) -> LoadRun:
+async def closed_loop(port: int, *requests: bytes, connections: int, seconds: float) -> LoadRun:
     """Send a request over each connection again as soon as it is answered, for a time.
+
+    Of several requests each connection has one, in turn.
 
     Raises:
         CommandFailed: an answer is not 200, or a connection ends.
     """
     load = _Load(connections, seconds, None)
     began = time.perf_counter()
-    await _run(load, port, request, connections)
+    await _run(load, port, requests, connections)
     return LoadRun(load.requests, time.perf_counter() - began)
 
 
@@ -130,16 +134,17 @@ async def answer_to(port: int, request: bytes) -> bytes:
         CommandFailed: the answer is not 200 or 204.
     """
     load = _Load(1, 0.0, 1)
-    await _run(load, port, request, 1)
+    await _run(load, port, [request], 1)
     return load.answer.partition(b"\r\n\r\n")[2]
 
 
-async def _run(load: _Load, port: int, request: bytes, connections: int) -> None:
+async def _run(load: _Load, port: int, requests: Sequence[bytes], connections: int) -> None:
     loop = asyncio.get_running_loop()
     transports: list[asyncio.Transport] = []
     try:
-        for _ in range(connections):
-            transport, _protocol = await loop.create_connection(lambda: _Connection(request, load), "127.0.0.1", port)
+        for number in range(connections):
+            make = partial(_Connection, requests[number % len(requests)], load)
+            transport, _protocol = await loop.create_connection(make, "127.0.0.1", port)
             transports.append(transport)
         async with asyncio.timeout(load.timeout_s):
             await load.done

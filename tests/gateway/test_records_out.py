@@ -4,12 +4,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
+import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.proto.derived_batches import compacted_log
 
 from tidelog_gateway.records_in import parse_body
-from tidelog_gateway.records_out import BatchReader, payload_sizes
+from tidelog_gateway.records_out import BatchReader, json_array, payload_sizes, rows_of
 from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
 from tidelog_proto.header import stamp_owner
 
@@ -25,7 +27,7 @@ def read(batch: RecordBatch, records_max: int = 1000, bytes_max: int = 10**9) ->
     reader = BatchReader(batch)
     pieces = []
     while len(reader):
-        pieces.append(reader.take(records_max, bytes_max)[0])
+        pieces.append(json.loads(reader.take(records_max, bytes_max).data))
     assert reader.next_offset == batch.end_offset
     return pieces
 
@@ -122,15 +124,48 @@ def test_what_is_read_can_be_published_as_it_came(records: list[Any], records_ma
             assert again.columns().column(name).to_pylist() == columns.column(name).to_pylist()
 
 
+texts = st.text(st.sampled_from('ab\n\x00\x1f\x7f\x80\\",[]%€\U0001f600'), max_size=8)
+literals = st.text(st.sampled_from("ab %,{}:\x7f"), max_size=8).map(str.encode)
+columns_of_text = st.one_of(
+    st.lists(literals, min_size=6, max_size=6),
+    st.lists(st.none() | literals | texts.map(str.encode), min_size=6, max_size=6),
+    st.lists(st.none() | st.binary(max_size=8), min_size=6, max_size=6),
+)
+
+
+@given(
+    columns_of_text,
+    st.none() | columns_of_text,
+    st.none() | st.lists(st.none() | texts, min_size=6, max_size=6),
+    st.none() | st.lists(st.integers(0, 2**53), min_size=6, max_size=6),
+    st.integers(0, 5),
+)
+@settings(max_examples=300)
+def test_an_array_is_what_its_rows_are_as_json(
+    values: list[bytes | None],
+    keys: list[bytes | None] | None,
+    tags: list[str | None] | None,
+    timestamps_us: list[int] | None,
+    first: int,
+) -> None:
+    batch = batch_of(values, keys=keys, tags=tags, timestamps_us=timestamps_us).slice_from(100 + first)
+    columns, offsets = batch.columns(), batch.offset_list()
+    expected = orjson.dumps(rows_of(columns, offsets, 1_999_999))
+    assert json_array(columns, offsets, 1_999_999) == expected
+    taken = BatchReader(batch).take(6, 10**6)
+    assert taken.data == orjson.dumps(rows_of(columns, offsets, batch.header.base_timestamp_us))
+    assert taken.payload_bytes == pc.sum(payload_sizes(columns)).as_py()
+
+
 def test_records_of_a_batch_with_gaps_have_their_offsets() -> None:
     batch = RecordBatch.parse(compacted_log()[1])
     reader = BatchReader(batch)
-    rows, _ = reader.take(1, 100)
+    rows = json.loads(reader.take(1, 100).data)
     assert ([row["offset"] for row in rows], reader.next_offset) == ([6], 7)
-    rows, _ = reader.take(1, 100)
+    rows = json.loads(reader.take(1, 100).data)
     assert ([(row["offset"], row["value"]) for row in rows], reader.next_offset) == ([(9, "9")], 20)
     reader = BatchReader(batch.slice_from(8))
-    assert ([row["offset"] for row in reader.take(9, 100)[0]], reader.next_offset) == ([9], 20)
+    assert ([row["offset"] for row in json.loads(reader.take(9, 100).data)], reader.next_offset) == ([9], 20)
 
 
 @settings(deadline=None)

@@ -30,10 +30,19 @@ class _PlainRecord(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     timestamp_ms: _TimestampMs | None = None
 
 
+class _ValueRecord(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    value: str
+
+
+class _ValueBody(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    records: Annotated[list[_ValueRecord], msgspec.Meta(min_length=1)]
+
+
 class _PlainBody(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     records: Annotated[list[_PlainRecord], msgspec.Meta(min_length=1)]
 
 
+_VALUE_BODIES: Final = msgspec.json.Decoder(_ValueBody)
 _BODIES: Final = msgspec.json.Decoder(_PlainBody)
 _LINES: Final = msgspec.json.Decoder(_PlainRecord)
 
@@ -46,6 +55,12 @@ def plain_records(body: bytes, *, records_max: int, now_us: Callable[[], int]) -
         records_max: how many there may be.
         now_us: tells the timestamp of records without one when others have one.
     """
+    try:
+        values_alone = _VALUE_BODIES.decode(body).records
+    except ValueError:  # the first record that has more ends this
+        pass
+    else:
+        return Records([record.value.encode() for record in values_alone]) if len(values_alone) <= records_max else None
     try:
         records = _BODIES.decode(body).records
         if len(records) > records_max:
@@ -80,7 +95,7 @@ def _lists_of(records: Sequence[_PlainRecord], now_us: Callable[[], int]) -> Rec
     ]
     keys = _keys(records)
     tags = [record.tag for record in records]
-    if any(tag is not None and len(tag.encode()) > TAG_BYTES_MAX for tag in tags):
+    if _any_given(tags) and any(tag is not None and len(tag.encode()) > TAG_BYTES_MAX for tag in tags):
         raise ValueError("a tag is too long")
     stamps = [record.timestamp_ms for record in records]
     timestamps_us: list[int] | None = None
@@ -108,4 +123,4 @@ def _keys(records: Sequence[_PlainRecord]) -> list[bytes | None] | None:
 
 
 def _any_given(column: Sequence[Any]) -> bool:
-    return any(item is not None for item in column)
+    return column.count(None) < len(column)
