@@ -42,7 +42,6 @@ class Following:
         self._sid = sid
         self._scope = scope
         self._sender = sender
-        self._surface = surface
         self._records_out = gateway.metrics.records_out.labels(surface)
         self._subscription = protocol.subscriptions[sid]
         self._has_own_tokens = True
@@ -72,7 +71,8 @@ class Following:
             found: whether the subscription is at the end of its topic, and founds a feed where none can serve it.
         """
         subscription = self._subscription
-        follower = Follower(subscription.positions, self._push, self._ring_woke, self._wants)
+        form = self._sender.form(self._sid)
+        follower = Follower(subscription.positions, subscription, self._sender.outlet, form, self._ring_woke)
         feed = self._feeds.attach(self._scope, follower, found=found)
         if feed is None:
             return
@@ -88,7 +88,7 @@ class Following:
                     size_bytes = len(piece.data) + subscription.token_chars + BATCH_MEMBERS_BYTES
                     await self._sender.send_made(size_bytes, partial(self._made, piece))
                     feed.ring.taken(follower, piece)
-                elif self._wants():
+                elif follower.wants():
                     return  # there is credit for a part of it
                 else:
                     await self._wait(follower)
@@ -104,10 +104,6 @@ class Following:
         if not follower.lost:
             await self._woken.wait()
 
-    def _wants(self) -> bool:
-        credit_bytes = self._subscription.credit_bytes
-        return self._subscription.credit_records > 0 and (credit_bytes is None or credit_bytes > 0)
-
     def _ring_woke(self) -> None:
         if self._follower is not None:
             self._take_positions(self._follower)
@@ -118,17 +114,6 @@ class Following:
         self._subscription.positions = follower.positions
         if follower.in_step:
             self._has_own_tokens = False
-
-    def _push(self, piece: Piece) -> bool:
-        subscription, feed = self._subscription, self._feed
-        if feed is None or not subscription.fits(piece.records, piece.payload_bytes):
-            return False
-        if not self._sender.push(feed, piece, self._sid):
-            return False
-        feed.pushed[self._surface] += piece.records
-        if piece.records:
-            subscription.spend(piece.records, piece.payload_bytes)
-        return True
 
     def _made(self, piece: Piece) -> Mapping[str, Any]:
         """Return the message of a piece, and advance the position past it."""
