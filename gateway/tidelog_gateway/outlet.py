@@ -48,6 +48,12 @@ class Outlet:
             somebody has better manners. After that time again the connection is cut in any case.
     """
 
+    __slots__ = (
+        *("__weakref__", "direct", "held_bytes", "on_slow", "prefetched_bytes", "pushed_at", "pushed_bytes"),
+        *("_look_s", "_lost", "_mark_at", "_mark_bytes", "_outgoing", "_pieces_bytes", "_room", "_sent_bytes"),
+        *("_slow_timeout_s", "_timer", "_told", "_transport"),
+    )
+
     def __init__(self, outgoing: Outgoing, slow_timeout_s: float) -> None:
         self.held_bytes = 0
         self.prefetched_bytes = 0

@@ -59,34 +59,25 @@ class Lane:
         for follower in followers:
             credit, outlet = follower.credit, follower.outlet
             transport = outlet.direct
-            if (
-                transport is None
-                or (
-                    records
-                    and (
-                        records > credit.credit_records
-                        or (credit.credit_bytes is not None and piece.payload_bytes > credit.credit_bytes)
-                    )
-                )
-                or transport.is_closing()
-            ):
+            if transport is None or transport.is_closing() or records > credit.credit_records:
                 refused.append(follower)
                 continue
-            if transport.get_write_buffer_size():
-                if not outlet.push(data):
-                    refused.append(follower)
-                    continue
-            else:
+            if credit.credit_bytes is not None and records and piece.payload_bytes > credit.credit_bytes:
+                refused.append(follower)
+                continue
+            if not transport.get_write_buffer_size():
                 transport.write(data)
                 if transport.get_write_buffer_size():
                     outlet.overflowed(size_bytes)
+            elif not outlet.push(data):
+                refused.append(follower)
+                continue
             outlet.pushed_at = now
             outlet.pushed_bytes += size_bytes
             written += 1
-            if records:
-                credit.credit_records -= records
-                if credit.credit_bytes is not None:
-                    credit.credit_bytes -= piece.payload_bytes
+            credit.credit_records -= records
+            if credit.credit_bytes is not None:
+                credit.credit_bytes -= piece.payload_bytes
         if written and records:
             self._records_out.inc(records * written)
         return refused

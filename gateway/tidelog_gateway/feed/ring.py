@@ -203,7 +203,7 @@ class Ring:
         if self.held_bytes > self._bytes_max:
             self._evict()
         self._newest = piece
-        waiting = [follower for follower in self._behind if follower.at == self.end - 1]
+        waiting = [follower for follower in self._behind if follower.at == self.end - 1] if self._behind else ()
         self._pending.extend((lane, list(followers)) for lane, followers in self._in_step.items())
         is_more = self.push_on()
         for follower in waiting:
@@ -212,17 +212,17 @@ class Ring:
 
     def push_on(self) -> bool:
         """Push the newest piece to some more followers; True while there are others to push it to."""
-        left = PUSHES_MAX
-        while self._pending and left > 0:
-            lane, followers = self._pending.popleft()
+        left, pending = PUSHES_MAX, self._pending
+        while pending and left > 0:
+            lane, followers = pending.popleft()
             if len(followers) > left:
-                self._pending.appendleft((lane, followers[left:]))
+                pending.appendleft((lane, followers[left:]))
                 followers = followers[:left]
             left -= len(followers)
             for follower in lane.push(self._newest, followers):
                 self._falls_behind(follower)
                 follower.wake()
-        return bool(self._pending)
+        return bool(pending)
 
     def attach(self, follower: Follower) -> bool:
         """Take a follower, if the ring has all that it was not sent yet; it is behind at first."""

@@ -11,7 +11,7 @@ from tidelog_gateway.records_out import TakenJson, json_array, payload_sizes
 from tidelog_proto.batch import RecordBatch
 
 _PLAIN = ("key", "value", "tag")
-_TYPES = frozenset({pa.binary(), pa.string()})
+_TYPE_IDS = frozenset({pa.binary().id, pa.string().id})
 
 
 def whole_batch(batch: RecordBatch, json_bytes_max: int) -> TakenJson | None:
@@ -37,7 +37,7 @@ def payload_bytes(columns: pa.RecordBatch) -> int:
 
 def _bytes_of(array: Any) -> int:
     """Return the length of all values of a column of bytes or text together."""
-    if array.null_count or array.type not in _TYPES:
+    if array.null_count or array.type.id not in _TYPE_IDS:
         return sum(len(value) for value in array.cast(pa.binary()).to_pylist() if value is not None)
     ends = memoryview(array.buffers()[1]).cast("i")
     return int(ends[array.offset + len(array)] - ends[array.offset])
