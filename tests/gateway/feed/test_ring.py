@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from tidelog_gateway.feed import ring as ring_module
-from tidelog_gateway.feed.ring import AHEAD_RECORDS_MAX, Follower, Piece, Ring
+from tidelog_gateway.feed.ring import AHEAD_RECORDS_MAX, Credit, Follower, Piece, Ring
 
 PARTITIONS = 3
 
@@ -26,8 +26,7 @@ class ReaderLane:
     def push(self, pushed: Piece, followers: Iterable[Follower]) -> list[Follower]:
         refused: list[Follower] = []
         for follower in followers:
-            reader = follower.credit
-            assert isinstance(reader, Reader)
+            reader = cast(Reader, follower.credit)
             if not reader.push(pushed):
                 refused.append(follower)
         return refused
@@ -39,7 +38,7 @@ LANES = [ReaderLane(), ReaderLane()]
 class Reader:
     """A follower, and what it was sent: partition -> offsets."""
 
-    credit_bytes = None
+    credit_bytes: int | None = None
 
     def __init__(self, ring: Ring, positions: dict[int, int], lane: int = 0) -> None:
         self.sent: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
@@ -49,7 +48,7 @@ class Reader:
         self.wakes = 0
         self.ring = ring
         nowhere: Any = None
-        self.follower = Follower(dict(positions), self, nowhere, nowhere, self.wake)
+        self.follower = Follower(dict(positions), cast(Credit, self), nowhere, nowhere, self.wake)
         self.follower.lane = LANES[lane]
 
     @property
@@ -190,16 +189,13 @@ class RingMachine(RuleBasedStateMachine):
                 assert self.ring.is_wanted
 
 
-TestRing = RingMachine.TestCase
-TestRing.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+SETTINGS = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
-class TestRingInSlices(TestRing):
-    """The same, while a piece is pushed to one follower at a time."""
-
-    @pytest.fixture(autouse=True)
-    def _one_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ring_module, "PUSHES_MAX", 1)
+@pytest.mark.parametrize("pushes_max", [1, 1_000])
+def test_each_follower_is_sent_every_record_once_and_in_order(pushes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring_module, "PUSHES_MAX", pushes_max)
+    run_state_machine_as_test(RingMachine, settings=SETTINGS)
 
 
 def test_what_cannot_be_pushed_is_taken_later_and_then_pushed_again() -> None:

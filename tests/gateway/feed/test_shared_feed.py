@@ -11,7 +11,7 @@ from tests.gateway.fake_log import FakeClient, FakeLog
 from tidelog.client import Client
 from tidelog.errors import ForbiddenError
 from tidelog_gateway.feed.feeds import Feeds
-from tidelog_gateway.feed.ring import Follower, Piece
+from tidelog_gateway.feed.ring import Credit, Follower, Piece
 from tidelog_gateway.feed.shared_feed import SharedFeed
 from tidelog_gateway.feed.whole_batch import whole_batch
 from tidelog_gateway.incoming import Budget
@@ -71,7 +71,7 @@ class Listener:
         self.outlet = Outlet(outgoing, 30)
         self.outlet.connected(cast(asyncio.Transport, self.sink))
         self.outlet.direct_writes(allowed=True)
-        self.follower = Follower(dict(positions), self, self.outlet, self.form, self.woken.set)
+        self.follower = Follower(dict(positions), cast(Credit, self), self.outlet, self.form, self.woken.set)
         self.spent = 0
 
     @property
@@ -132,7 +132,8 @@ async def test_a_batch_is_read_and_encoded_once_for_all(stand: Stand) -> None:
     assert (piece.records, piece.payload_bytes, piece.first_offset, piece.next_offset) == (2, 3, 0, 2)
     assert token is not None
     assert positions_in(token, SCOPE) == {0: 2, 1: 0}
-    assert stand.metrics.records_out.labels("websocket")._value.get() == 6
+    (counted,) = stand.metrics.records_out.collect()
+    assert [sample.value for sample in counted.samples if sample.name.endswith("_total")] == [6]
     feed.leave(same.follower)
     feed.leave(one.follower)
     feed.leave(other.follower)
