@@ -16,6 +16,7 @@ from tidelog.errors import OverloadedError, UsageError
 from tidelog.model import TopicPartition
 from tidelog.prefetch import NONE, Credit
 from tidelog.subscription import Prefetched
+from tidelog_proto.batch import RecordBatch
 
 DOUBT_LOOK_S: Final = 0.01
 
@@ -54,12 +55,15 @@ class Arrivals:
     Attributes:
         is_doubtful: asked before anything is taken; while it is True nothing is, because what has arrived may be
             another's by now.
+        arrived: called when batches have arrived, before a task that waits for them is woken; it may take some of them
+            with `take_now`, and must not raise.
     """
 
     def __init__(
         self, admit: Callable[[int], bool] | None = None, dropped: Callable[[int], None] | None = None
     ) -> None:
         self.is_doubtful: Callable[[], bool] = lambda: False
+        self.arrived: Callable[[], None] | None = None
         self._admit = admit
         self._dropped = dropped
         self._refused = False
@@ -88,12 +92,12 @@ class Arrivals:
                 raise self._error.again()
             await asyncio.sleep(DOUBT_LOOK_S)  # a clock decides, and nobody tells
 
-    def take_now(self) -> Prefetched | None:
-        """As `take`, where a batch comes first in line; else None."""
-        if not self._queue or not isinstance(self._queue[0], Prefetched) or self.is_doubtful():
+    def take_now(self, suits: Callable[[RecordBatch], bool] | None = None) -> Prefetched | None:
+        """As `take`, where a batch comes first in line, and one that suits; else None."""
+        item = self._queue[0] if self._queue else None
+        if not isinstance(item, Prefetched) or self.is_doubtful() or (suits is not None and not suits(item.batch)):
             return None
-        item = self._queue.popleft()
-        assert isinstance(item, Prefetched)
+        self._queue.popleft()
         _free(item)
         return item
 
@@ -217,7 +221,10 @@ class Arrivals:
         if self._refused:
             return
         self._queue.extend(items)
-        self._wake()
+        if self.arrived is not None:
+            self.arrived()
+        if self._queue:
+            self._wake()
 
     def failed(self, where: TopicPartition, error: BaseException) -> None:
         """One partition cannot be read on; the user is told behind what has arrived of it."""

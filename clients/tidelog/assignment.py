@@ -22,6 +22,7 @@ from tidelog.prefetch import Credit, Prefetch
 from tidelog.routing import Router
 from tidelog.subscription import Prefetched
 from tidelog.subscription_keeper import Serving
+from tidelog_proto.batch import RecordBatch
 
 
 class Assignment:
@@ -230,9 +231,13 @@ class Assignment:
         """Whether `next_batch` would not wait."""
         return self._arrivals.are_there
 
-    def batch_now(self) -> ConsumedBatch | None:
-        """As `next_batch`, where there is one already; None where that has to wait, or raise."""
-        item = self._arrivals.take_now()
+    def on_arrival(self, arrived: Callable[[], None]) -> None:
+        """Have a function called whenever batches have arrived, before a task that waits for them is woken."""
+        self._arrivals.arrived = arrived
+
+    def batch_now(self, suits: Callable[[RecordBatch], bool] | None = None) -> ConsumedBatch | None:
+        """As `next_batch`, where there is one already, and it suits; None where that has to wait, or raise."""
+        item = self._arrivals.take_now(suits)
         return None if item is None else self._taken(item)
 
     async def next_batch(self) -> ConsumedBatch | None:

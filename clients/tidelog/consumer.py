@@ -36,6 +36,7 @@ from tidelog.producer import Producer
 from tidelog.routing import Router
 from tidelog.session_clock import session_time
 from tidelog.unclosed import ConsumerParts, PositionStore, Waits, end_when_dropped
+from tidelog_proto.batch import RecordBatch
 
 __all__ = ["Consumer", "ConsumerOptions", "OnOutOfRange", "SeekTo", "Start"]
 
@@ -139,6 +140,16 @@ class Consumer:
     def has_arrivals(self) -> bool:
         """Whether the next batch, or an error, is there already."""
         return self._assignment.has_arrivals
+
+    @internal
+    def on_arrival(self, arrived: Callable[[], None]) -> None:
+        """Have a function called when batches arrive, before a waiting task is woken; it must not raise."""
+        self._assignment.on_arrival(arrived)
+
+    @internal
+    def batch_now(self, suits: Callable[[RecordBatch], bool]) -> ConsumedBatch | None:
+        """Return the next batch if it has arrived and suits; for a consumer that is no member of a group."""
+        return self._assignment.batch_now(suits)
 
     # ---------------------------------------------------------------------------------------------- reading
 

@@ -38,9 +38,13 @@ class AccessLogMiddleware:
         passage.bytes_in = len(state.get("body") or b"")
         began = datetime.now(UTC)
         began_s = time.monotonic()
+        outlet = state.get("outlet")
+        before_bytes = 0 if outlet is None else outlet.pushed_bytes
         try:
             await self.app(scope, passage.receive, passage.send)
         finally:
+            if outlet is not None:
+                passage.bytes_out += outlet.pushed_bytes - before_bytes
             line = _described(scope, passage)
             line["time"] = began.isoformat(timespec="milliseconds").replace("+00:00", "Z")
             line["duration_ms"] = round(1000 * (time.monotonic() - began_s), 3)

@@ -42,13 +42,24 @@ class Outlet:
 
     Attributes:
         held_bytes: counted for this connection, wherever they are; `prefetched_bytes` is the part read ahead.
+        direct: the transport while whole messages may be written to it past the server, else None; see `direct_writes`.
+        pushed_bytes: that were written so; `pushed_at` is when, of the loop's clock.
         on_slow: called once when the client has taken nothing for `slow_timeout_s`; cuts the connection unless
             somebody has better manners. After that time again the connection is cut in any case.
     """
 
+    __slots__ = (
+        *("__weakref__", "direct", "held_bytes", "on_slow", "prefetched_bytes", "pushed_at", "pushed_bytes"),
+        *("_look_s", "_lost", "_mark_at", "_mark_bytes", "_outgoing", "_pieces_bytes", "_room", "_sent_bytes"),
+        *("_slow_timeout_s", "_timer", "_told", "_transport"),
+    )
+
     def __init__(self, outgoing: Outgoing, slow_timeout_s: float) -> None:
         self.held_bytes = 0
         self.prefetched_bytes = 0
+        self.direct: asyncio.Transport | None = None
+        self.pushed_at = 0.0
+        self.pushed_bytes = 0
         self.on_slow: Callable[[], object] = self.cut
         self._outgoing = outgoing
         self._slow_timeout_s = slow_timeout_s
@@ -70,9 +81,13 @@ class Outlet:
 
     def lost(self) -> None:
         """Forget the transport: nothing waits in it any more."""
-        self._transport = None
+        self._transport = self.direct = None
         self._lost = True
         self.look()
+
+    def direct_writes(self, *, allowed: bool) -> None:
+        """Say whether whole messages may be written to the transport past the server now."""
+        self.direct = self._transport if allowed else None
 
     @property
     def unsent_bytes(self) -> int:
@@ -194,9 +209,13 @@ class Outlet:
         if unsent_bytes:
             self.sent(len(data))
         elif transport.get_write_buffer_size():
-            self.take_anyway(len(data))
-            self.sent(len(data))
+            self.overflowed(len(data))
         return True
+
+    def overflowed(self, size_bytes: int) -> None:
+        """Count a message that was written to an empty transport, and of which the kernel did not take all."""
+        self.take_anyway(size_bytes)
+        self.sent(size_bytes)
 
     async def room(self) -> None:
         """Wait until little enough waits in the transport for another message."""

@@ -24,6 +24,7 @@ from tidelog_proto.limits import PARTITIONS_MAX
 TOKEN_VERSION: Final = 1
 VARINT_BYTES_MAX: Final = 10
 _HEAD: Final = struct.Struct(">B16sII")
+_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 _CHECK: Final = struct.Struct(">I")
 TOKEN_BYTES_MAX: Final = _HEAD.size + 3 + VARINT_BYTES_MAX * PARTITIONS_MAX + _CHECK.size
 TOKEN_CHARS_MAX: Final = -(-TOKEN_BYTES_MAX * 4 // 3)
@@ -77,7 +78,7 @@ class ResumeTokens:
         """Return the token of all positions as they are now."""
         data = b"".join((self._head, _varint(len(self._parts)), *self._parts))
         data += _CHECK.pack(zlib.crc32(data))
-        return base64.urlsafe_b64encode(data).decode("ascii").rstrip("=")
+        return binascii.b2a_base64(data, newline=False).translate(_URL_SAFE).rstrip(b"=").decode("ascii")
 
 
 def positions_in(token: str, scope: Scope) -> dict[int, int]:

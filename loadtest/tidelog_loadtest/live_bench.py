@@ -1,7 +1,8 @@
 """`tidelog bench live`: what live delivery costs the gateway for each frame and socket, beside a bare broadcast.
 
 Sockets subscribe to a topic at its end, a producer publishes a batch at a time at a steady rate, and each batch becomes
-one frame for each socket. The probe (`probe_live.py`) is given one of these frames, and repeats it at the same rate.
+one frame for each socket. The probe (`probe_live.py`) broadcasts one of these frames at the same rate: once as a relay,
+which receives each frame over a WebSocket and writes it to all others, and once from memory, where it receives nothing.
 The runs alternate, and what is compared is processor time, which other processes do not change much.
 
 A stream of server-sent events (`--surface sse`) is read by plain HTTP; its probe is the broadcast of WebSocket frames.
@@ -13,10 +14,10 @@ import asyncio
 import contextlib
 import json
 import statistics
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, Protocol, cast
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
@@ -60,15 +61,22 @@ class LivePlan:
 
 @dataclass(frozen=True, slots=True)
 class LiveResult:
-    """Processor time in microseconds for each frame and socket, medians; `ratio` is probe over gateway."""
+    """Processor time in microseconds for each frame and socket, medians.
+
+    Attributes:
+        relay_us, memory_us: of the probe, which receives each frame, or has it in memory.
+        relay_ratio, memory_ratio: these divided by `gateway_us`; medians of the rounds.
+    """
 
     sockets: int
     surface: str
     frame_bytes: int
     frames: int
     gateway_us: float
-    probe_us: float
-    ratio: float
+    relay_us: float
+    relay_ratio: float
+    memory_us: float
+    memory_ratio: float
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -145,22 +153,37 @@ async def measure_live(plan: LivePlan, directory: Path) -> LiveResult:
         frame = await _frame(gateway_port, plan, producer)
         feed = await stack.enter_async_context(connect(f"ws://127.0.0.1:{probe_port}/feed", compression=None))
         gateway_us: list[float] = []
-        probe_us: list[float] = []
+        relay_us: list[float] = []
+        memory_us: list[float] = []
         for _ in range(plan.rounds):
             async with _sockets(_gateway_client(gateway_port, plan), gateway_port, plan) as sockets:
                 gateway_us.append(await _run(plan, gateway.process.pid, sockets, _Publisher(plan, producer)))
             async with _sockets(_probe_client(probe_port, frame), probe_port, plan) as sockets:
-                probe_us.append(await _run(plan, probe.process.pid, sockets, _Repeater(feed, frame)))
-    gateway_median, probe_median = statistics.median(gateway_us), statistics.median(probe_us)
+                relay_us.append(await _run(plan, probe.process.pid, sockets, _Relayed(feed, frame)))
+                memory_us.append(await _run(plan, probe.process.pid, sockets, _Repeated(feed, frame)))
     return LiveResult(
         sockets=plan.sockets,
         surface=plan.surface,
         frame_bytes=len(frame),
         frames=plan.rounds * int(plan.rate * plan.seconds),
-        gateway_us=round(gateway_median, 2),
-        probe_us=round(probe_median, 2),
-        ratio=round(probe_median / gateway_median, 2),
+        gateway_us=round(statistics.median(gateway_us), 2),
+        relay_us=round(statistics.median(relay_us), 2),
+        relay_ratio=_ratio(relay_us, gateway_us),
+        memory_us=round(statistics.median(memory_us), 2),
+        memory_ratio=_ratio(memory_us, gateway_us),
     )
+
+
+def _ratio(probe_us: list[float], gateway_us: list[float]) -> float:
+    """Return the median of the ratios of the rounds."""
+    ratios = [probe / max(gateway, 0.01) for probe, gateway in zip(probe_us, gateway_us, strict=True)]
+    return round(statistics.median(ratios), 2)
+
+
+class _Source(Protocol):
+    async def send(self, rate: float, count: int) -> None:
+        """Have so many frames sent, at a rate a second."""
+        ...
 
 
 class _Publisher:
@@ -172,20 +195,35 @@ class _Publisher:
         self._producer = producer
         self._at = 0
 
-    async def send(self) -> None:
+    async def send(self, rate: float, count: int) -> None:
+        await _at_rate(rate, count, self.send_one)
+
+    async def send_one(self) -> None:
         self._at += 1
         await self._producer.send_many(self._values, partition=self._at % self._partitions)
 
 
-class _Repeater:
-    """Has the probe broadcast the same frame."""
+class _Relayed:
+    """Has the probe broadcast each frame that it is sent."""
+
+    def __init__(self, feed: ClientConnection, frame: str) -> None:
+        self._feed = feed
+        self._text = f"relay {frame}"
+
+    async def send(self, rate: float, count: int) -> None:
+        await _at_rate(rate, count, lambda: self._feed.send(self._text))
+
+
+class _Repeated:
+    """Has the probe broadcast a frame from memory."""
 
     def __init__(self, feed: ClientConnection, frame: str) -> None:
         self._feed = feed
         self._frame = frame
 
-    async def send(self) -> None:
-        await self._feed.send(self._frame)
+    async def send(self, rate: float, count: int) -> None:
+        await self._feed.send(f"repeat {rate} {count} {self._frame}")
+        await asyncio.sleep(count / rate)
 
 
 async def _frame(port: int, plan: LivePlan, producer: Producer) -> str:
@@ -194,7 +232,7 @@ async def _frame(port: int, plan: LivePlan, producer: Producer) -> str:
     async with connect(f"ws://127.0.0.1:{port}/v1/ws", subprotocols=protocols, compression=None) as socket:
         await socket.send(_sub())
         await socket.recv()
-        await _Publisher(plan, producer).send()
+        await _Publisher(plan, producer).send_one()
         return str(await socket.recv())
 
 
@@ -232,23 +270,24 @@ async def _sockets(make: Any, port: int, plan: LivePlan) -> AsyncIterator[list[_
             transport.close()
 
 
-async def _run(plan: LivePlan, pid: int, sockets: list[_Counter], source: _Publisher | _Repeater) -> float:
+async def _run(plan: LivePlan, pid: int, sockets: list[_Counter], source: _Source) -> float:
     """Send at the plan's rate and return what each frame cost the process for each socket, in us."""
-    await _send(source, plan.rate, int(plan.rate * WARM_UP_S))
-    await _arrived(sockets, int(plan.rate * WARM_UP_S))
+    warm_up, before = int(plan.rate * WARM_UP_S), sockets[0].frames
+    await source.send(plan.rate, warm_up)
+    await _arrived(sockets, before + warm_up)
     count = int(plan.rate * plan.seconds)
     before_s, before = cpu_s(pid), sockets[0].frames
-    await _send(source, plan.rate, count)
+    await source.send(plan.rate, count)
     await _arrived(sockets, before + count)
     return (cpu_s(pid) - before_s) * 1e6 / count / len(sockets)
 
 
-async def _send(source: _Publisher | _Repeater, rate: float, count: int) -> None:
+async def _at_rate(rate: float, count: int, send: Callable[[], Awaitable[object]]) -> None:
     loop = asyncio.get_running_loop()
     begin = loop.time()
     for at in range(count):
         await asyncio.sleep(max(0.0, begin + at / rate - loop.time()))
-        await source.send()
+        await send()
 
 
 async def _arrived(sockets: list[_Counter], frames: int) -> None:

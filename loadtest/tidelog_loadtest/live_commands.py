@@ -58,8 +58,10 @@ def live(
 
 
 def _table(found: list[LiveResult]) -> Table:
-    table = Table("subscribers", "frame", "gateway", "bare broadcast", "ratio", title="CPU a frame and subscriber")
+    heads = ("subscribers", "frame", "gateway", "relay", "ratio", "broadcast from memory", "ratio")
+    table = Table(*heads, title="CPU a frame and subscriber")
     for each in found:
-        figures = (f"{each.gateway_us:.1f} us", f"{each.probe_us:.1f} us", f"{each.ratio:.2f}")
+        figures = [f"{each.gateway_us:.1f} us", f"{each.relay_us:.1f} us", f"{each.relay_ratio:.2f}"]
+        figures += [f"{each.memory_us:.1f} us", f"{each.memory_ratio:.2f}"]
         table.add_row(f"{each.sockets} {each.surface}", f"{each.frame_bytes:,} B", *figures)
     return table

@@ -1,7 +1,10 @@
 """The bare broadcast beside live delivery: a WebSocket server of the gateway's kind that writes what it is given.
 
-It is uvicorn with the same event loop and protocol. One client connects to `/feed`; every text that it sends becomes
-one frame, which is written to the transports of all others. There is no credit, no position and no bound.
+It is uvicorn with the same event loop and protocol. One client connects to `/feed` and sends texts, for which frames
+are written to the transports of all others. There is no credit, no position and no bound. A text is one of
+
+- `relay TEXT`: broadcast this text once, as a relay does that receives what it sends.
+- `repeat RATE COUNT TEXT`: broadcast this text so often, at a rate a second, from memory.
 """
 
 from __future__ import annotations
@@ -41,11 +44,31 @@ async def application(_: Any, receive: Any, send: Any) -> None:
         if event["type"] == "websocket.connect":
             await send({"type": "websocket.accept"})
         elif event["type"] == "websocket.receive":
-            frame = Frame(Opcode.TEXT, event["text"].encode()).serialize(mask=False)
-            for transport in _TRANSPORTS:
-                transport.write(frame)
+            kind, _, rest = event["text"].partition(" ")
+            if kind == "relay":
+                _broadcast(_frame(rest))
+            else:
+                rate, count, text = rest.split(" ", 2)
+                await _repeat(_frame(text), float(rate), int(count))
         else:
             return
+
+
+def _frame(text: str) -> bytes:
+    return Frame(Opcode.TEXT, text.encode()).serialize(mask=False)
+
+
+def _broadcast(frame: bytes) -> None:
+    for transport in _TRANSPORTS:
+        transport.write(frame)
+
+
+async def _repeat(frame: bytes, rate: float, count: int) -> None:
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    for at in range(count):
+        await asyncio.sleep(max(0.0, begin + at / rate - loop.time()))
+        _broadcast(frame)
 
 
 class _Server(uvicorn.Server):

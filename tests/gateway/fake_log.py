@@ -67,6 +67,8 @@ class FakeLog:
         self.refuse: Callable[[bytes | None], TidelogError | None] = lambda _: None
         self.appended = asyncio.Condition()
         self.appends = 0
+        self.listeners: list[Callable[[], None]] = []
+        """Called after each append."""
         self.reads = 0
         """Batches that consumers were given."""
         self.producers = 0
@@ -100,6 +102,8 @@ class FakeLog:
         stamp_owner(data, base_offset=base, append_timestamp_us=0, epoch=0, owner_incarnation=1, previous_digest=0)
         self.logs[topic][partition].append(RecordBatch.parse(bytes(data)))
         self.appends += 1
+        for told in self.listeners:
+            told()
         async with self.appended:
             self.appended.notify_all()
         return base
@@ -200,12 +204,23 @@ class FakeConsumer:
         self.topic_ids = {topic: log.ids.get(topic, bytes(16))}
         self._positions = dict(start)
         self._arrived: deque[ConsumedBatch] = deque()
+        self._told: Callable[[], None] | None = None
+
+    def on_arrival(self, arrived: Callable[[], None]) -> None:
+        self._told = arrived
+        self._log.listeners.append(arrived)
+
+    def batch_now(self, suits: Callable[[RecordBatch], bool]) -> ConsumedBatch | None:
+        if not self.has_arrivals or not suits(self._arrived[0].batch):
+            return None
+        return self._given()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        pass
+        if self._told is not None:
+            self._log.listeners.remove(self._told)
 
     @property
     def has_arrivals(self) -> bool:
@@ -220,6 +235,9 @@ class FakeConsumer:
             async with self._log.appended:
                 if appends == self._log.appends and self._log.fail is None:
                     await self._log.appended.wait()
+        return self._given()
+
+    def _given(self) -> ConsumedBatch:
         consumed = self._arrived.popleft()
         if not self._admit(consumed.batch.header.length):
             raise OverloadedError("no room")

@@ -1,16 +1,19 @@
-"""The newest pieces of a topic, each encoded once, and the subscriptions that follow them. No I/O.
+"""The newest pieces of a topic, each encoded once, and the subscriptions that follow them.
 
 A *piece* is what one message carries: records of one partition as JSON, from one position to the next. A *follower* is
 in one of two states:
 
 - **In step**: it was sent every piece, so its positions are those of the ring, and so is its resume token. A new piece
-  is pushed to it at once, the same bytes as to all others.
+  is pushed to it at once, the same bytes as to all others of its lane (`lane.py`).
 - **Behind**: it has positions of its own and takes pieces one by one when it can. It gets in step when it has taken
   the last one and its positions are equal to those of the ring.
 
 A follower that cannot take a piece gets behind. The ring is bounded in bytes, so the pieces that a follower needs may
 be gone when it goes on: it is *lost* then, and its subscription reads from the log by itself. Whether a piece continues
 a follower's position is checked for each piece, so nothing is left out and nothing is sent twice.
+
+A piece is pushed to at most `PUSHES_MAX` followers in one go. `push_on` pushes it to the others; until then these have
+the positions before it.
 
 A follower may be ahead of the ring in some partitions, as it read by itself before: pieces before its position are
 passed over.
@@ -19,13 +22,18 @@ passed over.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
+
+from tidelog_gateway.outlet import Outlet
 
 AHEAD_RECORDS_MAX: Final = 1_000
 """How far a new follower may be ahead of the ring in a partition; it gets no records until the ring catches up."""
 
+
+PUSHES_MAX: Final = 1_000
+"""Followers that a piece is pushed to in one go: a write takes some 6 us."""
 
 PIECE_BYTES: Final = 256
 """The approximate memory of a piece besides its records."""
@@ -54,37 +62,105 @@ class Piece:
         return len(self.data) + PIECE_BYTES
 
 
+class Credit(Protocol):
+    """The credit of a subscription.
+
+    Attributes:
+        credit_records: that it may still be sent.
+        credit_bytes: the same in bytes of payload; None without a bound.
+        message_bytes_max: the longest message that the client takes; None without a bound.
+    """
+
+    credit_records: int
+    credit_bytes: int | None
+    message_bytes_max: int | None
+
+
+class Watch(Protocol):
+    """Looks at each push to one follower."""
+
+    def may_push(self) -> bool:
+        """Whether a piece may be pushed; if not, the follower falls behind."""
+        ...
+
+    def pushed(self) -> None:
+        """A piece was pushed, and credit was spent for it."""
+        ...
+
+
+class Form(Protocol):
+    """How a piece is written to some followers. Equal forms give equal bytes.
+
+    Attributes:
+        surface: what the records are counted as.
+        always_token: whether each piece needs a resume token, however long.
+    """
+
+    @property
+    def surface(self) -> str: ...  # noqa: D102 - see the class
+
+    @property
+    def always_token(self) -> bool: ...  # noqa: D102 - see the class
+
+    def encode(self, piece: Piece, token: str | None) -> bytes:
+        """Return a piece as it is written to the transport, with the token that resumes after it."""
+        ...
+
+
+class Pusher(Protocol):
+    """Pushes a piece to followers; those of one pusher are sent the same bytes."""
+
+    def push(self, piece: Piece, followers: Iterable[Follower]) -> list[Follower]:
+        """Send the newest piece and spend credit for it; return the followers to which it could not be sent."""
+        ...
+
+
 class Follower:
     """One subscription in a ring.
 
     Args:
         positions: partition -> next offset; belongs to the follower while it is behind.
-        push: sends a piece now; False where that is not possible.
+        credit: of the subscription.
+        outlet: of its connection.
+        form: how pieces are written to it.
         wake: called when there is a piece to take, and when the follower is lost.
-        wants: whether it could be sent something.
+        watch: looks at each push; None where nothing has to.
 
     Attributes:
+        lane: pushes to it; set by the feed before it is attached.
         in_step: `positions` are those of the ring.
         lost: the ring cannot serve it any more.
         at: number of the next piece to look at, while it is behind.
     """
 
-    __slots__ = ("at", "in_step", "lost", "positions", "push", "wake", "wants")
+    __slots__ = ("at", "credit", "form", "in_step", "lane", "lost", "outlet", "positions", "wake", "watch")
+
+    lane: Pusher
 
     def __init__(
         self,
         positions: dict[int, int],
-        push: Callable[[Piece], bool],
+        credit: Credit,
+        outlet: Outlet,
+        form: Form,
         wake: Callable[[], None],
-        wants: Callable[[], bool],
+        *,
+        watch: Watch | None = None,
     ) -> None:
         self.positions = positions
-        self.push = push
+        self.credit = credit
+        self.outlet = outlet
+        self.form = form
         self.wake = wake
-        self.wants = wants
+        self.watch = watch
         self.in_step = False
         self.lost = False
         self.at = 0
+
+    def wants(self) -> bool:
+        """Whether it has credit."""
+        credit_bytes = self.credit.credit_bytes
+        return self.credit.credit_records > 0 and (credit_bytes is None or credit_bytes > 0)
 
 
 class Ring:
@@ -104,13 +180,18 @@ class Ring:
         self._pieces: deque[Piece] = deque()
         self._first = 0
         """Number of the oldest piece that is kept."""
-        self._in_step: dict[Follower, None] = {}
+        self._in_step: dict[Pusher, dict[Follower, None]] = {}
+        self._pending: deque[tuple[Pusher, list[Follower]]] = deque()
+        """Followers in step to which the newest piece has yet to be pushed."""
+        self._before: int | None = None
+        """Where the newest piece's partition was before it."""
+        self._newest: Piece
         self._behind: dict[Follower, None] = {}
         self.closed = False
 
     def __len__(self) -> int:
         """Return the number of followers."""
-        return len(self._in_step) + len(self._behind)
+        return sum(map(len, self._in_step.values())) + len(self._behind)
 
     @property
     def end(self) -> int:
@@ -120,34 +201,51 @@ class Ring:
     @property
     def is_wanted(self) -> bool:
         """Whether a follower has taken all there is and could be sent more."""
-        if any(follower.wants() for follower in self._in_step):
-            return True
+        for followers in self._in_step.values():
+            for follower in followers:
+                if follower.wants():
+                    return True
         end = self.end
         return any(follower.at >= end and follower.wants() for follower in self._behind)
 
-    def append(self, piece: Piece, moved: Callable[[], None]) -> None:
-        """Add a piece and push it to the followers that are in step.
+    def append(self, piece: Piece) -> bool:
+        """Add a piece and push it to the followers that are in step; True where `push_on` has to push to some of them.
 
         Args:
             piece: continues the ring's position in its partition.
-            moved: called when the position has moved, before the piece is pushed.
         """
-        before = self.positions.get(piece.partition)
+        assert not self._pending, "one piece at a time"
+        before = self._before = self.positions.get(piece.partition)
         assert before is None or before == piece.first_offset, "pieces follow each other"
         assert piece.next_offset > piece.first_offset, "positions only move forward"
         if before is None:
             self._begins[piece.partition] = piece.first_offset
-        number = self.end
         self._pieces.append(piece)
         self.held_bytes += piece.size_bytes
         self.positions[piece.partition] = piece.next_offset
-        moved()
-        self._evict()
-        for follower in [each for each in self._in_step if not each.push(piece)]:
-            self._falls_behind(follower, piece, before, number)
-        for follower in list(self._behind):
-            if follower.at == number:
+        if self.held_bytes > self._bytes_max:
+            self._evict()
+        self._newest = piece
+        waiting = [follower for follower in self._behind if follower.at == self.end - 1] if self._behind else ()
+        self._pending.extend((lane, list(followers)) for lane, followers in self._in_step.items())
+        is_more = self.push_on()
+        for follower in waiting:
+            follower.wake()
+        return is_more
+
+    def push_on(self) -> bool:
+        """Push the newest piece to some more followers; True while there are others to push it to."""
+        left, pending = PUSHES_MAX, self._pending
+        while pending and left > 0:
+            lane, followers = pending.popleft()
+            if len(followers) > left:
+                pending.appendleft((lane, followers[left:]))
+                followers = followers[:left]
+            left -= len(followers)
+            for follower in lane.push(self._newest, followers):
+                self._falls_behind(follower)
                 follower.wake()
+        return bool(pending)
 
     def attach(self, follower: Follower) -> bool:
         """Take a follower, if the ring has all that it was not sent yet; it is behind at first."""
@@ -185,9 +283,13 @@ class Ring:
     def leave(self, follower: Follower) -> None:
         """Forget a follower. One that was in step keeps the positions of now."""
         if follower.in_step:
-            follower.positions = dict(self.positions)
-            follower.in_step = False
-        self._in_step.pop(follower, None)
+            is_pending = False
+            for _, followers in self._pending:
+                if follower in followers:
+                    followers.remove(follower)
+                    is_pending = True
+            follower.positions = self._positions_before() if is_pending else dict(self.positions)
+            self._out_of_step(follower)
         self._behind.pop(follower, None)
 
     def drop_pieces(self) -> int:
@@ -200,7 +302,7 @@ class Ring:
     def close(self) -> None:
         """Lose all followers: nothing more is read."""
         self.closed = True
-        for follower in [*self._in_step, *self._behind]:
+        for follower in [*(each for followers in self._in_step.values() for each in followers), *self._behind]:
             self._loses(follower)
 
     def reaches(self, positions: Mapping[int, int]) -> bool:
@@ -229,24 +331,34 @@ class Ring:
             return
         if follower.positions == self.positions:
             self._behind.pop(follower, None)
-            self._in_step[follower] = None
+            self._in_step.setdefault(follower.lane, {})[follower] = None
             follower.in_step = True
             follower.positions = self.positions
         elif any(own > follower.positions.get(number, -1) for number, own in self.positions.items()):
             self._loses(follower)
 
-    def _falls_behind(self, follower: Follower, piece: Piece, before: int | None, number: int) -> None:
-        if not follower.in_step:
-            return  # it has left while it was pushed to
-        del self._in_step[follower]
+    def _falls_behind(self, follower: Follower) -> None:
+        """Have a follower in step take the newest piece by itself."""
+        self._out_of_step(follower)
         self._behind[follower] = None
+        follower.positions = self._positions_before()
+        follower.at = self.end - 1
+
+    def _out_of_step(self, follower: Follower) -> None:
         follower.in_step = False
-        follower.positions = dict(self.positions)
-        if before is None:
-            del follower.positions[piece.partition]
+        followers = self._in_step[follower.lane]
+        del followers[follower]
+        if not followers:
+            del self._in_step[follower.lane]
+
+    def _positions_before(self) -> dict[int, int]:
+        """Return the positions before the newest piece."""
+        positions = dict(self.positions)
+        if self._before is None:
+            del positions[self._newest.partition]
         else:
-            follower.positions[piece.partition] = before
-        follower.at = number
+            positions[self._newest.partition] = self._before
+        return positions
 
     def _loses(self, follower: Follower) -> None:
         self.leave(follower)

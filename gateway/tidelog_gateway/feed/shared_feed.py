@@ -5,6 +5,10 @@ each of its followers would. It reads while a follower wants more, and so not fa
 read-ahead and the pieces that it keeps are counted in the budget for outgoing data; when other connections need that
 budget, it drops the pieces.
 
+A small batch is encoded and pushed within the call that receives it from the node, as waking the task that reads costs
+as much as encoding. At most one batch in `AT_ONCE_PAUSE_S` is: what arrives closer together, is larger, or has too many
+followers for one slice of the event loop's time is left to the task.
+
 A feed that cannot read on ends without an error: its followers read by themselves, and each gets the error from a node.
 """
 
@@ -12,18 +16,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
+from weakref import WeakValueDictionary
 
-import orjson
-from websockets.frames import Frame, Opcode
-
+from tidelog import Consumer
 from tidelog.client import Client
 from tidelog.errors import OverloadedError, TidelogError
 from tidelog.metadata import gone_error
 from tidelog.model import ConsumedBatch
-from tidelog_gateway.feed.ring import Follower, Piece, Ring
+from tidelog_gateway.feed.lane import Lane, PieceTokens
+from tidelog_gateway.feed.ring import PUSHES_MAX, Follower, Form, Piece, Ring
 from tidelog_gateway.feed.whole_batch import whole_batch
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.outgoing import Outgoing
@@ -33,9 +37,10 @@ from tidelog_gateway.resume_tokens import ResumeTokens, Scope
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.messages import INTEGER_MAX
 from tidelog_gateway.websocket.read_ahead import AHEAD_BYTES, ReadAhead
-from tidelog_gateway.websocket.ws_protocol import Subscription, WsProtocol, batch_message
+from tidelog_gateway.websocket.ws_protocol import Subscription, WsProtocol
 from tidelog_proto.batch import RecordBatch
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.header import Codec
 from tidelog_proto.limits import KIB, MIB
 
 log = logging.getLogger(__name__)
@@ -46,9 +51,10 @@ RING_BYTES: Final = 1 * MIB
 WHOLE_BYTES: Final = 64 * KIB
 """A batch of so little is encoded without looking at where it could be cut."""
 
-FRAMES_KEPT: Final = 8
-"""WebSocket frames of the newest piece that are kept, one for each number of a subscription."""
+AT_ONCE_PAUSE_S: Final = 0.001
+"""Between batches that are pushed within the call that receives them."""
 
+NOTHING: Final = TakenJson(b"[]", 0, 0)
 _SID: Final = 0
 
 
@@ -63,9 +69,6 @@ class SharedFeed:
         positions: where the first follower is.
         metrics: count the records that were pushed.
         ended: called when the feed has ended.
-
-    Attributes:
-        pushed: records of the newest piece that were pushed, by surface; subscriptions add to it.
     """
 
     def __init__(
@@ -80,7 +83,6 @@ class SharedFeed:
         ended: Callable[[SharedFeed], None],
     ) -> None:
         self.scope = scope
-        self.pushed: Counter[str] = Counter()
         self._metrics = metrics
         self._client = client
         self._settings = settings
@@ -89,7 +91,10 @@ class SharedFeed:
         self._protocol = WsProtocol(settings)
         self._state = Subscription(_SID, scope.topic, None, INTEGER_MAX, None)
         self._protocol.subscriptions[_SID] = self._state
-        self._protocol.opened(_SID, positions, ResumeTokens(scope, positions))
+        tokens = ResumeTokens(scope, positions)
+        self._protocol.opened(_SID, positions, tokens)
+        self._resume_tokens, self._tokens = tokens, PieceTokens(tokens)
+        self._lanes: WeakValueDictionary[Form, Lane] = WeakValueDictionary()
         self._protocol.resume_token(_SID)
         self.ring = Ring(self._state.positions, bytes_max=RING_BYTES)
         self._outlet = Outlet(outgoing, settings.ws_slow_timeout_s)
@@ -97,16 +102,21 @@ class SharedFeed:
         self._ring_bytes = 0
         self._stirred = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._token: str | None = None
-        """Of the newest piece, for a WebSocket."""
-        self._event_token = ""
-        self._frames: dict[int, bytes] = {}
-        self._event: bytes | None = None
+        self._waits = False
+        """Whether the task waits for a batch to arrive."""
+        self._at_once_at = 0.0
+        """When a batch was pushed within the call that received it."""
+        self._encoded = NOTHING
 
     # ------------------------------------------------------------------------------------------ followers
 
     def attach(self, follower: Follower) -> bool:
         """Take a follower, if the feed can serve it; see `Ring.attach`."""
+        lane = self._lanes.get(follower.form)
+        if lane is None:
+            records_out = self._metrics.records_out.labels(follower.form.surface)
+            lane = self._lanes[follower.form] = Lane(follower.form, self._tokens, records_out)
+        follower.lane = lane
         if not self.ring.attach(follower):
             return False
         if self._task is None:
@@ -130,26 +140,6 @@ class SharedFeed:
         if self._task is not None:
             self._task.cancel()
         self._over()
-
-    # -------------------------------------------------------------------------------------- encoded once
-
-    def frame(self, piece: Piece, sid: int) -> bytes:
-        """Return the newest piece as a whole WebSocket frame for a subscription with this number."""
-        frame = self._frames.get(sid)
-        if frame is None:
-            message = batch_message(sid, piece.partition, orjson.Fragment(piece.data), piece.next_offset, self._token)
-            frame = Frame(Opcode.TEXT, orjson.dumps(message)).serialize(mask=False)
-            if len(self._frames) < FRAMES_KEPT:
-                self._frames[sid] = frame
-        return frame
-
-    def event(self, piece: Piece, encode: Callable[[Piece, str], bytes]) -> bytes:
-        """Return the newest piece as `encode` makes it of the piece and the resume token after it."""
-        if self._event is None:
-            tokens = self._state.tokens
-            assert tokens is not None
-            self._event = encode(piece, tokens.token() if self._token is None else self._token)
-        return self._event
 
     # ------------------------------------------------------------------------------------------- reading
 
@@ -183,10 +173,53 @@ class SharedFeed:
         ) as consumer:
             if consumer.topic_ids.get(self.scope.topic) != self.scope.topic_id:
                 raise gone_error(self.scope.topic)
-            while await self._take(await consumer.next_batch()):
-                if consumer.has_arrivals:
-                    await asyncio.sleep(0)  # others have their turn, and what was pushed is written
-                await self._wanted()
+            consumer.on_arrival(partial(self._arrived, consumer))
+            try:
+                while await self._take(await self._next(consumer)):
+                    if consumer.has_arrivals:
+                        await asyncio.sleep(0)  # others have their turn
+                    await self._wanted()
+            finally:
+                self._waits = False
+
+    async def _next(self, consumer: Consumer) -> ConsumedBatch | None:
+        self._waits = True
+        consumed = await consumer.next_batch()
+        self._waits = False
+        return consumed
+
+    def _arrived(self, consumer: Consumer) -> None:
+        """Push a small batch at once, if the task waits for one; see the module."""
+        if not self._waits or self.ring.closed or not self.ring.is_wanted:
+            return
+        now = asyncio.get_running_loop().time()
+        if now - self._at_once_at < AT_ONCE_PAUSE_S or len(self.ring) > PUSHES_MAX:
+            return
+        self._at_once_at = now
+        try:
+            consumed = consumer.batch_now(self._is_encoded)
+            if consumed is not None:
+                batch = consumed.batch
+                self._append(consumed.partition, batch.base_offset, batch.end_offset, self._encoded)
+                self._ahead.done(batch)
+        except Exception:
+            log.exception("the feed of %s failed, and its subscriptions read by themselves", self.scope.topic)
+            self.close()
+
+    def _is_encoded(self, batch: RecordBatch) -> bool:
+        """Encode a batch, if it is small and one message holds all of it; the result is in `_encoded`."""
+        header = batch.header
+        if not header.record_count or header.codec is not Codec.NONE or header.uncompressed_length > WHOLE_BYTES:
+            return False
+        if len(batch) > self._settings.ws_batch_records_max:
+            return False
+        try:
+            whole = whole_batch(batch, self._protocol.records_bytes_max(_SID))
+        except ProtocolError:
+            return False  # the task comes to the same error
+        if whole is not None:
+            self._encoded = whole
+        return whole is not None
 
     async def _take(self, consumed: ConsumedBatch | None) -> bool:
         """Add one batch to the ring, in as many pieces as the bounds of a message make of it; False to read again."""
@@ -194,8 +227,7 @@ class SharedFeed:
             raise gone_error(self.scope.topic)  # the client was closed
         partition, batch = consumed.partition, consumed.batch
         if not len(batch):
-            self._append(partition, batch.base_offset, batch.end_offset, TakenJson(b"[]", 0, 0))
-            self._count()
+            await self._push(partition, batch.base_offset, batch.end_offset, NOTHING)
             self._ahead.done(batch, decoded=False)
             return True
         if not self._ahead.decode(batch):
@@ -203,8 +235,7 @@ class SharedFeed:
         records_max, bytes_max = self._settings.ws_batch_records_max, self._settings.ws_batch_bytes_max
         whole = await self._whole(batch, records_max)
         if whole is not None:
-            self._append(partition, batch.base_offset, batch.end_offset, whole)
-            self._count()
+            await self._push(partition, batch.base_offset, batch.end_offset, whole)
             self._ahead.done(batch)
             return True
         reader = BatchReader(batch)
@@ -215,10 +246,9 @@ class SharedFeed:
             try:
                 first_offset = reader.next_offset
                 taken = reader.take_json(records_max, bytes_max, self._protocol.records_bytes_max(_SID))
-                self._append(partition, first_offset, reader.next_offset, taken)
             finally:
                 self._outlet.give_back(size_bytes_max)
-            self._count()
+            await self._push(partition, first_offset, reader.next_offset, taken)
             await asyncio.sleep(0)
         self._ahead.done(batch)
         return True
@@ -234,22 +264,26 @@ class SharedFeed:
         finally:
             self._outlet.give_back(size_bytes)
 
-    def _append(self, partition: int, first_offset: int, next_offset: int, taken: TakenJson) -> None:
-        """Add records to the ring; they begin at the ring's position, or, of a new partition, at `first_offset`."""
+    async def _push(self, partition: int, first_offset: int, next_offset: int, taken: TakenJson) -> None:
+        """Add records to the ring, and push them to all followers in step."""
+        is_more = self._append(partition, first_offset, next_offset, taken)
+        while is_more:
+            await asyncio.sleep(0)
+            is_more = self.ring.push_on()
+
+    def _append(self, partition: int, first_offset: int, next_offset: int, taken: TakenJson) -> bool:
+        """Add records to the ring; they begin at the ring's position, or, of a new partition, at `first_offset`.
+
+        Returns:
+            Whether `ring.push_on` has to push them to some followers.
+        """
         position = self.ring.positions.get(partition, first_offset)
+        self._resume_tokens.move(partition, next_offset)
+        self._tokens.usual = self._protocol.batch_token(_SID, size_bytes=len(taken.data))
         piece = Piece(partition, position, next_offset, taken.records, taken.payload_bytes, taken.data)
-
-        def moved() -> None:
-            assert self._state.tokens is not None
-            self._state.tokens.move(partition, next_offset)
-            self._frames.clear()
-            self._event = None
-            self._token = self._protocol.batch_token(_SID, size_bytes=len(taken.data))
-
-        self.ring.append(piece, moved)
-        for surface, count in self.pushed.items():
-            self._metrics.records_out.labels(surface).inc(count)
-        self.pushed.clear()
+        is_more = self.ring.append(piece)
+        self._count()
+        return is_more
 
     def _count(self) -> None:
         """Count the pieces that are kept, as far as there is room for them; else keep none."""

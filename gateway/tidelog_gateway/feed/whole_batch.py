@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog_gateway.records_out import TakenJson, payload_sizes, rows_of
+from tidelog_gateway.records_out import TakenJson, json_array, payload_sizes
 from tidelog_proto.batch import RecordBatch
 
 _PLAIN = ("key", "value", "tag")
+_TYPE_IDS = frozenset({pa.binary().id, pa.string().id})
 
 
 def whole_batch(batch: RecordBatch, json_bytes_max: int) -> TakenJson | None:
@@ -21,7 +21,7 @@ def whole_batch(batch: RecordBatch, json_bytes_max: int) -> TakenJson | None:
         ProtocolError: CORRUPT_BATCH when the body does not decode.
     """
     columns = batch.columns()
-    data = orjson.dumps(rows_of(columns, batch.offset_list(), batch.header.base_timestamp_us))
+    data = json_array(columns, batch.offset_list(), batch.header.base_timestamp_us)
     if len(data) > json_bytes_max and columns.num_rows > 1:
         return None
     return TakenJson(data, columns.num_rows, payload_bytes(columns))
@@ -37,7 +37,7 @@ def payload_bytes(columns: pa.RecordBatch) -> int:
 
 def _bytes_of(array: Any) -> int:
     """Return the length of all values of a column of bytes or text together."""
-    if array.null_count or array.type not in {pa.binary(), pa.string()}:
+    if array.null_count or array.type.id not in _TYPE_IDS:
         return sum(len(value) for value in array.cast(pa.binary()).to_pylist() if value is not None)
     ends = memoryview(array.buffers()[1]).cast("i")
     return int(ends[array.offset + len(array)] - ends[array.offset])

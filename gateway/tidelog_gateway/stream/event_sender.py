@@ -1,8 +1,9 @@
 """Sends the events of one stream: pieces of a shared feed, batches that the subscription reads, and heartbeats.
 
-One task writes the events of an outbox. The outbox is bounded: while it is full, the feed pushes no piece, and a
-subscription that reads by itself waits. Waiting events are counted in the budget for outgoing data; once written, the
-answer counts them until the kernel has taken them.
+A feed writes the pieces to the connection as chunks of the answer. Other events go through an outbox, which one task
+writes; until it is empty, the feed pushes no piece. The outbox is bounded: while it is full, the subscription waits.
+Waiting events are counted in the budget for outgoing data; once written, the answer counts them until the kernel has
+taken them.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from tidelog_gateway.answers import Answer
-from tidelog_gateway.feed.ring import Piece
-from tidelog_gateway.feed.shared_feed import SharedFeed
+from tidelog_gateway.feed.ring import Form
 from tidelog_gateway.outlet import UNSENT_BYTES, Outlet
-from tidelog_gateway.stream.events import HEARTBEAT, event_of, piece_event
+from tidelog_gateway.stream.events import HEARTBEAT, EventForm, event_of
 
 OUTBOX_BYTES: Final = UNSENT_BYTES
 """With so much in the outbox nothing more is put into it."""
@@ -32,18 +32,22 @@ class EventSender:
         answer: the answer that the stream is.
         outlet: the connection's.
         heartbeat_s: after so much silence a comment is sent.
+        is_chunked: whether the answer's body is written in chunks, and directly to the connection's transport.
     """
 
-    def __init__(self, answer: Answer, outlet: Outlet, *, heartbeat_s: float) -> None:
+    def __init__(self, answer: Answer, outlet: Outlet, *, heartbeat_s: float, is_chunked: bool = False) -> None:
         self.outlet = outlet
         self._answer = answer
         self._heartbeat_s = heartbeat_s
+        self._is_chunked = is_chunked
         self._first = b""
         self._outbox: list[bytes] = []
         self._outbox_bytes = 0
         self._filled = asyncio.Event()
         self._emptied = asyncio.Event()
         self._turn = asyncio.Lock()
+        self._written_at = 0.0
+        """When something was written last, of the loop's clock."""
 
     async def send(self, message: Mapping[str, Any]) -> None:
         """Send one message of the subscription, when there is room for it; that it is open comes first of all."""
@@ -74,29 +78,34 @@ class EventSender:
                 self.outlet.take_anyway(-surplus_bytes)
             self._put(event)
 
-    def push(self, feed: SharedFeed, piece: Piece, sid: int) -> bool:
-        """Send the newest piece of a feed; False where it has to wait."""
+    def form(self, sid: int) -> Form:
+        """Return how the pieces of a feed are written to the connection."""
         del sid
-        if self._turn.locked() or self._outbox_bytes >= OUTBOX_BYTES:
-            return False
-        event = feed.event(piece, piece_event)
-        if not self.outlet.take(len(event)):
-            return False
-        self._put(event)
-        return True
+        return EventForm()
 
     async def run(self, send_body: SendBody) -> None:
         """Write what is in the outbox, for as long as this runs."""
+        loop = asyncio.get_running_loop()
+        self._written_at = loop.time()
         while True:
             try:
-                async with asyncio.timeout(self._heartbeat_s):
+                async with asyncio.timeout_at(self._heartbeat_at()):
                     await self._filled.wait()
             except TimeoutError:
+                if loop.time() < self._heartbeat_at():
+                    continue
+                self._written_at = loop.time()
                 if not self.outlet.unsent_bytes:  # else the client has something to read
                     await send_body(HEARTBEAT)
                 continue
             await self.outlet.room()
             await self.flush(send_body)
+            self._written_at = loop.time()
+            if not self._outbox:
+                self.outlet.direct_writes(allowed=self._is_chunked)
+
+    def _heartbeat_at(self) -> float:
+        return max(self._written_at, self.outlet.pushed_at) + self._heartbeat_s
 
     async def flush(self, send_body: SendBody, last: bytes = b"") -> None:
         """Write the outbox and then `last`, whether or not the client has room for them."""
@@ -111,13 +120,15 @@ class EventSender:
             await send_body(body)
 
     def drop(self) -> None:
-        """Forget what was not written."""
+        """Forget what was not written, and let nothing more be pushed."""
+        self.outlet.direct_writes(allowed=False)
         self.outlet.give_back(self._outbox_bytes)
         self._outbox.clear()
         self._outbox_bytes = 0
 
     def _put(self, event: bytes) -> None:
-        """Put an event into the outbox that has been counted."""
+        """Put an event into the outbox that has been counted; nothing is pushed past it."""
+        self.outlet.direct_writes(allowed=False)
         self._outbox.append(event)
         self._outbox_bytes += len(event)
         self._filled.set()

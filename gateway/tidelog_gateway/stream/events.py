@@ -7,6 +7,7 @@ them as escapes, and bytes that are not UTF-8 come in base64. So the parsing rul
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -42,9 +43,17 @@ def batch_event(partition: int, records: Any, next_offset: int, token: str | Non
     return event({"partition": partition, "records": records, "next_offset": next_offset}, token=token)
 
 
-def piece_event(piece: Piece, token: str) -> bytes:
-    """Return the event of a piece of a shared feed."""
-    return batch_event(piece.partition, orjson.Fragment(piece.data), piece.next_offset, token)
+@dataclass(frozen=True, slots=True)
+class EventForm:
+    """A piece of a shared feed as an event, in a chunk of its own (RFC 9112, 7.1)."""
+
+    surface: str = "stream"
+    always_token: bool = True
+
+    def encode(self, piece: Piece, token: str | None) -> bytes:
+        """Return the chunk."""
+        body = batch_event(piece.partition, orjson.Fragment(piece.data), piece.next_offset, token)
+        return b"%x\r\n%b\r\n" % (len(body), body)
 
 
 def event_of(message: Mapping[str, Any]) -> bytes:

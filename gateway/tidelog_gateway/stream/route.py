@@ -123,7 +123,8 @@ async def _opened(gateway: Gateway, request: Request, sub: Sub) -> EventStream:
     protocol = WsProtocol(gateway.settings, always_token=True)
     credit = sub.credit.records
     protocol.subscriptions[_SID] = Subscription(_SID, sub.topic, sub.group, credit, None)
-    sender = EventSender(answer, outlet, heartbeat_s=gateway.settings.stream_heartbeat_s)
+    is_chunked = "outlet" in request.scope["state"]  # so does the gateway's own server write a body without a length
+    sender = EventSender(answer, outlet, heartbeat_s=gateway.settings.stream_heartbeat_s, is_chunked=is_chunked)
     delivery = Delivery(gateway, protocol, sub, sender, surface="stream")
     try:
         await delivery.open(0)

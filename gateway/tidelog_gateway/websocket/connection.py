@@ -90,6 +90,7 @@ class Connection:
         try:
             async with asyncio.TaskGroup() as group:
                 self._outlet.on_slow = partial(self._start, group, _too_slow)
+                self._outlet.direct_writes(allowed=True)
                 if self._gateway.caller is not None:
                     self._start(group, partial(_until_ended, self._gateway.caller))
                 close = await self._read(group)
@@ -109,6 +110,7 @@ class Connection:
             raise
         finally:
             self._outlet.on_slow = self._outlet.cut
+            self._outlet.direct_writes(allowed=False)
         if close is not None:
             await self._close(close)
 

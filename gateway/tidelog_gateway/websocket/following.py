@@ -54,7 +54,6 @@ class Following:
         self._sid = sid
         self._scope = scope
         self._sender = sender
-        self._surface = surface
         self._records_out = gateway.metrics.records_out.labels(surface)
         self._subscription = protocol.subscriptions[sid]
         self._has_own_tokens = True
@@ -84,14 +83,18 @@ class Following:
             found: whether the subscription is at the end of its topic, and founds a feed where none can serve it.
         """
         subscription = self._subscription
-        follower = Follower(subscription.positions, self._push, self._ring_woke, self._wants)
+        form = self._sender.form(self._sid)
+        watch = None if self._lag is None else self
+        follower = Follower(
+            subscription.positions, subscription, self._sender.outlet, form, self._ring_woke, watch=watch
+        )
         feed = self._feeds.attach(self._scope, follower, found=found)
         if feed is None:
             return
         self._feed, self._follower = feed, follower
         try:
             while not follower.lost:
-                if self._lag is not None and (not self._wants() or await self._lag.is_due()):
+                if self._lag is not None and (not follower.wants() or await self._lag.is_due()):
                     return  # the feed waits for credit, too, so its end is not that of the topic
                 piece = feed.ring.next_for(follower)
                 self._take_positions(follower)
@@ -104,7 +107,7 @@ class Following:
                     size_bytes = len(piece.data) + subscription.token_chars + BATCH_MEMBERS_BYTES
                     await self._sender.send_made(size_bytes, partial(self._made, piece))
                     feed.ring.taken(follower, piece)
-                elif self._wants():
+                elif follower.wants():
                     return  # there is credit for a part of it
                 else:
                     await self._wait(follower)
@@ -120,10 +123,6 @@ class Following:
         if not follower.lost:
             await self._woken.wait()
 
-    def _wants(self) -> bool:
-        credit_bytes = self._subscription.credit_bytes
-        return self._subscription.credit_records > 0 and (credit_bytes is None or credit_bytes > 0)
-
     def _ring_woke(self) -> None:
         if self._follower is not None:
             self._take_positions(self._follower)
@@ -135,22 +134,14 @@ class Following:
         if follower.in_step:
             self._has_own_tokens = False
 
-    def _push(self, piece: Piece) -> bool:
-        subscription, feed = self._subscription, self._feed
-        if feed is None or not subscription.fits(piece.records, piece.payload_bytes):
-            return False
-        if not subscription.takes(piece.records, len(piece.data)):
-            return False
-        if self._lag is not None and self._lag.is_unknown:
-            return False
-        if not self._sender.push(feed, piece, self._sid):
-            return False
-        feed.pushed[self._surface] += piece.records
-        if piece.records:
-            subscription.spend(piece.records, piece.payload_bytes)
-        if self._lag is not None and not self._wants():
+    def may_push(self) -> bool:
+        """See `feed.ring.Watch`: while the lag is unknown, the subscription takes pieces by itself."""
+        return self._lag is None or not self._lag.is_unknown
+
+    def pushed(self) -> None:
+        """See `feed.ring.Watch`: without credit the subscription looks how far it lags."""
+        if self._follower is not None and not self._follower.wants():
             self._woken.set()
-        return True
 
     def _made(self, piece: Piece) -> Mapping[str, Any]:
         """Return the message of a piece, and advance the position past it."""

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from tidelog_gateway.feed.ring import Piece
-from tidelog_gateway.feed.shared_feed import SharedFeed
+from tidelog_gateway.feed.ring import Form, Piece
 from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.websocket.codecs import Codec
 from tidelog_gateway.websocket.json_codec import JSON
+from tidelog_gateway.websocket.ws_protocol import batch_frame
 
 
 class SlowClientError(Exception):
@@ -41,9 +42,22 @@ class MessageSender(Protocol):
         """Send the message that `make` returns when its turn and its room have come."""
         ...
 
-    def push(self, feed: SharedFeed, piece: Piece, sid: int) -> bool:
-        """Send the newest piece of a feed now; False where it has to wait."""
+    def form(self, sid: int) -> Form:
+        """Return how the pieces of a feed are written to the connection for a subscription."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class FrameForm:
+    """A piece as the WebSocket frame of a batch message: frames of a server are not masked, and none is compressed."""
+
+    sid: int
+    surface: str = "websocket"
+    always_token: bool = False
+
+    def encode(self, piece: Piece, token: str | None) -> bytes:
+        """Return the frame."""
+        return batch_frame(self.sid, piece.partition, piece.data, piece.next_offset, token)
 
 
 class Sender:
@@ -74,10 +88,9 @@ class Sender:
         """
         await self._send(size_bytes_max, lambda: self._codec.encode(make()))
 
-    def push(self, feed: SharedFeed, piece: Piece, sid: int) -> bool:
-        """Send the newest piece of a feed now; False where it has to wait."""
-        # A frame that is the same for all goes past the socket: frames are whole, and nothing is compressed.
-        return self.outlet.push(feed.frame(piece, sid))
+    def form(self, sid: int) -> Form:
+        """Return how the pieces of a feed are written to the connection for a subscription."""
+        return FrameForm(sid)
 
     async def close(self, code: int, reason: str) -> None:
         """Close the WebSocket.

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any, cast
+
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from tidelog_gateway.feed.ring import AHEAD_RECORDS_MAX, Follower, Piece, Ring
+from tidelog_gateway.feed import ring as ring_module
+from tidelog_gateway.feed.ring import AHEAD_RECORDS_MAX, Credit, Follower, Piece, Ring
 
 PARTITIONS = 3
 
@@ -15,17 +20,44 @@ def piece(partition: int, first: int, count: int) -> Piece:
     return Piece(partition, first, first + count, count, count, b"[" + b"," * (count * 40) + b"]")
 
 
+class ReaderLane:
+    """Pushes to readers, as far as they take pushes."""
+
+    def push(self, piece: Piece, followers: Iterable[Follower]) -> list[Follower]:
+        refused: list[Follower] = []
+        for follower in followers:
+            reader = cast(Reader, follower.credit)
+            if not reader.push(piece):
+                refused.append(follower)
+        return refused
+
+
+LANES = [ReaderLane(), ReaderLane()]
+
+
 class Reader:
     """A follower, and what it was sent: partition -> offsets."""
 
-    def __init__(self, ring: Ring, positions: dict[int, int]) -> None:
+    credit_bytes: int | None = None
+
+    def __init__(self, ring: Ring, positions: dict[int, int], lane: int = 0) -> None:
         self.sent: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
         self.starts = dict(positions)
         self.takes_pushes = True
         self.has_credit = True
         self.wakes = 0
         self.ring = ring
-        self.follower = Follower(dict(positions), self.push, self.wake, lambda: self.has_credit)
+        nowhere: Any = None
+        self.follower = Follower(dict(positions), cast(Credit, self), nowhere, nowhere, self.wake)
+        self.follower.lane = LANES[lane]
+
+    @property
+    def credit_records(self) -> int:
+        return 1_000 if self.has_credit else 0
+
+    @credit_records.setter
+    def credit_records(self, records: int) -> None:
+        raise AssertionError(records)
 
     def is_in_step(self) -> bool:
         return self.follower.in_step
@@ -66,22 +98,34 @@ class RingMachine(RuleBasedStateMachine):
         self.ends = {number: 10 * number for number in range(PARTITIONS - 1)}
         """Of the log; the last partition is added later."""
         self.ring = Ring(dict(self.ends), bytes_max=1200)
+        self.is_more = False
         self.readers: list[Reader] = []
         self.history: list[dict[int, int]] = [dict(self.ends)]
 
+    @precondition(lambda self: self.is_more)
+    @rule()
+    def push_on(self) -> None:
+        self.is_more = self.ring.push_on()
+
+    @precondition(lambda self: not self.is_more)
     @rule(partition=st.integers(0, PARTITIONS - 1), count=st.integers(1, 5))
     def append(self, partition: int, count: int) -> None:
         first = self.ends.get(partition, 0)
         self.ends[partition] = first + count
-        self.ring.append(piece(partition, first, count), lambda: None)
+        self.is_more = self.ring.append(piece(partition, first, count))
+        self.newest = partition, first, first + count
         self.history.append(dict(self.ends))
 
-    @rule(back=st.integers(0, 12), ahead=st.dictionaries(st.integers(0, 1), st.integers(0, 4)))
-    def attach(self, back: int, ahead: dict[int, int]) -> None:
+    @rule(
+        back=st.integers(0, 12),
+        ahead=st.dictionaries(st.integers(0, 1), st.integers(0, 4)),
+        lane=st.integers(0, len(LANES) - 1),
+    )
+    def attach(self, back: int, ahead: dict[int, int], lane: int) -> None:
         positions = dict(self.history[max(0, len(self.history) - 1 - back)])
         for number, more in ahead.items():
             positions[number] += more
-        reader = Reader(self.ring, positions)
+        reader = Reader(self.ring, positions, lane)
         could = self.ring.reaches(positions)
         assert self.ring.attach(reader.follower) == could
         if could:
@@ -121,7 +165,12 @@ class RingMachine(RuleBasedStateMachine):
             for number, offsets in reader.sent.items():
                 start = reader.starts.get(number, 0)
                 assert offsets == list(range(start, start + len(offsets)))
-            assert reader.follower.positions == reader.expected_positions()
+            if reader.is_in_step() and self.is_more:
+                number, before, after = self.newest
+                own = reader.expected_positions().get(number)
+                assert own in {after, before} or own is None, "it was pushed, or it is going to be"
+            else:
+                assert reader.follower.positions == reader.expected_positions()
             if reader.is_in_step():
                 assert reader.follower.positions is self.ring.positions
             if reader.follower.lost:
@@ -140,8 +189,13 @@ class RingMachine(RuleBasedStateMachine):
                 assert self.ring.is_wanted
 
 
-TestRing = RingMachine.TestCase
-TestRing.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+SETTINGS = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.parametrize("pushes_max", [1, 1_000])
+def test_each_follower_is_sent_every_record_once_and_in_order(pushes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring_module, "PUSHES_MAX", pushes_max)
+    run_state_machine_as_test(RingMachine, settings=SETTINGS)
 
 
 def test_what_cannot_be_pushed_is_taken_later_and_then_pushed_again() -> None:
@@ -150,22 +204,22 @@ def test_what_cannot_be_pushed_is_taken_later_and_then_pushed_again() -> None:
     assert ring.attach(reader.follower)
     assert reader.is_in_step()
     reader.takes_pushes = False
-    ring.append(piece(0, 0, 2), lambda: None)
-    ring.append(piece(0, 2, 2), lambda: None)
+    ring.append(piece(0, 0, 2))
+    ring.append(piece(0, 2, 2))
     assert (reader.is_in_step(), reader.sent[0], reader.wakes) == (False, [], 1)
     assert [ring.is_wanted] == [False], "it has pieces to take"
     reader.takes_pushes = True
     assert [reader.take() for _ in range(3)] == [True, True, False]
     assert reader.is_in_step()
     assert ring.is_wanted
-    ring.append(piece(0, 4, 1), lambda: None)
+    ring.append(piece(0, 4, 1))
     assert reader.sent[0] == [0, 1, 2, 3, 4]
 
 
 def test_a_position_inside_a_piece_is_not_served() -> None:
     ring = Ring({0: 0}, bytes_max=10_000)
     assert ring.attach(Reader(ring, {0: 0}).follower)
-    ring.append(piece(0, 0, 5), lambda: None)
+    ring.append(piece(0, 0, 5))
     assert not ring.reaches({0: 3})
     assert ring.reaches({0: 5})
     assert ring.reaches({0: 0})
@@ -182,16 +236,34 @@ def test_a_follower_that_is_ahead_is_sent_nothing_twice() -> None:
     reader = Reader(ring, {0: 4, 1: 0})
     assert ring.attach(reader.follower)
     assert ring.is_wanted
-    ring.append(piece(0, 0, 2), lambda: None)
-    ring.append(piece(1, 0, 1), lambda: None)
+    ring.append(piece(0, 0, 2))
+    ring.append(piece(1, 0, 1))
     while reader.take():
         pass
     assert (reader.sent[0], reader.sent[1], reader.is_in_step()) == ([], [0], False)
-    ring.append(piece(0, 2, 2), lambda: None)
+    ring.append(piece(0, 2, 2))
     assert not reader.take()
     assert reader.is_in_step()
-    ring.append(piece(0, 4, 1), lambda: None)
+    ring.append(piece(0, 4, 1))
     assert reader.sent[0] == [4]
+
+
+def test_a_follower_that_leaves_before_it_was_pushed_to_keeps_its_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring_module, "PUSHES_MAX", 1)
+    ring = Ring({0: 0, 1: 7}, bytes_max=10_000)
+    readers = [Reader(ring, {0: 0, 1: 7}) for _ in range(3)]
+    assert all(ring.attach(reader.follower) for reader in readers)
+    assert ring.append(piece(0, 0, 2))
+    ring.leave(readers[2].follower)
+    ring.leave(readers[0].follower)
+    assert not ring.push_on()
+    assert [reader.sent[0] for reader in readers] == [[0, 1], [0, 1], []]
+    assert [reader.follower.positions[0] for reader in readers] == [2, 2, 0]
+    assert ring.append(piece(2, 5, 1)) is False, "a partition that was added"
+    monkeypatch.setattr(ring_module, "PUSHES_MAX", 0)
+    assert ring.append(piece(3, 5, 1))
+    ring.close()
+    assert readers[1].follower.positions == {0: 2, 1: 7, 2: 6}
 
 
 def test_what_is_evicted_loses_who_needs_it() -> None:
@@ -199,9 +271,9 @@ def test_what_is_evicted_loses_who_needs_it() -> None:
     reader = Reader(ring, {0: 0, 1: 0})
     assert ring.attach(reader.follower)
     reader.takes_pushes = False
-    ring.append(piece(0, 0, 5), lambda: None)
-    ring.append(piece(1, 0, 5), lambda: None)
-    ring.append(piece(1, 5, 5), lambda: None)
+    ring.append(piece(0, 0, 5))
+    ring.append(piece(1, 0, 5))
+    ring.append(piece(1, 5, 5))
     while reader.take():
         pass
     assert reader.follower.lost
@@ -212,7 +284,7 @@ def test_a_partition_that_is_added_begins_at_its_first_piece() -> None:
     ring = Ring({0: 0}, bytes_max=10_000)
     reader = Reader(ring, {0: 0})
     assert ring.attach(reader.follower)
-    ring.append(piece(1, 7, 3), lambda: None)
+    ring.append(piece(1, 7, 3))
     assert reader.sent[1] == [7, 8, 9]
     late = Reader(ring, {0: 0})
     assert ring.attach(late.follower)
@@ -224,7 +296,7 @@ def test_an_end_loses_everybody_where_they_are() -> None:
     ring = Ring({0: 0}, bytes_max=10_000)
     reader = Reader(ring, {0: 0})
     assert ring.attach(reader.follower)
-    ring.append(piece(0, 0, 3), lambda: None)
+    ring.append(piece(0, 0, 3))
     ring.close()
     assert reader.follower.lost
     assert (reader.follower.positions, len(ring)) == ({0: 3}, 0)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-import orjson
 import pytest
 from tests.gateway.fake_log import FakeClient, FakeLog
 
 from tidelog.client import Client
 from tidelog.errors import ForbiddenError
 from tidelog_gateway.feed.feeds import Feeds
-from tidelog_gateway.feed.ring import Follower, Piece
-from tidelog_gateway.feed.shared_feed import FRAMES_KEPT, SharedFeed
+from tidelog_gateway.feed.ring import Credit, Follower, Piece
+from tidelog_gateway.feed.shared_feed import SharedFeed
 from tidelog_gateway.feed.whole_batch import whole_batch
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.outgoing import Outgoing
+from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.records_out import BatchReader
 from tidelog_gateway.resume_tokens import Scope, positions_in
 from tidelog_gateway.settings import GatewaySettings
@@ -27,20 +27,65 @@ from tidelog_proto.limits import KIB, MIB
 SCOPE = Scope("t", bytes(16))
 
 
-class Listener:
-    """A follower that takes what is pushed while it may."""
+class Sink:
+    """A transport whose peer takes everything."""
 
-    def __init__(self, positions: dict[int, int]) -> None:
-        self.pushed: list[Piece] = []
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class PieceForm:
+    """Notes pieces, and writes their records alone."""
+
+    surface = "websocket"
+    always_token = False
+
+    def __init__(self) -> None:
+        self.pieces: list[tuple[Piece, str | None]] = []
+
+    def encode(self, piece: Piece, token: str | None) -> bytes:
+        self.pieces.append((piece, token))
+        return piece.data
+
+
+class Listener:
+    """A follower that takes what is pushed while it has credit."""
+
+    credit_bytes: int | None = None
+    message_bytes_max: int | None = None
+
+    def __init__(self, outgoing: Outgoing, positions: dict[int, int], form: PieceForm | None = None) -> None:
+        self.form = form or PieceForm()
         self.has_credit = True
         self.woken = asyncio.Event()
         self.feed: SharedFeed | None = None
-        self.follower = Follower(dict(positions), self.push, self.woken.set, lambda: self.has_credit)
+        self.sink = Sink()
+        self.outlet = Outlet(outgoing, 30)
+        self.outlet.connected(cast(asyncio.Transport, self.sink))
+        self.outlet.direct_writes(allowed=True)
+        self.follower = Follower(dict(positions), cast(Credit, self), self.outlet, self.form, self.woken.set)
+        self.spent = 0
 
-    def push(self, piece: Piece) -> bool:
-        if self.has_credit:
-            self.pushed.append(piece)
-        return self.has_credit
+    @property
+    def credit_records(self) -> int:
+        return 1_000_000 - self.spent if self.has_credit else 0
+
+    @credit_records.setter
+    def credit_records(self, records: int) -> None:
+        self.spent = 1_000_000 - records
+
+    @property
+    def pushed(self) -> list[Piece]:
+        return [piece for piece, _ in self.form.pieces]
 
     async def until(self, offset: int) -> None:
         async with asyncio.timeout(10):
@@ -58,8 +103,8 @@ class Stand:
         client = cast(Client, FakeClient(log))
         self.feeds = Feeds(client, GatewaySettings(**settings), self.outgoing, self.metrics)
 
-    def follow(self, positions: dict[int, int], *, found: bool = True) -> Listener:
-        listener = Listener(positions)
+    def follow(self, positions: dict[int, int], *, found: bool = True, form: PieceForm | None = None) -> Listener:
+        listener = Listener(self.outgoing, positions, form)
         listener.feed = self.feeds.attach(SCOPE, listener.follower, found=found)
         return listener
 
@@ -72,27 +117,25 @@ def stand(log: FakeLog) -> Stand:
 
 async def test_a_batch_is_read_and_encoded_once_for_all(stand: Stand) -> None:
     one = stand.follow({0: 0, 1: 0})
+    same = stand.follow({0: 0, 1: 0}, found=False, form=one.form)
     other = stand.follow({0: 0, 1: 0}, found=False)
-    assert one.feed is other.feed
+    assert one.feed is same.feed is other.feed
     feed = one.feed
     assert feed is not None
     await stand.log.append("t", 0, columns_of([b"a", b"b"], keys=[b"k", None]))
     await one.until(2)
-    (piece,) = one.pushed
-    assert other.pushed == [piece]
+    ((piece, token),) = one.form.pieces
+    assert other.form.pieces == [(piece, token)]
+    assert other.form.pieces[0][0] is piece
+    assert one.sink.written == same.sink.written == [piece.data]
+    assert one.sink.written[0] is same.sink.written[0]
+    assert (one.spent, same.spent, one.outlet.pushed_bytes) == (2, 2, len(piece.data))
     assert (piece.records, piece.payload_bytes, piece.first_offset, piece.next_offset) == (2, 3, 0, 2)
-    frame = feed.frame(piece, 7)
-    assert feed.frame(piece, 7) is frame
-    reader = bytearray(frame)
-    header = 4 if reader[1] == 126 else 2
-    batch = orjson.loads(bytes(reader[header:]))["batch"]
-    assert (batch["sid"], batch["next_offset"], len(batch["records"])) == (7, 2, 2)
-    assert positions_in(batch["resume_token"], SCOPE) == {0: 2, 1: 0}
-    made = [feed.event(piece, lambda _, token: token.encode()) for _ in range(2)]
-    assert made[0] is made[1]
-    assert made[0].decode() == batch["resume_token"]
-    for sid in range(2 * FRAMES_KEPT):
-        assert b'"sid":%d,' % sid in feed.frame(piece, sid)
+    assert token is not None
+    assert positions_in(token, SCOPE) == {0: 2, 1: 0}
+    (counted,) = stand.metrics.records_out.collect()
+    assert sum(sample.value for sample in counted.samples if sample.name.endswith("_total")) == 6
+    feed.leave(same.follower)
     feed.leave(one.follower)
     feed.leave(other.follower)
     assert (len(stand.feeds), stand.outgoing.used_bytes) == (0, 0)
@@ -105,7 +148,7 @@ async def test_a_large_batch_is_cut_as_for_one_subscription(log: FakeLog) -> Non
     await log.append("t", 0, columns_of([b"x"] * 7))
     await listener.until(7)
     assert [piece.records for piece in listener.pushed] == [3, 3, 1]
-    listener.pushed.clear()
+    listener.form.pieces.clear()
     await log.append("t", 0, columns_of([b"\x01" * 200] * 3))  # six bytes each as JSON
     await listener.until(10)
     assert [piece.records for piece in listener.pushed] == [1, 1, 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -113,6 +114,15 @@ class Journey:
 
 def opened(served: Served) -> connect:
     return connect(served.ws, subprotocols=[Subprotocol("tidelog.v1.json")], max_queue=None)
+
+
+def opened_small(served: Served) -> connect:
+    """Return a WebSocket for which little fits into the buffers of the client."""
+    few: Any = {"max_queue": 1, "write_limit": 1024}
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.connect(("127.0.0.1", served.port))
+    return connect(served.ws, sock=sock, subprotocols=[Subprotocol("tidelog.v1.json")], **few)
 
 
 def ends(log: FakeLog) -> dict[int, int]:
@@ -251,6 +261,32 @@ async def test_nothing_is_lost_repeated_or_reordered(
             group.create_task(read(served, Random(random.random())))
         await publish()
         is_over = True
+
+
+async def test_a_client_that_stops_reading_leaves_the_shared_path_and_returns_to_it(serve: Serve, log: FakeLog) -> None:
+    log.logs["t"] = [[], []]
+    async with serve() as served, opened(served) as one, opened_small(served) as other:
+        fast, slow = Reader(one, 1), Reader(other, 1)
+        await fast.subscribe()
+        await slow.subscribe()
+        await log.append("t", 0, columns_of([b"x"]))
+        await asyncio.gather(fast.until({0: 1}), slow.until({0: 1}))
+        for at in range(400):
+            await log.append("t", at % 2, columns_of([b"x" * 30_000]))
+            await fast.until(ends(log))
+        assert slow.offsets == {0: [0]}, "it has not read meanwhile"
+        reads = log.reads
+        assert reads == 401, "one reader for both"
+        await slow.until(ends(log))
+        await log.append("t", 0, columns_of([b"y"]))
+        await asyncio.gather(fast.until(ends(log)), slow.until(ends(log)))
+        reads = log.reads
+        for _ in range(5):
+            await log.append("t", 1, columns_of([b"z"]))
+            await asyncio.gather(fast.until(ends(log)), slow.until(ends(log)))
+        assert log.reads == reads + 5, "one reader for both again"
+        expected = {number: list(range(end)) for number, end in ends(log).items()}
+        assert fast.offsets == slow.offsets == expected
 
 
 async def test_a_slow_client_delays_no_other_and_is_closed(serve: Serve, log: FakeLog) -> None:
