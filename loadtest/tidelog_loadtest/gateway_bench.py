@@ -12,15 +12,16 @@ import json
 import os
 import statistics
 import tempfile
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import IO, Any, Final, Literal
 
 from rich.table import Table
 
 from tidelog import Client
-from tidelog_cli.children import running
+from tidelog_cli.children import Child, running
 from tidelog_loadtest import product
 from tidelog_loadtest.environment import Environment
 from tidelog_loadtest.footprint import cpu_s
@@ -52,6 +53,7 @@ class GatewayPlan:
         flush: of the topic.
         data: where files are kept meanwhile.
         only: the workloads whose name contains this.
+        workers: of the gateway; more than one are compared with one, see `workers_bench`.
     """
 
     connections: int = 32
@@ -62,6 +64,7 @@ class GatewayPlan:
     flush: FlushName = "never"
     data: Path | None = None
     only: str = ""
+    workers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class GatewayResult:
     def document(self, environment: Environment) -> dict[str, Any]:
         """Return what --json prints."""
         plan = asdict(self.plan)
-        del plan["data"]
+        del plan["data"], plan["workers"]
         workloads = {
             workload: {
                 what: {side: round(self.median(workload, side, what), 1) for side in SIDES}
@@ -159,40 +162,59 @@ async def _workloads(
     plan: GatewayPlan, servers: dict[str, _Server], topics: dict[str, str]
 ) -> dict[str, dict[str, bytes]]:
     """Return the requests of each workload, by side; records that are fetched are stored first."""
-    record = {"value": "x" * plan.size_bytes}
-    one, hundred = (json.dumps({"records": [record] * count}).encode() for count in (1, 100))
-    publish, fetch = (f"/v1/topics/{topics[what]}" for what in ("publish", "fetch"))
-    port = servers["gateway"].port
-    await answer_to(port, request_bytes("POST", f"{fetch}/records", hundred))
-    fetching = request_bytes("GET", f"{fetch}/partitions/0/records?offset=0&max_records=100")
-    await answer_to(servers["probe"].port, request_bytes("PUT", "/bytes", await answer_to(port, fetching)))
-    workloads = {
-        "publish 1 as JSON": (
-            request_bytes("POST", f"{publish}/records", one),
-            request_bytes("POST", "/empty", one),
-        ),
-        "publish 100 as JSON": (
-            request_bytes("POST", f"{publish}/records", hundred),
-            request_bytes("POST", "/decode", hundred),
-        ),
-        "fetch 100 as JSON": (fetching, request_bytes("GET", "/bytes")),
+    requests = await gateway_requests(plan, servers["gateway"].port, topics)
+    fetched = await answer_to(servers["gateway"].port, requests["fetch 100 as JSON"])
+    await answer_to(servers["probe"].port, request_bytes("PUT", "/bytes", fetched))
+    of_probe = {
+        "publish 1 as JSON": request_bytes("POST", "/empty", _body(plan, 1)),
+        "publish 100 as JSON": request_bytes("POST", "/decode", _body(plan, 100)),
+        "fetch 100 as JSON": request_bytes("GET", "/bytes"),
     }
-    return {name: dict(zip(SIDES, requests, strict=True)) for name, requests in workloads.items() if plan.only in name}
+    return {
+        name: dict(zip(SIDES, (request, of_probe[name]), strict=True))
+        for name, request in requests.items()
+        if plan.only in name
+    }
+
+
+async def gateway_requests(plan: GatewayPlan, port: int, topics: Mapping[str, str]) -> dict[str, bytes]:
+    """Return the request to the gateway of each workload; records that are fetched are stored first."""
+    publish, fetch = (f"/v1/topics/{topics[what]}" for what in ("publish", "fetch"))
+    await answer_to(port, request_bytes("POST", f"{fetch}/records", _body(plan, 100)))
+    return {
+        "publish 1 as JSON": request_bytes("POST", f"{publish}/records", _body(plan, 1)),
+        "publish 100 as JSON": request_bytes("POST", f"{publish}/records", _body(plan, 100)),
+        "fetch 100 as JSON": request_bytes("GET", f"{fetch}/partitions/0/records?offset=0&max_records=100"),
+    }
+
+
+def _body(plan: GatewayPlan, records: int) -> bytes:
+    return json.dumps({"records": [{"value": "x" * plan.size_bytes}] * records}).encode()
+
+
+@asynccontextmanager
+async def node_with_topics(
+    plan: GatewayPlan, directory: Path
+) -> AsyncIterator[tuple[Child, IO[bytes], dict[str, str]]]:
+    """Run a node with a topic to publish to and one to fetch from; yield it, a log for others, and their names."""
+    async with AsyncExitStack() as stack:
+        log = stack.enter_context((directory / "log").open("ab"))
+        arguments = ("node", "--data", str(directory / "node"), "--port", "0", "--management-port", "0")
+        node = await stack.enter_async_context(running("node", arguments, log=log, environ=os.environ | _QUIET))
+        address = f"127.0.0.1:{node.ready['port']}"
+        client = await stack.enter_async_context(Client(address, client_id="tidelog-bench", idle_poll_us=0))
+        topics: dict[str, str] = {}
+        for what in ("publish", "fetch"):
+            own = product.own_topic(client, plan.flush, retention_bytes=_RETENTION_BYTES)
+            topics[what] = await stack.enter_async_context(own)
+        yield node, log, topics
 
 
 async def _servers(
     plan: GatewayPlan, directory: Path, stack: AsyncExitStack
 ) -> tuple[dict[str, _Server], dict[str, str]]:
-    log = stack.enter_context((directory / "log").open("ab"))
-    arguments = ("node", "--data", str(directory / "node"), "--port", "0", "--management-port", "0")
-    node = await stack.enter_async_context(running("node", arguments, log=log, environ=os.environ | _QUIET))
-    bootstrap = f"127.0.0.1:{node.ready['port']}"
-    client = await stack.enter_async_context(Client(bootstrap, client_id="tidelog-bench", idle_poll_us=0))
-    topics: dict[str, str] = {}
-    for what in ("publish", "fetch"):
-        own = product.own_topic(client, plan.flush, retention_bytes=_RETENTION_BYTES)
-        topics[what] = await stack.enter_async_context(own)
-    asked = ("gateway", "--bootstrap", bootstrap, "--http-port", "0")
+    node, log, topics = await stack.enter_async_context(node_with_topics(plan, directory))
+    asked = ("gateway", "--bootstrap", f"127.0.0.1:{node.ready['port']}", "--http-port", "0", "--workers", "1")
     front = await stack.enter_async_context(running("gateway", asked, log=log))
     probing = running("probe", ("--parser", plan.parser), module="tidelog_loadtest.http_probe", log=log)
     probe = await stack.enter_async_context(probing)
