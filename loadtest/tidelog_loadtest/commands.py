@@ -345,7 +345,7 @@ def front(
     """Send HTTP requests to a gateway and to routes of its framework that do less, or to one with workers, in turns."""
     plan = GatewayPlan(connections, rounds, seconds, size, parser.value, data=data, only=only, workers=workers)
     with shown(rounds) as tell:
-        result: cluster_commands.Shown = uvloop.run(gateway(plan, tell) if workers == 1 else scaling(plan, tell))
+        result = uvloop.run(gateway(plan, tell)) if workers == 1 else uvloop.run(scaling(plan, tell))
     cluster_commands.show(result, data, as_json=as_json)
 
 
