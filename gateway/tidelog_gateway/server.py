@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, Final, cast
 
@@ -51,6 +51,8 @@ class GatewayServer(uvicorn.Server):
         self.tell_ready: Callable[[], None] = partial(print_ready, http_port)
         self.when_stopping: Callable[[], None] = lambda: None
         """Called at the begin of a stop."""
+        self.when_stopped: Callable[[], Awaitable[None]] = _no_more
+        """Called after the last request of a stop, while the event loop still runs."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then print the one line that starters wait for."""
@@ -78,6 +80,7 @@ class GatewayServer(uvicorn.Server):
             await super().shutdown(sockets=sockets)
         finally:
             pressing.cancel()
+            await self.when_stopped()
 
     async def _press(self) -> None:
         outgoing: Outgoing = self._app.state.outgoing
@@ -111,6 +114,10 @@ class GatewayServer(uvicorn.Server):
             app_state=self.lifespan.state,
         )
         return await asyncio.get_running_loop().create_server(make, sock=listener, backlog=BACKLOG)
+
+
+async def _no_more() -> None:
+    pass
 
 
 def print_ready(http_port: int) -> None:

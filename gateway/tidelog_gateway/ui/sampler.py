@@ -41,7 +41,7 @@ class Sampler:
         ask: returns the figures of all topics, as the gateway's own key may see them.
         registry: of the gateway's metrics.
         interval_s: between two samples at least.
-        peers: the other workers; None where there are none.
+        peers: the other workers; None for a gateway of one process.
     """
 
     def __init__(

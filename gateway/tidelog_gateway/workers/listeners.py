@@ -29,8 +29,8 @@ def listen(settings: GatewaySettings) -> socket.socket:
 def listen_for_each(settings: GatewaySettings) -> list[socket.socket]:
     """Bind a socket for each worker; the kernel spreads connections over them by a hash of both addresses.
 
-    The first is bound without SO_REUSEPORT: a port that anybody uses is thus refused, also where the other program
-    shares its port.
+    The first is bound without SO_REUSEPORT, so the kernel refuses a port that another program uses, also with
+    SO_REUSEPORT.
 
     Raises:
         OSError: the address is in use or not this machine's.

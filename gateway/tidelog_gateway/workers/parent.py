@@ -89,7 +89,7 @@ class Parent:
 
     Args:
         settings: of the whole gateway.
-        context: who it is to nodes; None: the environment says.
+        context: the gateway's identity at nodes; None: from the environment.
         listeners: one for each worker.
         ready: called once all of them serve.
     """
@@ -368,7 +368,7 @@ class Parent:
     # ------------------------------------------------------------------------------------------------- the metrics
 
     def _collect(self, asker: WorkerProcess) -> None:
-        """Ask each worker for its metrics; who asks meanwhile gets the same answer."""
+        """Ask each worker for its metrics; workers that ask meanwhile get the same answer."""
         self._askers.append(asker)
         if not self._awaited:
             self._awaited = set(self._serving())

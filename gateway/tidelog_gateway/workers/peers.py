@@ -21,6 +21,8 @@ ALIVE_S: Final = 1.0
 FIGURES_EVERY: Final = 5
 """The metrics are sent with each fifth word to the parent: what a killed worker counted later is lost."""
 MERGED_TIMEOUT_S: Final = 3.0
+FINAL_TIMEOUT_S: Final = 2.0
+"""Longest wait for the parent to take the final metrics of a worker that stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class Peers:
         """Tell the parent that this worker serves, and talk with it until it ends or this is cancelled."""
         reader, self._writer = await asyncio.open_unix_connection(sock=self._control)
         self._tell(frames.READY)
+        if self._merged is not None:  # a request for metrics came before the parent was connected
+            self._tell(frames.ASK)
         telling = asyncio.create_task(self._tell_of_life(), name="telling the parent of life")
         try:
             while True:
@@ -81,6 +85,16 @@ class Peers:
         """Tell the parent that this worker accepts no more connections."""
         self._tell_figures()
         self._tell(frames.STOPPING)
+
+    async def send_final_figures(self) -> None:
+        """Send the metrics once more, after the last request, and wait until the parent has been sent all of them."""
+        if self._writer is None:
+            return
+        self._tell_figures()
+        self._writer.transport.set_write_buffer_limits(high=0)  # so that `drain` waits for the last byte
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(FINAL_TIMEOUT_S):
+                await self._writer.drain()
 
     async def merged(self) -> Families:
         """Return the metrics of all workers together.

@@ -36,6 +36,7 @@ class Serving:
         server.when_started = calm_garbage_collection
         server.tell_ready = self._begin
         server.when_stopping = self._end
+        server.when_stopped = peers.send_final_figures
         peers.on_duties = self._wanted.put_nowait
 
     def run(self) -> None:

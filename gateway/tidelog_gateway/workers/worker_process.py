@@ -60,7 +60,7 @@ class WorkerProcess:
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """Return its name in messages."""
         return f"worker {self.number} (process {self.pid})"
 
     @property

@@ -108,7 +108,9 @@ def test_killed_workers_are_replaced_and_no_acknowledged_record_is_lost(node_add
     stored = asyncio.run(_values(node_address, "killed"))
     lost = [set_ - stored for set_ in acknowledged]
     assert (lost, sum(map(len, acknowledged)) > 40) == ([set()] * 4, True)
-    assert log.read_text().count("was ended by SIGKILL; another one is started") == 2
+    lines = log.read_text()
+    assert lines.count("was ended by SIGKILL; another one is started now") == 1
+    assert lines.count("was ended by SIGKILL; another one is started in 1 s") == 1, "the second in a row waits"
 
 
 async def _values(address: str, topic: str) -> set[str]:
@@ -141,14 +143,38 @@ def test_a_worker_that_hangs_does_not_keep_connections_waiting(node_address: str
         assert running.metric("tidelog_gateway_worker_restarts_total") == 0
 
 
-def test_a_worker_that_is_told_to_stop_is_replaced_when_it_has_drained(node_address: str) -> None:
+def test_a_worker_that_gets_sigterm_drains_and_is_replaced(node_address: str) -> None:
     with gateway("--bootstrap", node_address) as running:
         httpx.post(f"{running.http}/v1/topics", json={"name": "drained"}).raise_for_status()
-        told = running.workers()[0]
-        os.kill(told, signal.SIGTERM)
-        while not has_ended(told):
+        stopping = running.workers()[0]
+        os.kill(stopping, signal.SIGTERM)
+        while not has_ended(stopping):
             assert httpx.post(f"{running.http}/v1/topics/drained/records", json=BODY, timeout=10).status_code == 200
         running.wait_for_workers(2)
+
+
+def test_requests_that_end_while_workers_drain_are_counted(node_address: str) -> None:
+    with gateway("--bootstrap", node_address) as running:
+        httpx.post(f"{running.http}/v1/topics", json={"name": "counted"}).raise_for_status()
+        path = f"{running.http}/v1/topics/counted/partitions/0/records?wait_ms=30000"
+        answers: list[int] = []
+        waits = [
+            threading.Thread(target=lambda: answers.append(httpx.get(path, timeout=40).status_code)) for _ in range(8)
+        ]
+        for thread in waits:
+            thread.start()
+        time.sleep(0.5)
+        stopping = running.workers()
+        for pid in stopping:
+            os.kill(pid, signal.SIGTERM)
+        for thread in waits:
+            thread.join()
+        wait_until(lambda: all(map(has_ended, stopping)))
+        running.wait_for_workers(2)
+        page = running.get("/metrics").splitlines()
+        assert answers == [200] * 8
+        route = "/v1/topics/{topic}/partitions/{partition}/records"
+        assert f'tidelog_gateway_requests_total{{method="GET",route="{route}",status="200"}} 8.0' in page
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -235,10 +261,10 @@ def test_a_worker_that_cannot_start_ends_the_gateway_with_its_reason(tmp_path: P
     one, two = ended
     assert one.returncode == two.returncode == 2
     assert one.stderr.strip() in two.stderr
-    assert two.stderr.count("none.pem") == 1, "the reason is told once"
+    assert two.stderr.count("none.pem") == 1, "the reason is logged once"
 
 
-def test_a_port_that_is_taken_is_told_as_by_a_single_gateway() -> None:
+def test_a_taken_port_has_the_same_message_as_for_a_single_process() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         one, two = (_run("--workers", workers, "--http-port", port, *NOBODY) for workers in ("1", "2"))

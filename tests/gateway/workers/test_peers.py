@@ -86,6 +86,35 @@ async def test_questions_at_the_same_time_are_one() -> None:
         assert await asyncio.gather(*asking) == [{}]
 
 
+async def test_metrics_that_are_requested_before_the_parent_is_connected_are_answered() -> None:
+    ours, theirs = socket.socketpair()
+    its = Peers(theirs, 2)
+    asking = asyncio.create_task(its.merged())
+    await asyncio.sleep(0)
+    running = asyncio.create_task(its.run())
+    reader, writer = await asyncio.open_unix_connection(sock=ours)
+    parent = Parent(reader, writer)
+    await parent.heard(frames.ASK)
+    parent.tell(frames.MERGED, b"{}")
+    assert await asking == {}
+    writer.close()
+    await running
+    await writer.wait_closed()
+
+
+async def test_the_final_metrics_are_sent_whole() -> None:
+    async with talking() as (its, parent):
+        await parent.heard(frames.READY)
+        assert its.registry is not None
+        for number in range(2_000):
+            Counter(f"more_{number}", "x" * 500, registry=its.registry).inc()
+        sending = asyncio.create_task(its.send_final_figures())
+        while len(figures := json.loads(await parent.heard(frames.FIGURES))) < 2_000:
+            pass
+        await sending
+    assert figures["more_1999"]["samples"]['["more_1999_total",{}]'] == 1
+
+
 async def test_a_parent_that_does_not_answer_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "MERGED_TIMEOUT_S", 0.1)
     async with talking() as (its, parent):
