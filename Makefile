@@ -110,8 +110,9 @@ pipeline: $(STAMP) ## flights through two streaming queries of Spark into topics
 kills: $(STAMP) ## a streaming query of Spark whose driver, workers and nodes are killed -9, and what it wrote (KILLS=20 SEED=n)
 	@$(BIN)/python -m tests.spark_kills.run --kills $(or $(KILLS),20) $(SEED:%=--seed %)
 
-loadtest: $(STAMP) ## a short headless locust run against a node and a gateway
-	@$(BIN)/python -m tidelog_loadtest.run
+loadtest: $(STAMP) ## locust's users in a ramp, limits, a report in loadtest.html (SECONDS=60 USERS=14 MIX=all WORKERS=1 LIMITS=options)
+	@$(BIN)/python -m tidelog_loadtest.run --seconds $(or $(SECONDS),60) --users $(or $(USERS),14) --mix $(or $(MIX),all) \
+	  --workers $(or $(WORKERS),1) $(LIMITS)
 
 IMAGE ?= tidelog
 # Docker counts where its daemon answers. podman and buildah keep the health check in Docker's format only.

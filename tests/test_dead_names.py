@@ -13,8 +13,7 @@ FOLDERS = ("proto", "clients", "broker", "gateway", "spark", "loadtest", "demo")
 CALLED_BY_OTHERS = {
     "datagram_received": "asyncio, of a protocol",
     "can_write_eof": "websockets, of a transport",
-    "RestUser": "locust finds its users",
-    "WebSocketUser": "locust finds its users",
+    "Ramp": "locust, of a locust file",
     "makefile": "http.client, of a socket",
     "render": "rich, of a column",
     "streamReader": "Spark, of a source",

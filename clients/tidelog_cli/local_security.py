@@ -67,6 +67,7 @@ GATEWAY_VARIABLES: Final = (
     *("address_connections_max", "fetch_wait_ms_max", "head_timeout_s", "body_timeout_s", "keep_alive_timeout_s"),
     *("ws_batch_bytes_max", "ws_batch_records_max", "ws_message_bytes_max", "ws_member_idle_s", "ws_ping_interval_s"),
     *("ws_ping_timeout_s", "ws_slow_timeout_s", "stream_heartbeat_s", "access_log", "otel", "ui", "ui_interval_s"),
+    "workers",
 )
 """The same of the gateway."""
 

@@ -48,6 +48,7 @@ from tidelog_gateway.ui import files as ui_files
 from tidelog_gateway.ui.sampler import Sampler
 from tidelog_gateway.unsupported import refuse_unsupported
 from tidelog_gateway.websocket import route as websocket_route
+from tidelog_gateway.workers.peers import Peers
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.turns import Turns
 
@@ -137,19 +138,29 @@ def callers_of(own: Gateway, kept: Kept) -> Callers:
     return Callers(own, kept, identify=identify, revision=revision, open_client=open_client)
 
 
-def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -> FastAPI:
-    """Return the ASGI application; its lifespan opens and closes the client. `opener` is for tests."""
+def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, peers: Peers | None = None) -> FastAPI:
+    """Return the ASGI application; its lifespan opens and closes the client.
+
+    Args:
+        settings: of this process: its share of those that are divided among workers.
+        opener: opens the client.
+        peers: the other workers; None: this process is the whole gateway.
+    """
     budget, turns = Budget(settings.in_flight_bytes_max), Turns()
     counted_bytes = settings.out_bytes_max - settings.out_bytes_max // UNCOUNTED_SHARE
     outgoing = Outgoing(counted_bytes, settings.connection_out_bytes_max)
-    metrics = Metrics(budget, outgoing)
+    metrics = Metrics(budget, outgoing, has_parent=peers is not None)
+    if peers is not None:
+        peers.registry = metrics.registry
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with opener(settings) as client:
             kept = Kept(settings.producers_max)
             producers = Producers(client, kept=kept, delivery_timeout_s=settings.request_timeout_s)
-            gateway = app.state.gateway = Gateway(settings, client, producers, metrics, budget, outgoing, turns=turns)
+            gateway = app.state.gateway = Gateway(
+                settings, client, producers, metrics, budget, outgoing, peers=peers, turns=turns
+            )
 
             async def may_impersonate() -> bool:
                 return (await client.security.test("impersonate", "cluster")).allowed
@@ -162,7 +173,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
 
                 passage.spans = RequestSpans(metrics.registry.collect)
             if settings.ui != "off":
-                gateway.sampler = Sampler(client.topic_figures, metrics.registry, settings.ui_interval_s)
+                gateway.sampler = Sampler(client.topic_figures, metrics.registry, settings.ui_interval_s, peers)
                 tasks.append(asyncio.create_task(gateway.sampler.run(), name="sampling figures"))
             try:
                 yield

@@ -114,8 +114,8 @@ class Callers:
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
         self._refused: OrderedDict[bytes, tuple[float, TidelogError]] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[_Kept]] = {}
-        self.lines = lines()
-        self._tries = Tries(own.settings.wrong_credentials_max, clock)
+        self.lines = lines(own.settings.workers)
+        self._tries = Tries(own.settings.wrong_credentials_max, clock, every_s=own.settings.workers)
         self._slowed = 0
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -145,7 +145,7 @@ class Callers:
             callers = [used.caller for used in self._kept.values() if used.caller.users]
             all_of_them = bool(callers) and self._clock() >= self._all_again_at and await self._has_changed()
             if all_of_them:
-                self._all_again_at = self._clock() + len(callers) / RENEWED_PER_S
+                self._all_again_at = self._clock() + self._own.settings.workers * len(callers) / RENEWED_PER_S
             for caller in callers:
                 if all_of_them and caller.over is None:
                     caller.renew()

@@ -14,6 +14,7 @@ import typer
 from tidelog.contexts import Context, find_context
 from tidelog.credentials import API_KEY_FILE_VARIABLE, PASSWORD_FILE_VARIABLE, TOKEN_FILE_VARIABLE
 from tidelog_gateway.settings import GatewaySettings
+from tidelog_gateway.workers.shares import share_of
 from tidelog_proto.core_files import leave_no_core_files
 from tidelog_proto.descriptors import REMEDY, raise_descriptor_limit
 from tidelog_proto.loopback import is_loopback
@@ -62,6 +63,9 @@ def gateway(
         str | None,
         typer.Option(help="Names by which it may be asked, separated by commas.", show_default="addresses, localhost"),
     ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that serve the port.", show_default="1", metavar="N")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file; its table `gateway` counts.")] = None,
 ) -> None:
     """Serve HTTP and WebSocket in front of a cluster; prints one JSON line when ready."""
@@ -77,8 +81,10 @@ def gateway(
                 "insecure": insecure or None,
                 "auth": auth,
                 "allowed_hosts": _listed(allowed_hosts),
+                "workers": workers,
             },
         )
+        share_of(settings)
         _check_exposure(settings)
         settings, context = _placed(settings, told.find_root().params.get("context"))
         _check_secrets(context)
@@ -91,10 +97,8 @@ def gateway(
         # middle of building data models comes out as somebody else's error.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     leave_no_core_files()
-    from tidelog_gateway.server import serve  # noqa: PLC0415 # the web framework is not loaded for `tidelog --help`
-
     try:
-        serve(settings, context)
+        code = _serve(settings, context)
     except SettingsError as error:
         typer.echo(f"tidelog gateway: {error}", err=True)
         raise typer.Exit(2) from error
@@ -103,6 +107,25 @@ def gateway(
         where = f"{settings.host}:{settings.http_port}"
         typer.echo(f"tidelog gateway: cannot listen on {where}: {error.strerror}{hint}", err=True)
         raise typer.Exit(1) from error
+    if code:
+        raise typer.Exit(code)
+
+
+def _serve(settings: GatewaySettings, context: Context | None) -> int:
+    """Serve in this process, or in workers of this one; return the exit code.
+
+    Raises:
+        OSError: the address cannot be bound.
+        SettingsError: the certificate cannot be used.
+    """
+    if settings.workers == 1:
+        from tidelog_gateway.server import serve  # noqa: PLC0415 # the web framework is not loaded for `tidelog --help`
+
+        serve(settings, context)
+        return 0
+    from tidelog_gateway.workers.parent import run_workers  # noqa: PLC0415 # for most gateways there is none
+
+    return run_workers(settings, context)
 
 
 def _placed(settings: GatewaySettings, name: str | None) -> tuple[GatewaySettings, Context | None]:
@@ -143,11 +166,11 @@ def _check_secrets(context: Context | None) -> None:
 def _fitted(settings: GatewaySettings) -> GatewaySettings:
     """Raise the limit of open files; return settings with no more connections than fit, and warn of that."""
     limit = raise_descriptor_limit()
-    fitting = max(1, limit - RESERVED_DESCRIPTORS)
+    fitting = settings.workers * max(1, limit - RESERVED_DESCRIPTORS)
     if fitting >= settings.connections_max:
         return settings
     log.warning(
-        "this process may have %d files open: %d connections fit, not connections_max = %d; %s",
+        "a process may have %d files open: %d connections fit, not connections_max = %d; %s",
         limit,
         fitting,
         settings.connections_max,

@@ -29,6 +29,7 @@ from tidelog_gateway.producers import Producers
 from tidelog_gateway.seats import Seats
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.ui.sampler import Sampler
+from tidelog_gateway.workers.peers import Peers
 from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, PARTITIONS_MAX, TOPIC_NAME_CHARS_MAX
 from tidelog_proto.names import check_group_name, check_topic_name
 from tidelog_proto.turns import Turns
@@ -50,6 +51,7 @@ class Gateway:
         reads: what the caller's requests for the same records read together.
         unknown_websockets: the places of those that have yet to say who they are, beside the others.
         sampler: takes the figures that `/ui` shows; None where that is switched off.
+        peers: the other workers; None where this process is the whole gateway.
         turns: of work that takes the event loop long, all callers together.
         stopping: set when the process begins to stop; whoever waits for records stops waiting.
         stop_until: when that is to be over, of the clock `time.monotonic`.
@@ -64,6 +66,7 @@ class Gateway:
     caller: KnownCaller | None = None
     may_impersonate: Callable[[], Awaitable[bool]] | None = None
     sampler: Sampler | None = None
+    peers: Peers | None = None
     turns: Turns = field(default_factory=Turns)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     stop_until: float = 0.0

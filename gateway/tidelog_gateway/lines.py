@@ -40,6 +40,7 @@ class Line:
     Args:
         at_once: of new ones that are asked about; as many of known ones.
         waiting: new ones that are asked about or wait.
+        workers: among which both, and the turns of an address, are divided.
 
     Attributes:
         asked: marks of new ones that are asked about or wait.
@@ -47,10 +48,13 @@ class Line:
         addresses: turns of new ones by where they come from.
     """
 
-    def __init__(self, at_once: int, waiting: int) -> None:
+    def __init__(self, at_once: int, waiting: int, workers: int = 1) -> None:
+        at_once, waiting = max(1, at_once // workers), max(1, waiting // workers)
         self.asked: set[bytes] = set()
         self.waiting_max = waiting
-        self.addresses = AddressTurns(at_once=ADDRESS_ASKED_AT_ONCE, waiting=ADDRESS_WAITING_MAX)
+        self.addresses = AddressTurns(
+            at_once=max(1, ADDRESS_ASKED_AT_ONCE // workers), waiting=max(1, ADDRESS_WAITING_MAX // workers)
+        )
         self._of_new = asyncio.Semaphore(at_once)
         self._of_known = asyncio.Semaphore(at_once)
 
@@ -68,12 +72,12 @@ class Line:
                 raise unanswered() from None
 
 
-def lines() -> Mapping[Kind, Line]:
-    """Return a line for each kind of credentials."""
+def lines(workers: int = 1) -> Mapping[Kind, Line]:
+    """Return a line for each kind of credentials, in one of several workers."""
     return {
-        "key": Line(KEYS_AT_ONCE, WAITING_MAX),
-        "token": Line(TOKENS_AT_ONCE, WAITING_MAX),
-        "password": Line(PASSWORDS_AT_ONCE, PASSWORDS_WAITING_MAX),
+        "key": Line(KEYS_AT_ONCE, WAITING_MAX, workers),
+        "token": Line(TOKENS_AT_ONCE, WAITING_MAX, workers),
+        "password": Line(PASSWORDS_AT_ONCE, PASSWORDS_WAITING_MAX, workers),
     }
 
 

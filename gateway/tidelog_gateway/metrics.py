@@ -25,9 +25,15 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 
 
 class Metrics:
-    """The counters of one application."""
+    """The counters of one application.
 
-    def __init__(self, budget: Budget, outgoing: Outgoing) -> None:
+    Args:
+        budget: of what comes in.
+        outgoing: of what goes out.
+        has_parent: whether this is one of several workers: their parent counts them.
+    """
+
+    def __init__(self, budget: Budget, outgoing: Outgoing, *, has_parent: bool = False) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "tidelog_gateway_requests",
@@ -99,6 +105,17 @@ class Metrics:
             ("what",),
             registry=self.registry,
         )
+        self._tell_processes(0 if has_parent else 1)
+        self.registry.register(_DroppedWrites())
+        ProcessCollector(registry=self.registry)
+        self._of_requests: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        """The counters by method, route and status, as looking them up by their labels takes longer than counting."""
+        outgoing.on_cut = self.cut_connections.inc
+
+    def _tell_processes(self, workers: int) -> None:
+        Gauge("tidelog_gateway_workers", "Worker processes that serve now.", registry=self.registry).set(workers)
+        what = "Worker processes that ended and were replaced."
+        Counter("tidelog_gateway_worker_restarts", what, registry=self.registry)
         build = Gauge(
             "tidelog_gateway_build_info",
             "Always 1; the labels say what runs.",
@@ -106,11 +123,6 @@ class Metrics:
             registry=self.registry,
         )
         build.labels(version("tidelog"), platform.python_version()).set(1)
-        self.registry.register(_DroppedWrites())
-        ProcessCollector(registry=self.registry)
-        self._of_requests: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
-        """The counters by method, route and status, as looking them up by their labels takes longer than counting."""
-        outgoing.on_cut = self.cut_connections.inc
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count and time a request; `route` is the template of its path, or `none`."""

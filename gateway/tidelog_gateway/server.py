@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, Final, cast
 
@@ -32,9 +32,8 @@ from tidelog_gateway.seats import Seats
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.tls import GatewayTls
 from tidelog_gateway.websocket.frames import bounded_websocket
+from tidelog_gateway.workers.listeners import BACKLOG, listen
 from tidelog_proto.garbage import calm_garbage_collection
-
-BACKLOG: Final = 2048
 
 BODIES_SHARE: Final = 0.5
 """Of the time that a stop has: how long bodies that do come on may come. The rest is for handling them."""
@@ -48,9 +47,13 @@ class GatewayServer(uvicorn.Server):
         self._tls = tls
         self._following: asyncio.Task[None] | None = None
         self._app = app
-        self._http_port = http_port
         self.when_started: Callable[[], None] = lambda: None
-        """Called at the end of the start, just before the ready line."""
+        """Called at the end of the start, just before `tell_ready`."""
+        self.tell_ready: Callable[[], None] = partial(print_ready, http_port)
+        self.when_stopping: Callable[[], None] = lambda: None
+        """Called at the begin of a stop."""
+        self.when_stopped: Callable[[], Awaitable[None]] = _no_more
+        """Called after the last request of a stop, while the event loop still runs."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then print the one line that starters wait for."""
@@ -60,8 +63,7 @@ class GatewayServer(uvicorn.Server):
                 self._tls.follow(self._app.state.gateway.metrics.tls_ends_at), name="following the certificate"
             )
         self.when_started()
-        sys.stdout.write(json.dumps({"event": "ready", "http_port": self._http_port}) + "\n")
-        sys.stdout.flush()
+        self.tell_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Wake whoever waits for records, then stop as uvicorn does.
@@ -70,6 +72,7 @@ class GatewayServer(uvicorn.Server):
         is told to do it elsewhere.
         """
         self._app.state.gateway.stop()
+        self.when_stopping()
         if self._tls is not None and self._following is not None:
             self._following.cancel()
             self._tls.entrance.close()
@@ -78,6 +81,7 @@ class GatewayServer(uvicorn.Server):
             await super().shutdown(sockets=sockets)
         finally:
             pressing.cancel()
+            await self.when_stopped()
 
     async def _press(self) -> None:
         outgoing: Outgoing = self._app.state.outgoing
@@ -102,26 +106,25 @@ class GatewayServer(uvicorn.Server):
             for number in signals:
                 loop.remove_signal_handler(number)
 
+    async def accept_from(self, listener: socket.socket) -> asyncio.AbstractServer:
+        """Accept connections from one more socket; closing what is returned ends that."""
+        make = partial(
+            cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class),
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        return await asyncio.get_running_loop().create_server(make, sock=listener, backlog=BACKLOG)
 
-def listen(settings: GatewaySettings) -> socket.socket:
-    """Bind the listening socket.
 
-    Raises:
-        OSError: the address is in use or not this machine's.
-    """
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted sockets inherit it: a peer that leaves what was sent unread is dropped by the kernel in the end.
-        unread_ms = int(1000 * 2 * settings.ws_slow_timeout_s)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread_ms)
-        listener.bind((settings.host, settings.http_port))
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+async def _no_more() -> None:
+    pass
+
+
+def print_ready(http_port: int) -> None:
+    """Print the line that starters wait for."""
+    sys.stdout.write(json.dumps({"event": "ready", "http_port": http_port}) + "\n")
+    sys.stdout.flush()
 
 
 def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket) -> GatewayServer:

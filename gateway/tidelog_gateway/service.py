@@ -12,6 +12,7 @@ from tidelog.errors import TidelogError
 from tidelog_gateway.context import Gateway, GatewayDep, json_response
 from tidelog_gateway.metrics import CONTENT_TYPE
 from tidelog_gateway.problems import Problem
+from tidelog_gateway.workers.exposition import page_of
 
 READY_TIMEOUT_S: Final = 2.0
 
@@ -29,7 +30,8 @@ async def readyz(gateway: GatewayDep) -> Response:
     """Answer 200 when a node answers and the gateway is not stopping, else 503.
 
     Without a quorum it is ready, too, and says `degraded` and what is missing: what is committed can be read, and a
-    load balancer that takes all gateways out for want of a quorum would take reading away as well.
+    load balancer that takes all gateways out for want of a quorum would take reading away as well. So it is
+    where some of several workers are away: another accepts their connections.
     """
     if gateway.stopping.is_set():
         raise Problem(503, "shutting_down", "this gateway is stopping", retryable=True)
@@ -49,6 +51,8 @@ async def readyz(gateway: GatewayDep) -> Response:
     away = [node.node_id for node in nodes if not node.alive]
     if away:
         ready["nodes_away"] = away
+    if gateway.peers is not None and gateway.peers.duties.serving < gateway.peers.workers:
+        ready |= {"status": "degraded", "workers_away": gateway.peers.workers - gateway.peers.duties.serving}
     return json_response(ready)
 
 
@@ -61,5 +65,6 @@ async def _check_may_ask(gateway: Gateway) -> None:
 
 @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
 async def metrics(gateway: GatewayDep) -> Response:
-    """Return the gateway's metrics in Prometheus' text format."""
-    return Response(gateway.metrics.page(), media_type=CONTENT_TYPE)
+    """Return the gateway's metrics in Prometheus' text format; those of all workers together."""
+    page = gateway.metrics.page() if gateway.peers is None else page_of(await gateway.peers.merged())
+    return Response(page, media_type=CONTENT_TYPE)

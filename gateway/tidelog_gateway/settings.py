@@ -26,6 +26,13 @@ class GatewaySettings(BaseModel):
     )
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     http_port: int = Field(default=8080, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Processes that serve the port. Limits of the whole gateway are divided among them, see "
+        "operations.md; with 1 there is no parent process.",
+    )
     insecure: bool = Field(
         default=False,
         description="Listen elsewhere than on loopback without TLS or `auth`: only where strangers reach nothing.",

@@ -29,6 +29,7 @@ from tidelog_loadtest.permissions import PermissionsPlan, permissions
 from tidelog_loadtest.product import FlushName
 from tidelog_loadtest.progress import shown
 from tidelog_loadtest.result import Result, caption_of, table_of
+from tidelog_loadtest.workers_bench import scaling
 from tidelog_proto.idle_poll import POLL_US_DEFAULT, POLL_US_MAX
 from tidelog_proto.limits import PARTITIONS_MAX
 
@@ -336,13 +337,16 @@ def front(
     size: SizeOption = 100,
     parser: Annotated[ParserChoice, typer.Option("--parser", help="The probe's HTTP parser.")] = ParserChoice.HTTPTOOLS,
     only: Annotated[str, typer.Option("--only", help="The workloads whose name contains this.")] = "",
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, max=64, help="With 2 or more: beside a gateway of one process instead.")
+    ] = 1,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send HTTP requests to a gateway and to routes of its framework that do less, in turns."""
-    plan = GatewayPlan(connections, rounds, seconds, size, parser.value, data=data, only=only)
+    """Send HTTP requests to a gateway and to routes of its framework that do less, or to one with workers, in turns."""
+    plan = GatewayPlan(connections, rounds, seconds, size, parser.value, data=data, only=only, workers=workers)
     with shown(rounds) as tell:
-        result = uvloop.run(gateway(plan, tell))
+        result = uvloop.run(gateway(plan, tell)) if workers == 1 else uvloop.run(scaling(plan, tell))
     cluster_commands.show(result, data, as_json=as_json)
 
 

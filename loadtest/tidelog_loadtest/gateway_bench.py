@@ -14,17 +14,17 @@ import json
 import os
 import statistics
 import tempfile
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import IO, Any, Final, Literal
 
 import pyarrow as pa
 from rich.table import Table
 
 from tidelog import Client
-from tidelog_cli.children import running
+from tidelog_cli.children import Child, running
 from tidelog_loadtest import product
 from tidelog_loadtest.environment import Environment
 from tidelog_loadtest.footprint import cpu_s
@@ -67,6 +67,7 @@ class GatewayPlan:
         flush: of the topic.
         data: where files are kept meanwhile.
         only: the workloads whose name contains this.
+        workers: of the gateway; more than one are compared with one, see `workers_bench`.
     """
 
     connections: int = 32
@@ -77,6 +78,7 @@ class GatewayPlan:
     flush: FlushName = "never"
     data: Path | None = None
     only: str = ""
+    workers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class GatewayResult:
     def document(self, environment: Environment) -> dict[str, Any]:
         """Return what --json prints."""
         plan = asdict(self.plan)
-        del plan["data"]
+        del plan["data"], plan["workers"]
         workloads = {
             workload: {
                 what: {side: round(self.median(workload, side, what), 1) for side in SIDES}
@@ -192,40 +194,67 @@ async def _figures(
 async def _workloads(
     plan: GatewayPlan, servers: dict[str, _Server], topics: dict[str, str]
 ) -> dict[str, dict[str, list[bytes] | _NativeSends]]:
-    """Return the requests of each workload, by side; records that are fetched are stored first.
+    """Return the requests of each workload, by side; records that are fetched are stored first."""
+    requests = await gateway_requests(plan, servers["gateway"].port, topics)
+    fetched = await answer_to(servers["gateway"].port, requests["fetch 100 as JSON"][0])
+    await answer_to(servers["probe"].port, request_bytes("PUT", "/bytes", fetched))
+    stored = [request_bytes("GET", "/bytes")]
+    of_probe: dict[str, list[bytes] | _NativeSends] = {
+        "publish 1 as JSON": [request_bytes("POST", "/empty", _body(plan, 1))],
+        "publish 100 as JSON": [request_bytes("POST", "/decode", _body(plan, _BATCH_RECORDS))],
+        ARROW: _NativeSends(topics["publish"], _arrow_stream(plan.size_bytes)),
+        "fetch 100 as JSON": stored,
+        "fetch 100 as JSON, each elsewhere": stored,
+    }
+    return {
+        name: dict(zip(SIDES, (request, of_probe[name]), strict=True))
+        for name, request in requests.items()
+        if plan.only in name
+    }
+
+
+async def gateway_requests(plan: GatewayPlan, port: int, topics: Mapping[str, str]) -> dict[str, list[bytes]]:
+    """Return the requests to the gateway of each workload; records that are fetched are stored first.
 
     Each connection has the same request, except where it fetches records that no other one does.
     """
-    record = {"value": "x" * plan.size_bytes}
-    one, hundred = (json.dumps({"records": [record] * count}).encode() for count in (1, _BATCH_RECORDS))
     publish, fetch = (f"/v1/topics/{topics[what]}" for what in ("publish", "fetch"))
-    port = servers["gateway"].port
+    hundred = _body(plan, _BATCH_RECORDS)
     for _ in range(plan.connections):
         await answer_to(port, request_bytes("POST", f"{fetch}/records", hundred))
     elsewhere = [
         request_bytes("GET", f"{fetch}/partitions/0/records?offset={_BATCH_RECORDS * number}&max_records=100")
         for number in range(plan.connections)
     ]
-    fetching, stored = elsewhere[0], request_bytes("GET", "/bytes")
-    await answer_to(servers["probe"].port, request_bytes("PUT", "/bytes", await answer_to(port, fetching)))
-    columns = _arrow_stream(plan.size_bytes)
-    workloads: dict[str, tuple[list[bytes], list[bytes] | _NativeSends]] = {
-        "publish 1 as JSON": (
-            [request_bytes("POST", f"{publish}/records", one)],
-            [request_bytes("POST", "/empty", one)],
-        ),
-        "publish 100 as JSON": (
-            [request_bytes("POST", f"{publish}/records", hundred)],
-            [request_bytes("POST", "/decode", hundred)],
-        ),
-        ARROW: (
-            [request_bytes("POST", f"{publish}/records", columns, _ARROW_TYPE)],
-            _NativeSends(topics["publish"], columns),
-        ),
-        "fetch 100 as JSON": ([fetching], [stored]),
-        "fetch 100 as JSON, each elsewhere": (elsewhere, [stored]),
+    return {
+        "publish 1 as JSON": [request_bytes("POST", f"{publish}/records", _body(plan, 1))],
+        "publish 100 as JSON": [request_bytes("POST", f"{publish}/records", hundred)],
+        ARROW: [request_bytes("POST", f"{publish}/records", _arrow_stream(plan.size_bytes), _ARROW_TYPE)],
+        "fetch 100 as JSON": elsewhere[:1],
+        "fetch 100 as JSON, each elsewhere": elsewhere,
     }
-    return {name: dict(zip(SIDES, requests, strict=True)) for name, requests in workloads.items() if plan.only in name}
+
+
+def _body(plan: GatewayPlan, records: int) -> bytes:
+    return json.dumps({"records": [{"value": "x" * plan.size_bytes}] * records}).encode()
+
+
+@asynccontextmanager
+async def node_with_topics(
+    plan: GatewayPlan, directory: Path
+) -> AsyncIterator[tuple[Child, IO[bytes], dict[str, str]]]:
+    """Run a node with a topic to publish to and one to fetch from; yield it, a log for others, and their names."""
+    async with AsyncExitStack() as stack:
+        log = stack.enter_context((directory / "log").open("ab"))
+        arguments = ("node", "--data", str(directory / "node"), "--port", "0", "--management-port", "0")
+        node = await stack.enter_async_context(running("node", arguments, log=log, environ=os.environ | _QUIET))
+        address = f"127.0.0.1:{node.ready['port']}"
+        client = await stack.enter_async_context(Client(address, client_id="tidelog-bench", idle_poll_us=0))
+        topics: dict[str, str] = {}
+        for what in ("publish", "fetch"):
+            own = product.own_topic(client, plan.flush, retention_bytes=_RETENTION_BYTES)
+            topics[what] = await stack.enter_async_context(own)
+        yield node, log, topics
 
 
 def _arrow_stream(size_bytes: int) -> bytes:
@@ -239,18 +268,10 @@ def _arrow_stream(size_bytes: int) -> bytes:
 async def _servers(
     plan: GatewayPlan, directory: Path, stack: AsyncExitStack
 ) -> tuple[dict[str, _Server], dict[str, str]]:
-    log = stack.enter_context((directory / "log").open("ab"))
-    arguments = ("node", "--data", str(directory / "node"), "--port", "0", "--management-port", "0")
-    node = await stack.enter_async_context(running("node", arguments, log=log, environ=os.environ | _QUIET))
-    bootstrap = f"127.0.0.1:{node.ready['port']}"
-    client = await stack.enter_async_context(Client(bootstrap, client_id="tidelog-bench", idle_poll_us=0))
-    topics: dict[str, str] = {}
-    for what in ("publish", "fetch"):
-        own = product.own_topic(client, plan.flush, retention_bytes=_RETENTION_BYTES)
-        topics[what] = await stack.enter_async_context(own)
-    asked = ("gateway", "--bootstrap", bootstrap, "--http-port", "0")
+    node, log, topics = await stack.enter_async_context(node_with_topics(plan, directory))
+    asked = ("gateway", "--bootstrap", f"127.0.0.1:{node.ready['port']}", "--http-port", "0", "--workers", "1")
     front = await stack.enter_async_context(running("gateway", asked, log=log))
-    probed = ("--parser", plan.parser, "--bootstrap", bootstrap)
+    probed = ("--parser", plan.parser, "--bootstrap", asked[2])
     probing = running("probe", probed, module="tidelog_loadtest.http_probe", log=log)
     probe = await stack.enter_async_context(probing)
     children = {"gateway": front, "probe": probe}

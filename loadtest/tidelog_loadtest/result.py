@@ -159,10 +159,15 @@ def _memory_cells(side: Side) -> tuple[str, str]:
     return f"{client / _MIB:.0f}", f"{max(servers.values()) / _MIB:.0f}" if servers else "-"
 
 
-def caption_of(environment: Environment) -> str:
-    """Return one line on what the figures were measured on."""
+def machine_of(environment: Environment) -> str:
+    """Return one line that describes the machine."""
     return (
         f"{environment.cpu_count} CPUs ({environment.cpu_model}), load {environment.load_average_1m}; "
         f"{environment.file_system}, dirty limits {environment.dirty_background_ratio}/{environment.dirty_ratio} %; "
-        f"Linux {environment.kernel}, Python {environment.python}. Medians over rounds; memory is RssAnon."
+        f"Linux {environment.kernel}, Python {environment.python}"
     )
+
+
+def caption_of(environment: Environment) -> str:
+    """Return one line that describes the machine and the statistics of a benchmark."""
+    return f"{machine_of(environment)}. Medians over rounds; memory is RssAnon."

@@ -232,12 +232,19 @@ class _QueuedBytes(io.RawIOBase):
         return len(taken)
 
 
+def _piece_bytes(rest: memoryview) -> int:
+    """Return how much to write at a time: up to the end of a line, so that lines of other processes stay whole, too."""
+    if len(rest) <= _WRITE_BYTES:
+        return len(rest)
+    return bytes(rest[:_WRITE_BYTES]).rfind(b"\n") + 1 or _WRITE_BYTES
+
+
 def _write(descriptor: int, data: bytes) -> bool:
     """Write all, however long that takes; False where the descriptor takes nothing."""
     rest = memoryview(data)
     while rest:
         try:
-            rest = rest[os.write(descriptor, rest[:_WRITE_BYTES]) :]
+            rest = rest[os.write(descriptor, rest[: _piece_bytes(rest)]) :]
         except BlockingIOError:  # another process has set O_NONBLOCK on what both have open
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)

@@ -10,8 +10,8 @@ import pytest
 from tests.gateway.conftest import Serve
 from tests.gateway.fake_log import FakeLog
 
-from tidelog_gateway.server import listen
 from tidelog_gateway.settings import GatewaySettings
+from tidelog_gateway.workers.listeners import listen
 
 
 async def test_a_stop_wakes_whoever_waits_for_records(serve: Serve, log: FakeLog) -> None:

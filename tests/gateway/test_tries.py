@@ -55,3 +55,18 @@ def test_of_many_addresses_those_that_were_wrong_last_are_remembered(monkeypatch
     for address in ("10.0.0.1", "10.0.0.2", "10.0.0.1", "10.0.0.3"):
         tries.failed(address)
     assert [tries.wait_s(f"10.0.0.{number}") > 0 for number in (1, 2, 3)] == [True, False, True]
+
+
+def test_workers_together_forgive_as_much_as_one_process() -> None:
+    clock = Clock()
+    workers = [Tries(2, clock, every_s=2), Tries(2, clock, every_s=2)]
+    for tries in workers:
+        for _ in range(2):
+            assert tries.wait_s("10.0.0.1") == 0
+            tries.failed("10.0.0.1")
+        assert tries.wait_s("10.0.0.1") == pytest.approx(2)
+    clock.now_s += 2
+    for tries in workers:
+        assert tries.wait_s("10.0.0.1") == 0
+        tries.failed("10.0.0.1")
+        assert tries.wait_s("10.0.0.1") == pytest.approx(2)

@@ -153,3 +153,20 @@ with queued_streams():
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, timeout=60)
     assert (ended.stdout, ended.stderr) == (b"out\n", b"err\n")
+
+
+def test_lines_of_several_processes_in_one_pipe_stay_whole() -> None:
+    reading, writing = os.pipe()
+    writers = [QueuedWriter(writing) for _ in range(2)]
+    text = [b"".join(letter * length + b"\n" for length in range(50, 3000, 7)) for letter in (b"a", b"b")]
+    for writer, lines in zip(writers, text, strict=True):
+        writer.put(lines)
+    received = b""
+    while len(received) < sum(map(len, text)):
+        received += os.read(reading, 1 << 16)
+    assert all(len(set(line)) == 1 for line in received.splitlines())
+    assert sorted(received.splitlines()) == sorted(b"".join(text).splitlines())
+    for writer in writers:
+        writer.close(PATIENCE_S)
+    os.close(reading)
+    os.close(writing)

@@ -14,7 +14,7 @@ import typer
 from tidelog import Client
 from tidelog.errors import TidelogError
 from tidelog_cli.doctor.cluster import check_network, check_status
-from tidelog_cli.doctor.configuration import check_node_settings, read_settings
+from tidelog_cli.doctor.configuration import check_gateway_settings, check_node_settings, read_settings
 from tidelog_cli.doctor.disk import check_data
 from tidelog_cli.doctor.findings import Finding, Verdict
 from tidelog_cli.doctor.machine import check_machine
@@ -58,7 +58,8 @@ def doctor(
 
 async def _of_this_machine(data: Path | None, config: Path | None) -> list[Finding]:
     node, gateway = read_settings("node", config), read_settings("gateway", config)
-    findings = [*check_machine(), *check_node_settings(node)]
+    processors = len(os.sched_getaffinity(0))
+    findings = [*check_machine(), *check_node_settings(node), *check_gateway_settings(gateway, processors)]
     where = data or (Path(str(node["data"])) if node.get("data") else None)
     if where is None:
         told = "no data directory is named: say --data DIR, --config FILE or TIDELOG_NODE_DATA"

@@ -83,6 +83,16 @@ def _node_smells(settings: Settings) -> Iterator[Finding]:
         )
 
 
+def check_gateway_settings(settings: Settings, processors: int) -> Iterator[Finding]:
+    """Yield whether there are more workers than processors they may use."""
+    workers = str(settings.get("workers", "1"))
+    if workers.isdigit() and int(workers) > max(1, processors):
+        found = (
+            f"workers = {workers}, and {processors} processors may be used: each worker takes memory and gains nothing"
+        )
+        yield Finding("gateway settings", "warning", found, f"set workers to at most {processors}")
+
+
 def is_true(value: object) -> bool:
     """Return whether a setting says yes, in a file or a variable."""
     return str(value).lower() in {"true", "1", "yes", "on"}

@@ -1,23 +1,34 @@
-"""Takes a sample of the topics and of this gateway at intervals, for `History`."""
+"""Takes a sample of the topics and of this gateway at intervals, for `History`.
+
+With several workers, the one that the parent names takes the samples and sends each of them to the others, so that all
+show the same.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 
 from tidelog.errors import TidelogError
 from tidelog.model import TopicFigures
+from tidelog_gateway.problems import Problem
 from tidelog_gateway.ui.history import GatewayFigures, History
+from tidelog_gateway.ui.samples import decode, encode
+from tidelog_gateway.workers.exposition import metrics_in
+from tidelog_gateway.workers.peers import Peers
 
 log = logging.getLogger(__name__)
 
 BUSY_SHARE: Final = 50
 """A sample is followed by a pause of at least so many times what it took, so many partitions are sampled less often."""
+NOT_OURS_S: Final = 1.0
+"""How often a worker looks whether it is the one that samples."""
 PUBLISH_ROUTE: Final = "/v1/topics/{topic}/records"
 
 AskFigures = Callable[[], Awaitable[Mapping[str, TopicFigures]]]
@@ -30,19 +41,28 @@ class Sampler:
         ask: returns the figures of all topics, as the gateway's own key may see them.
         registry: of the gateway's metrics.
         interval_s: between two samples at least.
+        peers: the other workers; None for a gateway of one process.
     """
 
-    def __init__(self, ask: AskFigures, registry: CollectorRegistry, interval_s: float) -> None:
+    def __init__(
+        self, ask: AskFigures, registry: CollectorRegistry, interval_s: float, peers: Peers | None = None
+    ) -> None:
         self.history = History()
         self.fault: str | None = None
         """Why the newest sample could not be taken; None when it was."""
         self._ask = ask
         self._registry = registry
         self._interval_s = interval_s
+        self._peers = peers
+        if peers is not None:
+            peers.on_sample = self.receive
 
     async def run(self) -> None:
         """Take samples until it is cancelled."""
         while True:
+            if self._peers is not None and not self._peers.duties.samples:
+                await asyncio.sleep(NOT_OURS_S)
+                continue
             began_s = time.monotonic()
             await self.take()
             took_s = time.monotonic() - began_s
@@ -52,20 +72,32 @@ class Sampler:
         """Take one sample, if nodes answer."""
         try:
             topics = await self._ask()
-        except TidelogError as error:
+            gateway = gateway_figures(await self._metrics())
+        except (TidelogError, Problem) as error:
             if self.fault is None:
                 log.warning("figures of topics cannot be sampled for /ui: %s", error)
             self.fault = str(error)
             return
         self.fault = None
-        self.history.add(time.time_ns() // 1_000_000, topics, gateway_figures(self._registry))
+        at_ms = time.time_ns() // 1_000_000
+        self.history.add(at_ms, topics, gateway)
+        if self._peers is not None:
+            self._peers.share(encode(at_ms, topics, gateway))
+
+    def receive(self, sample: bytes) -> None:
+        """Take the sample of another worker."""
+        self.fault = None
+        self.history.add(*decode(sample))
+
+    async def _metrics(self) -> Iterable[Metric]:
+        return self._registry.collect() if self._peers is None else metrics_in(await self._peers.merged())
 
 
-def gateway_figures(registry: CollectorRegistry) -> GatewayFigures:
+def gateway_figures(families: Iterable[Metric]) -> GatewayFigures:
     """Return the counters of a gateway from its metrics."""
     requests = published = delivered = 0.0
     below: dict[float, float] = {}
-    for family in registry.collect():
+    for family in families:
         for sample in family.samples:
             match sample.name:
                 case "tidelog_gateway_requests_total":

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tidelog_broker.base.config import NodeSettings
-from tidelog_cli.doctor.configuration import DEFAULTS, check_node_settings, read_settings
+from tidelog_cli.doctor.configuration import DEFAULTS, check_gateway_settings, check_node_settings, read_settings
 from tidelog_cli.failures import CommandFailed
 from tidelog_gateway.settings import GatewaySettings
 
@@ -55,3 +55,9 @@ def test_a_usual_configuration_is_fine() -> None:
     usual = {"data": "/var/lib/tidelog", "host": "0.0.0.0", "advertise_host": "log1", "insecure": False}
     (finding,) = check_node_settings(DEFAULTS["node"] | usual)
     assert finding.verdict == "ok"
+
+
+def test_more_workers_than_processors_are_warned_of() -> None:
+    assert [finding.verdict for finding in check_gateway_settings({"workers": "4"}, 2)] == ["warning"]
+    for workers in ({}, {"workers": 2}, {"workers": "two"}):
+        assert list(check_gateway_settings(workers, 2)) == []

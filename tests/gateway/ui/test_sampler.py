@@ -70,7 +70,7 @@ def test_the_figures_of_a_gateway_are_those_of_its_metrics() -> None:
     its.records_out.labels("http").inc(7)
     its.request_s.labels("POST", PUBLISH_ROUTE).observe(0.002)
     its.request_s.labels("GET", "/livez").observe(0.002)
-    found = gateway_figures(its.registry)
+    found = gateway_figures(its.registry.collect())
     assert (found.requests, found.published, found.delivered) == (3, 11, 7)
     assert found.publishes_below[0.001] == 0
     assert found.publishes_below[0.0025] == found.publishes_below[float("inf")] == 1

@@ -1,0 +1,79 @@
+"""Frames on the sockets between the parent and its workers: a kind of one byte, a length of four, and the payload."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from tidelog_proto.limits import MIB
+
+HEADER: Final = struct.Struct(">cI")
+PAYLOAD_BYTES_MAX: Final = 64 * MIB
+UNSENT_BYTES_MAX: Final = 16 * MIB
+"""Bytes that wait for one process; further frames to it are dropped until it reads again."""
+
+BEGIN: Final = b"B"
+"""Parent to worker, first: its settings and context, as JSON."""
+DUTIES: Final = b"D"
+"""Parent to worker: `Duties`, as JSON."""
+COLLECT: Final = b"C"
+"""Parent to worker: send `FIGURES`."""
+MERGED: Final = b"M"
+"""Parent to worker: the figures of all workers together, as JSON; the answer to `ASK`."""
+READY: Final = b"R"
+"""Worker to parent: it accepts connections."""
+ALIVE: Final = b"A"
+"""Worker to parent, each second: its event loop turns."""
+STOPPING: Final = b"T"
+"""Worker to parent: it accepts no more connections and is going to end."""
+FIGURES: Final = b"F"
+"""Worker to parent: its metrics, see `figures`."""
+ASK: Final = b"Q"
+"""Worker to parent: send `MERGED`."""
+SAMPLE: Final = b"S"
+"""Worker to parent, which sends it to the other workers: a sample of the figures of topics."""
+
+
+class FrameError(ValueError):
+    """A frame that is longer than frames can be."""
+
+
+def frame(kind: bytes, payload: bytes = b"") -> bytes:
+    """Return a frame."""
+    return HEADER.pack(kind, len(payload)) + payload
+
+
+def frame_length(header: bytes) -> tuple[bytes, int]:
+    """Return the kind and the length of the payload behind a header.
+
+    Raises:
+        FrameError: it is too long.
+    """
+    kind, length = HEADER.unpack(header)
+    if length > PAYLOAD_BYTES_MAX:
+        raise FrameError(f"a frame of {length} bytes is longer than {PAYLOAD_BYTES_MAX}")
+    return kind, length
+
+
+class FrameReader:
+    """Splits received bytes into frames."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the kind and payload of each frame that is complete by now.
+
+        Raises:
+            FrameError: a frame is too long.
+        """
+        self._received += data
+        while len(self._received) >= HEADER.size:
+            kind, length = frame_length(bytes(self._received[: HEADER.size]))
+            end = HEADER.size + length
+            if len(self._received) < end:
+                return
+            payload = bytes(self._received[HEADER.size : end])
+            del self._received[:end]
+            yield kind, payload

@@ -1,0 +1,158 @@
+"""A worker's side of its socket to the parent: duties, metrics of all workers, samples of topics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+
+from tidelog_gateway.problems import Problem
+from tidelog_gateway.workers import frames
+from tidelog_gateway.workers.exposition import families_of
+from tidelog_gateway.workers.figures import Families
+
+ALIVE_S: Final = 1.0
+FIGURES_EVERY: Final = 5
+"""The metrics are sent with each fifth word to the parent: what a killed worker counted later is lost."""
+MERGED_TIMEOUT_S: Final = 3.0
+FINAL_TIMEOUT_S: Final = 2.0
+"""Longest wait for the parent to take the final metrics of a worker that stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duties:
+    """The worker's part in what concerns all of them.
+
+    Attributes:
+        accepts: indexes of the listening sockets, besides its own, from which it accepts.
+        samples: whether it samples the figures of topics for all workers.
+        serving: how many workers serve now.
+    """
+
+    accepts: tuple[int, ...] = ()
+    samples: bool = False
+    serving: int = 0
+
+
+class Peers:
+    """See the module.
+
+    Args:
+        control: the socket to the parent.
+        workers: how many there are to be.
+
+    Attributes:
+        duties: the newest.
+        registry: the metrics of this worker.
+        on_duties: called when duties have changed.
+        on_sample: called with a sample that another worker has taken.
+    """
+
+    def __init__(self, control: socket.socket, workers: int) -> None:
+        self.workers = workers
+        self.duties = Duties()
+        self.registry: CollectorRegistry | None = None
+        self.on_duties: Callable[[Duties], None] = _ignore
+        self.on_sample: Callable[[bytes], None] = _ignore
+        self._control = control
+        self._writer: asyncio.StreamWriter | None = None
+        self._merged: asyncio.Future[Families] | None = None
+
+    async def run(self) -> None:
+        """Tell the parent that this worker serves, and talk with it until it ends or this is cancelled."""
+        reader, self._writer = await asyncio.open_unix_connection(sock=self._control)
+        self._tell(frames.READY)
+        if self._merged is not None:  # a request for metrics came before the parent was connected
+            self._tell(frames.ASK)
+        telling = asyncio.create_task(self._tell_of_life(), name="telling the parent of life")
+        try:
+            while True:
+                kind, length = frames.frame_length(await reader.readexactly(frames.HEADER.size))
+                self._take(kind, await reader.readexactly(length))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return  # the lifeline ends the process
+        finally:
+            telling.cancel()
+            self._writer.close()
+
+    def stopping(self) -> None:
+        """Tell the parent that this worker accepts no more connections."""
+        self._tell_figures()
+        self._tell(frames.STOPPING)
+
+    async def send_final_figures(self) -> None:
+        """Send the metrics once more, after the last request, and wait until the parent has been sent all of them."""
+        if self._writer is None:
+            return
+        self._tell_figures()
+        self._writer.transport.set_write_buffer_limits(high=0)  # so that `drain` waits for the last byte
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(FINAL_TIMEOUT_S):
+                await self._writer.drain()
+
+    async def merged(self) -> Families:
+        """Return the metrics of all workers together.
+
+        Raises:
+            Problem: 503, the parent does not answer.
+        """
+        if self._merged is None:
+            self._merged = asyncio.get_running_loop().create_future()
+            self._tell(frames.ASK)
+        try:
+            async with asyncio.timeout(MERGED_TIMEOUT_S):
+                return await asyncio.shield(self._merged)
+        except TimeoutError:
+            self._merged = None
+            detail = f"the gateway's parent process has not answered within {MERGED_TIMEOUT_S:g} s: try again"
+            raise Problem(503, "not_ready", detail, retryable=True) from None
+
+    def share(self, sample: bytes) -> None:
+        """Send a sample to the other workers."""
+        self._tell(frames.SAMPLE, sample)
+
+    def _take(self, kind: bytes, payload: bytes) -> None:
+        match kind:
+            case frames.DUTIES:
+                told = json.loads(payload)
+                self.duties = Duties(tuple(told["accepts"]), told["samples"], told["serving"])
+                self.on_duties(self.duties)
+            case frames.COLLECT:
+                self._tell_figures()
+            case frames.MERGED:
+                future, self._merged = self._merged, None
+                if future is not None and not future.done():
+                    future.set_result(json.loads(payload))
+            case frames.SAMPLE:
+                self.on_sample(payload)
+            case _:
+                pass
+
+    async def _tell_of_life(self) -> None:
+        count = 0
+        while True:
+            if count % FIGURES_EVERY == 0:
+                self._tell_figures()
+            self._tell(frames.ALIVE)
+            count += 1
+            await asyncio.sleep(ALIVE_S)
+
+    def _tell_figures(self) -> None:
+        if self.registry is not None:
+            self._tell(frames.FIGURES, json.dumps(families_of(self.registry)).encode())
+
+    def _tell(self, kind: bytes, payload: bytes = b"") -> None:
+        if self._writer is None or self._writer.transport.get_write_buffer_size() > frames.UNSENT_BYTES_MAX:
+            return
+        with contextlib.suppress(ConnectionError):
+            self._writer.write(frames.frame(kind, payload))
+
+
+def _ignore(_: object) -> None:
+    pass

@@ -1,0 +1,84 @@
+"""A worker's server: it serves from its own listening socket, and from those that its duties name."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from functools import partial
+
+from tidelog.contexts import Context
+from tidelog_gateway.app import create_app, open_client
+from tidelog_gateway.server import GatewayServer, make_server
+from tidelog_gateway.settings import GatewaySettings
+from tidelog_gateway.workers.peers import Duties, Peers
+from tidelog_proto.garbage import calm_garbage_collection
+
+
+class Serving:
+    """See the module.
+
+    Args:
+        server: of this worker.
+        peers: its socket to the parent.
+        listeners: the listening sockets of all workers.
+        own: the index of its own.
+    """
+
+    def __init__(self, server: GatewayServer, peers: Peers, listeners: Sequence[socket.socket], own: int) -> None:
+        self._server = server
+        self._peers = peers
+        self._listeners = listeners
+        self._own = own
+        self._others: dict[int, asyncio.AbstractServer] = {}
+        self._wanted: asyncio.Queue[Duties] = asyncio.Queue()
+        self._tasks: list[asyncio.Task[None]] = []
+        server.when_started = calm_garbage_collection
+        server.tell_ready = self._begin
+        server.when_stopping = self._end
+        server.when_stopped = peers.send_final_figures
+        peers.on_duties = self._wanted.put_nowait
+
+    def run(self) -> None:
+        """Serve until a signal says stop."""
+        self._server.run(sockets=[self._listeners[self._own]])
+
+    def _begin(self) -> None:
+        self._tasks = [
+            asyncio.create_task(self._peers.run(), name="talking with the parent"),
+            asyncio.create_task(self._follow(), name="following duties"),
+        ]
+
+    async def _follow(self) -> None:
+        while True:
+            duties = await self._wanted.get()
+            for index in self._others.keys() - set(duties.accepts):
+                self._others.pop(index).close()
+            for index in set(duties.accepts) - self._others.keys() - {self._own}:
+                self._others[index] = await self._server.accept_from(self._listeners[index].dup())
+
+    def _end(self) -> None:
+        """Stop accepting; the parent has the sockets open, so that others go on accepting from them."""
+        self._peers.stopping()
+        self._tasks[1].cancel()
+        for server in self._others.values():
+            server.close()
+        for listener in self._listeners:
+            listener.close()
+
+
+def serve_as_worker(
+    settings: GatewaySettings,
+    context: Context | None,
+    control: socket.socket,
+    listeners: Sequence[socket.socket],
+    own: int,
+) -> None:
+    """Serve until a signal says stop.
+
+    Raises:
+        SettingsError: its certificate cannot be used.
+    """
+    peers = Peers(control, settings.workers)
+    app = create_app(settings, opener=partial(open_client, context=context), peers=peers)
+    Serving(make_server(settings, app, listeners[own]), peers, listeners, own).run()

@@ -1,0 +1,54 @@
+"""A worker's share of the settings that limit the whole gateway.
+
+Limits of the process are divided by the number of workers and rounded down, so their sum is never more than the
+setting. Limits of one connection, one request or one caller's answer stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidelog_gateway.settings import GatewaySettings
+from tidelog_proto.limits import KIB, MIB
+from tidelog_proto.settings import SettingsError
+
+DIVIDED: Final = {
+    "connections_max": 1,
+    "address_connections_max": 1,
+    "ws_connections_max": 1,
+    "wrong_credentials_max": 1,
+    "in_flight_bytes_max": KIB,
+    "out_bytes_max": 8 * MIB,
+    "callers_max": 16,
+    "producers_max": 1,
+}
+"""Setting -> the least that one worker needs of it."""
+_OFF: Final = frozenset({"address_connections_max", "wrong_credentials_max"})
+"""Settings whose 0 means that there is no limit."""
+
+
+def share_of(settings: GatewaySettings) -> GatewaySettings:
+    """Return the settings of one worker.
+
+    Raises:
+        SettingsError: a limit is too small to be divided among so many workers.
+    """
+    workers = settings.workers
+    if workers == 1:
+        return settings
+    least = DIVIDED | {
+        "in_flight_bytes_max": max(settings.body_bytes_max, settings.ws_message_bytes_max),
+    }
+    shares: dict[str, int] = {}
+    for name, needed in least.items():
+        value: int | None = getattr(settings, name)
+        if value is None or (value == 0 and name in _OFF):
+            continue
+        shares[name] = value // workers
+        if shares[name] < needed:
+            why = ", body_bytes_max or ws_message_bytes_max" if name == "in_flight_bytes_max" else ""
+            raise SettingsError(
+                f"gateway.{name}: {value} is too little for {workers} workers, each of which needs {needed}{why}: "
+                f"set {name} to at least {needed * workers}, or fewer workers"
+            )
+    return settings.model_copy(update=shares)

@@ -1,0 +1,94 @@
+"""One worker: `python -m tidelog_gateway.workers.worker NUMBER CONTROL LIFELINE LISTENER…`, started by the parent.
+
+The numbers behind the first are descriptors that it inherits: the socket to the parent, the pipe that ends with the
+parent, and the listening sockets of all workers, of which its own is the one of its number.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+from tidelog.contexts import Context
+from tidelog_gateway.settings import GatewaySettings
+from tidelog_gateway.workers import frames
+from tidelog_proto.core_files import leave_no_core_files
+from tidelog_proto.settings import SettingsError
+from tidelog_proto.standard_streams import queued_streams
+
+ORPHAN_EXTRA_S: Final = 5.0
+"""Past `stop_timeout_s`, until a worker whose parent has ended ends, whatever it does."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until the parent says stop, or has ended; return the exit code."""
+    number, control_fd, lifeline, *listener_fds = map(int, arguments)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it writes to a terminal whose foreground is the parent
+    leave_no_core_files()
+    control = socket.socket(fileno=control_fd)
+    begin = _begin(control)
+    settings = GatewaySettings.model_validate(begin["settings"])
+    context = None if begin["context"] is None else Context(**_with_tuple(begin["context"]))
+    end = partial(_end_with_parent, lifeline, settings.stop_timeout_s + ORPHAN_EXTRA_S)
+    threading.Thread(target=end, name="lifeline", daemon=True).start()
+    listeners = [socket.socket(fileno=descriptor) for descriptor in listener_fds]
+
+    from tidelog_gateway.workers.serving import serve_as_worker  # noqa: PLC0415 # the parent may have ended meanwhile
+
+    try:
+        serve_as_worker(settings, context, control, listeners, number - 1)
+    except SettingsError as error:
+        sys.stderr.write(f"tidelog gateway: {error}\n")
+        return 2
+    return 0
+
+
+def _begin(control: socket.socket) -> dict[str, Any]:
+    """Return what the parent sends first."""
+    control.setblocking(True)
+    kind, length = frames.frame_length(_exactly(control, frames.HEADER.size))
+    assert kind == frames.BEGIN, kind
+    found: dict[str, Any] = json.loads(_exactly(control, length))
+    control.setblocking(False)
+    return found
+
+
+def _exactly(control: socket.socket, size: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        piece = control.recv(size - len(received))
+        if not piece:
+            sys.exit(1)  # the parent has ended
+        received += piece
+    return received
+
+
+def _with_tuple(context: dict[str, Any]) -> dict[str, Any]:
+    return context | {"bootstrap": tuple(context["bootstrap"])}
+
+
+def _end_with_parent(lifeline: int, within_s: float) -> None:
+    """Wait for the parent's end, stop in order, and end in any case after a time."""
+    while os.read(lifeline, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(within_s)
+    os._exit(1)
+
+
+def run() -> int:
+    """Run as a program."""
+    with queued_streams():
+        return main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -1,0 +1,135 @@
+"""One worker as the parent has it: the process, its control socket, and when it was heard last."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from tidelog_gateway.workers.figures import Families
+from tidelog_gateway.workers.frames import UNSENT_BYTES_MAX, FrameReader, frame
+from tidelog_proto.limits import KIB
+
+MODULE: Final = "tidelog_gateway.workers.worker"
+SILENT_TICKS: Final = 2
+"""Seconds without a word after which another worker accepts this one's connections, too."""
+_RECEIVE_BYTES: Final = 256 * KIB
+
+
+class WorkerProcess:
+    """A process that serves; `parent` replaces one that has ended by another.
+
+    Args:
+        number: from 1.
+        listeners: the listening sockets of all workers; the process inherits them.
+        lifeline: the end of a pipe that is readable once the parent has ended.
+
+    Attributes:
+        pid: its process id.
+        is_ready: whether it has said that it accepts connections.
+        is_stopping: whether it has said that it is going to end.
+        ticks: seconds since it was heard last or, before it is ready, since it was started.
+        figures: the metrics that it sent last.
+    """
+
+    def __init__(self, number: int, listeners: Sequence[socket.socket], lifeline: int) -> None:
+        self.number = number
+        self.is_ready = False
+        self.is_stopping = False
+        self.ticks = 0
+        self.served_ticks = 0
+        self.figures: Families = {}
+        self._reader = FrameReader()
+        self._unsent = bytearray()
+        self.control, theirs = socket.socketpair()
+        self.control.setblocking(False)
+        with theirs:
+            numbers = [theirs.fileno(), lifeline, *(listener.fileno() for listener in listeners)]
+            self._process = subprocess.Popen(  # noqa: S603 - this interpreter and a module of this package
+                [sys.executable, "-P", "-m", MODULE, str(number), *map(str, numbers)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=numbers,
+                process_group=0,  # Ctrl-C in a terminal is for the parent, which decides who ends when
+            )
+        self.pid = self._process.pid
+
+    @property
+    def name(self) -> str:
+        """Return its name in messages."""
+        return f"worker {self.number} (process {self.pid})"
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it accepts connections and its event loop turns."""
+        return self.is_ready and not self.is_stopping and self.ticks < SILENT_TICKS
+
+    def tell(self, kind: bytes, payload: bytes = b"") -> None:
+        """Send a frame, without waiting; one that finds too much unsent is dropped."""
+        if len(self._unsent) < UNSENT_BYTES_MAX:
+            self._unsent += frame(kind, payload)
+            self.send_on()
+
+    def send_on(self) -> None:
+        """Send as much of what is unsent as the socket takes."""
+        while self._unsent:
+            try:
+                sent = self.control.send(self._unsent)
+            except BlockingIOError:
+                return
+            except OSError:  # it has ended, or is about to
+                self._unsent.clear()
+                return
+            del self._unsent[:sent]
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much waits for the socket."""
+        return len(self._unsent)
+
+    def received(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the frames that have arrived."""
+        while True:
+            try:
+                data = self.control.recv(_RECEIVE_BYTES)
+            except (BlockingIOError, ConnectionError):
+                return
+            if not data:
+                return
+            yield from self._reader.feed(data)
+
+    def ended(self) -> int | None:
+        """Return the exit code, below zero for a signal; None while it runs."""
+        return self._process.poll()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process if it runs."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End the process at once, also where it is stopped."""
+        self.signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Let go of its socket."""
+        self.control.close()
+
+
+def end_of(code: int) -> str:
+    """Return how a process has ended, for messages."""
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
+def pipe_of_life() -> tuple[int, int]:
+    """Return a pipe whose second end only the parent holds: the first is readable when the parent has ended."""
+    return os.pipe()

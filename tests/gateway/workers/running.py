@@ -1,0 +1,133 @@
+"""A gateway with workers as a process, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+from tests.gateway.conftest import STOP_TIMEOUT_S
+
+WAIT_S = 30
+
+
+class Running:
+    """A parent with its workers.
+
+    Attributes:
+        process: the parent.
+        http: its address.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+        self.process = process
+        self.port = port
+        self.http = f"http://127.0.0.1:{port}"
+
+    def workers(self) -> list[int]:
+        """Return the process ids of the workers, in the order of their numbers."""
+        return [pid for _, pid in sorted(numbered_children(self.process.pid))]
+
+    def get(self, path: str) -> str:
+        """Return what is answered over a new connection.
+
+        Raises:
+            OSError, HTTPException: nothing is answered.
+        """
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            assert answer.status == 200, answer.read()
+            return answer.read().decode()
+        finally:
+            connection.close()
+
+    def metric(self, name: str) -> float:
+        """Return the sum of a metric's samples."""
+        page = self.get("/metrics")
+        families = text_string_to_metric_families(page)
+        return sum(sample.value for family in families for sample in family.samples if sample.name == name)
+
+    def wait_for_workers(self, count: int) -> None:
+        """Wait until so many serve."""
+        wait_until(lambda: self.metric("tidelog_gateway_workers") == count)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Stop in order and return the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(STOP_TIMEOUT_S)
+
+
+def numbered_children(parent: int) -> list[tuple[int, int]]:
+    """Return the numbers and process ids of a parent's workers."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError, ValueError):
+            words = path.read_text().split("\0")
+            pid = int(path.parent.name)
+            stat = (path.parent / "stat").read_text().rpartition(")")[2].split()
+            if "tidelog_gateway.workers.worker" in words and int(stat[1]) == parent and stat[0] != "Z":
+                found.append((int(words[words.index("tidelog_gateway.workers.worker") + 1]), pid))
+    return found
+
+
+def wait_until(holds: Callable[[], object], *, within_s: float = WAIT_S) -> None:
+    """Wait until something holds, whatever it raises before.
+
+    Raises:
+        AssertionError: it took too long.
+    """
+    until = time.monotonic() + within_s
+    while True:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            if holds():
+                return
+        assert time.monotonic() < until, "it took too long"
+        time.sleep(0.05)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process has ended, reaped or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@contextlib.contextmanager
+def gateway(*arguments: str, workers: int = 2, log: Path | None = None, **variables: str) -> Iterator[Running]:
+    """Start a gateway with workers; end all of its processes on the way out."""
+    command = [sys.executable, "-m", "tidelog_cli", "gateway", "--http-port", "0", "--workers", str(workers)]
+    with contextlib.ExitStack() as stack:
+        stderr = None if log is None else stack.enter_context(log.open("w"))
+        process = stack.enter_context(
+            subprocess.Popen(
+                [*command, *arguments], stdout=subprocess.PIPE, stderr=stderr, text=True, env=os.environ | variables
+            )
+        )
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        assert ready, f"it ended with {process.wait(WAIT_S)}"
+        running = Running(process, json.loads(ready)["http_port"])
+        try:
+            yield running
+        finally:
+            left = running.workers()
+            if process.poll() is None:
+                process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from tidelog_gateway.settings import GatewaySettings
+from tidelog_gateway.workers.shares import DIVIDED, share_of
+from tidelog_proto.limits import MIB
+from tidelog_proto.settings import SettingsError
+
+KEPT = {
+    *("bootstrap", "host", "http_port", "workers", "insecure", "tls_cert_file", "tls_key_file", "auth", "ui"),
+    *("allowed_origins", "allowed_hosts", "access_log", "ui_interval_s"),
+    *("request_timeout_s", "head_timeout_s", "keep_alive_timeout_s", "body_timeout_s", "stop_timeout_s"),
+    *("body_bytes_max", "connection_out_bytes_max", "records_per_request_max", "fetch_bytes_max", "fetch_wait_ms_max"),
+    *("ws_subscriptions_max", "ws_publishes_max", "ws_message_bytes_max", "ws_batch_records_max", "ws_batch_bytes_max"),
+    *("ws_ping_interval_s", "ws_ping_timeout_s", "ws_member_idle_s", "ws_slow_timeout_s", "stream_heartbeat_s"),
+}
+"""Settings of one request, one connection or of nothing that adds up over workers."""
+
+
+def test_each_setting_is_divided_or_is_of_one_connection() -> None:
+    assert set(GatewaySettings.model_fields) == KEPT | set(DIVIDED)
+
+
+def test_the_sum_of_the_shares_is_never_more_than_the_setting() -> None:
+    settings = GatewaySettings(workers=3, address_connections_max=100)
+    share = share_of(settings)
+    for name in DIVIDED:
+        assert 0 < 3 * getattr(share, name) <= getattr(settings, name)
+
+
+def test_what_has_no_limit_has_none_in_each_worker() -> None:
+    share = share_of(GatewaySettings(workers=2, address_connections_max=0, wrong_credentials_max=0))
+    assert (share.address_connections_max, share.wrong_credentials_max) == (0, 0)
+    assert share_of(GatewaySettings(workers=2)).address_connections_max is None
+
+
+def test_one_process_has_all() -> None:
+    settings = GatewaySettings(out_bytes_max=9 * MIB)
+    assert share_of(settings) is settings
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("connections_max", 3),
+        ("address_connections_max", 3),
+        ("wrong_credentials_max", 3),
+        ("in_flight_bytes_max", 31 * MIB),
+        ("out_bytes_max", 31 * MIB),
+        ("callers_max", 63),
+        ("producers_max", 3),
+        ("ws_connections_max", 3),
+    ],
+)
+def test_a_limit_that_cannot_be_divided_is_refused_with_the_remedy(setting: str, value: int) -> None:
+    with pytest.raises(SettingsError, match=rf"gateway\.{setting}: {value} .* at least \d+, or fewer workers"):
+        share_of(GatewaySettings.model_validate({"workers": 4, setting: value}))
+    share_of(GatewaySettings.model_validate({"workers": 1, setting: value}))
