@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from starlette.requests import HTTPConnection
+from starlette.types import Receive
 
 from tidelog_gateway.outlet import Outlet
 
@@ -19,11 +20,22 @@ ROOM_WAIT_S: Final = 5.0
 
 
 class Answer:
-    """What one request's answer holds of the budget."""
+    """What one request's answer holds of the budget, and whether somebody waits for it.
 
-    def __init__(self, outlet: Outlet) -> None:
+    Args:
+        outlet: of the connection.
+        receive: the server's.
+    """
+
+    def __init__(self, outlet: Outlet, receive: Receive) -> None:
         self.reserved_bytes = 0
         self._outlet = outlet
+        self._receive = receive
+
+    async def client_gone(self) -> None:
+        """Wait until the client has closed the connection; for requests whose body was taken."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
 
     async def reserve(self, size_bytes: int) -> None:
         """Hold at least `size_bytes`.

@@ -35,6 +35,8 @@ from tidelog_gateway.openapi import PROBLEM_ANSWER, install_schema
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.problems import TITLES, Problem, from_error, internal, invalid, validation_errors
 from tidelog_gateway.producers import Kept, Producers
+from tidelog_gateway.reading import topic_route
+from tidelog_gateway.reading.response import PLACE_HEADERS
 from tidelog_gateway.request_ids import REQUEST_ID_HEADER, request_id_of
 from tidelog_gateway.routes.commit_lane import commit_lane
 from tidelog_gateway.routes.fetch_lane import fetch_lane
@@ -43,7 +45,7 @@ from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.stream import route as stream_route
 from tidelog_gateway.ui import files as ui_files
 from tidelog_gateway.ui.sampler import Sampler
-from tidelog_gateway.unsupported import refuse_unsupported
+from tidelog_gateway.unsupported import refuse_unknown_parameters, refuse_unsupported
 from tidelog_gateway.websocket import route as websocket_route
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.turns import Turns
@@ -52,6 +54,7 @@ ROUTERS: Final = (
     topics.router,
     publish.router,
     fetch.router,
+    topic_route.router,
     stream_route.router,
     keys.router,
     deletion.router,
@@ -63,8 +66,8 @@ ROUTERS: Final = (
     docs_page.router,
     ui_files.router,
 )
-ANY_REQUEST: Final = (service.router, docs_page.router, ui_files.router)
-"""Those that take any header and query parameter; see `unsupported`."""
+ANY_HEADER: Final = (service.router, docs_page.router, ui_files.router)
+"""Those that take any header; see `unsupported`."""
 CLIENT_ID: Final = "tidelog-gateway"
 QUORUM_TIMEOUT_S: Final = 3.0
 """How long a request waits for a quorum that is not there before it is answered 503: longer than a takeover takes."""
@@ -83,7 +86,7 @@ _CORS: Final[dict[str, Any]] = {
     "allow_methods": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
     "allow_headers": ["Authorization", "Content-Type", "Last-Event-ID"],
     "allow_credentials": False,
-    "expose_headers": [REQUEST_ID_HEADER, "Retry-After", "WWW-Authenticate"],
+    "expose_headers": [REQUEST_ID_HEADER, "Retry-After", "WWW-Authenticate", *PLACE_HEADERS],
     "max_age": 600,
 }
 """What pages of `allowed_origins` may do. There are no cookies to allow."""
@@ -162,13 +165,15 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client) -
         version=version("tidelog"),
         summary="HTTP and WebSocket in front of a Tidelog cluster.",
         lifespan=lifespan,
+        openapi_url=None,  # `docs_page` has the route
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
         responses=PROBLEM_ANSWER,
     )
     for router in ROUTERS:
-        app.include_router(router, dependencies=[] if router in ANY_REQUEST else [Depends(refuse_unsupported)])
+        refusal = refuse_unknown_parameters if router in ANY_HEADER else refuse_unsupported
+        app.include_router(router, dependencies=[Depends(refusal)])
     app.include_router(websocket_route.router)
     _install_errors(app)
     install_schema(app, settings)
@@ -238,6 +243,7 @@ def _headers_of(app: FastAPI, request: Request, error: HTTPException) -> dict[st
         for route in (*app.routes, *(route for router in ROUTERS for route in router.routes)):
             if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
                 found |= route.methods or set()
+        found |= {"HEAD"} if "GET" in found else set()
         headers["Allow"] = ", ".join(sorted(found))
     return headers
 

@@ -1,21 +1,22 @@
 """Refuse headers and query parameters that the gateway does not implement, instead of ignoring them.
 
-Health, metrics and the documentation take any request: load balancers and browsers add what they like.
+Health, metrics, the page and the documentation take any header: load balancers and browsers add what they like.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
-from typing import Final
+from typing import Any, Final
 
 from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.datastructures import QueryParams
 
 from tidelog_gateway.problems import Problem, invalid
+from tidelog_gateway.reading.media_types import JSON, preferred
 from tidelog_proto.printable import printable
 
-JSON_TYPE: Final = "application/json"
 _CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _SHOWN_CHARS_MAX: Final = 100
 
@@ -36,12 +37,35 @@ async def refuse_unsupported(request: Request) -> None:
         )
     accepts = request.headers.getlist("accept")
     route = request.scope.get("route")
-    media_type = str(getattr(getattr(route, "response_class", None), "media_type", None) or JSON_TYPE)
-    if any(accepts) and not takes(",".join(accepts), media_type):
+    offered = offered_by(route)
+    if any(accepts) and preferred(",".join(accepts), offered) is None:
         asked = printable(accepts[0], _SHOWN_CHARS_MAX)
-        raise Problem(406, "not_acceptable", f"answers are {media_type}, which Accept: {asked} leaves out")
+        raise Problem(
+            406,
+            "not_acceptable",
+            f"answers are {' or '.join(offered)}, which Accept: {asked} leaves out",
+            extra={"offered": list(offered)},
+            headers={"Vary": "Accept"} if len(offered) > 1 else {},
+        )
+    await refuse_unknown_parameters(request)
+
+
+async def refuse_unknown_parameters(request: Request) -> None:
+    """Refuse query parameters that this route does not have; a dependency of every route.
+
+    Raises:
+        Problem: 422.
+    """
+    route = request.scope.get("route")
     if isinstance(route, APIRoute):
         refuse_unknown(request.query_params, {field.alias for field in route.dependant.query_params})
+
+
+def offered_by(route: Any) -> tuple[str, ...]:
+    """Return the media types of a route's answers, the preferred one first."""
+    response_class = getattr(route, "response_class", None)
+    several: tuple[str, ...] = getattr(response_class, "media_types", ())
+    return several or (str(getattr(response_class, "media_type", None) or JSON),)
 
 
 def refuse_unknown(given: QueryParams, known: set[str]) -> None:
@@ -51,9 +75,8 @@ def refuse_unknown(given: QueryParams, known: set[str]) -> None:
         Problem: 422; names them.
     """
     counts = Counter(name for name, _ in given.multi_items())
-    there = f"there are {', '.join(sorted(known))}" if known else "this route takes no query parameters"
     errors = [
-        {"parameter": name, "detail": f"is unknown; {there}" if name not in known else "is given more than once"}
+        {"parameter": name, "detail": _unknown(name, known) if name not in known else "is given more than once"}
         for name, count in counts.items()
         if name not in known or count > 1
     ]
@@ -61,23 +84,9 @@ def refuse_unknown(given: QueryParams, known: set[str]) -> None:
         raise invalid(errors)
 
 
-def takes(accept: str, media_type: str = JSON_TYPE) -> bool:
-    """Tell whether an Accept header (RFC 9110, 12.5.1) takes a media type: the most specific range counts."""
-    wanted_kind, _, wanted_subtype = media_type.partition("/")
-    ranges = {(wanted_kind, wanted_subtype), (wanted_kind, "*"), ("*", "*")}
-    best, is_taken = -1, False
-    for part in accept.split(","):
-        media_range, *parameters = (word.strip().lower() for word in part.split(";"))
-        kind, _, subtype = media_range.partition("/")
-        if not media_range or (kind, subtype) not in ranges:
-            continue
-        specific = (kind != "*") + (subtype != "*")
-        is_wanted = not any(_is_zero(parameter) for parameter in parameters)
-        if specific > best or (specific == best and is_wanted):
-            best, is_taken = specific, is_wanted
-    return is_taken
-
-
-def _is_zero(parameter: str) -> bool:
-    name, _, value = parameter.partition("=")
-    return name.strip() == "q" and not value.strip().strip("0.")
+def _unknown(name: str, known: set[str]) -> str:
+    if not known:
+        return "is unknown; this route takes no query parameters"
+    near = difflib.get_close_matches(name[:_SHOWN_CHARS_MAX], known, n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return f"is unknown; {meant}there are {', '.join(sorted(known))}"

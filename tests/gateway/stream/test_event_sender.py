@@ -37,13 +37,17 @@ def batch(next_offset: int) -> dict[str, Any]:
     return {"batch": {"sid": 0, "partition": 1, "records": [], "next_offset": next_offset, "resume_token": "AR"}}
 
 
+async def never() -> Any:
+    await asyncio.Event().wait()
+
+
 class Line:
     """A sender, and what it has written."""
 
     def __init__(self, *, heartbeat_s: float = 60) -> None:
         self.outgoing = Outgoing(1 * MIB, 1 * MIB)
         self.outlet = Outlet(self.outgoing, 30)
-        self.answer = Answer(self.outlet)
+        self.answer = Answer(self.outlet, never)
         self.sender = EventSender(self.answer, self.outlet, heartbeat_s=heartbeat_s)
         self.bodies: asyncio.Queue[bytes] = asyncio.Queue()
 
