@@ -45,14 +45,14 @@ class Answer:
         """
         missing_bytes = size_bytes - self.reserved_bytes
         if missing_bytes > 0:
-            await self._outlet.reserve(missing_bytes, ROOM_WAIT_S)
+            await self._outlet.reserve(missing_bytes, ROOM_WAIT_S, self.reserved_bytes)
             self.reserved_bytes = size_bytes
 
     def fits(self, size_bytes: int) -> bool:
         """Hold at least `size_bytes` if there is room right now, and say whether there is."""
         missing_bytes = size_bytes - self.reserved_bytes
         if missing_bytes > 0:
-            if not self._outlet.take(missing_bytes):
+            if not self._outlet.take(missing_bytes, self.reserved_bytes):
                 return False
             self.reserved_bytes = size_bytes
         return True
@@ -60,7 +60,7 @@ class Answer:
     def hold(self, size_bytes: int, *, whatever: bool) -> bool:
         """Hold exactly `size_bytes`, pressing others for it; False when there is no room and `whatever` is false."""
         missing_bytes = size_bytes - self.reserved_bytes
-        if missing_bytes > 0 and not self._outlet.take_pressing(missing_bytes):
+        if missing_bytes > 0 and not self._outlet.take_pressing(missing_bytes, self.reserved_bytes):
             if not whatever:
                 return False
             self._outlet.take_anyway(missing_bytes)

@@ -89,3 +89,15 @@ async def test_holding_more_and_less(outgoing: Outgoing) -> None:
     assert outgoing.used_bytes == MIB
     answer.sent()
     assert (answer.reserved_bytes, outgoing.used_bytes) == (0, 0), "no transport, nothing to wait for"
+
+
+async def test_an_answer_that_is_alone_may_exceed_the_share_of_its_connection_while_it_grows() -> None:
+    outgoing = Outgoing(64 * MIB, MIB)
+    outlet = Outlet(outgoing, 30)
+    answer = Answer(outlet, never)
+    await answer.reserve(MIB // 2)
+    await answer.reserve(4 * MIB)
+    assert answer.fits(8 * MIB)
+    assert answer.hold(9 * MIB, whatever=False)
+    assert outgoing.used_bytes == 9 * MIB
+    assert not outlet.take(MIB), "what comes beside it has to wait"
