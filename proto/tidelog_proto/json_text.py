@@ -111,16 +111,11 @@ def check_limits(text: str, *, around: int = 0) -> None:
         raise ValueError(f"nested too deeply: the most are {JSON_DEPTH_MAX} levels")
     if len(text) > JSON_NUMBER_CHARS_MAX and _LONG_NUMBER.search(_STRING.sub('""', text)):
         raise ValueError(f"a number of more than {JSON_NUMBER_CHARS_MAX} characters")
-    if "\\u" in text and has_half_pair(text):
-        raise ValueError("surrogates not allowed: one is escaped without its pair")
-
-
-def has_half_pair(text: str) -> bool:
-    """Tell whether well-formed JSON has half of an escaped surrogate pair in it."""
-    if not _SURROGATE.search(text):
-        return False
-    # Of escaped backslashes none escapes a `u` that follows it.
-    return _SURROGATE.search(_PAIR.sub("", text.replace("\\\\", ""))) is not None
+    if "\\u" in text and _SURROGATE.search(text):
+        # Of escaped backslashes none escapes a `u` that follows it.
+        left = _PAIR.sub("", text.replace("\\\\", ""))
+        if _SURROGATE.search(left):
+            raise ValueError("surrogates not allowed: one is escaped without its pair")
 
 
 def members(text: str) -> Iterator[tuple[str, str]]:

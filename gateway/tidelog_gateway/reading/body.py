@@ -20,6 +20,7 @@ from tidelog_gateway.answers import Answer
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.reading.forms import Form
 from tidelog_gateway.reading.json_check import Pace
+from tidelog_gateway.reading.text_columns import PIECE_BYTES
 from tidelog_gateway.reading.values import WHAT, ValueEncoding, first_fault
 from tidelog_gateway.records_out import payload_sizes
 from tidelog_proto.batch import RecordBatch
@@ -58,6 +59,7 @@ class RecordsBody:
         pace: waits for the turn of the next piece of work.
         records_max: how many records there may be.
         bytes_max: how many bytes of payload; the first record may have more.
+        written_max: about how many bytes are written; the first record may take more.
 
     Attributes:
         records: that were taken.
@@ -74,6 +76,7 @@ class RecordsBody:
         *,
         records_max: int,
         bytes_max: int,
+        written_max: int,
     ) -> None:
         self.records = 0
         self.fault: Fault | None = None
@@ -83,13 +86,15 @@ class RecordsBody:
         self._encoding: ValueEncoding | None = encoding
         self._answer = answer
         self.pace = pace
+        self._written_max = written_max
         self._parts = [form.begin()]
         self._written_bytes = len(self._parts[0])
 
     @property
     def is_full(self) -> bool:
         """Whether nothing more is taken."""
-        return self.fault is not None or (self.records > 0 and (self.records_left <= 0 or self.bytes_left <= 0))
+        is_used_up = self.records_left <= 0 or self.bytes_left <= 0 or self._written_bytes >= self._written_max
+        return self.fault is not None or (self.records > 0 and is_used_up)
 
     async def reserve(self, more_bytes: int) -> None:
         """Have room for `more_bytes` beside what was written.
@@ -148,6 +153,9 @@ class RecordsBody:
                 self.fault = Fault(partition, offset, self._encoding)
                 return offset
             await self.reserve(held_bytes)
+            if self._written_bytes >= self._written_max:
+                count = end
+                break
         if count < columns.num_rows:
             self.bytes_left = 0  # what comes next does not fit
             return int(columns.column("offset")[count].as_py())
@@ -169,7 +177,9 @@ class RecordsBody:
         if fault is not None:
             columns = columns.slice(0, fault)
         if columns.num_rows:
-            part = self._form.rows(columns)
+            is_large = columns.num_rows == 1 and columns.nbytes > PIECE_BYTES
+            # Arrow makes the text of one large record in a thread, without the interpreter's lock.
+            part = await asyncio.to_thread(self._form.rows, columns) if is_large else self._form.rows(columns)
             self._parts.append(part)
             self._written_bytes += len(part)
         return columns.num_rows

@@ -30,6 +30,9 @@ CAUGHT_UP_HEADER: Final = "Tidelog-Caught-Up"
 PLACE_HEADERS: Final = (*PARTITION_HEADERS, NEXT_CURSOR_HEADER, CAUGHT_UP_HEADER)
 """Where to go on, of answers in forms that have no place for it."""
 
+WRITTEN_SHARE: Final = 4
+"""A quarter of what a connection may hold is written: it exists twice in the end, beside what was fetched."""
+
 ValueEncodingQuery = Annotated[
     ValueEncoding | None,
     Query(
@@ -99,6 +102,7 @@ def body_of(
         pace_of(gateway, request),
         records_max=records_max,
         bytes_max=bytes_max,
+        written_max=gateway.settings.connection_out_bytes_max // WRITTEN_SHARE,
     )
 
 

@@ -1,17 +1,14 @@
 """Columns of bytes as columns of text: which rows are UTF-8, base64, JSON strings. No Python object a record.
 
-All functions take columns of at most `PIECE_BYTES`, or of a single record that is larger; that one is handled as one
-Python object, since the parsers and writers of one object are faster than passes over an array.
+All functions take columns of at most `PIECE_BYTES`, or of a single record that is larger.
 """
 
 from __future__ import annotations
 
-import base64
 import binascii
 from typing import Any, Final
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -61,6 +58,8 @@ def is_not_utf8(column: Any) -> Any:
     bad = np.zeros(len(apart), bool)
     if not len(data):
         return bad
+    if len(column) == 1:
+        return np.array([text_of(column) is None])
     follows = (data & 0xC0) == 0x80
     of_three, of_four = (data & 0xF0) == 0xE0, (data >= 0xF0) & (data <= 0xF4)
     expected = np.zeros(len(data), bool)
@@ -79,11 +78,10 @@ def is_not_utf8(column: Any) -> Any:
 
 def base64_of(column: Any) -> Any:
     """Return each row in base64 with padding, as text; null stays null."""
-    if column.nbytes > 2 * PIECE_BYTES and len(column) == 1:
-        return pa.array([None if data is None else base64.b64encode(data) for data in column.to_pylist()]).cast(
-            pa.string()
-        )
     data, lengths = bytes_of(pc.fill_null(column, b"")), lengths_of(column)
+    if len(column) == 1 and column.is_valid()[0].as_py():
+        encoded = binascii.b2a_base64(data, newline=False)
+        return _strings(np.array([0, len(encoded)]), encoded)
     groups = -(-lengths // 3)
     # Each row is padded to whole groups of three bytes, so that all rows are encoded at once.
     shifts = np.cumsum(3 * groups) - 3 * groups - (np.cumsum(lengths) - lengths)
@@ -94,22 +92,20 @@ def base64_of(column: Any) -> Any:
     missing = 3 * groups - lengths
     encoded[ends[missing >= 1] - 1] = ord("=")
     encoded[ends[missing == 2] - 2] = ord("=")
-    offsets = np.concatenate(([0], ends)).astype(np.int32)
-    buffers: Any = pa.py_buffer(offsets.data), pa.py_buffer(encoded.data)
-    texts = pa.StringArray.from_buffers(len(column), *buffers)
+    texts = _strings(np.concatenate(([0], ends)), encoded.data)
     return pc.if_else(pc.is_valid(column), texts, pa.scalar(None, pa.string())) if column.null_count else texts
+
+
+def _strings(offsets: Any, data: Any) -> Any:
+    buffers: Any = pa.py_buffer(offsets.astype(np.int32).data), pa.py_buffer(data)
+    return pa.StringArray.from_buffers(len(offsets) - 1, *buffers)
 
 
 def escaped(texts: Any) -> Any:
     """Return each row as the inside of a JSON string, with the escapes that orjson writes; null stays null."""
-    data = bytes_of(texts)
-    if len(data) > 2 * PIECE_BYTES:
-        return pa.array([None if text is None else orjson.dumps(text)[1:-1] for text in texts.to_pylist()]).cast(
-            pa.string()
-        )
-    counts = np.bincount(data, minlength=128)
+    data = bytes_of(texts).tobytes()
     for code, escape in _ESCAPES.items():
-        if counts[code]:
+        if code in data:
             texts = pc.replace_substring(texts, chr(code), escape)
     return texts
 

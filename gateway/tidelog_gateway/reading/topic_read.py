@@ -11,6 +11,7 @@ import time
 from typing import Final, Literal, NamedTuple
 
 from tidelog.errors import OffsetOutOfRangeError
+from tidelog.metadata import gone_error
 from tidelog.model import Offset
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.fetch import LOOK_S, Wanted, native_bytes
@@ -58,10 +59,12 @@ class TopicRead:
             Problem: 422, 410: see `cursor_in`, and for a position that is not in its partition.
             TidelogError: as `Client.topic`, `Client.list_offsets`.
         """
-        scope = Scope(topic, (await gateway.client.topic(topic)).topic_id, *wanted)
+        described = await gateway.client.topic(topic)
+        scope = Scope(topic, described.topic_id, *wanted)
         cursor = None if begin.cursor is None else cursor_in(begin.cursor, scope)
         is_timed = isinstance(begin.at, int) and cursor is None
-        ends = await gateway.client.list_offsets(topic, begin.at if is_timed else "latest")
+        numbers = [partition.partition for partition in described.partitions]
+        ends = await gateway.client.list_offsets(topic, begin.at if is_timed else "latest", numbers)
         if cursor is None:
             positions = {} if begin.at == "earliest" else {number: end.offset for number, end in ends.items()}
             cursor = Cursor(positions)
@@ -82,7 +85,12 @@ class TopicRead:
 
     async def look_again(self) -> None:
         """Look up the ends again, and partitions that were added."""
-        ends = await self._gateway.client.list_offsets(self.scope.topic, "latest")
+        described = await self._gateway.client.topic(self.scope.topic)
+        if described.topic_id != self.scope.topic_id:
+            raise gone_error(self.scope.topic)
+        # A node that lags tells of fewer partitions.
+        numbers = {*self.positions, *(partition.partition for partition in described.partitions)}
+        ends = await self._gateway.client.list_offsets(self.scope.topic, "latest", sorted(numbers))
         self._ends = ends
         for number, log in sorted(ends.items()):
             self.positions.setdefault(number, log.log_start_offset)

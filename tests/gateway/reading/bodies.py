@@ -39,6 +39,7 @@ def records_body(
     numbered: bool = False,
     records_max: int = 10_000,
     bytes_max: int = 8 * MIB,
+    written_max: int = 64 * MIB,
     answer: Answer | None = None,
 ) -> RecordsBody:
     """Return a body that nothing was written to."""
@@ -48,7 +49,9 @@ def records_body(
         await asyncio.sleep(0)
 
     form = form_of(media_type, encoding, numbered=numbered)
-    return RecordsBody(form, encoding, answer, pace, records_max=records_max, bytes_max=bytes_max)
+    return RecordsBody(
+        form, encoding, answer, pace, records_max=records_max, bytes_max=bytes_max, written_max=written_max
+    )
 
 
 def fetched_of(*batches: RecordBatch) -> Fetched:

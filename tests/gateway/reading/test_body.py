@@ -114,3 +114,12 @@ async def test_a_client_that_has_gone_ends_the_work() -> None:
     with pytest.raises(Problem, match="gone"):
         await body.take(PARTITION, fetched_of(batch_of(columns_of([b"1"] * 20_000))))
     assert body.records == PIECE_RECORDS
+
+
+async def test_escapes_make_an_answer_shorter_and_no_longer_than_it_may_be() -> None:
+    body = records_body(NDJSON, written_max=MIB)
+    end = await body.take(PARTITION, fetched_of(batch_of(columns_of([b"\x01" * 1000] * 5_000))))
+    data = await body.finish({})
+    assert body.is_full
+    assert len(data) < 2 * MIB
+    assert end == data.count(b"\n") < 5_000
