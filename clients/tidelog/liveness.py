@@ -115,22 +115,22 @@ class Liveness:
             NodeUnreachableError, ConnectionLostError: the node is lost; the second where it may have changed something.
             TidelogError: what the node answered, or what became of the connection.
         """
-        timer: asyncio.TimerHandle
-
-        def look() -> None:
-            nonlocal timer
-            if answer.done():
-                return
-            if self._look():
-                settle(answer, self._lost(kind))
-                return
-            timer = self._loop.call_later(PROBE_LOOK_S, look)
-
-        timer = self._loop.call_later(wait_s + PROBE_AFTER_S, look)
+        # No closure that refers to itself: it would keep the answer's megabytes until the garbage collector runs.
+        timers: list[asyncio.TimerHandle] = []
+        timers.append(self._loop.call_later(wait_s + PROBE_AFTER_S, self._check, kind, answer, timers))
         try:
             return await answer
         finally:
-            timer.cancel()
+            timers.pop().cancel()
+
+    def _check(self, kind: str, answer: asyncio.Future[Frame], timers: list[asyncio.TimerHandle]) -> None:
+        """Fail an answer if the node is lost; else check again later."""
+        if answer.done():
+            return
+        if self._look():
+            settle(answer, self._lost(kind))
+            return
+        timers[:] = [self._loop.call_later(PROBE_LOOK_S, self._check, kind, answer, timers)]
 
     def _look(self) -> bool:
         """Probe the node if need be; return whether it is lost."""
