@@ -80,8 +80,8 @@ def base64_of(column: Any) -> Any:
     """Return each row in base64 with padding, as text; null stays null."""
     data, lengths = bytes_of(pc.fill_null(column, b"")), lengths_of(column)
     if len(column) == 1 and column.is_valid()[0].as_py():
-        encoded = binascii.b2a_base64(data, newline=False)
-        return _strings(np.array([0, len(encoded)]), encoded)
+        whole = binascii.b2a_base64(data, newline=False)
+        return _strings(np.array([0, len(whole)]), whole)
     groups = -(-lengths // 3)
     # Each row is padded to whole groups of three bytes, so that all rows are encoded at once.
     shifts = np.cumsum(3 * groups) - 3 * groups - (np.cumsum(lengths) - lengths)
