@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from starlette.requests import HTTPConnection
+from starlette.types import Receive
 
 from tidelog_gateway.outlet import Outlet
 
@@ -19,11 +20,22 @@ ROOM_WAIT_S: Final = 5.0
 
 
 class Answer:
-    """What one request's answer holds of the budget."""
+    """What one request's answer holds of the budget, and whether somebody waits for it.
 
-    def __init__(self, outlet: Outlet) -> None:
+    Args:
+        outlet: of the connection.
+        receive: the server's.
+    """
+
+    def __init__(self, outlet: Outlet, receive: Receive) -> None:
         self.reserved_bytes = 0
         self._outlet = outlet
+        self._receive = receive
+
+    async def client_gone(self) -> None:
+        """Wait until the client has closed the connection; for requests whose body was taken."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
 
     async def reserve(self, size_bytes: int) -> None:
         """Hold at least `size_bytes`.
@@ -33,14 +45,14 @@ class Answer:
         """
         missing_bytes = size_bytes - self.reserved_bytes
         if missing_bytes > 0:
-            await self._outlet.reserve(missing_bytes, ROOM_WAIT_S)
+            await self._outlet.reserve(missing_bytes, ROOM_WAIT_S, self.reserved_bytes)
             self.reserved_bytes = size_bytes
 
     def fits(self, size_bytes: int) -> bool:
         """Hold at least `size_bytes` if there is room right now, and say whether there is."""
         missing_bytes = size_bytes - self.reserved_bytes
         if missing_bytes > 0:
-            if not self._outlet.take(missing_bytes):
+            if not self._outlet.take(missing_bytes, self.reserved_bytes):
                 return False
             self.reserved_bytes = size_bytes
         return True
@@ -48,7 +60,7 @@ class Answer:
     def hold(self, size_bytes: int, *, whatever: bool) -> bool:
         """Hold exactly `size_bytes`, pressing others for it; False when there is no room and `whatever` is false."""
         missing_bytes = size_bytes - self.reserved_bytes
-        if missing_bytes > 0 and not self._outlet.take_pressing(missing_bytes):
+        if missing_bytes > 0 and not self._outlet.take_pressing(missing_bytes, self.reserved_bytes):
             if not whatever:
                 return False
             self._outlet.take_anyway(missing_bytes)

@@ -37,6 +37,8 @@ from tidelog_gateway.openapi import PROBLEM_ANSWER, install_schema
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.problems import TITLES, Problem, from_error, internal, invalid, validation_errors
 from tidelog_gateway.producers import Kept, Producers
+from tidelog_gateway.reading import topic_route
+from tidelog_gateway.reading.response import PLACE_HEADERS
 from tidelog_gateway.request_ids import REQUEST_ID_HEADER, request_id_of
 from tidelog_gateway.routes.arrow_lane import arrow_lane
 from tidelog_gateway.routes.commit_lane import commit_lane
@@ -46,7 +48,7 @@ from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.stream import route as stream_route
 from tidelog_gateway.ui import files as ui_files
 from tidelog_gateway.ui.sampler import Sampler
-from tidelog_gateway.unsupported import refuse_unsupported
+from tidelog_gateway.unsupported import refuse_unknown_parameters, refuse_unsupported
 from tidelog_gateway.websocket import route as websocket_route
 from tidelog_gateway.workers.peers import Peers
 from tidelog_proto.errors import ProtocolError
@@ -56,6 +58,7 @@ ROUTERS: Final = (
     topics.router,
     publish_route.router,
     fetch.router,
+    topic_route.router,
     stream_route.router,
     keys.router,
     deletion.router,
@@ -69,8 +72,8 @@ ROUTERS: Final = (
     docs_page.router,
     ui_files.router,
 )
-ANY_REQUEST: Final = (service.router, docs_page.router, ui_files.router)
-"""Those that take any header and query parameter; see `unsupported`."""
+ANY_HEADER: Final = (service.router, docs_page.router, ui_files.router)
+"""Those that take any header; see `unsupported`."""
 CLIENT_ID: Final = "tidelog-gateway"
 QUORUM_TIMEOUT_S: Final = 3.0
 """How long a request waits for a quorum that is not there before it is answered 503: longer than a takeover takes."""
@@ -95,7 +98,7 @@ _CORS: Final[dict[str, Any]] = {
         *("traceparent", "tracestate"),
     ],
     "allow_credentials": False,
-    "expose_headers": [REQUEST_ID_HEADER, "Retry-After", "WWW-Authenticate"],
+    "expose_headers": [REQUEST_ID_HEADER, "Retry-After", "WWW-Authenticate", *PLACE_HEADERS],
     "max_age": 600,
 }
 """What pages of `allowed_origins` may do. There are no cookies to allow."""
@@ -191,13 +194,15 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
         version=version("tidelog"),
         summary="HTTP and WebSocket in front of a Tidelog cluster.",
         lifespan=lifespan,
+        openapi_url=None,  # `docs_page` has the route
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
         responses=PROBLEM_ANSWER,
     )
     for router in ROUTERS:
-        app.include_router(router, dependencies=[] if router in ANY_REQUEST else [Depends(refuse_unsupported)])
+        refusal = refuse_unknown_parameters if router in ANY_HEADER else refuse_unsupported
+        app.include_router(router, dependencies=[Depends(refusal)])
     app.include_router(websocket_route.router)
     _install_errors(app)
     install_schema(app, settings)
@@ -270,6 +275,7 @@ def _headers_of(app: FastAPI, request: Request, error: HTTPException) -> dict[st
         ):
             if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
                 found |= route.methods or set()
+        found |= {"HEAD"} if "GET" in found else set()
         headers["Allow"] = ", ".join(sorted(found))
     return headers
 

@@ -16,8 +16,10 @@ from typing import Final
 
 from fastapi import APIRouter
 from fastapi.openapi.docs import get_swagger_ui_html
+from starlette.requests import Request
 from starlette.responses import Response
 
+from tidelog_gateway.context import json_response
 from tidelog_gateway.problems import Problem
 
 _ASSETS_PACKAGE: Final = "fastapi_offline"
@@ -30,6 +32,12 @@ _MEDIA_TYPES: Final = {
 _INLINE_SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
 router = APIRouter(include_in_schema=False)
+
+
+@router.get("/openapi.json")
+async def openapi(request: Request) -> Response:
+    """Return the description of the API."""
+    return json_response(request.app.openapi())
 
 
 @router.get("/docs")

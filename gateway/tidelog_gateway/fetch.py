@@ -3,6 +3,9 @@
 The answer says where to go on (`next_offset`), so a reader needs nothing but the last answer. With `wait_ms`
 the node waits for records, not the gateway: no polling anywhere.
 
+The answer is JSON made here where values are written as each needs it, which is what most clients ask for; every other
+form is made of columns (`reading`).
+
 What a fetch may bring is counted before the node is asked (`outgoing.py`). Whoever has to wait for records holds room
 for few of them meanwhile, so that thousands can wait; what comes at the end of a log is little anyway.
 """
@@ -12,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Coroutine
 from functools import partial
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
@@ -27,8 +31,20 @@ from tidelog_gateway.context import Gateway, GatewayDep, PartitionPath, TopicPat
 from tidelog_gateway.credentials import refused
 from tidelog_gateway.flow.shared_reads import Place, ReadResult, Written
 from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
+from tidelog_gateway.pace import client_gone
 from tidelog_gateway.problems import Problem, from_error, invalid
 from tidelog_gateway.queries import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
+from tidelog_gateway.reading.media_types import JSON
+from tidelog_gateway.reading.response import (
+    ANSWERS,
+    PARTITION_HEADERS,
+    VARY,
+    RecordsResponse,
+    ValueEncodingQuery,
+    body_of,
+    media_type_of,
+    records_response,
+)
 from tidelog_gateway.records_out import BatchReader
 from tidelog_proto.limits import KIB
 
@@ -46,6 +62,8 @@ LOOK_S: Final = 1.0
 """How long a request that does not wait has the log looked through for what it wants."""
 
 router = APIRouter(prefix="/v1", tags=["records"])
+
+T = TypeVar("T")
 
 
 class Wanted(NamedTuple):
@@ -71,6 +89,12 @@ class RecordView(BaseModel):
     tag: str | None = None
 
 
+class TopicRecordView(RecordView):
+    """A record of a whole topic, with its partition."""
+
+    partition: int
+
+
 class FetchView(BaseModel):
     """Records and where to go on."""
 
@@ -84,6 +108,8 @@ class FetchView(BaseModel):
     "/topics/{topic}/partitions/{partition}/records",
     response_model=FetchView,
     response_model_exclude_none=True,
+    response_class=RecordsResponse,
+    responses=ANSWERS,
     summary="Fetch records",
 )
 async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
@@ -100,25 +126,40 @@ async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
     key: KeyQuery = None,
     key_encoding: KeyEncodingQuery = "utf8",
     tag: TagQuery = None,
+    value_encoding: ValueEncodingQuery = None,
 ) -> Response:
     """Read from an offset, a time, or an end of the log; `from=earliest` when none is named.
 
     With `key` or `tag` only records that match: an answer may then have none, and `next_offset` says where to go on.
     """
-    _check_limits(gateway, max_records, max_bytes, wait_ms)
+    check_limits(gateway, max_records, max_bytes, wait_ms)
+    media_type = media_type_of(request, value_encoding)
     if sum(start is not None for start in (offset, timestamp, from_)) > 1:
         raise invalid([{"parameter": "offset", "detail": "name one of offset, timestamp and from, not several"}])
     start = offset if offset is not None else await _start(gateway, topic, partition, timestamp, from_)
-    data = await fetch_json(
-        gateway,
-        answer_of(request),
-        (topic, partition, start),
-        Wanted(parse_key(key, key_encoding) if key is not None else None, tag),
-        max_records=max_records,
-        max_bytes=max_bytes,
-        wait_ms=wait_ms,
-    )
-    return Response(data, media_type="application/json")
+    wanted = Wanted(parse_key(key, key_encoding) if key is not None else None, tag)
+    place = topic, partition, start
+    answer = answer_of(request)
+    if media_type == JSON and value_encoding is None:
+        data = await fetch_json(
+            gateway, answer, place, wanted, max_records=max_records, max_bytes=max_bytes, wait_ms=wait_ms
+        )
+        return Response(data, headers=VARY, media_type=JSON)
+    limits = limits_of(gateway, max_records, max_bytes)
+    body = body_of(gateway, request, media_type, value_encoding, numbered=False, limits=limits)
+    size_bytes = native_bytes(*limits)
+    read = await fetch_wanted(gateway, answer, place, wanted, size_bytes=size_bytes, wait_ms=wait_ms)
+    fetched = read.fetched
+    next_offset = await body.take(partition, fetched)
+    if body.fault is not None and not body.records:
+        raise body.fault.problem({"next_offset": body.fault.offset + 1})
+    members = {
+        "next_offset": next_offset,
+        "log_start_offset": fetched.log_start_offset,
+        "high_watermark": fetched.high_watermark,
+    }
+    headers = {header: str(at) for header, at in zip(PARTITION_HEADERS, members.values(), strict=True)}
+    return await records_response(gateway, body, media_type, members, headers)
 
 
 async def fetch_json(
@@ -137,16 +178,22 @@ async def fetch_json(
         Problem: 410 or 422, there is no such offset; 422, a limit is too large; 503, there is no room for the answer.
         TidelogError: as `Client.fetch`.
     """
-    _check_limits(gateway, max_records, max_bytes, wait_ms)
+    check_limits(gateway, max_records, max_bytes, wait_ms)
+    records_max, bytes_max = limits_of(gateway, max_records, max_bytes)
+    size_bytes = native_bytes(records_max, bytes_max)
+    read = await fetch_wanted(gateway, answer, place, wanted, size_bytes=size_bytes, wait_ms=wait_ms)
+    return await _json(gateway, answer, read, records_max, bytes_max)
+
+
+def limits_of(gateway: Gateway, max_records: int | None, max_bytes: int | None) -> tuple[int, int]:
+    """Return how many records an answer may have, and how many bytes of payload."""
     settings = gateway.settings
-    size_bytes = max_bytes or settings.fetch_bytes_max
-    records_max = max_records or min(RECORDS_DEFAULT, settings.records_per_request_max)
-    native_bytes = min(size_bytes, max(NATIVE_BYTES_MIN, records_max * NATIVE_BYTES_PER_RECORD))
-    try:
-        read = await _fetch(gateway, answer, place, wanted, size_bytes=native_bytes, wait_ms=wait_ms)
-    except OffsetOutOfRangeError as error:
-        raise _out_of_range(place[2], error) from error
-    return await _json(gateway, answer, read, records_max, size_bytes)
+    return max_records or min(RECORDS_DEFAULT, settings.records_per_request_max), max_bytes or settings.fetch_bytes_max
+
+
+def native_bytes(records_max: int, bytes_max: int) -> int:
+    """Return how much to ask of a node for an answer with these limits."""
+    return min(bytes_max, max(NATIVE_BYTES_MIN, records_max * NATIVE_BYTES_PER_RECORD))
 
 
 async def _json(gateway: Gateway, answer: Answer, read: ReadResult, records_max: int, bytes_max: int) -> bytes:
@@ -156,23 +203,28 @@ async def _json(gateway: Gateway, answer: Answer, read: ReadResult, records_max:
         Problem: 503, there was no room for too long.
     """
     fetched, limits = read.fetched, (records_max, bytes_max)
-    native_bytes = sum(batch.header.length for batch in fetched.batches)
-    await answer.reserve(native_bytes)
+    held_bytes = sum(batch.header.length for batch in fetched.batches)
+    await answer.reserve(held_bytes)
     while True:
         written = read.written.get(limits)
         if written is None:
             written = read.written[limits] = _written(fetched, records_max, bytes_max)
         size_bytes = len(written.data)
-        if answer.fits(native_bytes + size_bytes):
+        if answer.fits(held_bytes + size_bytes):
             gateway.metrics.http_records_out.inc(written.records)
             return written.data
         # How large it is, is known only now: it is built again when there is room for it.
         read.written.pop(limits, None)
         del written
-        await answer.reserve(native_bytes + size_bytes)
+        await answer.reserve(held_bytes + size_bytes)
 
 
-def _check_limits(gateway: Gateway, max_records: int | None, max_bytes: int | None, wait_ms: int) -> None:
+def check_limits(gateway: Gateway, max_records: int | None, max_bytes: int | None, wait_ms: int) -> None:
+    """Refuse limits above those of the settings.
+
+    Raises:
+        Problem: 422.
+    """
     settings = gateway.settings
     _check_limit("max_records", max_records or 0, settings.records_per_request_max)
     _check_limit("max_bytes", max_bytes or 0, settings.fetch_bytes_max)
@@ -191,16 +243,27 @@ async def _start(
     return (await gateway.client.list_offsets(topic, at, [partition]))[partition].offset
 
 
+async def fetch_wanted(
+    gateway: Gateway, answer: Answer, place: tuple[str, int, int], wanted: Wanted, *, size_bytes: int, wait_ms: int
+) -> ReadResult:
+    """Fetch from (topic, partition, offset).
+
+    A wait ends when the process stops, the caller's credentials end, or the client disconnects. What is wanted is
+    looked for as long as the reader waits, or `LOOK_S`: the answer says in any case how far that got.
+
+    Raises:
+        Problem: 410 or 422, there is no such offset; 503, there was no room for what may come for too long; 401, the
+            credentials have ended meanwhile; 499, the client has gone.
+    """
+    try:
+        return await _fetch(gateway, answer, place, wanted, size_bytes=size_bytes, wait_ms=wait_ms)
+    except OffsetOutOfRangeError as error:
+        raise _out_of_range(place[2], error) from error
+
+
 async def _fetch(
     gateway: Gateway, answer: Answer, place: tuple[str, int, int], wanted: Wanted, *, size_bytes: int, wait_ms: int
 ) -> ReadResult:
-    """Fetch from (topic, partition, offset); when the process stops, or the caller is nobody any more, the wait ends.
-
-    What is wanted is looked for as long as the reader waits, or `LOOK_S`: the answer says in any case how far that got.
-
-    Raises:
-        Problem: 503, there was no room for what may come for too long; 401, the credentials have ended meanwhile.
-    """
     fetch = partial(gateway.client.fetch, key=wanted.key, tag=wanted.tag)
     look_until = time.monotonic() + (LOOK_S if wanted != NO_FILTER else math.inf)
     await answer.reserve(2 * size_bytes)
@@ -221,19 +284,31 @@ async def _fetch(
     place = (*place[:2], read.fetched.next_offset)
     size_bytes = min(size_bytes, WAITING_BYTES)
     answer.shrink(2 * size_bytes)
-    waiting = asyncio.ensure_future(fetch(*place, max_bytes=size_bytes, min_bytes=1, wait_ms=wait_ms))
+    waiting = fetch(*place, max_bytes=size_bytes, min_bytes=1, wait_ms=wait_ms)
+    return ReadResult(await while_wanted(gateway, answer, waiting) or await fetch(*place, max_bytes=size_bytes))
+
+
+async def while_wanted(gateway: Gateway, answer: Answer, work: Coroutine[Any, Any, T]) -> T | None:
+    """Return what a long wait brings; None when the process stops before.
+
+    Raises:
+        Problem: 401, the credentials have ended meanwhile; 499, the client has gone.
+    """
+    waiting, leaving = asyncio.ensure_future(work), asyncio.ensure_future(answer.client_gone())
     ends = [gateway.stopping] if gateway.caller is None else [gateway.stopping, gateway.caller.ended]
-    ending = [asyncio.ensure_future(event.wait()) for event in ends]
+    tasks: list[asyncio.Future[Any]] = [waiting, leaving, *(asyncio.ensure_future(event.wait()) for event in ends)]
     try:
-        await asyncio.wait({waiting, *ending}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if waiting.done():
-            return ReadResult(waiting.result())
+            return waiting.result()
+        if leaving.done():
+            raise client_gone()
     finally:
-        for each in (waiting, *ending):
+        for each in tasks:
             each.cancel()
     if gateway.caller is not None and gateway.caller.over is not None:
         raise refused(gateway.caller.over)
-    return ReadResult(await fetch(*place, max_bytes=size_bytes))
+    return None
 
 
 def _written(fetched: Fetched, records_max: int, bytes_max: int) -> Written:

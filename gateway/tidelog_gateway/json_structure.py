@@ -32,11 +32,13 @@ class Marks:
         places: where they are in the text.
         kinds: what they are: one of `OPEN`, `CLOSE` and `COMMA`.
         depths: how many brackets are open behind each, less those that were open where the text begins.
+        quotes: where strings begin and end.
     """
 
     places: Any
     kinds: Any
     depths: Any
+    quotes: Any
 
 
 def marks(text: bytes, start: int = 0) -> Iterator[Marks]:
@@ -56,11 +58,12 @@ def marks(text: bytes, start: int = 0) -> Iterator[Marks]:
         outside = ((sums + in_string) % 2 == 0) & (kinds >= _OPEN)
         if len(sums):
             in_string = (in_string + int(sums[-1])) % 2
+        ends = places[quotes] + at
         places, kinds = places[outside] + at, kinds[outside]
         depths = depth + np.cumsum(_STEPS[kinds])
         if len(depths):
             depth = int(depths[-1])
-        yield Marks(places, kinds, depths)
+        yield Marks(places, kinds, depths, ends)
 
 
 def _escaped(places: Any, kinds: Any, length: int, is_escape: int) -> tuple[Any, int]:

@@ -113,7 +113,8 @@ async def topic_offsets(
     gateway: GatewayDep, request: Request, topic: TopicPath, timestamp: TimestampQuery = None
 ) -> Response:
     """Return each partition's readable range and its end, or with `timestamp` where that time begins."""
-    found = await _offsets(gateway, topic, timestamp, None)
+    partitions = (await gateway.client.topic(topic)).partitions
+    found = await _offsets(gateway, topic, timestamp, [partition.partition for partition in partitions])
     view = partial(_view, by_time=timestamp is not None)
     return await list_response(gateway, request, {"topic": topic}, ("offsets", found), view)
 
@@ -243,7 +244,7 @@ def parse_timestamp(text: str, parameter: str = "timestamp") -> int:
 
 
 async def _offsets(
-    gateway: Gateway, topic: str, timestamp: str | None, partitions: list[int] | None
+    gateway: Gateway, topic: str, timestamp: str | None, partitions: list[int]
 ) -> list[tuple[int, Offset]]:
     at: Literal["latest"] | int = "latest" if timestamp is None else parse_timestamp(timestamp)
     found = await gateway.client.list_offsets(topic, at, partitions)

@@ -17,7 +17,7 @@ from tidelog_gateway.problems import MEDIA_TYPE, TITLES
 from tidelog_gateway.records_in import body_adapter
 from tidelog_gateway.settings import GatewaySettings
 
-_FETCH: Final = "/v1/topics/{topic}/partitions/{partition}/records"
+_READS: Final = ("/v1/topics/{topic}/partitions/{partition}/records", "/v1/topics/{topic}/records")
 
 _PROBLEM_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
@@ -82,7 +82,7 @@ def _completed(schema: dict[str, Any], settings: GatewaySettings) -> dict[str, A
         "max_bytes": settings.fetch_bytes_max,
         "wait_ms": settings.fetch_wait_ms_max,
     }
-    for parameter in schema["paths"][_FETCH]["get"]["parameters"]:
+    for parameter in (each for path in _READS for each in schema["paths"][path]["get"]["parameters"]):
         if parameter["name"] in limits:
             numbers = parameter["schema"].get("anyOf", [parameter["schema"]])[0]
             numbers["maximum"] = limits[parameter["name"]]

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from tidelog_gateway.outgoing import Outgoing
@@ -96,9 +97,14 @@ class Outlet:
 
     # ------------------------------------------------------------------------------------------- the budget
 
-    def take(self, size_bytes: int) -> bool:
-        """Count `size_bytes` for this connection, if there is room in its share and in all."""
-        if self._is_full(size_bytes) or not self._outgoing.take(size_bytes):
+    def take(self, size_bytes: int, own_bytes: int = 0) -> bool:
+        """Count `size_bytes` for this connection, if there is room in its share and in all.
+
+        Args:
+            size_bytes: what is to be counted.
+            own_bytes: what is counted for the same answer already; it does not stand in its own way.
+        """
+        if self._is_full(size_bytes, own_bytes) or not self._outgoing.take(size_bytes):
             return False
         self.held_bytes += size_bytes
         return True
@@ -111,26 +117,27 @@ class Outlet:
         self.prefetched_bytes += size_bytes
         return True
 
-    async def reserve(self, size_bytes: int, wait_s: float) -> None:
-        """Count `size_bytes`; wait for room, and press for it.
+    async def reserve(self, size_bytes: int, wait_s: float, own_bytes: int = 0) -> None:
+        """Count `size_bytes`; wait for room, and press for it. The arguments are those of `take`.
 
         Raises:
             Problem: 503, there was none for `wait_s`.
         """
-        if self.take(size_bytes):
+        if self.take(size_bytes, own_bytes):
             return
+        take, is_full = partial(self.take, own_bytes=own_bytes), partial(self._is_full, own_bytes=own_bytes)
         try:
             async with asyncio.timeout(wait_s):
-                await self._wait_for(self.take, self._is_full, size_bytes)
+                await self._wait_for(take, is_full, size_bytes)
         except TimeoutError as error:
             raise no_room() from error
 
-    def take_pressing(self, size_bytes: int) -> bool:
-        """Count `size_bytes` if there is room, or others can be made to give it back at once."""
-        if self.take(size_bytes):
+    def take_pressing(self, size_bytes: int, own_bytes: int = 0) -> bool:
+        """Count `size_bytes` if there is room, or others can be made to give it back at once; see `take`."""
+        if self.take(size_bytes, own_bytes):
             return True
         self._outgoing.press(size_bytes)
-        return self.take(size_bytes)
+        return self.take(size_bytes, own_bytes)
 
     def take_anyway(self, size_bytes: int) -> None:
         """Count `size_bytes` although there is no room for them."""
@@ -167,9 +174,9 @@ class Outlet:
         finally:
             del self._outgoing.idle[holder]
 
-    def _is_full(self, size_bytes: int) -> bool:
+    def _is_full(self, size_bytes: int, own_bytes: int = 0) -> bool:
         """Say whether the connection's share has no room; what is alone but for records read ahead always has it."""
-        alone = self.held_bytes == self.prefetched_bytes
+        alone = self.held_bytes - own_bytes == self.prefetched_bytes
         return not alone and self.held_bytes + size_bytes > self._outgoing.connection_limit_bytes
 
     def _is_full_ahead(self, size_bytes: int) -> bool:

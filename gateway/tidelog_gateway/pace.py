@@ -20,9 +20,14 @@ def pace_of(gateway: Gateway, request: Request) -> Callable[[], Awaitable[None]]
     async def pace() -> None:
         await wait()
         if await request.is_disconnected():
-            raise Problem(499, "client_gone", "the client closed the connection before the answer")
+            raise client_gone()
 
     return pace
+
+
+def client_gone() -> Problem:
+    """Return the error that ends the work for a client that has gone; nobody receives it."""
+    return Problem(499, "client_gone", "the client closed the connection before the answer")
 
 
 def turns_of(gateway: Gateway, connection: HTTPConnection) -> Callable[[], Awaitable[None]]:

@@ -43,6 +43,12 @@ HTTP_COSTS: Final[dict[str, RouteCost]] = {
     "GET /v1/topics/{topic}/partitions/{partition}/records": RouteCost(
         "10,000 records in 8 MiB", 40, "records_per_request_max, fetch_bytes_max"
     ),
+    "GET /v1/topics/{topic}/records": RouteCost(
+        "10,000 records in 8 MiB, 4,096 partitions",
+        400,
+        "records_per_request_max, fetch_bytes_max, 256 fetches, a second; waits count towards ws_connections_max",
+        paced=True,
+    ),
     "GET /v1/topics/{topic}/stream": RouteCost(
         "1,000 records in 1 MB, a message", 20, "ws_batch_records_max, ws_batch_bytes_max, ws_connections_max"
     ),

@@ -1,10 +1,11 @@
 """Refuse headers and query parameters that the gateway does not implement, instead of ignoring them.
 
-Health, metrics and the documentation take any request: load balancers and browsers add what they like.
+Health, metrics, the page and the documentation take any header: load balancers and browsers add what they like.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
 from collections.abc import Collection
 from typing import Any, Final, get_args, get_origin
@@ -14,9 +15,9 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import QueryParams
 
 from tidelog_gateway.problems import Problem, invalid
+from tidelog_gateway.reading.media_types import JSON, preferred
 from tidelog_proto.printable import printable
 
-JSON_TYPE: Final = "application/json"
 KEYED_ROUTE: Final = "/v1/topics/{topic}/records"
 ANSWERS: Final = "answers"
 """The attribute of a route's function that lists the media types of its answers, where it chooses among several."""
@@ -40,25 +41,47 @@ async def refuse_unsupported(request: Request) -> None:
             f"Idempotency-Key is supported by POST {KEYED_ROUTE} alone, and this request would be carried out as often "
             "as it is sent: leave it out",
         )
-    media_type = str(getattr(getattr(route, "response_class", None), "media_type", None) or JSON_TYPE)
-    require_accepted(request, *getattr(getattr(route, "endpoint", None), ANSWERS, (media_type,)))
+    require_accepted(request, offered_by(route))
+    await refuse_unknown_parameters(request)
+
+
+async def refuse_unknown_parameters(request: Request) -> None:
+    """Refuse query parameters that this route does not have; a dependency of every route.
+
+    Raises:
+        Problem: 422.
+    """
+    route = request.scope.get("route")
     if isinstance(route, APIRoute):
         fields = route.dependant.query_params
         lists = {field.alias for field in fields if _is_list(field.field_info.annotation)}
         refuse_unknown(request.query_params, {field.alias for field in fields}, lists)
 
 
-def require_accepted(request: Request, *media_types: str) -> None:
+def require_accepted(request: Request, offered: tuple[str, ...]) -> None:
     """Refuse a request that accepts none of these media types.
 
     Raises:
-        Problem: 406.
+        Problem: 406; lists them.
     """
     accepts = request.headers.getlist("accept")
-    if any(accepts) and not any(takes(",".join(accepts), media_type) for media_type in media_types):
+    if any(accepts) and preferred(",".join(accepts), offered) is None:
         asked = printable(accepts[0], _SHOWN_CHARS_MAX)
-        detail = f"answers are {' or '.join(media_types)}, which Accept: {asked} leaves out"
-        raise Problem(406, "not_acceptable", detail)
+        raise Problem(
+            406,
+            "not_acceptable",
+            f"answers are {' or '.join(offered)}, which Accept: {asked} leaves out",
+            extra={"offered": list(offered)},
+            headers={"Vary": "Accept"} if len(offered) > 1 else {},
+        )
+
+
+def offered_by(route: Any) -> tuple[str, ...]:
+    """Return the media types of a route's answers, the preferred one first."""
+    response_class = getattr(route, "response_class", None)
+    several: tuple[str, ...] = getattr(response_class, "media_types", ())
+    several = several or getattr(getattr(route, "endpoint", None), ANSWERS, ())
+    return several or (str(getattr(response_class, "media_type", None) or JSON),)
 
 
 def _is_list(annotation: Any) -> bool:
@@ -77,9 +100,8 @@ def refuse_unknown(given: QueryParams, known: set[str], lists: Collection[str] =
         Problem: 422; names them.
     """
     counts = Counter(name for name, _ in given.multi_items())
-    there = f"there are {', '.join(sorted(known))}" if known else "this route takes no query parameters"
     errors = [
-        {"parameter": name, "detail": f"is unknown; {there}" if name not in known else "is given more than once"}
+        {"parameter": name, "detail": _unknown(name, known) if name not in known else "is given more than once"}
         for name, count in counts.items()
         if name not in known or (count > 1 and name not in lists)
     ]
@@ -87,23 +109,9 @@ def refuse_unknown(given: QueryParams, known: set[str], lists: Collection[str] =
         raise invalid(errors)
 
 
-def takes(accept: str, media_type: str = JSON_TYPE) -> bool:
-    """Tell whether an Accept header (RFC 9110, 12.5.1) takes a media type: the most specific range counts."""
-    wanted_kind, _, wanted_subtype = media_type.partition("/")
-    ranges = {(wanted_kind, wanted_subtype), (wanted_kind, "*"), ("*", "*")}
-    best, is_taken = -1, False
-    for part in accept.split(","):
-        media_range, *parameters = (word.strip().lower() for word in part.split(";"))
-        kind, _, subtype = media_range.partition("/")
-        if not media_range or (kind, subtype) not in ranges:
-            continue
-        specific = (kind != "*") + (subtype != "*")
-        is_wanted = not any(_is_zero(parameter) for parameter in parameters)
-        if specific > best or (specific == best and is_wanted):
-            best, is_taken = specific, is_wanted
-    return is_taken
-
-
-def _is_zero(parameter: str) -> bool:
-    name, _, value = parameter.partition("=")
-    return name.strip() == "q" and not value.strip().strip("0.")
+def _unknown(name: str, known: set[str]) -> str:
+    if not known:
+        return "is unknown; this route takes no query parameters"
+    near = difflib.get_close_matches(name[:_SHOWN_CHARS_MAX], known, n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return f"is unknown; {meant}there are {', '.join(sorted(known))}"

@@ -34,6 +34,11 @@ def _get(path: str) -> Http:
     return lambda stand: request(stand, f"GET {path}")
 
 
+def _read(path: str, media_type: str) -> Http:
+    accept = f"\r\nAccept: {media_type}\r\n\r\n".encode()
+    return lambda stand: request(stand, f"GET {path}").replace(b"\r\n\r\n", accept)
+
+
 def _records(record: Mapping[str, Any], count: int) -> bytes:
     one = json.dumps(record).encode()
     return b'{"records":[' + b",".join([one] * count) + b"]}"
@@ -155,6 +160,17 @@ HTTP: Final[dict[str, Http]] = {
     "PUT quota: 8 MiB of members": _members("PUT /v1/quotas/abuse"),
     "GET records: 10,000 records": _get("/v1/topics/flood/partitions/0/records?max_records=10000"),
     "GET records: by a missing key": _get("/v1/topics/flood/partitions/0/records?key=none&max_records=10000"),
+    "GET records: 10,000 records as NDJSON": _read(
+        "/v1/topics/flood/partitions/0/records?max_records=10000", "application/x-ndjson"
+    ),
+    "GET records: 10,000 records as CSV in base64": _read(
+        "/v1/topics/flood/partitions/0/records?max_records=10000&value_encoding=base64", "text/csv"
+    ),
+    "GET records: 10,000 records as Arrow": _read(
+        "/v1/topics/flood/partitions/0/records?max_records=10000", "application/vnd.apache.arrow.stream"
+    ),
+    "GET topic records: 10,000 records": _get("/v1/topics/flood/records?max_records=10000"),
+    "GET topic records: 4,096 partitions": _get("/v1/topics/wide/records?from=latest&wait_ms=100"),
     "GET key: a missing one": _get("/v1/topics/flood/keys/none"),
     "GET topic: 4,096 partitions": _get("/v1/topics/wide"),
     "GET topics: 1,000": _get("/v1/topics?limit=1000"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -152,3 +154,18 @@ def test_what_the_other_side_does_not_take_is_counted() -> None:
                 sock.send(bytes(1 << 16))
         assert unsent_in_kernel(sock) > 0
     assert unsent_in_kernel(sock) == 0, "it is closed"
+
+
+async def test_an_answer_is_freed_without_the_garbage_collector() -> None:
+    quiet = Quiet()
+    liveness, answer = Liveness(quiet, quiet.loop, TIMEOUT_S), quiet.loop.create_future()
+    dropped = weakref.ref(answer)
+    answer.set_result(None)
+    gc.collect()
+    gc.disable()
+    try:
+        await liveness.watch("fetch", answer, wait_s=0.0)
+        del answer
+        assert dropped() is None
+    finally:
+        gc.enable()

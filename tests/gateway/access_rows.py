@@ -67,6 +67,7 @@ ROWS = {
     ("PATCH", "/v1/topics/{topic}"): Row("/v1/topics/t", _on("topic", "t", "alter"), {"retention_ms": 1 << 40}),
     ("POST", "/v1/topics/{topic}/records"): Row("/v1/topics/t/records", _on("topic", "t", "produce"), RECORDS),
     ("GET", PARTITION + "/records"): Row("/v1/topics/t/partitions/0/records?offset=0", _on("topic", "t", "consume")),
+    ("GET", "/v1/topics/{topic}/records"): Row("/v1/topics/t/records", _on("topic", "t", "consume")),
     ("GET", "/v1/topics/{topic}/stream"): Row("/v1/topics/t/stream", _on("topic", "t", "consume")),
     ("GET", "/v1/topics/{topic}/keys/{key:any_text}"): Row("/v1/topics/t/keys/k", _on("topic", "t", "consume")),
     ("GET", "/v1/topics/{topic}/offsets"): Row("/v1/topics/t/offsets", _on("topic", "t", "describe")),

@@ -69,6 +69,7 @@ class FakeLog:
         self.appends = 0
         self.listeners: list[Callable[[], None]] = []
         """Called after each append."""
+        self.fetches = 0
         self.reads = 0
         """Batches that consumers were given."""
         self.producers = 0
@@ -351,7 +352,11 @@ class FakeClient:
         wait_ms: int = 0,
         key: bytes | None = None,
         tag: str | None = None,
+        topic_id: bytes = b"",
     ) -> Fetched:
+        if topic_id and topic_id != self._log.ids.get(topic, bytes(16)):
+            raise UnknownTopicError(f"there is no topic {topic}")
+        self._log.fetches += 1
         start, end = self._log.starts.get((topic, partition), 0), self._log.end(topic, partition)
         if not start <= offset <= end:
             error = OffsetOutOfRangeError(f"offset {offset} is not in {start}..{end}")

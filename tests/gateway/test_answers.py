@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -50,6 +51,10 @@ def refused(sent: list[Message]) -> bool:
     return bool(sent) and sent[0]["status"] == 503
 
 
+async def never() -> Any:
+    await asyncio.Event().wait()
+
+
 async def test_an_answer_counts_while_it_is_sent(outgoing: Outgoing) -> None:
     sent = await answered(outgoing, b"x" * MIB)
     assert (sent[0]["status"], len(sent[1]["body"])) == (200, MIB)
@@ -74,7 +79,7 @@ async def test_what_became_of_a_change_is_told_in_any_case(outgoing: Outgoing) -
 
 
 async def test_holding_more_and_less(outgoing: Outgoing) -> None:
-    answer = Answer(Outlet(outgoing, 30))
+    answer = Answer(Outlet(outgoing, 30), never)
     await answer.reserve(3 * MIB)
     await answer.reserve(MIB)
     assert answer.reserved_bytes == outgoing.used_bytes == 3 * MIB
@@ -84,3 +89,15 @@ async def test_holding_more_and_less(outgoing: Outgoing) -> None:
     assert outgoing.used_bytes == MIB
     answer.sent()
     assert (answer.reserved_bytes, outgoing.used_bytes) == (0, 0), "no transport, nothing to wait for"
+
+
+async def test_an_answer_that_is_alone_may_exceed_the_share_of_its_connection_while_it_grows() -> None:
+    outgoing = Outgoing(64 * MIB, MIB)
+    outlet = Outlet(outgoing, 30)
+    answer = Answer(outlet, never)
+    await answer.reserve(MIB // 2)
+    await answer.reserve(4 * MIB)
+    assert answer.fits(8 * MIB)
+    assert answer.hold(9 * MIB, whatever=False)
+    assert outgoing.used_bytes == 9 * MIB
+    assert not outlet.take(MIB), "what comes beside it has to wait"

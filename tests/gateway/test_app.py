@@ -29,12 +29,12 @@ async def test_nowhere_and_wrong_methods(api: httpx.AsyncClient) -> None:
     problem(await api.get("/v1/topics/"), 404, "not_found")
     response = await api.put("/v1/topics/t", json={})
     problem(response, 405, "method_not_allowed")
-    assert response.headers["allow"] == "DELETE, GET, PATCH"
+    assert response.headers["allow"] == "DELETE, GET, HEAD, PATCH"
     for path, allow in (
-        ("/v1/topics", "GET, POST"),
-        ("/v1/topics/t/records", "POST"),
-        ("/v1/groups/g/offsets", "GET, PUT"),
-        ("/docs", "GET"),
+        ("/v1/topics", "GET, HEAD, POST"),
+        ("/v1/topics/t/records", "GET, HEAD, POST"),
+        ("/v1/groups/g/offsets", "GET, HEAD, PUT"),
+        ("/docs", "GET, HEAD"),
         ("/openapi.json", "GET, HEAD"),
     ):
         response = await api.request("TRACE", path)
@@ -170,6 +170,7 @@ async def test_the_description_is_complete(api: httpx.AsyncClient) -> None:
         ("post", "/v1/topics/{topic}/records"),
         ("get", "/v1/topics/{topic}/partitions/{partition}/records"),
         ("delete", "/v1/topics/{topic}/partitions/{partition}/records"),
+        ("get", "/v1/topics/{topic}/records"),
         ("get", "/v1/topics/{topic}/stream"),
         ("get", "/v1/topics/{topic}/keys/{key}"),
         ("get", "/v1/topics/{topic}/offsets"),

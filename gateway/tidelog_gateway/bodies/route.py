@@ -32,7 +32,7 @@ from tidelog_gateway.problems import invalid
 from tidelog_gateway.publish import PublishView, answer_of, find_topic, publish
 from tidelog_gateway.queries import KeyEncoding
 from tidelog_gateway.records_in import HEADERS_PER_RECORD_MAX, Records
-from tidelog_gateway.unsupported import ANSWERS, JSON_TYPE, require_accepted
+from tidelog_gateway.unsupported import ANSWERS, require_accepted
 from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX, TIMESTAMP_MS_MAX
 
 router = APIRouter(prefix="/v1", tags=["records"])
@@ -152,7 +152,7 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
     if idempotency_key is not None and form in _WITHOUT_KEYS:
         raise refuse_key(form)
     _refuse_parameters(request, form)
-    require_accepted(request, forms.JSON_LINES if form == forms.JSON_LINES else JSON_TYPE)
+    require_accepted(request, (forms.JSON_LINES if form == forms.JSON_LINES else forms.JSON,))
     if form == forms.JSON_LINES:
         await check_may_publish(request.scope, gateway, topic)
         await find_topic(gateway, topic)
@@ -190,7 +190,7 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
     return json_response(answer, status)
 
 
-setattr(publish_records, ANSWERS, (JSON_TYPE, forms.JSON_LINES))
+setattr(publish_records, ANSWERS, (forms.JSON, forms.JSON_LINES))
 
 
 async def _whole_body(request: Request) -> bytes:

@@ -54,6 +54,9 @@ _JSON_FIELDS: Final = b"".join(
 )
 """The fields of a lane's answer, with a place for the id."""
 
+_VARY: Final = (b"vary", b"Accept")
+_VARY_FIELD: Final = b"%b: %b\r\n" % _VARY
+
 
 class Visit:
     """One request on its way through the gateway, with its answer on the way back.
@@ -117,7 +120,8 @@ class Visit:
         if exchange is not None:
             if await self._has_room(len(answer.body), is_owed=self._scope["method"] not in _READING):
                 self.status = answer.status
-                await exchange.reply(answer.status, _JSON_FIELDS % self.request_id.encode(), answer.body)
+                fields = _JSON_FIELDS % self.request_id.encode()
+                await exchange.reply(answer.status, fields + _VARY_FIELD if answer.varies else fields, answer.body)
                 self._answer.sent()
             return
         headers = [
@@ -125,11 +129,14 @@ class Visit:
             (b"content-length", b"%d" % len(answer.body)),
             *RAW_BROWSER_HEADERS,
             (_ID, self.request_id.encode()),
+            *([_VARY] if answer.varies else []),
         ]
         head: Message = {"type": "http.response.start", "status": answer.status, "headers": headers}
         await self._deliver(head, {"type": "http.response.body", "body": answer.body})
 
     async def _deliver(self, head: Message | None, message: Message) -> None:
+        if self._scope["method"] == "HEAD":
+            message = {**message, "body": b""}
         is_owed = head is None or self._scope["method"] not in _READING
         if not await self._has_room(len(message.get("body", b"")), is_owed=is_owed):
             return
@@ -202,7 +209,7 @@ class PassageMiddleware:
         began_s = time.monotonic()
         state = scope.setdefault("state", {})
         # Servers other than the gateway's own bound what they hold themselves, or do not.
-        answer = Answer(state.get("outlet") or Outlet(self._outgoing, self._slow_timeout_s))
+        answer = Answer(state.get("outlet") or Outlet(self._outgoing, self._slow_timeout_s), receive)
         request_id = secrets.token_hex(8)
         visit = Visit(scope, send, answer, request_id)
         state["request_id"], state["answer"], state["visit"] = request_id, answer, visit
@@ -322,7 +329,7 @@ class PassageMiddleware:
             if handling is not None:
                 break
         else:
-            await self._app(scope, replayed(body, receive), send)
+            await self._route(scope, replayed(body, receive), send)
             return
         gateway: Gateway = scope["state"].get("gateway") or scope["app"].state.gateway
         visit.route = handling.route
@@ -339,8 +346,21 @@ class PassageMiddleware:
             await visit.reply(answer)
         else:
             head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer.body))]
+            head += [_VARY] if answer.varies else []
             await send({"type": "http.response.start", "status": answer.status, "headers": head})
             await send({"type": "http.response.body", "body": answer.body})
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the framework answer. HEAD is answered as GET on every route; `Visit` leaves the body out."""
+        if scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+        scope["state"]["is_head"] = True
+        as_get = {**scope, "method": "GET"}
+        try:
+            await self._app(as_get, receive, send)
+        finally:
+            scope["route"] = as_get.get("route")
 
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from starlette.types import Scope
 from tidelog_gateway.answers import Answer
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.fetch import NO_FILTER, fetch_json
-from tidelog_gateway.routes.lanes import Handling, JsonAnswer, accepts_json
+from tidelog_gateway.routes.lanes import Handling, JsonAnswer, prefers_json
 from tidelog_proto.limits import PARTITIONS_MAX
 from tidelog_proto.names import check_topic_name
 
@@ -37,7 +37,7 @@ def fetch_lane(scope: Scope, body: bytes) -> Handling | None:
         and b"offset" in numbers
         and all(numbers[name] for name in _AT_LEAST_ONE & numbers.keys())
         and len(fields) == len(scope["headers"])
-        and accepts_json(fields)
+        and prefers_json(fields)
         and int(found[2]) < PARTITIONS_MAX
     )
     if not plain:
@@ -60,4 +60,4 @@ async def _fetched(
         max_bytes=numbers.get(b"max_bytes"),
         wait_ms=numbers.get(b"wait_ms", 0),
     )
-    return JsonAnswer(200, data)
+    return JsonAnswer(200, data, varies=True)

@@ -13,16 +13,21 @@ from typing import Final, NamedTuple
 from starlette.types import Scope
 
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.unsupported import takes
+from tidelog_gateway.reading.media_types import JSON, RECORD_TYPES, preferred, takes
 
 _ANY_ACCEPT: Final = frozenset({b"*/*", b"application/json", b"application/json, */*", b""})
 
 
 class JsonAnswer(NamedTuple):
-    """A whole answer in JSON."""
+    """A whole answer in JSON.
+
+    Attributes:
+        varies: whether another Accept header might have had another form of it.
+    """
 
     status: int
     body: bytes
+    varies: bool = False
 
 
 class Handling(NamedTuple):
@@ -44,6 +49,12 @@ def accepts_json(fields: dict[bytes, bytes]) -> bool:
     """Whether an answer in JSON is accepted; headers that are given twice are for the framework's route."""
     accept = fields.get(b"accept", b"")
     return accept in _ANY_ACCEPT or takes(accept.decode("latin-1"))
+
+
+def prefers_json(fields: dict[bytes, bytes]) -> bool:
+    """Whether JSON is what is preferred of an answer with records."""
+    accept = fields.get(b"accept", b"")
+    return accept in _ANY_ACCEPT or preferred(accept.decode("latin-1"), RECORD_TYPES) == JSON
 
 
 _JSON_TYPES: Final[frozenset[bytes | None]] = frozenset({b"application/json", b"application/json; charset=utf-8"})

@@ -52,9 +52,12 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer until the stream ends."""
-        del scope
         metrics, outlet = self._gateway.metrics, self._sender.outlet
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        if scope["state"].get("is_head"):
+            self._sender.drop()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return
 
         async def send_body(body: bytes) -> None:
             await send({"type": "http.response.body", "body": body, "more_body": True})

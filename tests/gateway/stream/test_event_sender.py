@@ -29,13 +29,17 @@ class Sink:
         return 0
 
 
+async def never() -> Any:
+    await asyncio.Event().wait()
+
+
 class Line:
     """A sender, and what it has written."""
 
     def __init__(self, *, heartbeat_s: float = 60, is_chunked: bool = False) -> None:
         self.outgoing = Outgoing(1 * MIB, 1 * MIB)
         self.outlet = Outlet(self.outgoing, 30)
-        self.answer = Answer(self.outlet)
+        self.answer = Answer(self.outlet, never)
         self.sender = EventSender(self.answer, self.outlet, heartbeat_s=heartbeat_s, is_chunked=is_chunked)
         self.bodies: asyncio.Queue[bytes] = asyncio.Queue()
 

@@ -1,0 +1,211 @@
+"""The forms of an answer that holds records: JSON, NDJSON, CSV and Arrow, each written from columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from tidelog.arrow import RECORDS_SCHEMA
+from tidelog_gateway.reading.json_rows import header_texts, json_rows, milliseconds
+from tidelog_gateway.reading.media_types import ARROW, CSV, JSON, NDJSON
+from tidelog_gateway.reading.text_columns import PIECE_BYTES, PIECE_RECORDS, bytes_of, joined, text_of
+from tidelog_gateway.reading.values import ValueEncoding, texts_of
+from tidelog_proto.columns import with_tight_headers
+from tidelog_proto.limits import BATCH_RECORDS_MAX, MIB
+
+CSV_COLUMNS: Final = (
+    "partition",
+    "offset",
+    "timestamp_ms",
+    "key",
+    "key_encoding",
+    "value",
+    "value_encoding",
+    "tag",
+    "headers",
+)
+_CSV_OPTIONS: Final = csv.WriteOptions(include_header=False, quoting_style="needed")
+
+
+class Form(Protocol):
+    """One body, written from its beginning to its end.
+
+    Attributes:
+        media_type: of the body.
+        piece_bytes, piece_records: how much is written in one go.
+    """
+
+    media_type: str
+    piece_bytes: int
+    piece_records: int
+
+    def begin(self) -> bytes:
+        """Return what comes before all records."""
+        ...
+
+    def rows(self, columns: pa.RecordBatch) -> bytes:
+        """Return records; columns of `RECORDS_SCHEMA`, at least one record."""
+        ...
+
+    def end(self, members: Mapping[str, Any]) -> bytes:
+        """Return what comes behind all records; `members` say where to go on."""
+        ...
+
+
+class JsonForm:
+    """A JSON object whose first member is the list of records."""
+
+    media_type = JSON
+    piece_bytes = PIECE_BYTES
+    piece_records = PIECE_RECORDS
+
+    def __init__(self, encoding: ValueEncoding | None, *, numbered: bool) -> None:
+        self._encoding: ValueEncoding | None = encoding
+        self._numbered = numbered
+        self._divider = b""
+
+    def begin(self) -> bytes:
+        """See `Form`."""
+        return b'{"records":['
+
+    def rows(self, columns: pa.RecordBatch) -> bytes:
+        """See `Form`."""
+        divider, self._divider = self._divider, b","
+        rows = json_rows(columns, self._encoding, numbered=self._numbered, one_line=False)
+        return divider + bytes(bytes_of(joined(rows, ",")))[:-1]
+
+    def end(self, members: Mapping[str, Any]) -> bytes:
+        """See `Form`."""
+        return b"]," + orjson.dumps(members)[1:]
+
+
+class NdjsonForm:
+    """A record a line, as JSON."""
+
+    media_type = NDJSON
+    piece_bytes = PIECE_BYTES
+    piece_records = PIECE_RECORDS
+
+    def __init__(self, encoding: ValueEncoding | None) -> None:
+        self._encoding: ValueEncoding | None = encoding
+
+    def begin(self) -> bytes:
+        """See `Form`."""
+        return b""
+
+    def rows(self, columns: pa.RecordBatch) -> bytes:
+        """See `Form`."""
+        rows = json_rows(columns, self._encoding, numbered=True, one_line=True)
+        return bytes(bytes_of(joined(rows, "\n")))
+
+    def end(self, members: Mapping[str, Any]) -> bytes:
+        """See `Form`."""
+        del members
+        return b""
+
+
+class CsvForm:
+    """A record a row (RFC 4180), behind a row of names. Null is an empty field, empty text a pair of quotes."""
+
+    media_type = CSV
+    piece_bytes = PIECE_BYTES
+    piece_records = PIECE_RECORDS
+
+    def __init__(self, encoding: ValueEncoding | None) -> None:
+        self._encoding: ValueEncoding | None = encoding
+
+    def begin(self) -> bytes:
+        """See `Form`."""
+        return ",".join(CSV_COLUMNS).encode() + b"\n"
+
+    def rows(self, columns: pa.RecordBatch) -> bytes:
+        """See `Form`."""
+        key, value = columns.column("key"), columns.column("value")
+        keys, values = texts_of(key), texts_of(value, self._encoding)
+        headers = header_texts(columns.column("headers"))
+        arrays = [
+            columns.column("partition"),
+            columns.column("offset"),
+            milliseconds(columns),
+            keys.texts,
+            _names(key, keys.in_base64, "utf8"),
+            values.texts,
+            _names(value, values.in_base64, "json" if self._encoding == "json" else "utf8"),
+            columns.column("tag"),
+            pa.nulls(len(key), pa.string()) if headers is None else headers,
+        ]
+        sink = pa.BufferOutputStream()
+        csv.write_csv(pa.RecordBatch.from_arrays(arrays, names=list(CSV_COLUMNS)), sink, _CSV_OPTIONS)
+        return sink.getvalue().to_pybytes()
+
+    def end(self, members: Mapping[str, Any]) -> bytes:
+        """See `Form`."""
+        del members
+        return b""
+
+
+def _names(column: Any, in_base64: Any, other: str) -> Any:
+    """Return the name of each row's encoding, null where there is nothing to encode."""
+    names: Any = other if in_base64 is None else pc.if_else(pa.array(in_base64), "base64", other)
+    return pc.if_else(pc.is_valid(column), names, pa.scalar(None, pa.string()))
+
+
+class ArrowForm:
+    """A stream of Arrow record batches with the columns of `RECORDS_SCHEMA`; values are bytes, or text if asked for."""
+
+    media_type = ARROW
+
+    def __init__(self, encoding: ValueEncoding | None) -> None:
+        assert encoding != "base64", "the caller refuses it"
+        self.piece_bytes = MIB if encoding is None else PIECE_BYTES
+        self.piece_records = BATCH_RECORDS_MAX if encoding is None else PIECE_RECORDS
+        self._is_text = encoding is not None
+        self._value_at = RECORDS_SCHEMA.get_field_index("value")
+        schema = RECORDS_SCHEMA
+        if self._is_text:
+            schema = schema.set(self._value_at, pa.field("value", pa.string()))
+        self._schema = schema
+
+    def begin(self) -> bytes:
+        """See `Form`."""
+        return self._schema.serialize().to_pybytes()
+
+    def rows(self, columns: pa.RecordBatch) -> bytes:
+        """See `Form`."""
+        columns = with_tight_headers(columns)
+        if self._is_text:
+            arrays = list(columns.columns)
+            arrays[self._value_at] = text_of(arrays[self._value_at])
+            columns = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return columns.serialize().to_pybytes()
+
+    def end(self, members: Mapping[str, Any]) -> bytes:
+        """See `Form`."""
+        del members
+        return _ARROW_END
+
+
+_ARROW_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
+"""The continuation mark and a length of zero, which end a stream."""
+
+
+def form_of(media_type: str, encoding: ValueEncoding | None, *, numbered: bool) -> Form:
+    """Return the form of an answer.
+
+    Args:
+        media_type: one of `RECORD_TYPES`.
+        encoding: of values; None: as each needs it.
+        numbered: whether records say their partition also as JSON, as those of a whole topic do.
+    """
+    if media_type == JSON:
+        return JsonForm(encoding, numbered=numbered)
+    if media_type == NDJSON:
+        return NdjsonForm(encoding)
+    if media_type == CSV:
+        return CsvForm(encoding)
+    return ArrowForm(encoding)

@@ -1,0 +1,106 @@
+"""Which rows of a column are JSON, by the definition of `tidelog_proto.json_text`, checked for all rows at once.
+
+The rows are joined to one array. It is JSON exactly if each row is: where the parser takes the whole, and its elements
+end where the rows end. Only where that fails are rows looked at one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow.compute as pc
+
+from tidelog_gateway.json_structure import COMMA, STRETCH_BYTES, marks
+from tidelog_gateway.reading.text_columns import bytes_of, joined, lengths_of
+from tidelog_proto.json_text import json_text
+from tidelog_proto.limits import JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX
+
+Pace = Callable[[], Awaitable[None]]
+
+_WHOLE_PAIRS: Final = re.compile(
+    rb"(?:[^\\]++|\\[^u]|\\u(?:[dD][89abAB]..\\u[dD][c-fC-F]..|(?![dD][89a-fA-F])....))*+", re.DOTALL
+)
+_PAIR_BYTES: Final = len(rb"\ud83d\ude00")
+_DIGIT: Final = b"1"
+_AS_DIGITS: Final = bytes(ord(_DIGIT) if byte in b"-+.0123456789eE" else ord(" ") for byte in range(256))
+_LONG_RUN: Final = _DIGIT * (JSON_NUMBER_CHARS_MAX + 1)
+
+
+async def first_not_json(texts: Any, pace: Pace) -> int | None:
+    """Return the first row that is not JSON, None where all are; null is not looked at.
+
+    Args:
+        texts: a column of text, of at most `PIECE_BYTES` or a single row.
+        pace: waits for the turn of the next piece of work.
+    """
+    rows = pc.fill_null(texts, "null")
+    if not len(rows) or await _are_json(rows, pace):
+        return None
+    if len(rows) > 1:
+        for number, text in enumerate(rows.to_pylist()):
+            try:
+                json_text(text)
+            except ValueError:
+                return number
+    return 0
+
+
+async def _are_json(rows: Any, pace: Pace) -> bool:
+    text = b"[0,%b0]" % bytes_of(joined(rows, ",")).tobytes()
+    ends = 2 + np.cumsum(lengths_of(rows) + 1)
+    commas: list[Any] = []
+    quotes: list[Any] = []
+    for stretch, found in enumerate(marks(text)):
+        if stretch:
+            await pace()
+        if len(found.depths) and found.depths.max() > JSON_DEPTH_MAX + 1:
+            return False
+        quotes.append(found.quotes)
+        commas.append(found.places[(found.kinds == COMMA) & (found.depths == 1)])
+    if not np.array_equal(np.concatenate(commas), np.concatenate(([2], ends))):
+        return False
+    if b"\\u" in text and await _has_half_pair(text, pace):
+        return False
+    if await _has_long_number(text, np.concatenate(quotes), pace):
+        return False
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+async def _has_half_pair(text: bytes, pace: Pace) -> bool:
+    """Tell whether half of a surrogate pair is escaped in a text, if that is JSON otherwise."""
+    text += b" " * _PAIR_BYTES  # so that each escape has room for a second half behind it
+    at = 0
+    while len(text) - at >= _PAIR_BYTES:
+        end = min(len(text), at + STRETCH_BYTES)
+        found = _WHOLE_PAIRS.match(text, at, end)
+        assert found is not None, "no escapes match as well"
+        if end - found.end() >= _PAIR_BYTES:
+            return True
+        at = found.end()
+        await pace()
+    return False
+
+
+async def _has_long_number(text: bytes, quotes: Any, pace: Pace) -> bool:
+    """Tell whether a number has too many characters; what looks like one in a string is not."""
+    for first in range(0, len(text), STRETCH_BYTES):
+        if first:
+            await pace()
+        behind = max(0, first - JSON_NUMBER_CHARS_MAX)  # a run may have begun there
+        runs = text[behind : first + STRETCH_BYTES].translate(_AS_DIGITS)
+        starts: list[int] = []
+        at = runs.find(_LONG_RUN)
+        while at >= 0:
+            starts.append(behind + at)
+            at = runs.find(_LONG_RUN, runs.find(b" ", at))
+        if starts and (np.searchsorted(quotes, starts) % 2 == 0).any():
+            return True
+    return False

@@ -1,0 +1,56 @@
+"""The media types of answers, and which of them an Accept header prefers (RFC 9110, 12.5.1)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+CSV: Final = "text/csv"
+ARROW: Final = "application/vnd.apache.arrow.stream"
+
+RECORD_TYPES: Final = (JSON, NDJSON, CSV, ARROW)
+"""Of answers that hold records; among equals the first is preferred."""
+
+_QUALITY: Final = re.compile(r"q=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)", re.ASCII)
+RANGES_MAX: Final = 100
+"""Media ranges of an Accept header that are looked at."""
+
+
+def preferred(accept: str, offered: Sequence[str]) -> str | None:
+    """Return the media type with the highest quality, among equals the first; None where none is acceptable.
+
+    Args:
+        accept: the header. Of several ranges that match a type the most specific one counts; a weight that is
+            malformed counts as 1, and parameters of a media type do not matter.
+        offered: media types in lower case.
+    """
+    ranges = [_range(part) for part in accept.split(",")[:RANGES_MAX]]
+    qualities = [_quality(ranges, media_type) for media_type in offered]
+    best = max(qualities, default=0.0)
+    return offered[qualities.index(best)] if best > 0 else None
+
+
+def takes(accept: str, media_type: str = JSON) -> bool:
+    """Tell whether an Accept header takes a media type."""
+    return preferred(accept, (media_type,)) is not None
+
+
+def _range(part: str) -> tuple[str, float]:
+    name, *parameters = (word.strip().lower() for word in part.split(";"))
+    for parameter in parameters:
+        if parameter.partition("=")[0].strip() == "q":
+            found = _QUALITY.fullmatch(parameter.replace(" ", ""))
+            return name, float(found[1]) if found else 1.0
+    return name, 1.0
+
+
+def _quality(ranges: Sequence[tuple[str, float]], media_type: str) -> float:
+    kind = media_type.partition("/")[0]
+    for wanted in (media_type, f"{kind}/*", "*/*"):
+        found = [quality for name, quality in ranges if name == wanted]
+        if found:
+            return max(found)
+    return 0.0

@@ -1,0 +1,150 @@
+"""`GET /v1/topics/{topic}/records`: records of all partitions, stateless and safe to repeat.
+
+The answer has the cursor of the next one. With `wait_ms` a reader that has caught up waits for a record in any
+partition: a subscription waits for it, and ends with the first that arrives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidelog.errors import OverloadedError
+from tidelog_gateway.answers import answer_of
+from tidelog_gateway.context import Gateway, GatewayDep, TopicPath
+from tidelog_gateway.fetch import WAITING_BYTES, TopicRecordView, Wanted, check_limits, limits_of, while_wanted
+from tidelog_gateway.live_connections import counted, no_room
+from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
+from tidelog_gateway.problems import Problem, invalid
+from tidelog_gateway.queries import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
+from tidelog_gateway.reading.media_types import JSON
+from tidelog_gateway.reading.response import (
+    ANSWERS,
+    CAUGHT_UP_HEADER,
+    NEXT_CURSOR_HEADER,
+    RecordsResponse,
+    ValueEncodingQuery,
+    body_of,
+    media_type_of,
+    records_response,
+)
+from tidelog_gateway.reading.topic_cursor import CURSOR_CHARS_MAX, HEADER_CHARS_MAX
+from tidelog_gateway.reading.topic_read import Begin, TopicRead
+
+router = APIRouter(prefix="/v1", tags=["records"])
+
+
+class TopicRecordsView(BaseModel):
+    """Records of all partitions, and where to go on."""
+
+    records: list[TopicRecordView]
+    next_cursor: Annotated[str, Field(description="The `cursor` of the next request.")]
+    caught_up: Annotated[bool, Field(description="Whether every partition was read to the end that it had.")]
+
+
+@router.get(
+    "/topics/{topic}/records",
+    response_model=TopicRecordsView,
+    response_model_exclude_none=True,
+    response_class=RecordsResponse,
+    responses=ANSWERS,
+    summary="Read all partitions",
+)
+async def read_topic(  # noqa: PLR0917 # query parameters are parameters
+    gateway: GatewayDep,
+    request: Request,
+    topic: TopicPath,
+    cursor: Annotated[
+        str | None, Query(max_length=CURSOR_CHARS_MAX, description="`next_cursor` of the last answer.")
+    ] = None,
+    timestamp: TimestampQuery = None,
+    from_: Annotated[Literal["earliest", "latest"] | None, Query(alias="from")] = None,
+    max_records: Annotated[int | None, Query(ge=1)] = None,
+    max_bytes: Annotated[int | None, Query(ge=1, description="Payload bytes; one record may pass.")] = None,
+    wait_ms: Annotated[int, Query(ge=0, description="Wait this long for a record at the end of the log.")] = 0,
+    key: KeyQuery = None,
+    key_encoding: KeyEncodingQuery = "utf8",
+    tag: TagQuery = None,
+    value_encoding: ValueEncodingQuery = None,
+) -> Response:
+    """Read from a cursor, a time, or an end of the log; `from=earliest` when none is named.
+
+    Records of one partition come in the order of their offsets; between partitions there is no order. An answer may
+    have no records although there are more, as with `key` or `tag`: `caught_up` says whether there are.
+    """
+    check_limits(gateway, max_records, max_bytes, wait_ms)
+    media_type = media_type_of(request, value_encoding)
+    if sum(start is not None for start in (cursor, timestamp, from_)) > 1:
+        raise invalid([{"parameter": "cursor", "detail": "name one of cursor, timestamp and from, not several"}])
+    wanted = Wanted(parse_key(key, key_encoding) if key is not None else None, tag)
+    begin = Begin(cursor, parse_timestamp(timestamp) if timestamp is not None else from_ or "earliest")
+    limits = limits_of(gateway, max_records, max_bytes)
+    body = body_of(gateway, request, media_type, value_encoding, numbered=True, limits=limits)
+    if gateway.caller is not None:  # an empty topic is not fetched from, which would be refused
+        await gateway.client.security.check("consume", "topic", topic)
+    read = await TopicRead.opened(gateway, topic, wanted, begin)
+    await read.take(body)
+    wait_until = time.monotonic() + wait_ms / 1000
+    while not body.records and read.caught_up and time.monotonic() < wait_until and not gateway.stopping.is_set():
+        await _wait(gateway, request, read, wait_until - time.monotonic())
+        await read.look_again()
+        await read.take(body)
+    is_json = media_type == JSON
+    next_cursor = read.cursor(CURSOR_CHARS_MAX if is_json else HEADER_CHARS_MAX)
+    headers = {NEXT_CURSOR_HEADER: next_cursor, CAUGHT_UP_HEADER: str(read.caught_up).lower()}
+    members = {"next_cursor": next_cursor, "caught_up": read.caught_up}
+    return await records_response(gateway, body, media_type, members, headers)
+
+
+async def _wait(gateway: Gateway, request: Request, read: TopicRead, wait_s: float) -> None:
+    """Wait until a record arrives behind the positions of a read, or the time is over.
+
+    Raises:
+        Problem: 429, too many wait; 401, 499: as `while_wanted`.
+        TidelogError: the log ended the subscription.
+    """
+    application: Gateway = request.app.state.gateway
+    why = no_room(application, gateway)
+    if why:
+        raise Problem(429, "too_many_streams", why, retryable=True)
+    arrived = False
+
+    def arrives(size_bytes: int) -> bool:
+        nonlocal arrived
+        del size_bytes
+        arrived = True
+        return False  # nothing is kept: it is read when it is known how much room there is for it
+
+    async def first_batch() -> None:
+        scope = read.scope
+        try:
+            async with gateway.client.consumer(
+                scope.topic,
+                group=None,
+                start=dict(read.positions),
+                partitions="all",
+                prefetch_records=1,
+                prefetch_bytes=WAITING_BYTES,
+                admit=arrives,
+                key=scope.key,
+                tag=scope.tag,
+            ) as consumer:
+                await consumer.next_batch()
+        except OverloadedError:
+            if not arrived:
+                raise
+
+    with counted(application, gateway, gateway.metrics.streams):
+        clock = asyncio.timeout(wait_s)
+        try:
+            async with clock:
+                await while_wanted(gateway, answer_of(request), first_batch())
+        except TimeoutError:
+            if not clock.expired():
+                raise
