@@ -189,22 +189,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
                 if passage.spans is not None:
                     await asyncio.to_thread(passage.spans.close)
 
-    app = FastAPI(
-        title="Tidelog gateway",
-        version=version("tidelog"),
-        summary="HTTP and WebSocket in front of a Tidelog cluster.",
-        lifespan=lifespan,
-        openapi_url=None,  # `docs_page` has the route
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-        responses=PROBLEM_ANSWER,
-    )
-    for router in ROUTERS:
-        refusal = refuse_unknown_parameters if router in ANY_HEADER else refuse_unsupported
-        app.include_router(router, dependencies=[Depends(refusal)])
-    app.include_router(websocket_route.router)
-    _install_errors(app)
+    app = _routed(lifespan)
     install_schema(app, settings)
     # In front of what the framework puts around its routes, which requests that a lane answers do not need.
     passage = app.middleware_stack = PassageMiddleware(
@@ -221,6 +206,27 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
     app.state.outgoing = outgoing
     app.state.incoming = budget
     app.state.turns = turns
+    return app
+
+
+def _routed(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
+    """Return the framework's application with all routes and the answers to errors."""
+    app = FastAPI(
+        title="Tidelog gateway",
+        version=version("tidelog"),
+        summary="HTTP and WebSocket in front of a Tidelog cluster.",
+        lifespan=lifespan,
+        openapi_url=None,  # `docs_page` has the route
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses=PROBLEM_ANSWER,
+    )
+    for router in ROUTERS:
+        refusal = refuse_unknown_parameters if router in ANY_HEADER else refuse_unsupported
+        app.include_router(router, dependencies=[Depends(refusal)])
+    app.include_router(websocket_route.router)
+    _install_errors(app)
     return app
 
 

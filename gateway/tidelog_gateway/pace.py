@@ -9,6 +9,9 @@ from starlette.requests import HTTPConnection, Request
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
 
+Pace = Callable[[], Awaitable[None]]
+"""Waits for the turn of the next piece; raises Problem when the answer cannot be delivered any more."""
+
 
 def pace_of(gateway: Gateway, request: Request) -> Callable[[], Awaitable[None]]:
     """Return what waits for the turn of a request's next piece.

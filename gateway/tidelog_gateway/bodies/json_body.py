@@ -8,12 +8,13 @@ are parsed in pieces of a few milliseconds, until `ERRORS_SHOWN_MAX` faults are 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from tidelog_gateway.json_structure import CLOSE, COMMA, marks
+from tidelog_gateway.pace import Pace
 from tidelog_gateway.problems import ERRORS_SHOWN_MAX, Problem, invalid, pointer
 from tidelog_gateway.records_in import Records, parse_body
 from tidelog_proto.limits import KIB
@@ -28,9 +29,6 @@ MEMBERS_MAX: Final = 100
 PIECE_BYTES: Final = 256 * KIB
 PIECE_VALUES: Final = 5_000
 PIECE_RECORDS: Final = 500
-
-Pace = Callable[[], Awaitable[None]]
-"""Waits for the turn of the next piece; raises Problem when the answer cannot be delivered any more."""
 
 _BEGIN: Final = re.compile(rb'\s*\{\s*"records"\s*:\s*\[')
 _END: Final = re.compile(rb"\s*\}\s*\Z")

@@ -8,12 +8,25 @@ from starlette.requests import Request
 
 from tidelog_gateway.context import media_type_of, require_utf8, unsupported_media_type
 from tidelog_gateway.problems import invalid
+from tidelog_gateway.reading.media_types import ARROW, CSV, JSON
+from tidelog_gateway.reading.media_types import NDJSON as JSON_LINES
 
-JSON: Final = "application/json"
+__all__ = [
+    "ARROW",
+    "BINARY_CLOUDEVENT",
+    "CLOUDEVENT",
+    "CLOUDEVENTS",
+    "CSV",
+    "JSON",
+    "JSON_LINES",
+    "PROTOBUF",
+    "PROTOBUF_REGISTERED",
+    "RAW",
+    "TAKEN",
+    "form_of",
+]
+
 RAW: Final = "application/octet-stream"
-JSON_LINES: Final = "application/x-ndjson"
-CSV: Final = "text/csv"
-ARROW: Final = "application/vnd.apache.arrow.stream"
 PROTOBUF: Final = "application/x-protobuf"
 PROTOBUF_REGISTERED: Final = "application/protobuf"
 CLOUDEVENT: Final = "application/cloudevents+json"

@@ -82,6 +82,10 @@ class SharedReads:
         self._gathering: dict[Place, list[asyncio.Future[_Outcome]]] = {}
         """By place, the requests that wait for the next read, besides the one that sends it."""
 
+    def __len__(self) -> int:
+        """Return how many reads are under way or gather requests."""
+        return len(self._under_way) + len(self._gathering)
+
     async def fetch(self, place: Place) -> ReadResult:
         """Return the result of a read that is sent from now on.
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 from tidelog.arrow import columns_at
 from tidelog.model import Fetched
 from tidelog_gateway.answers import Answer
+from tidelog_gateway.pace import Pace
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.reading.forms import Form
-from tidelog_gateway.reading.json_check import Pace
 from tidelog_gateway.reading.text_columns import PIECE_BYTES
 from tidelog_gateway.reading.values import WHAT, ValueEncoding, first_fault
 from tidelog_gateway.records_out import payload_sizes

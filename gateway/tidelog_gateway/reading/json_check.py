@@ -7,7 +7,6 @@ end where the rows end. Only where that fails are rows looked at one by one.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -15,11 +14,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from tidelog_gateway.json_structure import COMMA, STRETCH_BYTES, marks
+from tidelog_gateway.pace import Pace
 from tidelog_gateway.reading.text_columns import bytes_of, joined, lengths_of
 from tidelog_proto.json_text import json_text
 from tidelog_proto.limits import JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX
-
-Pace = Callable[[], Awaitable[None]]
 
 _WHOLE_PAIRS: Final = re.compile(
     rb"(?:[^\\]++|\\[^u]|\\u(?:[dD][89abAB]..\\u[dD][c-fC-F]..|(?![dD][89a-fA-F])....))*+", re.DOTALL

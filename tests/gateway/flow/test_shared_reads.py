@@ -44,7 +44,7 @@ class Node:
 
     @property
     def is_idle(self) -> bool:
-        return not self.reads._under_way and not self.reads._gathering
+        return not len(self.reads)
 
 
 async def turns(count: int = 5) -> None:
