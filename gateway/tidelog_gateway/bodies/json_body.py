@@ -8,7 +8,7 @@ are parsed in pieces of a few milliseconds, until `ERRORS_SHOWN_MAX` faults are 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
