@@ -120,3 +120,11 @@ async def test_each_status_of_an_operation_is_listed(description: dict[str, Any]
         paths = (await api.get("/openapi.json")).json()["paths"]
     assert "401" in paths["/v1/topics"]["get"]["responses"]
     assert "401" not in paths["/livez"]["get"]["responses"]
+
+
+async def test_each_answer_in_json_is_described_by_a_model(description: dict[str, Any]) -> None:
+    for path, operations in description["paths"].items():
+        for method, operation in operations.items():
+            for status, answer in operation["responses"].items():
+                schema = answer.get("content", {}).get("application/json", {}).get("schema")
+                assert schema != {"type": "string"}, (method, path, status)

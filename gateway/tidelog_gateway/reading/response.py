@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import Query
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from tidelog_gateway.answers import answer_of
 from tidelog_gateway.context import Gateway
@@ -43,10 +43,9 @@ ValueEncodingQuery = Annotated[
 ]
 
 
-class RecordsResponse(Response):
-    """Records in the media type that the request prefers."""
+class RecordsResponse(JSONResponse):
+    """Records in the media type that the request prefers; JSON where it has no other preference."""
 
-    media_type = JSON
     media_types = RECORD_TYPES
 
 

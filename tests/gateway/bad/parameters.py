@@ -105,7 +105,7 @@ _ADDRESSES: Final[dict[str, tuple[int, str | None]]] = {
     f"POST {_T}/stream": (405, None),
     "DELETE /livez": (405, None),
     "POST /metrics": (405, None),
-    "GET /v1/ws": (404, None),
+    "GET /v1/ws": (426, None),
 }
 
 _SHOWN: Final = {"last_event_id": "Last-Event-ID"}

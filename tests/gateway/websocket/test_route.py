@@ -75,7 +75,7 @@ async def test_requests_without_an_upgrade_are_refused(serve: Serve) -> None:
         for method in ("POST", "PUT", "DELETE", "PATCH"):
             answer = await api.request(method, "/v1/ws", json={})
             assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
-            assert answer.headers["Allow"] == "GET"
+            assert answer.headers["Allow"] == "GET, HEAD"
 
 
 async def test_messages_are_not_compressed_whatever_is_offered(serve: Serve) -> None:

@@ -9,7 +9,7 @@ from tidelog_proto.settings import SettingsError
 
 KEPT = {
     *("bootstrap", "host", "http_port", "workers", "insecure", "tls_cert_file", "tls_key_file", "auth", "ui"),
-    *("allowed_origins", "allowed_hosts", "access_log", "ui_interval_s"),
+    *("allowed_origins", "allowed_hosts", "access_log", "otel", "ui_interval_s"),
     *("request_timeout_s", "head_timeout_s", "keep_alive_timeout_s", "body_timeout_s", "stop_timeout_s"),
     *("body_bytes_max", "connection_out_bytes_max", "records_per_request_max", "fetch_bytes_max", "fetch_wait_ms_max"),
     *("ws_subscriptions_max", "ws_publishes_max", "ws_message_bytes_max", "ws_batch_records_max", "ws_batch_bytes_max"),
