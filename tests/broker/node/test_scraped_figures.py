@@ -112,8 +112,9 @@ async def test_a_cluster_that_loses_a_node_exports_missing_copies_and_new_owners
     assert all(of(series, "tidelog_nodes", membership="alive") == 2 for series in after.values())
     await founded.crash(others[0])
     last = founded.nodes[others[1]]
-    await founded.until(lambda: bool(last.life.health.no_quorum), "a lost quorum is not noticed")
-    assert of(await scraped(last), "tidelog_no_quorum_partitions") > 0
+    async with asyncio.timeout(30):
+        while not of(await scraped(last), "tidelog_no_quorum_partitions"):  # noqa: ASYNC110 - a scrape is no event
+            await asyncio.sleep(0.1)  # a node that is only out of reach for a moment may come first, and pass
 
 
 def under_replicated_of(founded: Founded) -> int:

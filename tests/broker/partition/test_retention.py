@@ -306,19 +306,19 @@ async def test_hold_that_comes_during_a_deletion_keeps_what_is_not_deleted_yet(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     partition = await begun_late(cluster)
-    log_start, retention = partition.log.start_offset, partition.retention
-    usual = retention.producers_before
+    log, retention = partition.log, partition.retention
+    usual, log_starts, end = retention.producers_before, list[int](), partition.state.high_watermark
 
     def held_meanwhile(offset: int, committed: int) -> ProducerSnapshot | None:
         snapshot = usual(offset, committed)
+        assert log.outdated(below=end, bytes_max=0, committed=end) > log.start_offset, "nothing could be deleted"
+        log_starts.append(log.start_offset)
         partition.state.topic.config.hold = True
         return snapshot
 
     monkeypatch.setattr(retention, "producers_before", held_meanwhile)
-    end = partition.state.high_watermark
-    assert partition.log.outdated(below=end, bytes_max=0, committed=end) > log_start, "nothing could be deleted"
     await partition.tools.io.call(partition.io_key, retention.delete_files_below, end)
-    assert partition.log.start_offset == log_start
+    assert [log.start_offset] == log_starts
 
 
 async def test_a_note_that_comes_late_takes_nothing_back(cluster: ClusterStand) -> None:
