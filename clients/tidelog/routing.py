@@ -554,6 +554,7 @@ class Router:
         if not connection.ready:
             return await unless_moved(self.moves, expect, self.call(connection, envelope, wait_s=wait_s))
         kind = str(envelope.WhichOneof("kind"))
+        carry_current(envelope)
         self.naming.name(envelope, connection)
         answer = connection.request(envelope, timeout_s=self.request_timeout_s + wait_s, wait_s=wait_s)
         expected = expect(partial(settle, answer))

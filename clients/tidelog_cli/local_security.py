@@ -43,7 +43,7 @@ NODE_VARIABLES: Final = (
     *("push_windows_bytes", "ring_bytes", "rings_bytes", "indexes_bytes", "positions_bytes", "deduplication_bytes"),
     *("fill_bytes_per_s", "compaction_bytes", "compaction_bytes_per_s", "scrub_bytes_per_s", "scrub_interval_s"),
     *("hello_timeout_ms", "write_stall_ms", "strangers_max", "group_positions_max", "retention_interval_ms"),
-    *("calm_ms", "replica_lag_ms", "clock_settle_s", "metrics_partitions_max", "metrics_positions_max"),
+    *("calm_ms", "replica_lag_ms", "clock_settle_s", "metrics_partitions_max", "metrics_positions_max", "otel"),
 )
 """Settings of a node that variables may change: its use of the machine, not its identity, trust or addresses."""
 

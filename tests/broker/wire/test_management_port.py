@@ -225,9 +225,10 @@ def test_who_does_not_take_the_answer_is_cut_off_and_holds_up_no_health_check() 
 def test_a_head_that_two_parsers_read_differently_is_refused_at_once(head: bytes) -> None:
     with opened(bounds=ManagementBounds(head_s=600)) as port:
         for size in (len(head), 1):
+            data = head if size > 1 else head.removesuffix(b"ab")  # it is refused before the body, and closed
             with port.connect() as connection:
-                for at in range(0, len(head), size):
-                    connection.sendall(head[at : at + size])
+                for at in range(0, len(data), size):
+                    connection.sendall(data[at : at + size])
                 assert all_of(connection).startswith(b"HTTP/1.1 400 "), size
 
 

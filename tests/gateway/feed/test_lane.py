@@ -1,0 +1,122 @@
+"""Pushes to followers that are sent the same bytes: who takes a piece, and who falls behind."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from tidelog_gateway.feed.lane import Lane, PieceTokens
+from tidelog_gateway.feed.ring import Follower, Form, Piece
+
+
+class Transport:
+    """Takes what is written at once."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.is_closed = False
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+
+@dataclass
+class Stand:
+    """A follower's credit, its outlet and its watch in one."""
+
+    credit_records: int = 10
+    credit_bytes: int | None = None
+    message_bytes_max: int | None = None
+    direct: Transport | None = field(default_factory=Transport)
+    pushed_at: float = 0.0
+    pushed_bytes: int = 0
+    may: bool = True
+    pushes: int = 0
+
+    def may_push(self) -> bool:
+        return self.may
+
+    def pushed(self) -> None:
+        self.pushes += 1
+
+    def follower(self, *, watched: bool = False) -> Follower:
+        self_: Any = self
+        return Follower({0: 0}, self_, self_, cast(Form, None), lambda: None, watch=self_ if watched else None)
+
+
+class PlainForm:
+    surface = "websocket"
+    always_token = False
+
+    def encode(self, piece: Piece, token: str | None) -> bytes:
+        return piece.data
+
+
+def push(stand: Stand, *, records: int, data: bytes = b"[1]", watched: bool = False) -> bool:
+    """Push a piece; return whether it was written."""
+    counter = Counter("records", "records", registry=CollectorRegistry())
+    lane = Lane(PlainForm(), PieceTokens(cast(Any, None)), counter)
+    follower = stand.follower(watched=watched)
+    refused = lane.push(Piece(0, 0, max(1, records), records, 7 * records, data), [follower])
+    assert refused in ([], [follower])
+    assert stand.direct is None or stand.direct.written == ([] if refused else [data])
+    return not refused
+
+
+@pytest.fixture(autouse=True)
+async def _loop() -> None:
+    asyncio.get_running_loop()
+
+
+async def test_credit_is_spent_for_what_is_written() -> None:
+    stand = Stand(credit_bytes=100)
+    assert push(stand, records=3)
+    assert (stand.credit_records, stand.credit_bytes, stand.pushed_bytes) == (7, 79, 3)
+
+
+@pytest.mark.parametrize(
+    "stand",
+    [
+        pytest.param(Stand(credit_records=2), id="records"),
+        pytest.param(Stand(credit_bytes=20), id="bytes"),
+        pytest.param(Stand(direct=None), id="no transport"),
+    ],
+)
+async def test_a_follower_without_credit_or_transport_falls_behind(stand: Stand) -> None:
+    before = (stand.credit_records, stand.credit_bytes)
+    assert not push(stand, records=3)
+    assert (stand.credit_records, stand.credit_bytes) == before
+
+
+async def test_a_closing_transport_is_not_written_to() -> None:
+    stand = Stand()
+    assert stand.direct is not None
+    stand.direct.is_closed = True
+    assert not push(stand, records=1)
+
+
+async def test_one_record_that_is_longer_than_the_client_takes_is_not_pushed() -> None:
+    assert not push(Stand(message_bytes_max=3), records=1, data=b"[12]")
+    assert push(Stand(message_bytes_max=4), records=1, data=b"[12]")
+    assert push(Stand(message_bytes_max=3), records=2, data=b"[12]"), (
+        "several records are no longer than a feed's limit"
+    )
+
+
+async def test_a_watch_is_asked_before_a_push_and_told_after_it() -> None:
+    stand = Stand(may=False)
+    assert not push(stand, records=1, watched=True)
+    assert stand.pushes == 0
+    stand.may = True
+    assert push(stand, records=1, watched=True)
+    assert stand.pushes == 1
