@@ -1,4 +1,4 @@
-"""What schemathesis loads beside its configuration."""
+"""Hooks that schemathesis loads beside its configuration."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
     "application/x-protobuf",
     "application/octet-stream",
 )
-def as_it_is(context: Any, value: Any) -> dict[str, Any]:
+def as_it_is(context: Any, value: Any) -> bytes:
     """Send a body whose schema is one text, or bytes, as it was generated; of another type, as Python writes it."""
-    return {"data": getattr(value, "data", None) or str(value).encode()}
+    data = getattr(value, "data", None)
+    return data if isinstance(data, bytes) else str(value).encode()
