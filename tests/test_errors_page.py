@@ -66,7 +66,7 @@ def _texts_of(code: ast.expr) -> list[str]:
     assert isinstance(prefix, ast.Constant), ast.unparse(code)
     assert isinstance(encoding, ast.FormattedValue), ast.unparse(code)
     assert ast.unparse(encoding.value) == "self.encoding", ast.unparse(code)
-    return [f"{prefix.value}{name}" for name in get_args(ValueEncoding) if name != "base64"]
+    return [f"{prefix.value!s}{name}" for name in get_args(ValueEncoding) if name != "base64"]
 
 
 def test_every_code_is_listed_with_its_nature() -> None:

@@ -154,7 +154,7 @@ def refuse_secrets_in(query: bytes) -> None:
             )
 
 
-def unauthenticated(why: str = f"this gateway asks who you are: {_HOW}") -> Problem:
+def unauthenticated(why: str = f"this gateway authenticates its callers: {_HOW}") -> Problem:
     """Return the 401."""
     return Problem(401, "unauthenticated", why, headers={"WWW-Authenticate": CHALLENGE})
 
