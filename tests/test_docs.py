@@ -4,8 +4,8 @@ What is marked `bash` or `python` is run: in the README by tests/e2e/test_readme
 tests/e2e/test_guides.py, in the page on Spark by tests/spark/test_spark_page.py, in the page on security by
 tests/e2e/test_security_page.py, in the page on WebSocket by tests/gateway/websocket/test_documentation.py, in the
 page on streams by tests/gateway/stream/test_documentation.py, in the page on publishing by
-tests/gateway/bodies/test_documentation.py, in other pages of `RUN_PAGES` by
-tests/e2e/test_examples.py. The rest has no such blocks.
+tests/gateway/bodies/test_documentation.py, in the page on HTTP by tests/e2e/test_http_page.py, in other pages of
+`RUN_PAGES` by tests/e2e/test_examples.py. The rest has no such blocks.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ EXAMPLES = ("analytics.md", "client.md", "sql.md", "testing.md")
 WEBSOCKET_PAGE = ROOT / "docs" / "websocket.md"
 STREAMS_PAGE = ROOT / "docs" / "streams.md"
 PUBLISHING_PAGE = ROOT / "docs" / "publishing-over-http.md"
+HTTP_PAGE = ROOT / "docs" / "http.md"
 RUN_PAGES = {
     ROOT / "README.md",
     SPARK_PAGE,
@@ -36,6 +37,7 @@ RUN_PAGES = {
     WEBSOCKET_PAGE,
     STREAMS_PAGE,
     PUBLISHING_PAGE,
+    HTTP_PAGE,
     *(ROOT / "docs" / name for name in (*EXAMPLES, *GUIDES)),
 }
 

@@ -167,7 +167,7 @@ def test_every_room_is_in_the_order_and_hardly_anything_stands_outside() -> None
     assert modules <= {f"{room}.py" for room in ROOMS["tidelog_broker"]}
 
 
-GATEWAY_ROOMS = ("administration", "flow", "routes", "bodies", "reading", "http1")
+GATEWAY_ROOMS = ("administration", "description", "flow", "routes", "bodies", "reading", "http1")
 """From the top to the ground; modules outside of rooms stand between them, above `http1`."""
 
 

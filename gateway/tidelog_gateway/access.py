@@ -37,7 +37,10 @@ async def _security_of(gateway: GatewayDep) -> Security:
         Problem: 403, he has not been asked who he is.
     """
     if gateway.caller is None:
-        detail = "this gateway asks nobody who he is (auth = none), so keys and rules are changed with `tidelog` alone"
+        detail = (
+            "this gateway does not authenticate callers (auth = none), so it does not manage keys, rules and quotas: "
+            "use the tidelog command, or a gateway with auth = callers"
+        )
         raise Problem(403, "forbidden", detail)
     return gateway.client.security
 

@@ -22,20 +22,21 @@ from tidelog.client import Client
 from tidelog.client_options import ClientOptions
 from tidelog.contexts import Context
 from tidelog.errors import TidelogError
-from tidelog_gateway import access, cluster, deletion, docs_page, fetch, groups, keys, offsets, service, topics
+from tidelog_gateway import access, cluster, deletion, fetch, groups, keys, offsets, service, topics
 from tidelog_gateway.access_log import AccessLogMiddleware
 from tidelog_gateway.administration import quotas, rule_test
 from tidelog_gateway.bodies import route as publish_route
 from tidelog_gateway.callers import Callers, told
 from tidelog_gateway.context import Gateway, gateway_of
 from tidelog_gateway.credentials import Shown, UserPassword, kind_of
+from tidelog_gateway.description import docs_page
+from tidelog_gateway.description.openapi import PROBLEM_ANSWER, install_schema
 from tidelog_gateway.flow.passage import PassageMiddleware
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.known_caller import KnownCaller
 from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.openapi import PROBLEM_ANSWER, install_schema
 from tidelog_gateway.outgoing import Outgoing
-from tidelog_gateway.problems import TITLES, Problem, from_error, internal, invalid, validation_errors
+from tidelog_gateway.problems import Problem, from_error, internal, invalid, validation_errors
 from tidelog_gateway.producers import Kept, Producers
 from tidelog_gateway.reading import topic_route
 from tidelog_gateway.reading.response import PLACE_HEADERS
@@ -254,36 +255,37 @@ def _install_errors(app: FastAPI) -> None:
         if error.status_code == 400:
             # What the framework says of a body that its JSON parser gives up on: bad UTF-8, too deep.
             return invalid([{"pointer": "", "detail": "the body is not JSON"}]).response(_request_id(request))
-        code = TITLES.get(error.status_code, "error").lower().replace(" ", "_")
-        names = {404: "not_found", 405: "method_not_allowed"}
-        detail = {404: f"nothing is at {request.scope['path']}", 405: f"{request.method} is not possible here"}
-        problem = Problem(
-            error.status_code,
-            names.get(error.status_code, code),
-            detail.get(error.status_code, error.detail),
-            headers=_headers_of(app, request, error),
-        )
-        return problem.response(_request_id(request))
+        return _routing_problem(app, request, error).response(_request_id(request))
 
     @app.exception_handler(Exception)
     async def on_bug(request: Request, error: Exception) -> Response:  # noqa: ARG001 # the server logs it with its trace
         return internal().response(_request_id(request))
 
 
-def _headers_of(app: FastAPI, request: Request, error: HTTPException) -> dict[str, str]:
-    """Return the headers of an error of the framework, whose 405 knows only the first of a path's routes."""
-    headers = dict(error.headers or {})
+def _routing_problem(app: FastAPI, request: Request, error: HTTPException) -> Problem:
+    """Return the problem for a path or method without a route, the only other errors that the framework raises."""
+    path = request.scope["path"]
+    if error.status_code == 404:
+        remedy = "leave out the slash at the end" if path.endswith("/") else "GET /docs shows all routes"
+        return Problem(404, "not_found", f"no route matches {path}; {remedy}")
     if error.status_code == 405:
-        found: set[str] = set()
-        for route in (
-            *app.routes,
-            *(route for router in (*ROUTERS, websocket_route.router) for route in router.routes),
-        ):
-            if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
-                found |= route.methods or set()
-        found |= {"HEAD"} if "GET" in found else set()
-        headers["Allow"] = ", ".join(sorted(found))
-    return headers
+        allowed = _methods_of(app, request)
+        detail = f"{path} does not support {request.method}; it supports {allowed}"
+        return Problem(405, "method_not_allowed", detail, headers={"Allow": allowed})
+    return internal()
+
+
+def _methods_of(app: FastAPI, request: Request) -> str:
+    """Return the methods of all routes of a path; the framework's 405 lists those of the first one only."""
+    found: set[str] = set()
+    for route in (
+        *app.routes,
+        *(route for router in (*ROUTERS, websocket_route.router) for route in router.routes),
+    ):
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            found |= route.methods or set()
+    found |= {"HEAD"} if "GET" in found else set()
+    return ", ".join(sorted(found))
 
 
 def _request_id(request: Request) -> str:

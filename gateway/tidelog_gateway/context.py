@@ -189,13 +189,20 @@ def require_utf8(request: Request, media_type: str = "application/json") -> None
             raise unsupported_media_type(f"{media_type} in {value.strip()}", media_type)
 
 
+FORM: Final = "application/x-www-form-urlencoded"
+"""What `curl -d` sends unless it is given a Content-Type."""
+
+
 def unsupported_media_type(given: str, *accepted: str) -> Problem:
     """Return the 415 that names what would do."""
     listed = " or ".join(filter(None, (", ".join(accepted[:-1]), accepted[-1])))
+    remedy = f"set the header Content-Type to {listed}"
+    if given == FORM:
+        remedy += f", as in curl -H 'Content-Type: {accepted[0]}'"
     return Problem(
         415,
         "unsupported_media_type",
-        f"{given or 'a body without Content-Type'} is not understood here; send {listed}",
+        f"{given or 'a body without Content-Type'} is not supported here; {remedy}",
         headers={"Accept-Post": ", ".join(accepted)},
     )
 

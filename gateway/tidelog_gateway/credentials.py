@@ -154,9 +154,9 @@ def refuse_secrets_in(query: bytes) -> None:
             )
 
 
-def unauthenticated(why: str = f"this gateway asks who you are: {_HOW}", code: str = "unauthenticated") -> Problem:
+def unauthenticated(why: str = f"this gateway authenticates its callers: {_HOW}") -> Problem:
     """Return the 401."""
-    return Problem(401, code, why, headers={"WWW-Authenticate": CHALLENGE})
+    return Problem(401, "unauthenticated", why, headers={"WWW-Authenticate": CHALLENGE})
 
 
 def refused(error: TidelogError) -> Problem:

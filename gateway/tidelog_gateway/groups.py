@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from tidelog.group_admin import ResetTo
 from tidelog.model import GroupInfo, GroupMemberInfo, GroupState, Lag, TopicPartition
+from tidelog_gateway.bodies.first_faults import first_faults
 from tidelog_gateway.context import Gateway, GatewayDep, GroupPath, TopicName, json_response
 from tidelog_gateway.cursors import CursorQuery, cursor_of, name_in
-from tidelog_gateway.first_faults import first_faults
 from tidelog_gateway.json_lists import list_response
 from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.offsets import parse_timestamp
@@ -177,7 +177,7 @@ async def reset_offsets(gateway: GatewayDep, request: Request, group: GroupPath,
 def _target(body: ResetBody) -> ResetTo:
     named = [each for each in (body.to, body.offset, body.timestamp) if each is not None]
     if len(named) != 1:
-        raise invalid([{"pointer": "/", "detail": "name one of to, offset and timestamp"}])
+        raise invalid([{"pointer": "", "detail": "name one of to, offset and timestamp"}])
     if body.timestamp is None:
         return named[0] if isinstance(named[0], int) else body.to or "earliest"
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=parse_timestamp(body.timestamp))

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from tidelog.errors import OffsetOutOfRangeError
 from tidelog.model import Committed, Offset
+from tidelog_gateway.bodies.first_faults import first_faults
 from tidelog_gateway.context import (
     Gateway,
     GatewayDep,
@@ -24,7 +25,6 @@ from tidelog_gateway.context import (
     TopicPath,
     json_response,
 )
-from tidelog_gateway.first_faults import first_faults
 from tidelog_gateway.json_lists import list_response
 from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.problems import from_error, invalid

@@ -30,7 +30,7 @@ from typing_extensions import TypedDict
 
 from tidelog.gathering import LooseRows
 from tidelog.trace_contexts import current
-from tidelog_gateway.first_faults import list_faults
+from tidelog_gateway.bodies.first_faults import list_faults
 from tidelog_gateway.problems import ERRORS_LISTED_MAX, body_faults, invalid, pointer, validation_errors
 from tidelog_proto.batch import columns_of
 from tidelog_proto.json_text import check_limits

@@ -235,7 +235,10 @@ def _templated(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: in
             tokens[name], texts = _json_texts(columns.column(name))
             parts.append(texts)
     if "tag" in names:
-        tokens["tag"] = b',"tag":' + tokens["tag"]
+        if columns.column("tag").null_count:
+            parts[-1] = [b"" if text == b"null" else b',"tag":' + text for text in parts[-1]]
+        else:
+            tokens["tag"] = b',"tag":' + tokens["tag"]
     row = b'{"offset":%%d,"timestamp_ms":%b,"key":%b,"value":%b,"value_encoding":"utf8"%b}' % (
         timestamp,
         tokens["key"],
@@ -293,7 +296,8 @@ def rows_of(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: int) 
                 row["key_encoding"] = encoding
     if "tag" in names:
         for row, tag in zip(rows, columns.column("tag").to_pylist(), strict=True):
-            row["tag"] = tag
+            if tag is not None:
+                row["tag"] = tag
     if "headers" in names:
         _add_headers(rows, columns.column("headers"))
     return rows
@@ -331,8 +335,9 @@ def _add_headers(rows: list[dict[str, Any]], lists: Any) -> None:
     ]
     at = 0
     for row, count in zip(rows, pc.list_value_length(lists).to_pylist(), strict=True):
-        row["headers"] = flat[at : at + count]
-        at += count
+        if count:
+            row["headers"] = flat[at : at + count]
+            at += count
 
 
 def _header(name: str, value: bytes | None) -> list[str | None]:

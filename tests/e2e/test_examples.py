@@ -18,12 +18,22 @@ import psutil
 import pytest
 from tests.e2e.test_readme import FENCE, Snippet
 from tests.plugin.installed import run_pytest
-from tests.test_docs import GUIDES, RUN_PAGES, SECURITY_PAGE, SPARK_PAGE, WEBSOCKET_PAGE
+from tests.test_docs import (
+    GUIDES,
+    HTTP_PAGE,
+    PUBLISHING_PAGE,
+    RUN_PAGES,
+    SECURITY_PAGE,
+    SPARK_PAGE,
+    STREAMS_PAGE,
+    WEBSOCKET_PAGE,
+)
 
 from tidelog import testing
 from tidelog.free_ports import free_ports
 
-_ELSEWHERE = {"README.md", SPARK_PAGE.name, SECURITY_PAGE.name, WEBSOCKET_PAGE.name, *GUIDES}
+_OTHER_TESTS = (HTTP_PAGE, PUBLISHING_PAGE, SECURITY_PAGE, SPARK_PAGE, STREAMS_PAGE, WEBSOCKET_PAGE)
+_ELSEWHERE = {"README.md", *(page.name for page in _OTHER_TESTS), *GUIDES}
 PAGES = [page for page in sorted(RUN_PAGES) if page.name not in _ELSEWHERE]
 """The others have tests of their own, see tests/test_docs.py."""
 

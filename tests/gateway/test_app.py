@@ -26,10 +26,13 @@ def problem(response: httpx.Response, status: int, code: str) -> None:
 
 async def test_nowhere_and_wrong_methods(api: httpx.AsyncClient) -> None:
     problem(await api.get("/nowhere"), 404, "not_found")
-    problem(await api.get("/v1/topics/"), 404, "not_found")
+    response = await api.get("/v1/topics/")
+    problem(response, 404, "not_found")
+    assert response.json()["detail"] == "no route matches /v1/topics/; leave out the slash at the end"
     response = await api.put("/v1/topics/t", json={})
     problem(response, 405, "method_not_allowed")
     assert response.headers["allow"] == "DELETE, GET, HEAD, PATCH"
+    assert response.json()["detail"] == "/v1/topics/t does not support PUT; it supports DELETE, GET, HEAD, PATCH"
     for path, allow in (
         ("/v1/topics", "GET, HEAD, POST"),
         ("/v1/topics/t/records", "GET, HEAD, POST"),
@@ -54,7 +57,7 @@ async def test_what_a_stranger_has_sent_does_not_turn_a_message_about(api: httpx
     for answer in answers:
         assert answer.json()["detail"].isprintable(), answer.text
         assert answer.text.isprintable(), answer.text
-    assert answers[0].json()["detail"] == r"nothing is at /v1/nothing/\u202ea\nb\x1b"
+    assert answers[0].json()["detail"] == r"no route matches /v1/nothing/\u202ea\nb\x1b; GET /docs shows all routes"
     assert answers[2].json()["errors"][-1]["pointer"] == r"/\u202eevil\x1b\n"
 
 
@@ -108,6 +111,14 @@ async def test_bodies_that_are_not_json(api: httpx.AsyncClient) -> None:
         headers = {"Content-Type": "application/json"}
         for body in (b"{", b"[]", b"null", b"5", b'"x"', b"\xff", b"", b"[" * 100_000):
             problem(await api.request(method, path, content=body, headers=headers), 422, "invalid_request")
+
+
+async def test_a_body_of_curl_without_a_type_is_refused_with_the_remedy(api: httpx.AsyncClient) -> None:
+    response = await api.post(
+        "/v1/topics", content=b"{}", headers={"Content-Type": "application/x-www-form-urlencoded"}
+    )
+    problem(response, 415, "unsupported_media_type")
+    assert response.json()["detail"].endswith("as in curl -H 'Content-Type: application/json'")
 
 
 async def test_json_is_utf_8(api: httpx.AsyncClient, log: FakeLog) -> None:

@@ -49,7 +49,7 @@ def test_rows_say_what_their_bytes_are() -> None:
     ]
 
 
-def test_the_other_columns() -> None:
+def test_a_tag_and_headers_are_left_out_where_a_record_has_none() -> None:
     (rows,) = read(
         batch_of(
             [b"a", b"b", b"c"],
@@ -59,8 +59,12 @@ def test_the_other_columns() -> None:
         )
     )
     assert [row["timestamp_ms"] for row in rows] == [1, 2, 0]
-    assert [row["headers"] for row in rows] == [[["h", "1"], ["x", "/w==", "base64"]], [], [["n", None]]]
-    assert [row["tag"] for row in rows] == ["t", None, ""]
+    assert [row.get("headers") for row in rows] == [[["h", "1"], ["x", "/w==", "base64"]], None, [["n", None]]]
+    assert [row.get("tag") for row in rows] == ["t", None, ""]
+    assert "tag" not in rows[1]
+    assert "headers" not in rows[1]
+    (rows,) = read(batch_of([b"a", b"b", b"c"], tags=["t", None, "null"]))
+    assert [row.get("tag", "absent") for row in rows] == ["t", "absent", "null"]
 
 
 def test_pieces_respect_both_limits_and_always_move() -> None:
@@ -74,9 +78,9 @@ def test_pieces_respect_both_limits_and_always_move() -> None:
 def test_a_slice_begins_where_it_was_cut() -> None:
     batch = batch_of([b"a", b"b", b"c"], headers=[[("h", b"1")], [("h", b"22")], []]).slice_from(101)
     (rows,) = read(batch)
-    assert [(row["offset"], row["value"], row["headers"]) for row in rows] == [
+    assert [(row["offset"], row["value"], row.get("headers")) for row in rows] == [
         (101, "b", [["h", "22"]]),
-        (102, "c", []),
+        (102, "c", None),
     ]
 
 

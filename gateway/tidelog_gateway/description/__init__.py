@@ -1,0 +1,1 @@
+"""The description of the API: what `/openapi.json` and `/docs` serve."""
