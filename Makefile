@@ -130,7 +130,7 @@ $(TOOLS): $(STAMP)
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet -e '.[release]' && touch $@
 
 lock: $(TOOLS) ## write anew which packages the image is made of, with their hashes (locks/)
-	@$(LOCK) --extra broker --extra gateway --output-file locks/image.txt pyproject.toml
+	@$(LOCK) --extra broker --extra gateway --extra otel --output-file locks/image.txt pyproject.toml
 	@echo 'hatchling>=1.27' | $(LOCK) --output-file locks/build.txt -
 	@wc -l locks/*.txt
 
