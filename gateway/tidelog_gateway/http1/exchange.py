@@ -132,6 +132,8 @@ class Exchange:
                 await self._failed()
 
     async def _failed(self) -> None:
+        if self.response_complete:
+            return  # the client has its answer, and may have sent the next request
         if self.response_started or self.disconnected:
             self._connection.transport.close()
             return

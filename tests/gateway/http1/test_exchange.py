@@ -123,3 +123,17 @@ async def test_a_lane_writes_the_head_that_the_route_does(serve: Serve, log: Fak
     assert lines(lane) == lines(route)
     assert lane.count(b"x-request-id: ") == route.count(b"x-request-id: ") == 1
     assert lane.partition(b"\r\n\r\n")[2] == route.partition(b"\r\n\r\n")[2]
+
+
+async def test_a_connection_stays_open_after_a_fault_that_was_answered(serve: Serve, log: FakeLog) -> None:
+    def broken(_: bytes | None) -> None:
+        raise ZeroDivisionError
+
+    log.logs["t"] = [[]]
+    log.refuse = broken
+    body = b'{"records":[{"value":"x"}]}'
+    head = b"POST /v1/topics/t/records HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    request = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    async with serve() as served:
+        answer = await talk(served, request, request, LIVE + b"Connection: close\r\n\r\n")
+    assert re.findall(rb"HTTP/1\.1 ([0-9]+)", answer) == [b"500", b"500", b"200"]
