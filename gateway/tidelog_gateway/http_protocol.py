@@ -339,9 +339,14 @@ class BoundedProtocol(asyncio.Protocol):
             self.seats.leave(self._seat)
 
     def _give_way(self) -> None:
-        """Close for somebody else. Who has sent something is told; an answer to nothing would be taken for the next."""
-        is_unanswered = self._exchange is not None and self._answering() and not self._exchange.response_started
-        if self._pending or is_unanswered:
+        """Close to make room for another connection, with 503 where a request was begun and nothing of it was done.
+
+        An answer to nothing would be taken for that of the next request. A streamed body gets none, since parts of it
+        may be stored, and 503 would deny that.
+        """
+        exchange = self._exchange if self._answering() else None
+        is_unanswered = exchange is not None and not exchange.response_started
+        if (self._pending or is_unanswered) and not (exchange is not None and exchange.is_streamed):
             detail = "too many connections are open, and this one has kept the gateway waiting: send this again"
             self._answer_and_close(Problem(503, "overloaded", detail, retryable=True))
         else:

@@ -64,6 +64,7 @@ class Exchange:
         disconnected: whether the client has gone.
         response_started: whether anything was written.
         response_complete: whether all was written.
+        is_streamed: whether the application acts on parts of the body before the rest has come.
     """
 
     __slots__ = (
@@ -79,6 +80,7 @@ class Exchange:
         "_on_complete",
         "_waiter",
         "disconnected",
+        "is_streamed",
         "keep_alive",
         "response_complete",
         "response_started",
@@ -91,6 +93,7 @@ class Exchange:
         self.scope = scope
         self.keep_alive = keep_alive
         self.disconnected = False
+        self.is_streamed = False
         self.response_started = False
         self.response_complete = False
         self._connection = connection
