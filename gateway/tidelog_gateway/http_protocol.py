@@ -205,9 +205,14 @@ class BoundedProtocol(asyncio.Protocol):
                 elif not self._read_head():
                     return
         except HeadError as error:
-            if self._exchange is not None:
-                self._exchange.disconnect()
-            self._answer_and_close(Problem(400, "malformed_request", str(error)))
+            problem = Problem(400, "malformed_request", str(error), headers={"Connection": "close"})
+            if self._exchange is None or not self._body_is_coming():
+                self._answer_and_close(problem)
+            elif self._exchange.response_complete:  # refused: an answer to the rest would be taken for the next one's
+                self.transport.close()
+            else:
+                self._length, self._chunks, self._pending = 0, None, b""
+                self._exchange.body_failed(problem)
 
     def _read_head(self) -> bool:
         """Read a head and begin to answer; False where it has not come whole."""
@@ -334,9 +339,14 @@ class BoundedProtocol(asyncio.Protocol):
             self.seats.leave(self._seat)
 
     def _give_way(self) -> None:
-        """Close for somebody else. Who has sent something is told; an answer to nothing would be taken for the next."""
-        is_unanswered = self._exchange is not None and self._answering() and not self._exchange.response_started
-        if self._pending or is_unanswered:
+        """Close to make room for another connection, with 503 where a request was begun and nothing of it was done.
+
+        An answer to nothing would be taken for that of the next request. A streamed body gets none, since parts of it
+        may be stored, and 503 would deny that.
+        """
+        exchange = self._exchange if self._answering() else None
+        is_unanswered = exchange is not None and not exchange.response_started
+        if (self._pending or is_unanswered) and not (exchange is not None and exchange.is_streamed):
             detail = "too many connections are open, and this one has kept the gateway waiting: send this again"
             self._answer_and_close(Problem(503, "overloaded", detail, retryable=True))
         else:
@@ -378,9 +388,13 @@ class BoundedProtocol(asyncio.Protocol):
             self._answer_and_close(Problem(408, "request_timeout", detail, retryable=True))
 
     def _answer_and_close(self, problem: Problem) -> None:
-        """Write a whole response past the exchange, which a bad head has none of, and close."""
+        """Write a whole response past the exchange, which a bad head has none of, and close.
+
+        An answer that has begun is cut off: in the middle of it nothing else can be said.
+        """
         self._disarm()
-        self.transport.write(refusal_bytes(problem))
+        if not (self._answering() and self._exchange is not None and self._exchange.response_started):
+            self.transport.write(refusal_bytes(problem))
         self.transport.close()
         self._outlet.look()
 

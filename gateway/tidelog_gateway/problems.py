@@ -236,7 +236,7 @@ _REMEDIES: Final = {"missing": "is missing: add it", "extra_forbidden": "is unkn
 
 def _detail_of(error: Mapping[str, Any]) -> str:
     """Return what is wrong in one of pydantic's errors, with the value."""
-    kind, text = error["type"], str(error["msg"])
+    kind, text = error["type"], str(error["msg"]).removeprefix("Value error, ")
     if kind in _REMEDIES:
         return _REMEDIES[kind]
     if kind == "json_invalid":

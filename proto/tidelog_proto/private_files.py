@@ -21,11 +21,14 @@ def open_private_log(path: Path, *, append: bool) -> BinaryIO:
     Raises:
         OSError: it cannot be opened, or belongs to another user.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_APPEND if append else os.O_TRUNC)
+    return open(path, "ab" if append else "wb", opener=_private)  # `Path.open` takes none
+
+
+def _private(path: str, flags: int) -> int:
     descriptor = os.open(path, flags, _FILE_MODE)
     try:
         os.fchmod(descriptor, _FILE_MODE)
     except OSError:
         os.close(descriptor)
         raise
-    return os.fdopen(descriptor, "ab" if append else "wb")
+    return descriptor

@@ -269,3 +269,19 @@ async def test_bad_connections_and_clients_that_leave_are_no_news(
                 writer.close()
         assert (await talk(served, b"GET /livez HTTP/1.0\r\n\r\n")).startswith("HTTP/1.1 200 ")
     assert not server_log
+
+
+async def test_a_stream_of_lines_that_gives_way_is_not_told_that_nothing_is_stored(serve: Serve, log: FakeLog) -> None:
+    log.logs["t"] = [[]]
+    async with serve(connections_max=4, address_connections_max=0, head_timeout_s=300) as served, asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(
+            b"POST /v1/topics/t/records?receipts=errors HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+            b'Transfer-Encoding: chunked\r\n\r\ne\r\n{"value":"x"}\n\r\n'
+        )
+        while not log.logs["t"][0]:  # noqa: ASYNC110 # the log tells nobody
+            await asyncio.sleep(0.01)
+        others = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(6)]
+        assert b"503" not in await reader.read()
+        for _, other in [(reader, writer), *others]:
+            other.close()

@@ -82,6 +82,7 @@ def test_validation_errors_point_at_the_place_and_name_the_value() -> None:
             {"type": "x", "loc": ("body", "records", 3, "a/b~c"), "msg": "bad", "input": "v\n" * 100},
             {"type": "x", "loc": ("query", "max_records"), "msg": "low", "input": 10**5000},
             {"type": "x", "loc": ("auth", "token"), "msg": "long", "input": "secret"},
+            {"type": "value_error", "loc": ("sub",), "msg": "Value error, a member needs a group", "input": {}},
             {"type": "missing", "loc": ("name",), "msg": "Field required", "input": {"a": 1}},
             {"type": "json_invalid", "loc": ("body", 17), "msg": "JSON decode error", "ctx": {"error": "no value"}},
         ]
@@ -90,11 +91,12 @@ def test_validation_errors_point_at_the_place_and_name_the_value() -> None:
         {"pointer": "/records/3/a~1b~0c", "detail": 'bad, got "' + "v\\n" * 19 + "v\\..."},
         {"parameter": "max_records", "detail": "low, got a larger number"},
         {"pointer": "/auth/token", "detail": "long"},
+        {"pointer": "/sub", "detail": "a member needs a group"},
         {"pointer": "/name", "detail": "is missing: add it"},
         {"pointer": "", "detail": "the text is not JSON: no value"},
     ]
     problem = invalid(found)
-    assert problem.detail.endswith("(and 4 more)")
+    assert problem.detail.endswith("(and 5 more)")
     assert pointer(["a", 0]) == "/a/0"
 
 

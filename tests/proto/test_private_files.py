@@ -17,5 +17,6 @@ def test_a_log_is_for_its_owner_alone(tmp_path: Path, *, exists: bool, append: b
         path.chmod(0o644)
     with open_private_log(path, append=append) as log:
         log.write(b"new")
+        assert log.name == str(path), "messages name the file"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_text() == ("old new" if exists and append else "new")

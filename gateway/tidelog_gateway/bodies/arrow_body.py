@@ -152,28 +152,38 @@ def _schema(message: Any) -> pa.Schema:
         raise _fault("the body is not an Arrow IPC stream: it does not begin with a schema")
     try:
         schema = pa.ipc.read_schema(message)
-        schema.names  # noqa: B018 - decodes the names, which may not be UTF-8
-    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+        faults = _column_faults(schema)
+    except (pa.ArrowException, OSError, ValueError, TypeError) as error:  # ValueError: a name is not UTF-8
         raise _no_stream(error) from error
-    if len(schema.names) > len(_COLUMNS) * 2:
-        raise _fault(f"{len(schema.names)} columns; a record has {', '.join(_COLUMNS)}")
+    if faults:
+        raise invalid([{"pointer": "", "detail": fault} for fault in faults])
+    return schema
+
+
+def _column_faults(schema: pa.Schema) -> list[str]:
+    """Return what is wrong with the columns of a schema.
+
+    Raises:
+        ValueError: a name in it, which is decoded when it is looked at, is not UTF-8.
+    """
+    names = schema.names
+    if len(names) > len(_COLUMNS) * 2:
+        return [f"{len(names)} columns; a record has {', '.join(_COLUMNS)}"]
     faults: list[str] = []
-    for name in dict.fromkeys(schema.names):
+    for name in dict.fromkeys(names):
         if name not in _COLUMNS:
             near = difflib.get_close_matches(name, _COLUMNS, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
             if name == "partition":
                 hint = "name one partition for all rows in the query; "
             faults.append(f"column {name!r} is unknown: {hint}a record has {', '.join(_COLUMNS)}")
-        elif schema.names.count(name) > 1:
+        elif names.count(name) > 1:
             faults.append(f"column {name} is there more than once")
         else:
             faults += _type_faults(name, schema.field(name).type)
-    if "value" not in schema.names:
+    if "value" not in names:
         faults.append("there is no column value")
-    if faults:
-        raise invalid([{"pointer": "", "detail": fault} for fault in faults])
-    return schema
+    return faults
 
 
 def _type_faults(name: str, kind: Any) -> list[str]:

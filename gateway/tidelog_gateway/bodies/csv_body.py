@@ -167,6 +167,9 @@ class _Lists:
 
 def _parsed(rows: bytes, column_count: int, first: int) -> pa.Table:
     names = [str(number) for number in range(column_count)]
+    if rows.startswith(BYTE_ORDER_MARK):
+        # The parser skips a mark at the beginning of what it is given; this one belongs to a field.
+        rows = BYTE_ORDER_MARK + rows
     try:
         return arrow_csv.read_csv(
             cast("Any", pa.BufferReader(rows)),

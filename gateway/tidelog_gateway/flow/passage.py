@@ -285,6 +285,8 @@ class PassageMiddleware:
                 body = whole
             elif await self._is_streamed(scope):
                 body = b""  # the route reads it, and may have done something by any moment
+                if "exchange" in state:
+                    state["exchange"].is_streamed = True
                 await self._app(scope, receive, send)
                 return
             else:

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from starlette.types import ASGIApp, Message, Scope
 from uvicorn.protocols.http.flow_control import FlowControl
 
+from tidelog_gateway.problems import Problem
 from tidelog_gateway.refusals import CONNECTION_LOG
 
 
@@ -63,6 +64,7 @@ class Exchange:
         disconnected: whether the client has gone.
         response_started: whether anything was written.
         response_complete: whether all was written.
+        is_streamed: whether the application acts on parts of the body before the rest has come.
     """
 
     __slots__ = (
@@ -70,6 +72,7 @@ class Exchange:
         "_chunked",
         "_connection",
         "_expects_continue",
+        "_fault",
         "_head",
         "_is_new",
         "_left_bytes",
@@ -77,6 +80,7 @@ class Exchange:
         "_on_complete",
         "_waiter",
         "disconnected",
+        "is_streamed",
         "keep_alive",
         "response_complete",
         "response_started",
@@ -89,6 +93,7 @@ class Exchange:
         self.scope = scope
         self.keep_alive = keep_alive
         self.disconnected = False
+        self.is_streamed = False
         self.response_started = False
         self.response_complete = False
         self._connection = connection
@@ -96,6 +101,7 @@ class Exchange:
         self._expects_continue = expects_continue
         self._body: list[bytes] = []
         self._more_body = more_body
+        self._fault: Problem | None = None
         self._is_new = more_body
         """Whether the application has yet to receive a part of the body, or its end."""
         self._waiter: asyncio.Future[None] | None = None
@@ -113,6 +119,12 @@ class Exchange:
             self._more_body = False
         self._wake()
         return sum(map(len, self._body))
+
+    def body_failed(self, problem: Problem) -> None:
+        """Raise the problem where the application receives the rest of the body, so that it answers in its own form."""
+        self._fault = problem
+        self.keep_alive = False
+        self._wake()
 
     def disconnect(self) -> None:
         """Take the news that the client has gone."""
@@ -132,6 +144,8 @@ class Exchange:
                 await self._failed()
 
     async def _failed(self) -> None:
+        if self.response_complete:
+            return  # the client has its answer, and may have sent the next request
         if self.response_started or self.disconnected:
             self._connection.transport.close()
             return
@@ -143,7 +157,11 @@ class Exchange:
     # ----------------------------------------------------------------------------------------- of the application
 
     async def receive(self) -> Message:
-        """Return what has come of the body; once all of it was returned, wait for the disconnect."""
+        """Return what has come of the body; once all of it was returned, wait for the disconnect.
+
+        Raises:
+            Problem: the rest of the body cannot be read.
+        """
         connection = self._connection
         if self._expects_continue and not connection.transport.is_closing():
             self._expects_continue = False
@@ -152,6 +170,8 @@ class Exchange:
         while not (self._body or (self._is_new and not self._more_body)):
             if self.disconnected or self.response_complete:
                 return {"type": "http.disconnect"}
+            if self._fault is not None:
+                raise self._fault
             connection.resume_reading()
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter

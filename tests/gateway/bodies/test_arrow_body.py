@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import struct
 from typing import Any
 
@@ -173,6 +174,17 @@ async def test_wrong_offsets_are_refused() -> None:
 async def test_text_that_is_not_utf8_is_refused() -> None:
     body = stream(batch(value=VALUES, tag=pa.array(["abc", "d", "e"])))
     assert "record batch 0" in await fault(body.replace(b"abcde", b"ab\xffde"))
+
+
+async def test_names_in_a_schema_that_are_not_utf8_are_refused() -> None:
+    pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    body = stream(batch(value=VALUES, headers=pa.array([[], None, []], pa.list_(pair))))
+    for name in (b"headers", b"key", b"value"):
+        for place in [found.start() for found in re.finditer(re.escape(name), body)]:
+            damaged = body[:place] + b"\xff" + body[place + 1 :]
+            assert "not an Arrow IPC stream" in await fault(damaged), name
+    unknown = stream(batch(value=pa.array([1, 2, 3], pa.timestamp("us", tz="Europe/Berlin"))))
+    assert "column value: is binary or string" in await fault(unknown.replace(b"Europe", b"\xfferope"))
 
 
 async def test_what_is_no_stream_is_refused() -> None:

@@ -88,6 +88,15 @@ async def test_rows_are_counted_over_pieces(monkeypatch: pytest.MonkeyPatch) -> 
     assert "row 41:" in await fault("key,value\n" + "".join([*rows[:39], "one\n", *rows[40:]]))
 
 
+async def test_only_the_mark_at_the_beginning_of_the_body_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_body, "PIECE_FIELDS", 2)
+    rows = "\ufeffa,\ufeffk\n" * 3
+    records = await read("\ufeffvalue,key\n" + rows)
+    assert records.values == ["\ufeffa".encode()] * 3
+    assert records.keys == ["\ufeffk".encode()] * 3
+    assert (await read('value\n\ufeff\n"\ufeff"\n')).values == ["\ufeff".encode()] * 2
+
+
 async def test_headers_of_a_request_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_body, "HEADERS_PER_REQUEST_MAX", 5)
     head = "value,header:a,header:b\n"

@@ -123,3 +123,69 @@ async def test_a_lane_writes_the_head_that_the_route_does(serve: Serve, log: Fak
     assert lines(lane) == lines(route)
     assert lane.count(b"x-request-id: ") == route.count(b"x-request-id: ") == 1
     assert lane.partition(b"\r\n\r\n")[2] == route.partition(b"\r\n\r\n")[2]
+
+
+async def test_a_connection_stays_open_after_a_fault_that_was_answered(serve: Serve, log: FakeLog) -> None:
+    def broken(_: bytes | None) -> None:
+        raise ZeroDivisionError
+
+    log.logs["t"] = [[]]
+    log.refuse = broken
+    body = b'{"records":[{"value":"x"}]}'
+    head = b"POST /v1/topics/t/records HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    request = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    async with serve() as served:
+        answer = await talk(served, request, request, LIVE + b"Connection: close\r\n\r\n")
+    assert re.findall(rb"HTTP/1\.1 ([0-9]+)", answer) == [b"500", b"500", b"200"]
+
+
+LINES = (
+    b"POST /v1/topics/t/records HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
+LINE = b'e\r\n{"value":"x"}\n\r\n'
+
+
+async def test_a_fault_in_a_streamed_body_ends_the_answer_in_its_own_form(serve: Serve, log: FakeLog) -> None:
+    log.logs["t"] = [[]]
+    async with serve() as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        async with asyncio.timeout(10):
+            writer.write(LINES + LINE)
+            begun = await reader.readuntil(b'"offset":0}\n')
+            writer.write(b"zz\r\n")
+            rest = await reader.read()
+        writer.close()
+    assert begun.startswith(b"HTTP/1.1 200 ")
+    assert b"HTTP/1.1" not in rest, "no second answer in the middle of the first"
+    assert b'"done":false' in rest
+    assert b'"next_line":2' in rest
+    assert b'"code":"malformed_request"' in rest
+
+
+async def test_a_fault_in_a_streamed_body_does_not_deny_lines_that_are_stored(serve: Serve, log: FakeLog) -> None:
+    log.logs["t"] = [[]]
+    async with serve() as served:
+        answer = await talk(served, LINES.replace(b"records ", b"records?receipts=errors ") + LINE, b"zz\r\n")
+        nothing = await talk(served, LINES + b"zz\r\n" + LIVE + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b'"stored":1' in answer
+    assert b'"next_line":2' in answer
+    assert nothing.startswith(b"HTTP/1.1 400 ")
+    assert nothing.count(b"HTTP/1.1") == 1, "what follows a fault is not read"
+
+
+async def test_a_fault_in_the_rest_of_a_refused_body_gets_no_answer_of_its_own(serve: Serve) -> None:
+    head = LINES.replace(b"/t/", b"/none/")
+    async with serve() as served:
+        answer = await talk(served, head, b"zz\r\n", b"more")
+    assert answer.startswith(b"HTTP/1.1 404 ")
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+async def test_a_fault_in_a_body_that_is_taken_whole_is_400(serve: Serve, log: FakeLog) -> None:
+    async with serve() as served:
+        answer = await talk(served, POST + b"Transfer-Encoding: chunked\r\n\r\n", b"f\r\n" + BODY, b"\r\nzz\r\n" + LIVE)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert not log.logs
