@@ -34,6 +34,7 @@ from tidelog_proto.header import (
     unpack_header,
 )
 from tidelog_proto.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, BATCH_UNCOMPRESSED_BYTES_MAX, HEADER_BYTES
+from tidelog_proto.plain_columns import PlainColumns, plain_columns
 from tidelog_proto.record import Record
 
 __all__ = ["EncodedBatch", "RecordBatch", "canonical", "columns_of", "encode_batch", "iter_batches"]
@@ -225,6 +226,10 @@ class RecordBatch:
                 columns = columns.select(columns.schema.names[1:])
             self._columns = columns
         return self._columns
+
+    def plain_columns(self) -> PlainColumns | None:
+        """Return the columns, read without pyarrow; None where only `columns` can tell, and for a slice."""
+        return None if self._first else plain_columns(self.header, self._body)
 
     def offsets(self) -> pa.Array[Any]:
         """Return every record's offset as int64, ascending; those of a derived batch may have gaps.
