@@ -17,6 +17,7 @@ from typing import Final
 from starlette.types import Receive, Scope
 
 from tidelog_gateway.context import Gateway
+from tidelog_gateway.http1.exchange import Exchange
 from tidelog_gateway.incoming import Arrival, Budget
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.settings import GatewaySettings
@@ -68,6 +69,9 @@ class BodyLimits:
             async with asyncio.timeout(self.settings.body_timeout_s) as clock:
                 arrival.give_way = partial(clock.reschedule, 0.0)
                 arrival.begin()
+                exchange: Exchange | None = scope["state"].get("exchange")
+                if announced is not None and exchange is not None:
+                    return await exchange.collect(arrival.came)
                 return await self._read(receive, arrival)
         except TimeoutError as error:
             if self.budget.stopping:

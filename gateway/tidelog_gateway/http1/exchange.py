@@ -67,7 +67,9 @@ class Exchange:
 
     __slots__ = (
         "_body",
+        "_came",
         "_chunked",
+        "_collected_bytes",
         "_connection",
         "_expects_continue",
         "_head",
@@ -95,6 +97,9 @@ class Exchange:
         self._on_complete: Callable[[], None] = connection.on_response_complete
         self._expects_continue = expects_continue
         self._body: list[bytes] = []
+        self._came: Callable[[int], None] | None = None
+        """Told how much has come of a body that is collected."""
+        self._collected_bytes = 0
         self._more_body = more_body
         self._is_new = more_body
         """Whether the application has yet to receive a part of the body, or its end."""
@@ -111,8 +116,14 @@ class Exchange:
             self._body.append(part)
         if is_last:
             self._more_body = False
-        self._wake()
-        return sum(map(len, self._body))
+        if self._came is None:
+            self._wake()
+            return sum(map(len, self._body))
+        self._collected_bytes += len(part)
+        self._came(self._collected_bytes)
+        if is_last:
+            self._wake()
+        return 0
 
     def disconnect(self) -> None:
         """Take the news that the client has gone."""
@@ -142,13 +153,44 @@ class Exchange:
 
     # ----------------------------------------------------------------------------------------- of the application
 
+    async def collect(self, came: Callable[[int], None]) -> bytes | None:
+        """Return the whole body, of which nothing was received; None if the client has gone before.
+
+        The caller has reserved room for all of it: its parts are gathered without waking the caller for each, and
+        reading is not paused.
+
+        Args:
+            came: called with the bytes that have come, for each part.
+        """
+        self._continue()
+        self._collected_bytes = sum(map(len, self._body))
+        self._came = came
+        came(self._collected_bytes)
+        try:
+            while self._more_body and not self.disconnected and not self.response_complete:
+                self._connection.resume_reading()
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
+            if self.disconnected or self.response_complete:
+                return None
+            self._is_new = False
+            return self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        finally:
+            self._came = None
+            self._body.clear()
+
+    def _continue(self) -> None:
+        """Ask for a body that the client holds back."""
+        transport = self._connection.transport
+        if self._expects_continue and not transport.is_closing():
+            self._expects_continue = False
+            if self._more_body and not self._body:
+                transport.write(_CONTINUE)
+
     async def receive(self) -> Message:
         """Return what has come of the body; once all of it was returned, wait for the disconnect."""
         connection = self._connection
-        if self._expects_continue and not connection.transport.is_closing():
-            self._expects_continue = False
-            if self._more_body and not self._body:
-                connection.transport.write(_CONTINUE)
+        self._continue()
         while not (self._body or (self._is_new and not self._more_body)):
             if self.disconnected or self.response_complete:
                 return {"type": "http.disconnect"}
