@@ -48,6 +48,14 @@ class AnsweredConnection(Protocol):
         """Take the news that the whole answer was written."""
         ...
 
+    def divert_body(self, place: memoryview) -> None:
+        """Receive the rest of the body straight into memory, and report to `body_filled`."""
+        ...
+
+    def end_diversion(self) -> None:
+        """Stop receiving the body into that memory."""
+        ...
+
 
 class Exchange:
     """See the module.
@@ -125,6 +133,15 @@ class Exchange:
             self._wake()
         return 0
 
+    def body_filled(self, size_bytes: int, *, is_last: bool) -> None:
+        """Take note of a part of the body that was received into its place."""
+        self._collected_bytes += size_bytes
+        if self._came is not None:
+            self._came(self._collected_bytes)
+        if is_last:
+            self._more_body = False
+            self._wake()
+
     def disconnect(self) -> None:
         """Take the news that the client has gone."""
         self.disconnected = True
@@ -152,6 +169,32 @@ class Exchange:
         await self.send({"type": "http.response.body", "body": _FAILED})
 
     # ----------------------------------------------------------------------------------------- of the application
+
+    async def collect_into(self, place: memoryview, came: Callable[[int], None]) -> bool:
+        """Receive the whole body, of which nothing was received, straight into memory of its length.
+
+        False if the client has gone before. The arguments are as of `collect`.
+        """
+        self._continue()
+        at = 0
+        for part in self._body:
+            place[at : at + len(part)] = part
+            at += len(part)
+        self._body.clear()
+        self._came, self._collected_bytes = came, at
+        came(at)
+        connection = self._connection
+        try:
+            if self._more_body and not self.disconnected and not self.response_complete:
+                connection.resume_reading()
+                connection.divert_body(place[at:])
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
+            self._is_new = self._more_body
+            return not (self._more_body or self.disconnected or self.response_complete)
+        finally:
+            self._came = None
+            connection.end_diversion()
 
     async def collect(self, came: Callable[[int], None]) -> bytes | None:
         """Return the whole body, of which nothing was received; None if the client has gone before.
