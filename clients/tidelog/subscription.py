@@ -42,19 +42,15 @@ class Prefetched(NamedTuple):
     high_watermark: int = 0
 
 
-class Taker(Protocol):
-    """Processes batches within the call that receives them."""
-
-    def take_at_once(self, where: TopicPartition, batch: RecordBatch) -> bool:
-        """Process a batch that has just arrived, and that nothing precedes; False to have it wait."""
-        ...
-
-
-class Listener(Taker, Protocol):
+class Listener(Protocol):
     """The consumer, as its subscriptions see it."""
 
     def prefetched(self, items: list[Prefetched]) -> None:
         """Batches arrived."""
+
+    def take_at_once(self, where: TopicPartition, batch: RecordBatch) -> bool:
+        """Process a batch that has just arrived, and that nothing precedes; False to have it wait."""
+        ...
 
     def detached(self, subscription: Subscription, partitions: Collection[TopicPartition], error: TidelogError) -> None:
         """Partitions are no longer served by a subscription."""

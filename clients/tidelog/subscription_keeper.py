@@ -46,7 +46,7 @@ from tidelog.prefetch import Credit, Prefetch
 from tidelog.read_epochs import ArrivedEpochs
 from tidelog.routing import Router
 from tidelog.stand_ins import Reached
-from tidelog.subscription import Prefetched, Subscription, Taker
+from tidelog.subscription import Prefetched, Subscription
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch import RecordBatch
 
@@ -56,11 +56,13 @@ SUBSCRIPTIONS_PER_NODE: Final = 4
 _log: Final = logging.getLogger("tidelog.consumer")
 
 
-class Reader(Taker, Protocol):
+class Reader(Protocol):
     """The consumer, as what serves it sees it."""
 
     def prefetched(self, items: list[Prefetched]) -> None:
         """Batches arrived."""
+
+    def take_at_once(self, where: TopicPartition, batch: RecordBatch) -> bool: ...  # noqa: D102 - as of a `Listener`
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
         """One partition cannot be read on."""
@@ -221,7 +223,7 @@ class Serving:
         self._reader.prefetched(items)
 
     def take_at_once(self, where: TopicPartition, batch: RecordBatch) -> bool:
-        """See `Taker`."""
+        """See `subscription.Listener`."""
         if not self._reader.take_at_once(where, batch):
             return False
         self._pacing.arrived(where)
@@ -343,12 +345,8 @@ class Serving:
             self._reader.broken(error)
 
     def _wake_at(self, now: float) -> float:
-        waiting = [
-            self._pacing.due_at(where, now)
-            for where, serving in self._serving.items()
-            if serving is None and self._may_attempt(where)
-        ]
-        return min([now + doubts.PROBE_S, *waiting])
+        free = (where for where, serving in self._serving.items() if serving is None and self._may_attempt(where))
+        return min([now + doubts.PROBE_S, *(self._pacing.due_at(where, now) for where in free)])
 
     def _may_attempt(self, where: TopicPartition) -> bool:
         return where not in self._attempts and where not in self._paused and where not in self._failed

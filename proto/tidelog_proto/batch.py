@@ -227,10 +227,6 @@ class RecordBatch:
             self._columns = columns
         return self._columns
 
-    def plain_columns(self) -> PlainColumns | None:
-        """Return the columns, read without pyarrow; None where only `columns` can tell, and for a slice."""
-        return None if self._first else plain_columns(self.header, self._body)
-
     def offsets(self) -> pa.Array[Any]:
         """Return every record's offset as int64, ascending; those of a derived batch may have gaps.
 
@@ -303,6 +299,11 @@ class RecordBatch:
         if not self.header.flags & flag:
             return [None] * len(self)
         return self.columns().column(name).to_pylist()
+
+
+def plain_columns_of(batch: RecordBatch) -> PlainColumns | None:
+    """Return the columns of a batch, read without pyarrow; None where `columns` has to read them, and for a slice."""
+    return None if batch._first else plain_columns(batch.header, batch._body)  # noqa: SLF001 - of this module
 
 
 def body_of(header: BatchHeader, buffer: Buffer) -> memoryview:

@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
+from tidelog_proto.batch import RecordBatch, columns_of, encode_batch, plain_columns_of
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.header import Codec, Flags
 from tidelog_proto.limits import HEADER_BYTES
@@ -36,7 +36,7 @@ def test_plain_columns_are_those_of_pyarrow(values: list[bytes], data: st.DataOb
     tags = data.draw(st.none() | st.lists(st.text(max_size=9), min_size=count, max_size=count))
     stamps = data.draw(st.none() | st.lists(st.integers(0, 2**60), min_size=count, max_size=count))
     batch = read(columns_of(values, keys=keys, tags=tags, timestamps_us=stamps))
-    columns = batch.plain_columns()
+    columns = plain_columns_of(batch)
     assert columns is not None
     expected_tags = None if tags is None else [tag.encode() for tag in tags]
     assert entries(columns) == (None if stamps is None else tuple(stamps), keys, values, expected_tags)
@@ -47,7 +47,7 @@ def test_plain_columns_are_those_of_pyarrow(values: list[bytes], data: st.DataOb
 def test_columns_that_were_cut_are_read_in_full(values: list[bytes], begin: int, count: int) -> None:
     sliced = columns_of(values, timestamps_us=list(range(len(values)))).slice(min(begin, len(values) - 1), count)
     batch = read(sliced)
-    columns = batch.plain_columns()
+    columns = plain_columns_of(batch)
     if columns is not None:
         assert columns.value is not None
         assert columns.value.entries() == batch.values()
@@ -55,12 +55,12 @@ def test_columns_that_were_cut_are_read_in_full(values: list[bytes], begin: int,
 
 
 def test_other_batches_are_left_to_pyarrow() -> None:
-    assert read(columns_of([b"a", None])).plain_columns() is None
-    assert read(columns_of([b"a", b"b"], keys=[None, b"k"])).plain_columns() is None
-    assert read(columns_of([b"a"], headers=[[("name", b"value")]])).plain_columns() is None
+    assert plain_columns_of(read(columns_of([b"a", None]))) is None
+    assert plain_columns_of(read(columns_of([b"a", b"b"], keys=[None, b"k"]))) is None
+    assert plain_columns_of(read(columns_of([b"a"], headers=[[("name", b"value")]]))) is None
     for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD):
-        assert read(columns_of([b"a" * 100] * 9), codec).plain_columns() is None
-    assert read(columns_of([b"a", b"b"])).slice_from(1).plain_columns() is None
+        assert plain_columns_of(read(columns_of([b"a" * 100] * 9), codec)) is None
+    assert plain_columns_of(read(columns_of([b"a", b"b"])).slice_from(1)) is None
 
 
 @given(values=ENTRIES, keyed=st.booleans(), data=st.data())
@@ -77,7 +77,7 @@ def test_damaged_bodies_are_refused_or_read_as_pyarrow_reads_them(
     raw = header.pack() + bytes(body)
     assert len(raw) == HEADER_BYTES + len(body)
     damaged = RecordBatch.parse(raw)
-    columns = damaged.plain_columns()
+    columns = plain_columns_of(damaged)
     if columns is None:
         return
     verify_batch(raw)  # raises for what a node does not store
@@ -92,6 +92,6 @@ def test_damaged_bodies_are_refused_or_read_as_pyarrow_reads_them(
 def test_garbage_is_never_an_error(flags: int, body: bytes, count: int) -> None:
     header = read(columns_of([b"v"])).header._replace(flags=flags, record_count=count, body_length=len(body))
     try:
-        RecordBatch(header, body).plain_columns()
+        plain_columns_of(RecordBatch(header, body))
     except ProtocolError as error:
         raise AssertionError("left to pyarrow") from error

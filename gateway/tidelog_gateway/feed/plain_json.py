@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from tidelog_gateway.records_out import TakenJson, is_literal
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch import RecordBatch, plain_columns_of
 
 PLAIN_RECORDS_MAX: Final = 100
 """pyarrow cuts larger batches into values at less cost."""
@@ -18,7 +18,7 @@ PLAIN_RECORDS_MAX: Final = 100
 
 def plain_json(batch: RecordBatch) -> TakenJson | None:
     """Return all records of a batch; None where the batch is not plain, or holds bytes that are not UTF-8."""
-    columns = batch.plain_columns()
+    columns = plain_columns_of(batch)
     if columns is None:
         return None
     count, first = batch.header.record_count, batch.header.base_offset
