@@ -16,7 +16,6 @@ from tidelog.errors import OverloadedError, UsageError
 from tidelog.model import TopicPartition
 from tidelog.prefetch import NONE, Credit
 from tidelog.subscription import Prefetched
-from tidelog_proto.batch import RecordBatch
 
 DOUBT_LOOK_S: Final = 0.01
 
@@ -55,15 +54,12 @@ class Arrivals:
     Attributes:
         is_doubtful: asked before anything is taken; while it is True nothing is, because what has arrived may be
             another's by now.
-        arrived: called when batches have arrived, before a task that waits for them is woken; it may take some of them
-            with `take_now`, and must not raise.
     """
 
     def __init__(
         self, admit: Callable[[int], bool] | None = None, dropped: Callable[[int], None] | None = None
     ) -> None:
         self.is_doubtful: Callable[[], bool] = lambda: False
-        self.arrived: Callable[[], None] | None = None
         self._admit = admit
         self._dropped = dropped
         self._refused = False
@@ -92,10 +88,16 @@ class Arrivals:
                 raise self._error.again()
             await asyncio.sleep(DOUBT_LOOK_S)  # a clock decides, and nobody tells
 
-    def take_now(self, suits: Callable[[RecordBatch], bool] | None = None) -> Prefetched | None:
-        """As `take`, where a batch comes first in line, and one that suits; else None."""
+    @property
+    def are_awaited(self) -> bool:
+        """Whether a task waits, as nothing has arrived, and what arrives next may be taken."""
+        waiter = self._waiter
+        return waiter is not None and not waiter.done() and not self._queue and not self.is_doubtful()
+
+    def take_now(self) -> Prefetched | None:
+        """As `take`, where a batch comes first in line; else None."""
         item = self._queue[0] if self._queue else None
-        if not isinstance(item, Prefetched) or self.is_doubtful() or (suits is not None and not suits(item.batch)):
+        if not isinstance(item, Prefetched) or self.is_doubtful():
             return None
         self._queue.popleft()
         _free(item)
@@ -221,10 +223,7 @@ class Arrivals:
         if self._refused:
             return
         self._queue.extend(items)
-        if self.arrived is not None:
-            self.arrived()
-        if self._queue:
-            self._wake()
+        self._wake()
 
     def failed(self, where: TopicPartition, error: BaseException) -> None:
         """One partition cannot be read on; the user is told behind what has arrived of it."""

@@ -70,6 +70,7 @@ class Assignment:
         """What the user has paused. Nothing is handed out of that, nor of what is held back."""
         self._held_back: set[TopicPartition] = set()
         self._watched: dict[str, Callable[[], None]] = {}
+        self._at_once: Callable[[int, RecordBatch], bool] | None = None
         self._closed = False
 
     @property
@@ -231,13 +232,13 @@ class Assignment:
         """Whether `next_batch` would not wait."""
         return self._arrivals.are_there
 
-    def on_arrival(self, arrived: Callable[[], None]) -> None:
-        """Have a function called whenever batches have arrived, before a task that waits for them is woken."""
-        self._arrivals.arrived = arrived
+    def at_once(self, take: Callable[[int, RecordBatch], bool]) -> None:
+        """See `Consumer.at_once`."""
+        self._at_once = take
 
-    def batch_now(self, suits: Callable[[RecordBatch], bool] | None = None) -> ConsumedBatch | None:
-        """As `next_batch`, where there is one already, and it suits; None where that has to wait, or raise."""
-        item = self._arrivals.take_now(suits)
+    def batch_now(self) -> ConsumedBatch | None:
+        """As `next_batch`, where there is one already; None where that has to wait, or raise."""
+        item = self._arrivals.take_now()
         return None if item is None else self._taken(item)
 
     async def next_batch(self) -> ConsumedBatch | None:
@@ -274,6 +275,13 @@ class Assignment:
         self._arrivals.prefetched(items)
         if self._meter is not None:
             self._meter.arrived(items)
+
+    def take_at_once(self, where: TopicPartition, batch: RecordBatch) -> bool:
+        """Hand a batch that has just arrived to the function of `at_once`; False where it has to wait."""
+        take = self._at_once
+        if take is None or self._meter is not None or self.loads is not None or not self._arrivals.are_awaited:
+            return False
+        return take(where.partition, batch)
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
         """One partition cannot be read on; the others are."""

@@ -316,6 +316,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._idle_poll.came()
         try:
+            whole = self._receiver.whole(nbytes)
+            if whole is not None:
+                self._handle(whole)
+                return
             for frame in self._receiver.received(nbytes):
                 self._handle(frame)
         except ProtocolError as error:
@@ -353,9 +357,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(b"".join([head, *attachment]))
 
     def _handle(self, frame: Frame) -> None:
-        correlation_id = frame.envelope.correlation_id
-        if frame.envelope.throttle_ms:
-            self._throttled().heard(frame.envelope, frame.envelope.throttle_ms)
+        envelope = frame.envelope
+        correlation_id = envelope.correlation_id
+        if envelope.throttle_ms:
+            self._throttled().heard(envelope, envelope.throttle_ms)
         if correlation_id == 0:
             self._push(frame)
             return

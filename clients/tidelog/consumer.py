@@ -142,14 +142,13 @@ class Consumer:
         return self._assignment.has_arrivals
 
     @internal
-    def on_arrival(self, arrived: Callable[[], None]) -> None:
-        """Have a function called when batches arrive, before a waiting task is woken; it must not raise."""
-        self._assignment.on_arrival(arrived)
+    def at_once(self, take: Callable[[int, RecordBatch], bool]) -> None:
+        """Have `take` called with partition and batch when a batch arrives while a task waits in `next_batch`.
 
-    @internal
-    def batch_now(self, suits: Callable[[RecordBatch], bool]) -> ConsumedBatch | None:
-        """Return the next batch if it has arrived and suits; for a consumer that is no member of a group."""
-        return self._assignment.batch_now(suits)
+        It processes the batch, or returns False to have the task process it. It must not raise. For a consumer that is
+        not a member of a group.
+        """
+        self._assignment.at_once(take)
 
     # ---------------------------------------------------------------------------------------------- reading
 

@@ -41,8 +41,9 @@ class Pacing:
 
     def arrived(self, where: TopicPartition) -> None:
         """Something has arrived of it."""
-        self._backoffs.pop(where, None)
-        self._refused.discard(where.topic)
+        if self._backoffs or self._refused:
+            self._backoffs.pop(where, None)
+            self._refused.discard(where.topic)
 
     def begin_anew(self, partitions: Iterable[TopicPartition]) -> None:
         """Nothing is known of some partitions any more, good or bad."""

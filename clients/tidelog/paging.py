@@ -43,6 +43,11 @@ def in_requests(entries: list[EntryT], most: int | None = None) -> Iterator[list
         yield entries[start : start + most]
 
 
+def request_count(entries: int) -> int:
+    """Return how many requests so many entries make."""
+    return -(-entries // ENTRIES_PER_REQUEST_MAX)
+
+
 class Gathered:
     """Topics of which pages tell, in the order in which they were first told of."""
 

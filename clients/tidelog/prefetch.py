@@ -103,8 +103,19 @@ class Window:
             return
         self._waiting_records -= cost.records
         self._waiting_bytes -= cost.bytes
-        self._returned_records += cost.records
-        self._returned_bytes += cost.bytes
+        self._return(*cost)
+
+    def passed(self, records: int, size_bytes: int) -> None:
+        """Something was sent and taken at once: `arrived` and `give_back` in one."""
+        if self.closed:
+            return
+        self._records -= records
+        self._bytes -= size_bytes
+        self._return(records, size_bytes)
+
+    def _return(self, records: int, size_bytes: int) -> None:
+        self._returned_records += records
+        self._returned_bytes += size_bytes
         # An account takes microseconds, which is much for an event of one record.
         step = self.prefetch.step
         if (

@@ -55,6 +55,10 @@ class ReadEpochs:
         if stretch is not None:
             self._add(key, *stretch)
 
+    def read_in(self, topic_id: bytes, partition: int, epoch: int, first_offset: int, end_offset: int) -> None:
+        """What lies between two offsets was read, all of it in one epoch."""
+        self._add((topic_id, partition), epoch, first_offset, end_offset)
+
     def _add(self, key: _Key, epoch: int, first_offset: int, end_offset: int) -> None:
         known = self._read.get(key)
         if known is None:
@@ -108,6 +112,16 @@ class ArrivedEpochs:
         self._note(where, epoch)
         self._ends.note(topic_id, where.partition, epoch=epoch, end_offset=last.end_offset)
         self._epochs.read(topic_id, where.partition, [item.batch for item in items])
+
+    def passed(self, where: TopicPartition, topic_id: bytes, batch: RecordBatch) -> None:
+        """One batch of a partition arrived, as in `arrived`."""
+        epoch = epoch_of(batch)
+        if epoch is None:
+            self._here.pop(where, None)
+        else:
+            self._here[where] = epoch
+            self._epochs.read_in(topic_id, where.partition, epoch, batch.base_offset, batch.end_offset)
+        self._ends.note(topic_id, where.partition, epoch=epoch, end_offset=batch.end_offset)
 
     def forget(self, where: TopicPartition) -> None:
         """A partition is read on from elsewhere, or no more."""

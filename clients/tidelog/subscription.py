@@ -16,7 +16,7 @@ from tidelog.prefetch import Credit, Window
 from tidelog_proto.batch import RecordBatch, iter_batches
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.frames import Frame
-from tidelog_proto.header import BatchHeader, Flags
+from tidelog_proto.header import BatchHeader, Flags, is_one_batch
 
 _SPAN_MAX: Final = 2**32
 """How many offsets a batch covers at most."""
@@ -47,6 +47,10 @@ class Listener(Protocol):
 
     def prefetched(self, items: list[Prefetched]) -> None:
         """Batches arrived."""
+
+    def take_at_once(self, where: TopicPartition, batch: RecordBatch) -> bool:
+        """Process a batch that has just arrived, and that nothing precedes; False to have it wait."""
+        ...
 
     def detached(self, subscription: Subscription, partitions: Collection[TopicPartition], error: TidelogError) -> None:
         """Partitions are no longer served by a subscription."""
@@ -87,19 +91,25 @@ class Subscription:
             ended = frame.envelope.subscription_ended
             self.end(TopicPartition(self._topics.get(ended.topic_id, ""), ended.partition), error_of(ended.error))
             return
-        event = frame.envelope.message_event
+        event, attachment = frame.envelope.message_event, frame.attachment
         where = TopicPartition(self._topics.get(event.topic_id, ""), event.partition)
-        credit = Credit(event.record_count, len(frame.attachment))
-        self.window.arrived(credit)
+        records, size_bytes = event.record_count, len(attachment)
+        sole = self._sole(where, event.next_offset, attachment)
         try:
-            batches = self._accept(where, event.next_offset, frame.attachment)
+            batches = self._accept(where, event.next_offset, attachment) if sole is None else [sole]
         except TidelogError as error:
-            self.window.give_back(credit)
+            self.window.passed(records, size_bytes)
             self._listener.failed(where, error)
             return
-        if not batches:
-            self.window.give_back(credit)
+        taken = 0
+        while taken < len(batches) and self._listener.take_at_once(where, batches[taken]):
+            taken += 1
+        if taken == len(batches):
+            self.window.passed(records, size_bytes)
             return
+        batches = batches[taken:]
+        credit = Credit(records, size_bytes)
+        self.window.arrived(credit)
         last = len(batches) - 1
         self._listener.prefetched(
             [
@@ -117,6 +127,25 @@ class Subscription:
         """One partition is no longer served."""
         if where in self.positions:
             self._listener.detached(self, [where], error)
+
+    def _sole(self, where: TopicPartition, next_offset: int, attachment: memoryview) -> RecordBatch | None:
+        """Return the batch of an event that is one batch from the wanted position on, and move the position.
+
+        None for all other events, which are for `_accept`, and where nothing was changed.
+        """
+        if not is_one_batch(attachment):
+            return None
+        try:
+            batch = RecordBatch.parse(attachment)
+        except ProtocolError:
+            return None
+        header = batch.header
+        if header.flags & Flags.CONTROL or header.base_offset != self.positions.get(where):
+            return None
+        if header.base_offset + header.last_offset_delta + 1 != next_offset:
+            return None
+        self.positions[where] = next_offset
+        return batch
 
     def _accept(self, where: TopicPartition, next_offset: int, attachment: memoryview) -> list[RecordBatch]:
         """Return the event's batches from the wanted position on and move the position.

@@ -41,14 +41,14 @@ from tidelog.model import Offset, TopicPartition
 from tidelog.nearby import look_again
 from tidelog.owner_moves import Expectation
 from tidelog.pacing import Pacing
-from tidelog.paging import in_requests
+from tidelog.paging import in_requests, request_count
 from tidelog.prefetch import Credit, Prefetch
 from tidelog.read_epochs import ArrivedEpochs
 from tidelog.routing import Router
 from tidelog.stand_ins import Reached
 from tidelog.subscription import Prefetched, Subscription
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
+from tidelog_proto.batch import RecordBatch
 
 SUBSCRIPTIONS_PER_NODE: Final = 4
 """With more of them at one node its partitions are subscribed anew, all together."""
@@ -61,6 +61,8 @@ class Reader(Protocol):
 
     def prefetched(self, items: list[Prefetched]) -> None:
         """Batches arrived."""
+
+    def take_at_once(self, where: TopicPartition, batch: RecordBatch) -> bool: ...  # noqa: D102 - as of a `Listener`
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
         """One partition cannot be read on."""
@@ -151,9 +153,8 @@ class Serving:
             self._leave(where)
             del self._serving[where], self._arrived[where]
             self._epochs.forget(where)
-            self._paused.discard(where)
-            self._failed.discard(where)
-            self._stand_ins.discard(where)
+            for each in (self._paused, self._failed, self._stand_ins):
+                each.discard(where)
         self._pacing.begin_anew(partitions)
         self.stir()
 
@@ -220,6 +221,14 @@ class Serving:
             self._pacing.arrived(item.where)
         self._epochs.arrived(self.topic_ids[items[-1].where.topic], items)
         self._reader.prefetched(items)
+
+    def take_at_once(self, where: TopicPartition, batch: RecordBatch) -> bool:
+        """See `subscription.Listener`."""
+        if not self._reader.take_at_once(where, batch):
+            return False
+        self._pacing.arrived(where)
+        self._epochs.passed(where, self.topic_ids[where.topic], batch)
+        return True
 
     def detached(self, subscription: Subscription, partitions: Collection[TopicPartition], error: TidelogError) -> None:
         """Partitions are no longer served by a subscription."""
@@ -336,12 +345,8 @@ class Serving:
             self._reader.broken(error)
 
     def _wake_at(self, now: float) -> float:
-        waiting = [
-            self._pacing.due_at(where, now)
-            for where, serving in self._serving.items()
-            if serving is None and self._may_attempt(where)
-        ]
-        return min([now + doubts.PROBE_S, *waiting])
+        free = (where for where, serving in self._serving.items() if serving is None and self._may_attempt(where))
+        return min([now + doubts.PROBE_S, *(self._pacing.due_at(where, now) for where in free)])
 
     def _may_attempt(self, where: TopicPartition) -> bool:
         return where not in self._attempts and where not in self._paused and where not in self._failed
@@ -408,7 +413,7 @@ class Serving:
             if serving is None and self._may_attempt(where) and self._pacing.due_at(where, now) <= now:
                 groups.setdefault(address, []).append(where)
         many = len(self._subscriptions) + len(groups) + len(set(self._attempts.values()))
-        self._prefetch.parts = max(many, sum(_parts(count) for count in owners.values()))
+        self._prefetch.parts = max(many, sum(request_count(count) for count in owners.values()))
         for address, partitions in groups.items():
             self._join_many(address, partitions)
             task = asyncio.get_running_loop().create_task(self._attempt(partitions), name="subscribe")
@@ -420,7 +425,7 @@ class Serving:
     def _join_many(self, address: Address | None, partitions: list[TopicPartition]) -> None:
         """Take up along with some what many small subscriptions at the same node serve."""
         there = [each for each, (connection, _) in self._subscriptions.items() if connection.address == address]
-        if len(there) >= SUBSCRIPTIONS_PER_NODE + _parts(sum(len(each.positions) for each in there)):
+        if len(there) >= SUBSCRIPTIONS_PER_NODE + request_count(sum(len(each.positions) for each in there)):
             for subscription in there:
                 partitions += [where for where in subscription.positions if where not in self._attempts]
                 self._make_anew(subscription)
@@ -565,9 +570,8 @@ class Serving:
             self._make_anew(subscription)  # nothing is wrong with the replica
 
     def _send_credit(self, connection: Connection, subscription_id: int, credit: Credit) -> None:
-        connection.send(
-            pb.Envelope(credit=pb.Credit(subscription_id=subscription_id, records=credit.records, bytes=credit.bytes))
-        )
+        more = pb.Credit(subscription_id=subscription_id, records=credit.records, bytes=credit.bytes)
+        connection.send(pb.Envelope(credit=more))
 
     def _release(self, where: TopicPartition) -> None:
         self._serving[where] = None
@@ -588,11 +592,6 @@ class Serving:
             self._release(where)
         subscription.positions.clear()
         subscription.window.close()
-
-
-def _parts(partitions: int) -> int:
-    """Return how many requests, and so subscriptions, so many partitions of one node make."""
-    return -(-partitions // ENTRIES_PER_REQUEST_MAX)
 
 
 def _numbers(partitions: Iterable[TopicPartition]) -> list[int]:

@@ -20,6 +20,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
+from tidelog_gateway.http1.body_receiver import BodyReceiver
 from tidelog_gateway.http1.chunks import ChunkedBody
 from tidelog_gateway.http1.exchange import Exchange
 from tidelog_gateway.http1.head import CHUNKED, HEAD_BYTES_MAX, Head, HeadError, HeadParser, early_fault, upgrade_fault
@@ -85,6 +86,8 @@ class BoundedProtocol(asyncio.Protocol):
         self._length = 0
         """The bytes of a body with a length that are still to come."""
         self._chunks: ChunkedBody | None = None
+        self._is_diverted = False
+        """Whether the body is received by a `BodyReceiver`."""
         self._head_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_since_s: float | None = None
@@ -291,6 +294,36 @@ class BoundedProtocol(asyncio.Protocol):
             return
         if exchange.body_came(part, is_last=is_last) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
+
+    def divert_body(self, place: memoryview) -> None:
+        """Receive the rest of a body of known length straight into memory, and tell the exchange as it comes."""
+        assert len(place) == self._length
+        self._is_diverted = True
+        self._set_protocol(BodyReceiver(self, place))
+
+    def body_received(self, size_bytes: int) -> None:
+        """Take note of a part of a diverted body."""
+        self._length -= size_bytes
+        is_last = not self._length
+        if is_last:
+            self.end_diversion()
+        exchange = self._exchange
+        if exchange is not None and not exchange.response_complete:
+            exchange.body_filled(size_bytes, is_last=is_last)
+        self._tell_seat()
+
+    def end_diversion(self) -> None:
+        """Take what is received from now on, also where a diverted body has not come whole."""
+        if self._is_diverted:
+            self._is_diverted = False
+            if not self.transport.is_closing():
+                self._set_protocol(self)
+
+    def _set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.transport.pause_reading()  # the event loop looks at the kind of protocol when reading begins
+        self.transport.set_protocol(protocol)
+        if not self.flow.read_paused:
+            self.transport.resume_reading()
 
     def _become_websocket(self, head: Head) -> None:
         """Stop the clock for good: from here on the connection is a WebSocket's. Or refuse what cannot be one."""

@@ -19,6 +19,9 @@ from tidelog_gateway.pressing import GIVE_WAY_S, PRESS_S, PROGRESS_BYTES
 
 WHOLE_WITHIN_S: Final = 30.0
 
+Body = bytes | memoryview
+"""A whole body: of large columns, which Arrow reads where they are, memory that belongs to nobody else."""
+
 
 class Budget:
     """A number of bytes that may be in use at a time; whoever asks for more than is left is refused."""

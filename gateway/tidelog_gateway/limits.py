@@ -16,10 +16,14 @@ from typing import Final
 
 from starlette.types import Receive, Scope
 
+from tidelog_gateway.bodies.media_types import ARROW
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.incoming import Arrival, Budget
+from tidelog_gateway.http1.exchange import Exchange
+from tidelog_gateway.incoming import Arrival, Body, Budget
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.settings import GatewaySettings
+from tidelog_proto.limits import KIB
+from tidelog_proto.memory import allocate
 
 
 class BodyLimits:
@@ -49,7 +53,7 @@ class BodyLimits:
         """Return the problem of a cancelled request; None unless the process is stopping."""
         return not_finished(unchanged=unchanged) if self.budget.stopping else None
 
-    async def body(self, scope: Scope, receive: Receive, arrival: Arrival) -> bytes | None:
+    async def body(self, scope: Scope, receive: Receive, arrival: Arrival) -> Body | None:
         """Return the whole body; None when the client went away before it was complete.
 
         Raises:
@@ -68,6 +72,12 @@ class BodyLimits:
             async with asyncio.timeout(self.settings.body_timeout_s) as clock:
                 arrival.give_way = partial(clock.reschedule, 0.0)
                 arrival.begin()
+                exchange: Exchange | None = scope["state"].get("exchange")
+                if announced is not None and exchange is not None:
+                    if headers.get(b"content-type") == _ARROW and int(announced) > DIRECT_BYTES:
+                        place = allocate(int(announced))
+                        return place if await exchange.collect_into(place, arrival.came) else None
+                    return await exchange.collect(arrival.came)
                 return await self._read(receive, arrival)
         except TimeoutError as error:
             if self.budget.stopping:
@@ -111,7 +121,10 @@ class BodyLimits:
             )
 
 
-_BODY_HEADERS: Final = frozenset({b"content-length", b"transfer-encoding"})
+_BODY_HEADERS: Final = frozenset({b"content-length", b"content-type", b"transfer-encoding"})
+_ARROW: Final = ARROW.encode()
+DIRECT_BYTES: Final = 64 * KIB
+"""A larger body of columns is received straight into its place."""
 
 
 def _hold(arrival: Arrival, size_bytes: int) -> None:

@@ -38,7 +38,6 @@ _OFFSETS: Final[dict[Any, Any]] = {
     pa.large_string(): np.int64,
 }
 _TEXT_COLUMNS: Final = ("key", "value", "tag")
-_FIRST_LITERAL: Final = 0x20
 _TEMPLATE_COLUMNS: Final = frozenset({"timestamp", *_TEXT_COLUMNS})
 
 
@@ -258,16 +257,14 @@ def _json_texts(column: Any) -> tuple[bytes, list[bytes]]:
         UnicodeDecodeError: not all of the column is UTF-8.
     """
     texts: list[bytes | None] = (column if column.type == pa.binary() else column.cast(pa.binary())).to_pylist()
-    if not column.null_count and _is_literal(b"".join(cast("list[bytes]", texts))):
+    if not column.null_count and is_literal(b"".join(cast("list[bytes]", texts))):
         return b'"%b"', cast("list[bytes]", texts)
     return b"%b", [b"null" if text is None else orjson.dumps(text.decode()) for text in texts]
 
 
-def _is_literal(text: bytes) -> bool:
+def is_literal(text: bytes) -> bool:
     """Whether JSON writes a text as it is: ASCII without quotes, backslashes and control characters."""
-    if not text.isascii() or b'"' in text or b"\\" in text:
-        return False
-    return not text or int(np.frombuffer(text, np.uint8).min()) >= _FIRST_LITERAL
+    return text.isascii() and len(orjson.dumps(text.decode())) == len(text) + 2  # its quotes
 
 
 def rows_of(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: int) -> list[dict[str, Any]]:

@@ -64,6 +64,7 @@ class ResumeTokens:
     def __init__(self, scope: Scope, positions: Mapping[int, int]) -> None:
         self._head = scope.head()
         self._parts: list[bytes] = []
+        self._begin_with(0)
         for partition, next_offset in positions.items():
             self.move(partition, next_offset)
 
@@ -72,12 +73,18 @@ class ResumeTokens:
         missing = partition + 1 - len(self._parts)
         if missing > 0:
             self._parts += [b"\0"] * missing
+            self._begin_with(len(self._parts))
         self._parts[partition] = _varint(next_offset + 1)
+
+    def _begin_with(self, partitions: int) -> None:
+        """Keep what all tokens of so many partitions begin with."""
+        self._begin = self._head + _varint(partitions)
+        self._begin_check = zlib.crc32(self._begin)
 
     def token(self) -> str:
         """Return the token of all positions as they are now."""
-        data = b"".join((self._head, _varint(len(self._parts)), *self._parts))
-        data += _CHECK.pack(zlib.crc32(data))
+        positions = b"".join(self._parts)
+        data = b"%b%b%b" % (self._begin, positions, _CHECK.pack(zlib.crc32(positions, self._begin_check)))
         return binascii.b2a_base64(data, newline=False).translate(_URL_SAFE).rstrip(b"=").decode("ascii")
 
 

@@ -34,6 +34,7 @@ from tidelog_proto.header import (
     unpack_header,
 )
 from tidelog_proto.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, BATCH_UNCOMPRESSED_BYTES_MAX, HEADER_BYTES
+from tidelog_proto.plain_columns import PlainColumns, plain_columns
 from tidelog_proto.record import Record
 
 __all__ = ["EncodedBatch", "RecordBatch", "canonical", "columns_of", "encode_batch", "iter_batches"]
@@ -298,6 +299,11 @@ class RecordBatch:
         if not self.header.flags & flag:
             return [None] * len(self)
         return self.columns().column(name).to_pylist()
+
+
+def plain_columns_of(batch: RecordBatch) -> PlainColumns | None:
+    """Return the columns of a batch, read without pyarrow; None where `columns` has to read them, and for a slice."""
+    return None if batch._first else plain_columns(batch.header, batch._body)  # noqa: SLF001 - of this module
 
 
 def body_of(header: BatchHeader, buffer: Buffer) -> memoryview:

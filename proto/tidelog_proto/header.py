@@ -240,6 +240,13 @@ def batch_length(buffer: Buffer, at: int = 0) -> int:
     return length
 
 
+def is_one_batch(buffer: Buffer) -> bool:
+    """Whether a buffer is as long as the batch at its start claims to be; the rest is for `unpack_header` to check."""
+    if len(buffer) < HEADER_BYTES:
+        return False
+    return HEADER_BYTES + int(_MAGIC_AND_LENGTH.unpack_from(buffer)[2]) == len(buffer)
+
+
 def extra_bytes(flags: int) -> int:
     """Return how far a batch with these flags may go past the limits of bytes."""
     return DERIVED_EXTRA_BYTES if flags & Flags.DERIVED else 0

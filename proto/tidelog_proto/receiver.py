@@ -95,6 +95,27 @@ class FrameReceiver:
         self._attachment_filled = filled
         return True
 
+    def whole(self, size_bytes: int) -> Frame | None:
+        """Take `size_bytes` in `buffer()` that are exactly one small frame, and return it; else None, for `received`.
+
+        Raises:
+            ProtocolError: as `received`.
+        """
+        if self._filled or self._envelope is not None or self._discard_bytes or size_bytes < FRAME_PREFIX_BYTES:
+            return None
+        scratch = self._scratch
+        envelope_bytes, attachment_bytes = parse_prefix(scratch, frame_bytes_max=self.frame_bytes_max)
+        attachment = FRAME_PREFIX_BYTES + envelope_bytes
+        if attachment + attachment_bytes != size_bytes or len(scratch) != SCRATCH_BYTES:
+            return None
+        envelope = parse_envelope(scratch[FRAME_PREFIX_BYTES:attachment])
+        self.envelope_bytes = envelope_bytes
+        self._expects_large = False
+        self.left_bytes = 0
+        if not self._admit(envelope, attachment_bytes):
+            return DECLINED
+        return Frame(envelope, memoryview(bytearray(scratch[attachment:size_bytes])))
+
     def received(self, size_bytes: int) -> Iterator[Frame]:
         """Take note of `size_bytes` in `buffer()` and yield complete frames, and `DECLINED` for each that is declined.
 

@@ -3,13 +3,15 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidelog.errors import ConnectionLostError, NotOwnerError, TidelogError
 from tidelog.model import TopicPartition
 from tidelog.prefetch import Credit, Prefetch
 from tidelog.subscription import Prefetched, Subscription
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import encode_batch
+from tidelog_proto.batch import RecordBatch, encode_batch
 from tidelog_proto.columns import columns_of
 from tidelog_proto.frames import Frame
 from tidelog_proto.header import stamp_owner
@@ -26,6 +28,15 @@ class Recorder:
         self.ended: list[tuple[list[int], TidelogError]] = []
         self.errors: list[TidelogError] = []
         self.credits: list[Credit] = []
+        self.takes = 0
+        self.taken: list[int] = []
+
+    def take_at_once(self, where: TopicPartition, batch: RecordBatch) -> bool:
+        assert where.topic == "t"
+        if len(self.taken) >= self.takes:
+            return False
+        self.taken.append(batch.base_offset)
+        return True
 
     def prefetched(self, items: list[Prefetched]) -> None:
         self.items += items
@@ -105,6 +116,43 @@ def test_credit_is_due_with_the_last_batch_of_an_event_and_sent_by_halves(
     assert recorder.credits == [Credit(5, last.credit.bytes + 10)]
     subscription.window.give_back(Credit(0, 5_000))
     assert recorder.credits[1:] == [Credit(0, 5_000)]
+
+
+@pytest.mark.parametrize("takes", range(4))
+def test_batches_taken_at_once_precede_those_that_wait(
+    subscription: Subscription, recorder: Recorder, takes: int
+) -> None:
+    recorder.takes = takes
+    subscription.pushed(event(stored(5, 2), stored(7, 2), stored(9, 1), records=5, next_offset=10))
+    offsets = [5, 7, 9]
+    assert recorder.taken == offsets[:takes]
+    assert [item.batch.base_offset for item in recorder.items] == offsets[takes:]
+    assert subscription.positions == {P0: 10}
+    waiting = subscription.window.waiting
+    assert waiting.records == (5 if takes < 3 else 0)
+    assert [item.credit for item in recorder.items if item.credit is not None] == ([waiting] if takes < 3 else [])
+
+
+def test_credit_of_what_is_taken_at_once_is_sent_by_halves(subscription: Subscription, recorder: Recorder) -> None:
+    recorder.takes = 9
+    subscription.pushed(event(stored(5, 4), records=4, next_offset=9))
+    assert recorder.credits == []
+    subscription.pushed(event(stored(9, 1), records=1, next_offset=10))
+    assert [credit.records for credit in recorder.credits] == [5]
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 4), st.booleans(), st.integers(0, 30)), max_size=6))
+def test_an_event_of_one_batch_is_taken_as_every_other(events: list[tuple[int, int, bool, int]]) -> None:
+    """The other subscription gets each batch after a repeated one, which it drops."""
+    alone, repeated = Recorder(), Recorder()
+    subscriptions = subscribed(alone, {0: 5}), subscribed(repeated, {0: 5})
+    for base_offset, count, control, next_offset in events:
+        data = stored(base_offset, count, control=control)
+        subscriptions[0].pushed(event(data, records=count, next_offset=next_offset))
+        subscriptions[1].pushed(event(stored(0, 1), data, records=count, next_offset=next_offset))
+    assert values(alone) == values(repeated)
+    assert subscriptions[0].positions == subscriptions[1].positions
+    assert [str(error) for error in alone.errors] == [str(error) for error in repeated.errors]
 
 
 @pytest.mark.parametrize("other", [{"partition": 3}, {"topic": b"x" * 16}])

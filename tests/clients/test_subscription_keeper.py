@@ -19,6 +19,7 @@ from tidelog.routing import Router
 from tidelog.subscription import Prefetched
 from tidelog.subscription_keeper import SUBSCRIPTIONS_PER_NODE, Serving
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch import RecordBatch
 from tidelog_proto.frames import Frame
 
 WIDE = b"wide".ljust(16, b"\0")
@@ -39,6 +40,10 @@ class Noted:
 
     def prefetched(self, items: list[Prefetched]) -> None:
         self.items += items
+
+    def take_at_once(self, where: TopicPartition, batch: RecordBatch) -> bool:
+        del where, batch
+        return False
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
         self.failed_in[where] = error

@@ -205,22 +205,23 @@ class FakeConsumer:
         self.topic_ids = {topic: log.ids.get(topic, bytes(16))}
         self._positions = dict(start)
         self._arrived: deque[ConsumedBatch] = deque()
-        self._told: Callable[[], None] | None = None
+        self._take: Callable[[int, RecordBatch], bool] = lambda *_: False
+        self._waits = False
 
-    def on_arrival(self, arrived: Callable[[], None]) -> None:
-        self._told = arrived
-        self._log.listeners.append(arrived)
+    def at_once(self, take: Callable[[int, RecordBatch], bool]) -> None:
+        self._take = take
+        self._log.listeners.append(self._told)
 
-    def batch_now(self, suits: Callable[[RecordBatch], bool]) -> ConsumedBatch | None:
-        if not self.has_arrivals or not suits(self._arrived[0].batch):
-            return None
-        return self._given()
+    def _told(self) -> None:
+        while self._waits and self.has_arrivals and self._take(self._arrived[0].partition, self._arrived[0].batch):
+            self._arrived.popleft()
+            self._log.reads += 1
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._told is not None:
+        if self._told in self._log.listeners:
             self._log.listeners.remove(self._told)
 
     @property
@@ -235,7 +236,9 @@ class FakeConsumer:
             appends = self._log.appends
             async with self._log.appended:
                 if appends == self._log.appends and self._log.fail is None:
+                    self._waits = True
                     await self._log.appended.wait()
+                    self._waits = False
         return self._given()
 
     def _given(self) -> ConsumedBatch:

@@ -54,7 +54,8 @@ class Feeder:
             if self._asks and self.receiver.goes_on(taken):
                 self.went_on += 1
                 continue
-            for one in self.receiver.received(taken):
+            whole = self.receiver.whole(taken) if self._asks else None
+            for one in self.receiver.received(taken) if whole is None else (whole,):
                 if one is DECLINED:
                     self.declined += 1
                 else:
@@ -65,12 +66,15 @@ class Feeder:
     st.lists(st.binary(max_size=300), min_size=1, max_size=8),
     st.sets(st.integers(0, 7)),
     st.lists(st.integers(1, 200), min_size=1),
+    st.booleans(),
 )
 def test_frames_arrive_whole_in_order_however_the_stream_is_cut(
-    attachments: list[bytes], declined: set[int], cuts: list[int]
+    attachments: list[bytes], declined: set[int], cuts: list[int], asks: bool
 ) -> None:
     stream = b"".join(frame(number, data) for number, data in enumerate(attachments))
-    feeder = Feeder(declined=frozenset(declined))
+    if asks:  # each frame alone, after those that are cut
+        cuts = [*cuts, *map(len, (frame(number, data) for number, data in enumerate(attachments)))]
+    feeder = Feeder(declined=frozenset(declined), asks=asks)
     at = 0
     turn = 0
     while at < len(stream):

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from starlette.types import Scope
 
-from tidelog_gateway.incoming import Arrival
+from tidelog_gateway.incoming import Arrival, Body
 from tidelog_gateway.problems import Problem, invalid
 from tidelog_proto.columns import HEADERS_TYPE, TIMESTAMP_TYPE, canonical
 from tidelog_proto.errors import ProtocolError
@@ -53,7 +53,7 @@ class ArrowRecords(NamedTuple):
 
 
 async def arrow_records(
-    body: bytes, *, records_max: int, decoded_bytes_max: int, hold: Hold, pace: Callable[[], Awaitable[None]]
+    body: Body, *, records_max: int, decoded_bytes_max: int, hold: Hold, pace: Callable[[], Awaitable[None]]
 ) -> ArrowRecords:
     """Read an Arrow stream of at most `records_max` rows.
 

@@ -23,8 +23,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from tidelog_gateway.outlet import Outlet
 
@@ -39,8 +38,7 @@ PIECE_BYTES: Final = 256
 """The approximate memory of a piece besides its records."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Records of one partition, encoded.
 
     Attributes:
@@ -221,7 +219,7 @@ class Ring:
         if before is None:
             self._begins[piece.partition] = piece.first_offset
         self._pieces.append(piece)
-        self.held_bytes += piece.size_bytes
+        self.held_bytes += len(piece.data) + PIECE_BYTES
         self.positions[piece.partition] = piece.next_offset
         if self.held_bytes > self._bytes_max:
             self._evict()

@@ -6,8 +6,8 @@ read-ahead and the pieces that it keeps are counted in the budget for outgoing d
 budget, it drops the pieces.
 
 A small batch is encoded and pushed within the call that receives it from the node, as waking the task that reads costs
-as much as encoding. At most one batch in `AT_ONCE_PAUSE_S` is: what arrives closer together, is larger, or has too many
-followers for one slice of the event loop's time is left to the task.
+as much as encoding. How much is done so is bounded in each millisecond (`AT_ONCE_MAX`), to keep the slices of the event
+loop's time short: what exceeds the bound, or is larger, is left to the task.
 
 A feed that cannot read on ends without an error: its followers read by themselves, and each gets the error from a node.
 """
@@ -17,16 +17,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
 
-from tidelog import Consumer
 from tidelog.client import Client
 from tidelog.errors import OverloadedError, TidelogError
 from tidelog.metadata import gone_error
 from tidelog.model import ConsumedBatch
 from tidelog_gateway.feed.lane import Lane, PieceTokens
+from tidelog_gateway.feed.plain_json import PLAIN_RECORDS_MAX, plain_json
 from tidelog_gateway.feed.ring import PUSHES_MAX, Follower, Form, Piece, Ring
 from tidelog_gateway.feed.whole_batch import whole_batch
 from tidelog_gateway.metrics import Metrics
@@ -51,8 +50,11 @@ RING_BYTES: Final = 1 * MIB
 WHOLE_BYTES: Final = 64 * KIB
 """A batch of so little is encoded without looking at where it could be cut."""
 
-AT_ONCE_PAUSE_S: Final = 0.001
-"""Between batches that are pushed within the call that receives them."""
+AT_ONCE_S: Final = 0.001
+AT_ONCE_MAX: Final = PUSHES_MAX
+"""The most work within calls that receive batches, in `AT_ONCE_S` of the loop's clock, which stands still in a turn of
+uvloop's. It is counted in pushes: a batch is as much as `BATCH_PUSHES`, and one more for each KiB."""
+BATCH_PUSHES: Final = 5
 
 NOTHING: Final = TakenJson(b"[]", 0, 0)
 _SID: Final = 0
@@ -102,11 +104,9 @@ class SharedFeed:
         self._ring_bytes = 0
         self._stirred = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._waits = False
-        """Whether the task waits for a batch to arrive."""
         self._at_once_at = 0.0
-        """When a batch was pushed within the call that received it."""
-        self._encoded = NOTHING
+        self._at_once_left = 0
+        """Work that may be done within calls that receive batches, from `_at_once_at` on."""
 
     # ------------------------------------------------------------------------------------------ followers
 
@@ -173,53 +173,52 @@ class SharedFeed:
         ) as consumer:
             if consumer.topic_ids.get(self.scope.topic) != self.scope.topic_id:
                 raise gone_error(self.scope.topic)
-            consumer.on_arrival(partial(self._arrived, consumer))
-            try:
-                while await self._take(await self._next(consumer)):
-                    if consumer.has_arrivals:
-                        await asyncio.sleep(0)  # others have their turn
-                    await self._wanted()
-            finally:
-                self._waits = False
+            consumer.at_once(self._take_at_once)
+            while await self._take(await consumer.next_batch()):
+                if consumer.has_arrivals:
+                    await asyncio.sleep(0)  # others have their turn
+                await self._wanted()
 
-    async def _next(self, consumer: Consumer) -> ConsumedBatch | None:
-        self._waits = True
-        consumed = await consumer.next_batch()
-        self._waits = False
-        return consumed
-
-    def _arrived(self, consumer: Consumer) -> None:
-        """Push a small batch at once, if the task waits for one; see the module."""
-        if not self._waits or self.ring.closed or not self.ring.is_wanted:
-            return
-        now = asyncio.get_running_loop().time()
-        if now - self._at_once_at < AT_ONCE_PAUSE_S or len(self.ring) > PUSHES_MAX:
-            return
-        self._at_once_at = now
+    def _take_at_once(self, partition: int, batch: RecordBatch) -> bool:
+        """Push a small batch that has just arrived while the task waits for one; False to leave it to the task."""
+        size_bytes, ring = batch.header.uncompressed_length, self.ring
+        if size_bytes > WHOLE_BYTES or ring.closed or not ring.is_wanted or not self._is_turn(size_bytes):
+            return False
         try:
-            consumed = consumer.batch_now(self._is_encoded)
-            if consumed is not None:
-                batch = consumed.batch
-                self._append(consumed.partition, batch.base_offset, batch.end_offset, self._encoded)
-                self._ahead.done(batch)
+            whole = self._encoded_at_once(batch)
+            if whole is None:
+                return False
+            self._append(partition, batch.base_offset, batch.end_offset, whole)
+            self._ahead.passed()
         except Exception:
             log.exception("the feed of %s failed, and its subscriptions read by themselves", self.scope.topic)
             self.close()
+        return True
 
-    def _is_encoded(self, batch: RecordBatch) -> bool:
-        """Encode a batch, if it is small and one message holds all of it; the result is in `_encoded`."""
-        header = batch.header
-        if not header.record_count or header.codec is not Codec.NONE or header.uncompressed_length > WHOLE_BYTES:
-            return False
-        if len(batch) > self._settings.ws_batch_records_max:
-            return False
+    def _is_turn(self, size_bytes: int) -> bool:
+        """Whether a batch may be pushed within the call that received it; if so, its work is counted."""
+        now = asyncio.get_running_loop().time()
+        if now - self._at_once_at >= AT_ONCE_S:
+            self._at_once_at, self._at_once_left = now, AT_ONCE_MAX
+        self._at_once_left -= len(self.ring) + BATCH_PUSHES + (size_bytes >> 10)
+        return self._at_once_left >= 0
+
+    def _encoded_at_once(self, batch: RecordBatch) -> TakenJson | None:
+        """Return a batch as JSON, if one message holds all of it."""
+        records = len(batch)
+        if not 0 < records <= self._settings.ws_batch_records_max:
+            return None
+        json_bytes_max = self._protocol.records_bytes_max(_SID)
+        if records <= PLAIN_RECORDS_MAX:
+            plain = plain_json(batch)
+            if plain is not None and len(plain.data) <= json_bytes_max:
+                return plain
+        if batch.header.codec is not Codec.NONE:
+            return None
         try:
-            whole = whole_batch(batch, self._protocol.records_bytes_max(_SID))
+            return whole_batch(batch, json_bytes_max)
         except ProtocolError:
-            return False  # the task comes to the same error
-        if whole is not None:
-            self._encoded = whole
-        return whole is not None
+            return None  # the task comes to the same error
 
     async def _take(self, consumed: ConsumedBatch | None) -> bool:
         """Add one batch to the ring, in as many pieces as the bounds of a message make of it; False to read again."""

@@ -29,7 +29,7 @@ from tidelog_gateway.context import Gateway
 from tidelog_gateway.flow import deadline
 from tidelog_gateway.flow.deadline import Deadline
 from tidelog_gateway.http1.exchange import Exchange
-from tidelog_gateway.incoming import Budget
+from tidelog_gateway.incoming import Body, Budget
 from tidelog_gateway.limits import BodyLimits
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.outgoing import Outgoing
@@ -277,7 +277,7 @@ class PassageMiddleware:
         gateway: Gateway | None = state.get("gateway")
         visit: Visit = state["visit"]
         arrival = state["arrival"] = self._limits.arrival(gateway)
-        body: bytes | None = None
+        body: Body | None = None
         try:
             whole: bytes | None = state.get("body")
             if whole is not None:
@@ -322,7 +322,7 @@ class PassageMiddleware:
         gateway: Gateway = scope["state"].get("gateway") or scope["app"].state.gateway
         return await _handled(gateway, partial(admit_publish, scope, topic))
 
-    async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+    async def _answer(self, scope: Scope, body: Body, receive: Receive, send: Send) -> None:
         visit: Visit = scope["state"]["visit"]
         if visit.deadline is not None:
             visit.deadline.handed_on = True
@@ -386,7 +386,7 @@ async def _nothing_more() -> Message:
     return {"type": "http.disconnect"}
 
 
-def replayed(body: bytes, receive: Receive) -> Receive:
+def replayed(body: Body, receive: Receive) -> Receive:
     """Return a `receive` that gives the body as one message, then what the server says (a disconnect)."""
     pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 

@@ -49,6 +49,14 @@ class AnsweredConnection(Protocol):
         """Take the news that the whole answer was written."""
         ...
 
+    def divert_body(self, place: memoryview) -> None:
+        """Receive the rest of the body straight into memory, and report to `body_filled`."""
+        ...
+
+    def end_diversion(self) -> None:
+        """Stop receiving the body into that memory."""
+        ...
+
 
 class Exchange:
     """See the module.
@@ -69,7 +77,9 @@ class Exchange:
 
     __slots__ = (
         "_body",
+        "_came",
         "_chunked",
+        "_collected_bytes",
         "_connection",
         "_expects_continue",
         "_fault",
@@ -100,6 +110,9 @@ class Exchange:
         self._on_complete: Callable[[], None] = connection.on_response_complete
         self._expects_continue = expects_continue
         self._body: list[bytes] = []
+        self._came: Callable[[int], None] | None = None
+        """Told how much has come of a body that is collected."""
+        self._collected_bytes = 0
         self._more_body = more_body
         self._fault: Problem | None = None
         self._is_new = more_body
@@ -117,8 +130,23 @@ class Exchange:
             self._body.append(part)
         if is_last:
             self._more_body = False
-        self._wake()
-        return sum(map(len, self._body))
+        if self._came is None:
+            self._wake()
+            return sum(map(len, self._body))
+        self._collected_bytes += len(part)
+        self._came(self._collected_bytes)
+        if is_last:
+            self._wake()
+        return 0
+
+    def body_filled(self, size_bytes: int, *, is_last: bool) -> None:
+        """Take note of a part of the body that was received into its place."""
+        self._collected_bytes += size_bytes
+        if self._came is not None:
+            self._came(self._collected_bytes)
+        if is_last:
+            self._more_body = False
+            self._wake()
 
     def body_failed(self, problem: Problem) -> None:
         """Raise the problem where the application receives the rest of the body, so that it answers in its own form."""
@@ -156,6 +184,66 @@ class Exchange:
 
     # ----------------------------------------------------------------------------------------- of the application
 
+    async def collect_into(self, place: memoryview, came: Callable[[int], None]) -> bool:
+        """Receive the whole body, of which nothing was received, straight into memory of its length.
+
+        False if the client has gone before. The arguments are as of `collect`.
+        """
+        self._continue()
+        at = 0
+        for part in self._body:
+            place[at : at + len(part)] = part
+            at += len(part)
+        self._body.clear()
+        self._came, self._collected_bytes = came, at
+        came(at)
+        connection = self._connection
+        try:
+            if self._more_body and not self.disconnected and not self.response_complete:
+                connection.resume_reading()
+                connection.divert_body(place[at:])
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
+            self._is_new = self._more_body
+            return not (self._more_body or self.disconnected or self.response_complete)
+        finally:
+            self._came = None
+            connection.end_diversion()
+
+    async def collect(self, came: Callable[[int], None]) -> bytes | None:
+        """Return the whole body, of which nothing was received; None if the client has gone before.
+
+        The caller has reserved room for all of it: its parts are gathered without waking the caller for each, and
+        reading is not paused.
+
+        Args:
+            came: called with the bytes that have come, for each part.
+        """
+        self._continue()
+        self._collected_bytes = sum(map(len, self._body))
+        self._came = came
+        came(self._collected_bytes)
+        try:
+            while self._more_body and not self.disconnected and not self.response_complete:
+                self._connection.resume_reading()
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
+            if self.disconnected or self.response_complete:
+                return None
+            self._is_new = False
+            return self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        finally:
+            self._came = None
+            self._body.clear()
+
+    def _continue(self) -> None:
+        """Ask for a body that the client holds back."""
+        transport = self._connection.transport
+        if self._expects_continue and not transport.is_closing():
+            self._expects_continue = False
+            if self._more_body and not self._body:
+                transport.write(_CONTINUE)
+
     async def receive(self) -> Message:
         """Return what has come of the body; once all of it was returned, wait for the disconnect.
 
@@ -163,10 +251,7 @@ class Exchange:
             Problem: the rest of the body cannot be read.
         """
         connection = self._connection
-        if self._expects_continue and not connection.transport.is_closing():
-            self._expects_continue = False
-            if self._more_body and not self._body:
-                connection.transport.write(_CONTINUE)
+        self._continue()
         while not (self._body or (self._is_new and not self._more_body)):
             if self.disconnected or self.response_complete:
                 return {"type": "http.disconnect"}

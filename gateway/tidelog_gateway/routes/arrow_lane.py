@@ -14,6 +14,7 @@ from tidelog_gateway.bodies.column_publish import publish_columns
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
 from tidelog_gateway.bodies.media_types import ARROW
 from tidelog_gateway.context import Gateway
+from tidelog_gateway.incoming import Body
 from tidelog_gateway.routes.lanes import Handling, JsonAnswer, is_plain
 from tidelog_gateway.routes.publish_lane import ROUTE
 
@@ -24,7 +25,7 @@ class _TakesTurnsError(Exception):
     """To read the stream takes longer than is done in one piece."""
 
 
-def arrow_lane(scope: Scope, body: bytes) -> Handling | None:
+def arrow_lane(scope: Scope, body: Body) -> Handling | None:
     """Take a publish of Arrow columns."""
     topic = topic_published_to(scope)
     if topic is None or scope["query_string"] or not is_plain(scope, _TYPES):
@@ -32,7 +33,7 @@ def arrow_lane(scope: Scope, body: bytes) -> Handling | None:
     return Handling(ROUTE, partial(_published, scope=scope, topic=topic, body=body))
 
 
-async def _published(gateway: Gateway, *, scope: Scope, topic: str, body: bytes) -> JsonAnswer | None:
+async def _published(gateway: Gateway, *, scope: Scope, topic: str, body: Body) -> JsonAnswer | None:
     """Publish; see `bodies.route.publish_records`."""
     if len(body) > AT_ONCE_BYTES:
         await check_may_publish(scope, gateway, topic)

@@ -12,6 +12,7 @@ from starlette.types import Scope
 
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
 from tidelog_gateway.context import Gateway
+from tidelog_gateway.incoming import Body
 from tidelog_gateway.offsets import commit_positions, committed_view
 from tidelog_gateway.routes.lanes import Handling, JsonAnswer, is_plain_json
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, NOTE_BYTES_MAX, PARTITIONS_MAX
@@ -35,14 +36,14 @@ class _PlainPositions(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 _BODIES: Final = msgspec.json.Decoder(_PlainPositions)
 
 
-def commit_lane(scope: Scope, body: bytes) -> Handling | None:
+def commit_lane(scope: Scope, body: Body) -> Handling | None:
     """Take a commit of few positions."""
     if scope["method"] != "PUT" or scope["query_string"] or len(body) > AT_ONCE_BYTES:
         return None
     found = _PATH.fullmatch(scope["path"])
     if found is None or not is_plain_json(scope):
         return None
-    return Handling(ROUTE, partial(_committed, group=found[1], body=body))
+    return Handling(ROUTE, partial(_committed, group=found[1], body=bytes(body)))
 
 
 async def _committed(gateway: Gateway, *, group: str, body: bytes) -> JsonAnswer | None:

@@ -11,6 +11,7 @@ from starlette.types import Scope
 from tidelog_gateway.answers import Answer
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.fetch import NO_FILTER, fetch_json
+from tidelog_gateway.incoming import Body
 from tidelog_gateway.routes.lanes import Handling, JsonAnswer, prefers_json
 from tidelog_proto.limits import PARTITIONS_MAX
 from tidelog_proto.names import check_topic_name
@@ -21,7 +22,7 @@ _NUMBERS: Final = re.compile(rb"(?:(?:offset|max_records|max_bytes|wait_ms)=(?:0
 _AT_LEAST_ONE: Final = frozenset({b"max_records", b"max_bytes"})
 
 
-def fetch_lane(scope: Scope, body: bytes) -> Handling | None:
+def fetch_lane(scope: Scope, body: Body) -> Handling | None:
     """Take a fetch from an offset."""
     query: bytes = scope["query_string"]
     if scope["method"] != "GET" or body or not query or query.endswith(b"&") or not _NUMBERS.fullmatch(query):

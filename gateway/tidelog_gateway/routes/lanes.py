@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from starlette.types import Scope
 
 from tidelog_gateway.context import Gateway
+from tidelog_gateway.incoming import Body
 from tidelog_gateway.reading.media_types import JSON, RECORD_TYPES, preferred, takes
 
 _ANY_ACCEPT: Final = frozenset({b"*/*", b"application/json", b"application/json, */*", b""})
@@ -42,7 +43,7 @@ class Handling(NamedTuple):
     run: Callable[[Gateway], Awaitable[JsonAnswer | None]]
 
 
-Lane = Callable[[Scope, bytes], Handling | None]
+Lane = Callable[[Scope, Body], Handling | None]
 
 
 def accepts_json(fields: dict[bytes, bytes]) -> bool:

@@ -12,6 +12,7 @@ from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
 from tidelog_gateway.bodies.plain_records import plain_records
 from tidelog_gateway.bodies.trace_context import TraceHeaders, add_trace
 from tidelog_gateway.context import Gateway, json_response, now_us
+from tidelog_gateway.incoming import Body
 from tidelog_gateway.publish import answer_of, publish, publish_at_once
 from tidelog_gateway.records_in import parse_body
 from tidelog_gateway.routes.lanes import Handling, JsonAnswer, is_plain_json
@@ -20,7 +21,7 @@ ROUTE: Final = "/v1/topics/{topic}/records"
 _PATH: Final = re.compile(r"/v1/topics/([^/]+)/records")
 
 
-def publish_lane(scope: Scope, body: bytes) -> Handling | None:
+def publish_lane(scope: Scope, body: Body) -> Handling | None:
     """Take a publish of few records as JSON."""
     if scope["method"] != "POST" or scope["query_string"] or len(body) > AT_ONCE_BYTES:
         return None
@@ -28,7 +29,7 @@ def publish_lane(scope: Scope, body: bytes) -> Handling | None:
     if found is None or not is_plain_json(scope):
         return None
     trace = scope.get("state", {}).get("trace")
-    return Handling(ROUTE, partial(_published, topic=found[1], body=body, trace=trace))
+    return Handling(ROUTE, partial(_published, topic=found[1], body=bytes(body), trace=trace))
 
 
 async def _published(gateway: Gateway, *, topic: str, body: bytes, trace: TraceHeaders | None) -> JsonAnswer:

@@ -96,6 +96,12 @@ class ReadAhead:
         self._outlet.give_back_prefetch(size_bytes + self._reserved_bytes)
         self._reserved_bytes = 0
 
+    def passed(self) -> None:
+        """Give back what was taken for a batch that was sent within the call that received it, and never held."""
+        if self._reserved_bytes:
+            self._outlet.give_back_prefetch(self._reserved_bytes)
+            self._reserved_bytes = 0
+
     def dropped(self, size_bytes: int) -> None:
         """Count what is not going to be sent as if it had been."""
         size_bytes = self._gone(size_bytes)

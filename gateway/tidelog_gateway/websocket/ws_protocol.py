@@ -440,25 +440,21 @@ def batch_message(
 
 def batch_frame(sid: int, partition: int, records: bytes, next_offset: int, resume_token: str | None) -> bytes:
     """Return the frame of `batch_message`, as bytes; `records` are a JSON array."""
+    begin = b'{"batch":{"sid":%d,"partition":%d,"records":' % (sid, partition)
     token = b"" if resume_token is None else b',"resume_token":"%b"' % resume_token.encode()
-    text = b'{"batch":{"sid":%d,"partition":%d,"records":%b,"next_offset":%d%b}}' % (
-        sid,
-        partition,
-        records,
-        next_offset,
-        token,
-    )
-    size_bytes = len(text)
+    end = b',"next_offset":%d%b}}' % (next_offset, token)
+    size_bytes = len(begin) + len(records) + len(end)
     if size_bytes < _LENGTH_16:
-        return b"\x81%c%b" % (size_bytes, text)
-    if size_bytes < 1 << 16:
-        return b"\x81%c%b%b" % (_LENGTH_16, size_bytes.to_bytes(2, "big"), text)
-    return b"\x81%c%b%b" % (_LENGTH_64, size_bytes.to_bytes(8, "big"), text)
+        head = b"\x81%c" % size_bytes
+    elif size_bytes < 1 << 16:
+        head = b"\x81\x7e" + size_bytes.to_bytes(2, "big")
+    else:
+        head = b"\x81\x7f" + size_bytes.to_bytes(8, "big")
+    return b"".join((head, begin, records, end))
 
 
 _LENGTH_16: Final = 126
-"""In a frame's head: the length of its payload is in the next 2 bytes; `_LENGTH_64`: in the next 8 (RFC 6455, 5.2)."""
-_LENGTH_64: Final = 127
+"""In a frame's head: the length of its payload is in the next 2 bytes; 127: in the next 8 (RFC 6455, 5.2)."""
 
 
 def gap_message(
