@@ -40,7 +40,7 @@ from tidelog.pickling import refuse_to_pickle
 from tidelog.producer import Producer
 from tidelog.receipts import PendingReceipt, PendingReceipts, ReceiptRange, Receipts
 from tidelog.tables import read_arrow
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.record_batch import RecordBatch
 
 refuse_to_pickle(Client, Consumer, Producer)
 

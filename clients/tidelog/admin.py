@@ -20,8 +20,8 @@ from tidelog.model import (
 )
 from tidelog.topic_settings import settings_of
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import OFFSET_MAX
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import OFFSET_MAX
 from tidelog_proto.names import check_group_name, check_topic_name
 
 At = Literal["earliest", "latest"] | datetime | int

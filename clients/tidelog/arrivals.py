@@ -16,7 +16,7 @@ from tidelog.errors import OverloadedError, UsageError
 from tidelog.model import TopicPartition
 from tidelog.prefetch import NONE, Credit
 from tidelog.subscription import Prefetched
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.record_batch import RecordBatch
 
 DOUBT_LOOK_S: Final = 0.01
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidelog_proto.batch import RecordBatch
-from tidelog_proto.columns import HEADERS_TYPE, TIMESTAMP_TYPE, no_headers
+from tidelog_proto.batch.columns import HEADERS_TYPE, TIMESTAMP_TYPE, no_headers
+from tidelog_proto.batch.record_batch import RecordBatch
 
 _FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("partition", pa.int32(), nullable=False),

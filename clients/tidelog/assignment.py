@@ -22,7 +22,7 @@ from tidelog.prefetch import Credit, Prefetch
 from tidelog.routing import Router
 from tidelog.subscription import Prefetched
 from tidelog.subscription_keeper import Serving
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.record_batch import RecordBatch
 
 
 class Assignment:

@@ -27,11 +27,11 @@ from tidelog.drops import Drops, offsets_of
 from tidelog.errors import TidelogError
 from tidelog.expiry import again
 from tidelog.model import NOT_KNOWN, NOT_STORED, Receipt
-from tidelog_proto.batch import EncodedBatch
-from tidelog_proto.columns import Headers, columns_of
-from tidelog_proto.header import unpack_header
-from tidelog_proto.memory import batch_pool
-from tidelog_proto.single_record import SINGLE_BYTES_MAX
+from tidelog_proto.batch.columns import Headers, columns_of
+from tidelog_proto.batch.header import unpack_header
+from tidelog_proto.batch.record_batch import EncodedBatch
+from tidelog_proto.batch.single_record import SINGLE_BYTES_MAX
+from tidelog_proto.process.buffers import batch_pool
 
 T = TypeVar("T")
 

@@ -67,7 +67,7 @@ from tidelog.tls import Tls
 from tidelog.topic_settings import TopicSettings, topic_alter, topic_create
 from tidelog.work import Work
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.idle_poll import POLL_US_DEFAULT
+from tidelog_proto.process.busy_poll import POLL_US_DEFAULT
 
 REQUEST_TIMEOUT_S_DEFAULT: Final = 30.0
 

@@ -13,7 +13,7 @@ from tidelog.lanes import Lanes
 from tidelog.model import TopicRoute
 from tidelog.preparation import Preparation
 from tidelog.splitting import by_target, split_rows
-from tidelog_proto.partitioner import partition_column, partition_list
+from tidelog_proto.batch.partitioner import partition_column, partition_list
 
 KEYED_CHUNK_BYTES: Final = 32 * 1024 * 1024
 """Keyed inputs are sorted by partition in chunks of this size, so that the copy stays bounded."""

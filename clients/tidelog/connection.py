@@ -41,14 +41,14 @@ from tidelog.showing import Showing, Shown
 from tidelog.throttle import Throttle
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import Frame, encode_frame
-from tidelog_proto.idle_poll import IdlePoll
 from tidelog_proto.limits import FRAME_BYTES_MAX, FRAME_BYTES_MAX_BEFORE_HELLO, PROTOCOL_VERSION
-from tidelog_proto.lookup import connect_to
-from tidelog_proto.pending import PendingRequests, settle
-from tidelog_proto.receiver import FrameReceiver
-from tidelog_proto.tls_stream import NotTlsError, TlsError, open_stream
-from tidelog_proto.writing import JOIN_BYTES_MAX, write_parts
+from tidelog_proto.process.busy_poll import IdlePoll
+from tidelog_proto.tls.stream import NotTlsError, TlsError, open_stream
+from tidelog_proto.wire.frame_receiver import FrameReceiver
+from tidelog_proto.wire.frames import Frame, encode_frame
+from tidelog_proto.wire.gathered_write import JOIN_BYTES_MAX, write_parts
+from tidelog_proto.wire.name_resolution import connect_to
+from tidelog_proto.wire.pending_requests import PendingRequests, settle
 
 REQUESTS_IN_FLIGHT_MAX: Final = 1024
 

@@ -36,7 +36,7 @@ from tidelog.producer import Producer
 from tidelog.routing import Router
 from tidelog.session_clock import session_time
 from tidelog.unclosed import ConsumerParts, PositionStore, Waits, end_when_dropped
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.record_batch import RecordBatch
 
 __all__ = ["Consumer", "ConsumerOptions", "OnOutOfRange", "SeekTo", "Start"]
 

@@ -26,7 +26,7 @@ from tidelog.model import TopicRoute
 from tidelog.plain_callbacks import check_callback
 from tidelog.preparation import Preparation, Taken
 from tidelog.room import Room
-from tidelog_proto.columns import Headers
+from tidelog_proto.batch.columns import Headers
 
 TO_BE_REFUSED: Final = 1 << 62
 """The size of what has to be looked at: it never fits."""

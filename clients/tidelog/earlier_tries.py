@@ -18,7 +18,7 @@ from tidelog.named_producer import Instance
 from tidelog.ranges import FETCH_BYTES, WAIT_MS
 from tidelog.routing import Router
 from tidelog.work_roll import Enlisted
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.record_batch import RecordBatch
 
 STRETCH_MIN: Final = 65_536
 """Offsets that are looked through first."""

@@ -25,7 +25,7 @@ import numpy as np
 from tidelog.batches import RECORD_OVERHEAD_BYTES, Delivery
 from tidelog.errors import TidelogError
 from tidelog.model import Receipt
-from tidelog_proto.columns import Headers
+from tidelog_proto.batch.columns import Headers
 
 OnDelivery = Callable[[Receipt | None, TidelogError | None], object]
 """Is called with the receipt of a record, or with the error that it met."""

@@ -28,8 +28,8 @@ from tidelog.model import TopicPartition
 from tidelog.routing import Router
 from tidelog.session_clock import session_time
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.partitioner import partition_for_key
 from tidelog_proto.names import OFFSETS_TOPIC
-from tidelog_proto.partitioner import partition_for_key
 
 WAIT_SHARE: Final = 4
 """A question waits for this part of the session, or of the poll timeout, at most. So when the coordinator dies at least

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidelog_proto.batch import RecordBatch
-from tidelog_proto.columns import no_headers
-from tidelog_proto.header import Flags
+from tidelog_proto.batch.columns import no_headers
+from tidelog_proto.batch.header import Flags
+from tidelog_proto.batch.record_batch import RecordBatch
 
 JOINED_BYTES: Final = 768 * 1024
 """A joined batch leaves when it holds this many bytes, however few its rows. An engine's time for a batch is little

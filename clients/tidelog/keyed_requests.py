@@ -42,10 +42,10 @@ from tidelog.routing import Router
 from tidelog.splitting import by_target
 from tidelog.trace_contexts import carry_current
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import EncodedBatch, columns_of, encode_batch
+from tidelog_proto.batch.partitioner import partition_column, partition_list
+from tidelog_proto.batch.record_batch import EncodedBatch, columns_of, encode_batch
 from tidelog_proto.features import KEYED_REQUESTS
 from tidelog_proto.limits import KEYED_ID_MIN
-from tidelog_proto.partitioner import partition_column, partition_list
 
 SPLITS_MAX: Final = 3
 """How often the number of partitions may turn out to be another one: the first try has decided it by then."""

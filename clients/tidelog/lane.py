@@ -67,12 +67,12 @@ from tidelog.errors import (
 from tidelog.expiry import expired, not_encoded
 from tidelog.meters import ProducerMeter
 from tidelog.producer_id import ProducerId
-from tidelog_proto.batch import EncodedBatch, encode_batch
+from tidelog_proto.batch.gathered_batch import encode_gathered
+from tidelog_proto.batch.header import Codec
+from tidelog_proto.batch.record_batch import EncodedBatch, encode_batch
+from tidelog_proto.batch.single_record import encode_single
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.gathered import encode_gathered
-from tidelog_proto.header import Codec
 from tidelog_proto.limits import BATCH_RECORDS_MAX, EPOCHS_PER_INSTANCE, PRODUCER_IN_FLIGHT_BATCHES_MAX
-from tidelog_proto.single_record import encode_single
 
 BATCH_BYTES_TARGET: Final = 2 * 1024 * 1024
 BATCH_RECORDS_TARGET: Final = 65_536

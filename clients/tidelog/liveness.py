@@ -21,9 +21,9 @@ from typing import Final, Protocol
 
 from tidelog.errors import ConnectionLostError, NodeUnreachableError, TidelogError
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.frames import Frame
 from tidelog_proto.names import META_TOPIC
-from tidelog_proto.pending import settle
+from tidelog_proto.wire.frames import Frame
+from tidelog_proto.wire.pending_requests import settle
 
 PROBE_AFTER_S: Final = 0.5
 PROBE_LOOK_S: Final = 0.1

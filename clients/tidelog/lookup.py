@@ -9,7 +9,7 @@ from tidelog.admin import NewestOf
 from tidelog.errors import EpochChangingError, OffsetOutOfRangeError
 from tidelog.model import Record
 from tidelog.routing import Router
-from tidelog_proto.partitioner import partition_for_key
+from tidelog_proto.batch.partitioner import partition_for_key
 
 _TRIES_MAX: Final = 8
 """Between the two questions a newer record may have come and retention or compaction have deleted the older one."""

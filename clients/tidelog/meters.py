@@ -16,7 +16,7 @@ from tidelog.errors import TidelogError
 from tidelog.metrics import ClientMetrics
 from tidelog.model import TopicPartition
 from tidelog.subscription import Prefetched
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.record_batch import RecordBatch
 
 _log: Final = logging.getLogger("tidelog.client")
 

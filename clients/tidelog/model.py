@@ -10,8 +10,8 @@ from typing import Any, Final, Literal, NamedTuple, cast
 import pyarrow as pa
 
 from tidelog.arrow import columns_at
-from tidelog_proto.batch import RecordBatch
-from tidelog_proto.header import Flags
+from tidelog_proto.batch.header import Flags
+from tidelog_proto.batch.record_batch import RecordBatch
 
 Flush = Literal["always", "interval", "never"]
 Cleanup = Literal["delete", "compact", "compact,delete"]

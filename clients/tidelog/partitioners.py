@@ -1,7 +1,7 @@
 """Which partition a record goes to, where that is not left to the default: by name, or the user's own function.
 
-The default is no partitioner at all: keys by `tidelog_proto.partitioner`, hashed as columns, and records without a key
-to the partition with the fewest bytes under way. The others are asked once a record, so they cost more.
+The default is no partitioner at all: keys by `tidelog_proto.batch.partitioner`, hashed as columns, and records without
+a key to the partition with the fewest bytes under way. The others are asked once a record, so they cost more.
 
 `crc32` and `murmur2` put keys where clients of Kafka put them (librdkafka's default, and the Java client's), for topics
 that move from there partition by partition. Records without a key are left to the default with them.

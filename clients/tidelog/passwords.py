@@ -11,8 +11,8 @@ from typing import Final
 from tidelog.errors import InvalidRequestError, UnauthenticatedError
 from tidelog.showing import SecretFile, Shown
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.saslprep import saslprep
-from tidelog_proto.scram import (
+from tidelog_proto.auth.saslprep import saslprep
+from tidelog_proto.auth.scram import (
     PASSWORD_CHARS_MAX,
     SCRAM_NONCE_BYTES,
     SCRAM_SALT_BYTES,

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from tidelog.batches import ColumnsLoad, Load, LooseLoad
 from tidelog.gathering import Gathering, loose_size_bytes
 from tidelog.splitting import by_target
-from tidelog_proto.columns import columns_of
-from tidelog_proto.partitioner import partition_column, partition_for_key, partition_list
+from tidelog_proto.batch.columns import columns_of
+from tidelog_proto.batch.partitioner import partition_column, partition_for_key, partition_list
 
 COLUMNS_MIN: Final = 128
 """From so many records on, columns are cheaper than going from record to record."""

@@ -24,8 +24,8 @@ from tidelog.home import software
 from tidelog.liveness import Liveness
 from tidelog.showing import Showing
 from tidelog.tls import Tls, Trust, tls_of
-from tidelog_proto.idle_poll import POLL_US_MAX
 from tidelog_proto.limits import CLIENT_ID_BYTES_MAX
+from tidelog_proto.process.busy_poll import POLL_US_MAX
 
 T = TypeVar("T")
 

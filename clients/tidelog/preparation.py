@@ -14,7 +14,7 @@ from tidelog.gathering import loose_size_bytes
 from tidelog.partitioners import chooser_of
 from tidelog.producer_options import ProducerOptions
 from tidelog.serializers import serializer_of
-from tidelog_proto.columns import TIMESTAMP_US_MAX, Headers
+from tidelog_proto.batch.columns import TIMESTAMP_US_MAX, Headers
 from tidelog_proto.limits import TAG_BYTES_MAX
 
 

@@ -38,7 +38,7 @@ from tidelog.room import Room
 from tidelog.routing import Router
 from tidelog.row_intake import RowIntake
 from tidelog.sender import Sender
-from tidelog_proto.columns import Headers, canonical, columns_of
+from tidelog_proto.batch.columns import Headers, canonical, columns_of
 
 FAILED_MAX: Final = 1024
 """So many failures are kept until somebody asks for them or `flush` raises the first."""

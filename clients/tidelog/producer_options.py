@@ -13,7 +13,7 @@ from tidelog.partitioners import Partitioner, chooser_of
 from tidelog.serializers import Serializer, serializer_of
 from tidelog.work import Work, check_name
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.header import Codec
+from tidelog_proto.batch.header import Codec
 
 BUFFER_BYTES_DEFAULT: Final = 64 * 1024 * 1024
 DELIVERY_TIMEOUT_S_DEFAULT: Final = 120.0

@@ -20,11 +20,11 @@ import pyarrow as pa
 from tidelog.errors import OffsetOutOfRangeError
 from tidelog.fetch_options import WIRE_COLUMNS, FetchOptions
 from tidelog.model import Fetched
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.record_batch import RecordBatch
 
 FETCH_BYTES: Final = 7 * 1024 * 1024
 """What one fetch of a range asks for; two of them are held at most. From 8 MiB on the allocator of received batches
-(`tidelog_proto.memory`) gives memory back to the kernel at once, which then clears it anew for each answer."""
+(`tidelog_proto.process.buffers`) gives memory back to the kernel at once, which then clears it anew for each answer."""
 WAIT_MS: Final = 5_000
 """How long a fetch waits for planned records that a node does not have yet, before they count as lost."""
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 from tidelog.ends import PARTITIONS_MAX, Ends
 from tidelog.model import TopicPartition
 from tidelog.subscription import Prefetched, epoch_of
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.record_batch import RecordBatch
 
 EPOCHS_MAX: Final = 3
 """Of so many epochs of a partition it is remembered what was read, those that were read last."""

@@ -28,7 +28,7 @@ from tidelog.partly import tell_done
 from tidelog.routing import Router
 from tidelog.stand_ins import Reached
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch, iter_batches
+from tidelog_proto.batch.record_batch import RecordBatch, iter_batches
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX
 

@@ -44,8 +44,8 @@ from tidelog.refreshing import Question, Refresher
 from tidelog.stand_ins import Reached, StandIns
 from tidelog.trace_contexts import carry_current
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.frames import Frame
-from tidelog_proto.pending import settle
+from tidelog_proto.wire.frames import Frame
+from tidelog_proto.wire.pending_requests import settle
 
 T = TypeVar("T")
 

@@ -47,8 +47,8 @@ from tidelog.throttle import Throttle
 from tidelog.trace_contexts import carry
 from tidelog.weak_watch import watch_weakly
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.frames import Frame
 from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX
+from tidelog_proto.wire.frames import Frame
 
 FRAME_BYTES_TARGET: Final = 4 * 1024 * 1024
 """A PUBLISH is closed when it has grown past this; its reply comes when its last batch is done."""

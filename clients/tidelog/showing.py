@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tidelog.errors import InvalidRequestError, UnauthenticatedError
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.secret_modes import complaint_about
+from tidelog_proto.auth.secret_permissions import complaint_about
 
 
 class Shown(Protocol):

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple, Protocol
 from tidelog.errors import BadReplyError, TidelogError, error_of, error_of_read
 from tidelog.model import TopicPartition
 from tidelog.prefetch import Credit, Window
-from tidelog_proto.batch import RecordBatch, iter_batches
+from tidelog_proto.batch.header import BatchHeader, Flags
+from tidelog_proto.batch.record_batch import RecordBatch, iter_batches
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import Frame
-from tidelog_proto.header import BatchHeader, Flags
+from tidelog_proto.wire.frames import Frame
 
 _SPAN_MAX: Final = 2**32
 """How many offsets a batch covers at most."""

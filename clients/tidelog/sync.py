@@ -74,9 +74,9 @@ from tidelog.sync_receipts import PendingReceipt, PendingReceipts
 from tidelog.sync_security import Security
 from tidelog.tls import Tls
 from tidelog.topic_settings import TopicSettings
-from tidelog_proto.batch import RecordBatch
-from tidelog_proto.columns import Headers, import_for_columns
-from tidelog_proto.idle_poll import POLL_US_DEFAULT
+from tidelog_proto.batch.columns import Headers, import_for_columns
+from tidelog_proto.batch.record_batch import RecordBatch
+from tidelog_proto.process.busy_poll import POLL_US_DEFAULT
 
 # fmt: off
 __all__ = [

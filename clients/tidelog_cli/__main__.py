@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from tidelog_cli.interrupts import interrupts_end_quietly
-from tidelog_proto.standard_streams import escape_what_cannot_be_encoded, open_closed_streams
+from tidelog_proto.process.standard_streams import escape_what_cannot_be_encoded, open_closed_streams
 
 
 def run() -> int:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
-from tidelog_proto.columns import HEADERS_TYPE, TIMESTAMP_TYPE
+from tidelog_proto.batch.columns import HEADERS_TYPE, TIMESTAMP_TYPE
 
 
 @dataclass(frozen=True, slots=True)

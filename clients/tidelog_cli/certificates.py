@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from tidelog_proto.certificate_names import uri_of
+from tidelog_proto.tls.certificate_names import uri_of
 
 Kind = Literal["node", "server", "client"]
 

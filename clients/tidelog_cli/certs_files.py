@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tidelog_cli.failures import CommandFailed
-from tidelog_proto.secret_modes import complaint_about_file
+from tidelog_proto.auth.secret_permissions import complaint_about_file
 
 if TYPE_CHECKING:
     from tidelog_cli.certificates import Issued

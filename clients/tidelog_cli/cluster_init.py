@@ -22,8 +22,8 @@ import typer
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.founding_files import BOOTSTRAP, SECRET, bootstrap_document, write_bootstrap, write_secret
 from tidelog_cli.output import JsonOption, print_json
-from tidelog_proto.loopback import is_loopback
-from tidelog_proto.private_files import PRIVATE_DIR_MODE
+from tidelog_proto.process.private_files import PRIVATE_DIR_MODE
+from tidelog_proto.wire.loopback import is_loopback
 
 PORT: Final = 7400
 ADMIN_KEY: Final = "admin.key"

@@ -32,7 +32,7 @@ from tidelog_cli.following import COMMIT_PERIOD_S, check_nobody_shares, follow_a
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption
 from tidelog_cli.session import with_client
 from tidelog_cli.times import ago, is_duration, moment_of
-from tidelog_proto.record_lines import ValueForm, record_line
+from tidelog_proto.text.record_lines import ValueForm, record_line
 
 Start = Literal["earliest", "latest"] | int | datetime
 

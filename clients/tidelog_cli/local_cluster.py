@@ -18,7 +18,7 @@ from typing import Any, Final
 from tidelog.free_ports import HOST, free_ports
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.founding_files import BOOTSTRAP, SECRET, bootstrap_document, write_bootstrap, write_secret
-from tidelog_proto.private_files import PRIVATE_DIR_MODE
+from tidelog_proto.process.private_files import PRIVATE_DIR_MODE
 
 __all__ = ["HOST", "PORT_STEP", "LocalNode", "free_ports", "is_of_one_node", "nodes_in", "prepare"]
 

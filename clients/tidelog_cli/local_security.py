@@ -26,8 +26,8 @@ from tidelog.tls import CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE
 from tidelog_cli.certs import CA_DAYS, DAYS, new_ca, new_certificate
 from tidelog_cli.certs_files import CA, paths
 from tidelog_cli.failures import CommandFailed
-from tidelog_proto.api_key import new_key
-from tidelog_proto.private_files import PRIVATE_DIR_MODE
+from tidelog_proto.auth.api_key import new_key
+from tidelog_proto.process.private_files import PRIVATE_DIR_MODE
 
 HOSTS: Final = (HOST, "localhost", "::1")
 _NODE: Final = "node"

@@ -16,7 +16,7 @@ from tidelog_cli.children import Child, running
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.local_cluster import HOST, LocalNode
 from tidelog_cli.local_security import LocalSecurity
-from tidelog_proto.private_files import open_private_log
+from tidelog_proto.process.private_files import open_private_log
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,8 @@ from tidelog_cli.session import named_context
 from tidelog_cli.sql import command as sql
 from tidelog_cli.standard_output import output_lost
 from tidelog_cli.top import command as top
-from tidelog_proto.standard_streams import OutputLostError
-from tidelog_proto.without_pandas import leave_pandas_out
+from tidelog_proto.process.arrow_without_pandas import leave_pandas_out
+from tidelog_proto.process.standard_streams import OutputLostError
 
 OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "up": up.register,

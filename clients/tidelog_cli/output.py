@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tidelog_proto.standard_streams import is_unicode
+from tidelog_proto.process.standard_streams import is_unicode
 
 BootstrapOption = Annotated[
     str,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import typer
 
-from tidelog_proto.units import parse_duration_ms, parse_size
+from tidelog_proto.process.units import parse_duration_ms, parse_size
 
 
 def size_bytes(text: str) -> int:

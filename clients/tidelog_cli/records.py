@@ -1,4 +1,4 @@
-"""Lines of JSON read as records: what `produce --format records` takes, see `tidelog_proto.record_lines`."""
+"""Lines of JSON read as records: what `produce --format records` takes, see `tidelog_proto.text.record_lines`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidelog_cli.failures import CommandFailed
-from tidelog_proto.columns import columns_of
-from tidelog_proto.json_text import checked_json, member_text
+from tidelog_proto.batch.columns import columns_of
 from tidelog_proto.limits import TIMESTAMP_MS_MAX
+from tidelog_proto.text.json_text import checked_json, member_text
 
 _READ_FIELDS: Final = frozenset(
     {"key", "key_encoding", "value", "value_encoding", "headers", "tag", "timestamp_ms", "topic", "partition", "offset"}

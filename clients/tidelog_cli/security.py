@@ -26,7 +26,7 @@ from tidelog_cli.output import (
     time_text,
 )
 from tidelog_cli.session import with_client
-from tidelog_proto.api_key import new_key
+from tidelog_proto.auth.api_key import new_key
 
 PrincipalArgument = Annotated[str, typer.Argument(metavar="PRINCIPAL", show_default=False)]
 OperationsArgument = Annotated[

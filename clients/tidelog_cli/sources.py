@@ -28,9 +28,9 @@ from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.output import note
 from tidelog_cli.records import records_of
 from tidelog_cli.times import timestamp_us_of
-from tidelog_proto.columns import TIMESTAMP_TYPE
-from tidelog_proto.json_text import BYTE_ORDER_MARK, JsonNumber, exact_json, json_text, members
-from tidelog_proto.record_lines import finite
+from tidelog_proto.batch.columns import TIMESTAMP_TYPE
+from tidelog_proto.text.json_text import BYTE_ORDER_MARK, JsonNumber, exact_json, json_text, members
+from tidelog_proto.text.record_lines import finite
 
 CHUNK_BYTES: Final = 1 << 20
 """Text read at once."""

@@ -11,7 +11,7 @@ from typing import Any, Final, TextIO
 
 from tidelog_cli.failures import EXIT_FAILED, EXIT_OK
 from tidelog_cli.output import note
-from tidelog_proto.standard_streams import OutputLostError
+from tidelog_proto.process.standard_streams import OutputLostError
 
 CONFIRMS: Final = frozenset(
     {

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 from tidelog_proto.limits import TIMESTAMP_MS_MAX
-from tidelog_proto.units import parse_duration_ms
+from tidelog_proto.process.units import parse_duration_ms
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US: Final = timedelta(microseconds=1)

@@ -35,9 +35,9 @@ from tidelog_cli.local_cluster import LocalNode, is_of_one_node, nodes_in, prepa
 from tidelog_cli.local_security import LocalSecurity, secure, secured
 from tidelog_cli.local_stack import LocalStack, running_stack
 from tidelog_cli.output import LOCAL_BOOTSTRAP, JsonOption, bytes_text
-from tidelog_proto.descriptors import raise_descriptor_limit
 from tidelog_proto.names import INTERNAL_PREFIX
-from tidelog_proto.standard_streams import queued_streams
+from tidelog_proto.process.file_descriptors import raise_descriptor_limit
+from tidelog_proto.process.standard_streams import queued_streams
 
 STATUS_PERIOD_S: Final = 2.0
 

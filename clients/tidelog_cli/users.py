@@ -16,7 +16,7 @@ from tidelog.security import UserInfo
 from tidelog.showing import text_of
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, print_json, print_table, time_text
 from tidelog_cli.session import with_client
-from tidelog_proto.scram import PASSWORD_CHARS_MAX
+from tidelog_proto.auth.scram import PASSWORD_CHARS_MAX
 
 FROM_STDIN: Final = "-"
 

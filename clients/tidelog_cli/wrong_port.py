@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import Final
 
-from tidelog_proto.lookup import connected_socket
+from tidelog_proto.wire.name_resolution import connected_socket
 
 TRY_S: Final = 1.0
 

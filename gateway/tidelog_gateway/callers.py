@@ -40,7 +40,7 @@ from tidelog_gateway.problems import Problem, from_error
 from tidelog_gateway.producers import Kept, Producers
 from tidelog_gateway.tries import Tries
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.addresses import counted_address
+from tidelog_proto.auth.client_address import counted_address
 
 log = logging.getLogger(__name__)
 

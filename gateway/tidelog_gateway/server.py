@@ -33,7 +33,7 @@ from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.tls import GatewayTls
 from tidelog_gateway.websocket.frames import bounded_websocket
 from tidelog_gateway.workers.listeners import BACKLOG, listen
-from tidelog_proto.garbage import calm_garbage_collection
+from tidelog_proto.process.garbage_collection import calm_garbage_collection
 
 BODIES_SHARE: Final = 0.5
 """Of the time that a stop has: how long bodies that do come on may come. The rest is for handling them."""

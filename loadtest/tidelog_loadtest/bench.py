@@ -33,8 +33,8 @@ from tidelog_loadtest.product import FlushName
 from tidelog_loadtest.result import Result, Side
 from tidelog_loadtest.stand import Stand, stand
 from tidelog_loadtest.view import settled_everywhere
-from tidelog_proto.idle_poll import POLL_US_DEFAULT
 from tidelog_proto.limits import MIB
+from tidelog_proto.process.busy_poll import POLL_US_DEFAULT
 
 ENCODE_SECONDS: Final = 0.5
 SENDS_UNDER_WAY: Final = 16

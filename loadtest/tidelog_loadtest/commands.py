@@ -30,8 +30,8 @@ from tidelog_loadtest.product import FlushName
 from tidelog_loadtest.progress import shown
 from tidelog_loadtest.result import Result, caption_of, table_of
 from tidelog_loadtest.workers_bench import scaling
-from tidelog_proto.idle_poll import POLL_US_DEFAULT, POLL_US_MAX
 from tidelog_proto.limits import PARTITIONS_MAX
+from tidelog_proto.process.busy_poll import POLL_US_DEFAULT, POLL_US_MAX
 
 Measure = Callable[[bench.Plan, FlushName], Awaitable[Result]]
 

@@ -33,7 +33,7 @@ from tidelog_loadtest.flood import VALUE_BYTES
 from tidelog_loadtest.measure import Run, latency_of
 from tidelog_loadtest.product import FlushName
 from tidelog_loadtest.progress import Tell, say_nothing
-from tidelog_proto.api_key import new_key
+from tidelog_proto.auth.api_key import new_key
 
 QUIET: Final = "quiet"
 FLOODED: Final = "flooded"

@@ -19,9 +19,9 @@ from pathlib import Path
 import uvloop
 
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import columns_of, encode_batch
-from tidelog_proto.frames import FrameDecoder, encode_frame
+from tidelog_proto.batch.record_batch import columns_of, encode_batch
 from tidelog_proto.limits import PROTOCOL_VERSION
+from tidelog_proto.wire.frames import FrameDecoder, encode_frame
 
 VALUE_BYTES = 500
 _READ_BYTES = 1 << 16

@@ -31,7 +31,7 @@ from tidelog_loadtest.footprint import cpu_s
 from tidelog_loadtest.http_load import LoadRun, answer_to, closed_loop, request_bytes
 from tidelog_loadtest.product import FlushName
 from tidelog_loadtest.progress import Tell, say_nothing
-from tidelog_proto.batch import columns_of
+from tidelog_proto.batch.record_batch import columns_of
 
 SIDES: Final = ("gateway", "probe")
 ARROW: Final = "publish 10,000 as Arrow"

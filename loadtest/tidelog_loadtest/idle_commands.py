@@ -15,7 +15,7 @@ from rich.table import Table
 
 from tidelog_loadtest.idle_bench import IdleResult, measure_idle
 from tidelog_loadtest.live_bench import Surface
-from tidelog_proto.descriptors import raise_descriptor_limit
+from tidelog_proto.process.file_descriptors import raise_descriptor_limit
 
 SURFACES: Final[tuple[Surface, ...]] = ("websocket", "sse")
 

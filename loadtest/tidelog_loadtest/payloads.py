@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from tidelog_loadtest.measure import Run
 from tidelog_loadtest.probe_client import ArrowPayload, Payload, payload_of
-from tidelog_proto.batch import encode_batch
-from tidelog_proto.gathered import encode_gathered
+from tidelog_proto.batch.gathered_batch import encode_gathered
+from tidelog_proto.batch.record_batch import encode_batch
 
 DISTINCT_BATCHES = 16
 

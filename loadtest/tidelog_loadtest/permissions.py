@@ -28,7 +28,7 @@ from tidelog_loadtest.footprint import Watch
 from tidelog_loadtest.measure import Budget
 from tidelog_loadtest.product import FlushName
 from tidelog_loadtest.progress import Tell, say_nothing
-from tidelog_proto.api_key import new_key
+from tidelog_proto.auth.api_key import new_key
 
 KINDS: Final = ("open", "asks")
 _PRINCIPAL: Final = "bench"

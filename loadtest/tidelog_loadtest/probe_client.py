@@ -20,10 +20,10 @@ from crc32c import crc32c
 
 from tidelog_loadtest.measure import Budget, Run
 from tidelog_loadtest.probe_wire import APPEND, READ, REPLY, REQUEST, aligned
-from tidelog_proto.gathered import encode_gathered
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.gathered_batch import encode_gathered
+from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.limits import HEADER_BYTES
-from tidelog_proto.memory import batch_pool
+from tidelog_proto.process.buffers import batch_pool
 
 READS_IN_FLIGHT: Final = 2
 """One reply is checked while the next is on its way."""

@@ -18,7 +18,7 @@ from tidelog.security import AccessRule
 from tidelog.tls import Tls
 from tidelog_cli.certs_files import CA, paths
 from tidelog_cli.local_security import LocalSecurity, secure
-from tidelog_proto.tls_files import TlsFiles, client_context
+from tidelog_proto.tls.files import TlsFiles, client_context
 
 _NODE: Final = "node"
 _PRINCIPAL: Final = "bench"

@@ -24,7 +24,7 @@ from tidelog import Client
 from tidelog.errors import ProducerFencedError
 from tidelog.producer import Producer
 from tidelog.work import Work
-from tidelog_proto.columns import canonical
+from tidelog_proto.batch.columns import canonical
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tidelog_cli.certificates import Issued, Kind, issue, new_authority, revoke
-from tidelog_proto.certificate_names import names_in, uri_of
-from tidelog_proto.revocation import lists_in
+from tidelog_proto.tls.certificate_names import names_in, uri_of
+from tidelog_proto.tls.revocation import lists_in
 
 
 def read(issued: Issued) -> x509.Certificate:

@@ -14,7 +14,7 @@ from tidelog_cli import certs_revoke
 from tidelog_cli.certs import new_ca, new_certificate
 from tidelog_cli.certs_revoke import list_in, revoke_in
 from tidelog_cli.failures import CommandFailed
-from tidelog_proto.tls_files import TlsFiles, server_context
+from tidelog_proto.tls.files import TlsFiles, server_context
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from tests.proto.derived_batches import END_OFFSET, compacted_log
 from tidelog import ConsumedBatch
 from tidelog_cli.consume import Reading, parse_start, write_out
 from tidelog_cli.failures import CommandFailed
-from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
-from tidelog_proto.header import stamp_owner
+from tidelog_proto.batch.header import stamp_owner
+from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tidelog_cli.local_security import (
     secured,
 )
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_proto.settings import load_settings
+from tidelog_proto.process.settings import load_settings
 
 
 @pytest.fixture(autouse=True)

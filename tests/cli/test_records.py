@@ -8,8 +8,8 @@ from tests.json_texts import EXAMPLES, values
 
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.records import records_of
-from tidelog_proto.record import Record
-from tidelog_proto.record_lines import ValueForm, record_line
+from tidelog_proto.batch.record import Record
+from tidelog_proto.text.record_lines import ValueForm, record_line
 
 _bytes = st.one_of(st.none(), st.binary(max_size=20), st.text(max_size=20).map(str.encode))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.cli.conftest import Cli
 
-from tidelog_proto.api_key import parse_key
+from tidelog_proto.auth.api_key import parse_key
 
 
 def test_a_key_is_made_shown_once_listed_and_revoked(cli: Cli) -> None:

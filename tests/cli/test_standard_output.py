@@ -8,7 +8,7 @@ import typer
 
 from tidelog_cli.main import build_app
 from tidelog_cli.standard_output import CONFIRMS, PRINTS, output_lost
-from tidelog_proto.standard_streams import OutputLostError
+from tidelog_proto.process.standard_streams import OutputLostError
 
 
 def names_in(command: Any, prefix: str = "") -> Iterator[str]:

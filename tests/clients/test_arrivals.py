@@ -12,8 +12,8 @@ from tidelog.errors import OverloadedError, UsageError
 from tidelog.model import TopicPartition
 from tidelog.prefetch import Credit
 from tidelog.subscription import Prefetched
-from tidelog_proto.batch import RecordBatch, encode_batch
-from tidelog_proto.columns import columns_of
+from tidelog_proto.batch.columns import columns_of
+from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
 
 
 class Credits:

@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from tidelog import ConsumedBatch
 from tidelog.arrow import RECORDS_SCHEMA
-from tidelog_proto.batch import RecordBatch, encode_batch
-from tidelog_proto.columns import columns_of
+from tidelog_proto.batch.columns import columns_of
+from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NOW_US = int(NOW.timestamp()) * 1_000_000

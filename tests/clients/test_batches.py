@@ -8,9 +8,9 @@ import pytest
 
 from tidelog.batches import ColumnsLoad, Delivery, LooseLoad, OutgoingBatch, join_columns, join_loose
 from tidelog.errors import OverloadedError
-from tidelog_proto.batch import encode_batch
-from tidelog_proto.columns import columns_of
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.columns import columns_of
+from tidelog_proto.batch.header import unpack_header
+from tidelog_proto.batch.record_batch import encode_batch
 
 
 def loose(values: list[bytes | None], **columns: Any) -> LooseLoad:

@@ -12,8 +12,8 @@ from tidelog.lanes import Lanes
 from tidelog.model import PartitionRoute, TopicRoute
 from tidelog.preparation import Preparation
 from tidelog.producer_options import ProducerOptions
-from tidelog_proto.columns import columns_of
-from tidelog_proto.partitioner import FEW_KEYS, partition_for_key
+from tidelog_proto.batch.columns import columns_of
+from tidelog_proto.batch.partitioner import FEW_KEYS, partition_for_key
 
 PARTITIONS = 3
 

@@ -12,7 +12,7 @@ from tidelog import Client, Compacted, sync
 from tidelog.errors import InvalidRequestError, UnknownPartitionError, UnknownTopicError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import Frame
+from tidelog_proto.wire.frames import Frame
 
 Asked = list[list[int]]
 

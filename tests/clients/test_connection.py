@@ -19,9 +19,9 @@ from tidelog.errors import (
     TidelogError,
 )
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.frames import Frame, encode_frame
-from tidelog_proto.idle_poll import IdlePoll
-from tidelog_proto.writing import JOIN_BYTES_MAX
+from tidelog_proto.process.busy_poll import IdlePoll
+from tidelog_proto.wire.frames import Frame, encode_frame
+from tidelog_proto.wire.gathered_write import JOIN_BYTES_MAX
 
 STATUS = pb.Envelope(cluster_status=pb.ClusterStatus())
 

@@ -22,7 +22,7 @@ from tidelog.errors import (
 from tidelog.pacing import TELLING_FAILURES
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import Frame
+from tidelog_proto.wire.frames import Frame
 
 T0 = TopicPartition("t", 0)
 

@@ -10,9 +10,9 @@ from tidelog.cursor import Cursor
 from tidelog.deserializers import Decoding
 from tidelog.errors import CorruptBatchError, RecordError, UsageError
 from tidelog.model import ConsumedBatch, Record, RecordColumns, TopicPartition, record_columns
-from tidelog_proto.batch import RecordBatch, encode_batch
-from tidelog_proto.columns import columns_of
-from tidelog_proto.header import stamp_owner
+from tidelog_proto.batch.columns import columns_of
+from tidelog_proto.batch.header import stamp_owner
+from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

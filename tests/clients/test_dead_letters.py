@@ -14,7 +14,7 @@ from tests.clients.test_consumer_values import T0, take
 from tidelog import Client
 from tidelog.errors import CorruptBatchError, RecordError, UnknownTopicError
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.record_batch import RecordBatch
 
 
 def records_of(node: FakeNode, topic: str) -> list[Any]:

@@ -11,7 +11,7 @@ from tidelog.batches import ColumnsLoad, OutgoingBatch
 from tidelog.drops import Drops, offsets_of
 from tidelog.model import NOT_KNOWN, NOT_STORED, Receipt
 from tidelog.receipts import ReceiptRange, Receipts
-from tidelog_proto.batch import columns_of, encode_batch
+from tidelog_proto.batch.record_batch import columns_of, encode_batch
 
 
 def shipped(*sizes: int) -> OutgoingBatch:

@@ -11,7 +11,7 @@ from tests.clients.logs import numbered, stored
 
 from tidelog import joined_batches
 from tidelog.joined_batches import Joiner, WireBatch, wire_batch
-from tidelog_proto.columns import HEADERS_TYPE, TIMESTAMP_TYPE
+from tidelog_proto.batch.columns import HEADERS_TYPE, TIMESTAMP_TYPE
 
 OFFSET: Any = pa.field("offset", pa.int64())
 VALUE: Any = pa.field("value", pa.binary())

@@ -24,8 +24,8 @@ from tidelog.errors import (
 )
 from tidelog.lane import TOGETHER_BYTES_MAX, Lane, LaneOptions
 from tidelog.producer_id import ProducerId
-from tidelog_proto.columns import columns_of
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.columns import columns_of
+from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.limits import EPOCHS_PER_INSTANCE
 
 FAR = 1e9

@@ -19,8 +19,8 @@ from tidelog.errors import (
 from tidelog.lane import Lane, known_before
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import unpack_header
 
 
 class Network:

@@ -14,7 +14,7 @@ import pytest
 from tidelog.errors import ConnectionLostError, NodeUnreachableError
 from tidelog.liveness import PROBE_AFTER_S, Liveness, unsent_in_kernel
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.frames import Frame
+from tidelog_proto.wire.frames import Frame
 
 TIMEOUT_S = 0.3
 

@@ -17,7 +17,7 @@ from tidelog.consumer_options import resolve_added
 from tidelog.errors import NodeUnreachableError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import Frame
+from tidelog_proto.wire.frames import Frame
 
 Told = Callable[[], list[str]]
 

@@ -10,7 +10,7 @@ from tests.clients.fake_node import FakeConnection, FakeNode
 from tidelog import Client, Compacted, long_answers
 from tidelog.errors import ConnectionLostError
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.frames import Frame
+from tidelog_proto.wire.frames import Frame
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ from tidelog import Client, offset_search, paging
 from tidelog.errors import InvalidRequestError, NotOwnerError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import Frame
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
+from tidelog_proto.wire.frames import Frame
 
 
 def test_the_bound_is_that_of_the_protocol() -> None:

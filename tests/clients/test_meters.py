@@ -13,7 +13,7 @@ from tests.clients.fake_node import Do, FakeNode, Refuse
 from tidelog import Client, TopicPartition, sync
 from tidelog.errors import BatchTooLargeError, TidelogError
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.header import unpack_header
 
 
 @pytest.fixture

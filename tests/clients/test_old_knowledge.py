@@ -11,7 +11,7 @@ from tests.clients.fake_cluster import ClusterConnection, FakeCluster, running_c
 from tidelog import Client
 from tidelog.errors import EpochChangingError, TidelogError, UnknownPartitionError, UnknownTopicError
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.frames import Frame
+from tidelog_proto.wire.frames import Frame
 
 
 @pytest.fixture

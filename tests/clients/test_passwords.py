@@ -11,9 +11,9 @@ from tidelog import Client
 from tidelog.credentials import Password, showing
 from tidelog.errors import InvalidRequestError, UnauthenticatedError
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.frames import Frame
+from tidelog_proto.auth.scram import ITERATIONS_MIN
 from tidelog_proto.limits import PROTOCOL_VERSION
-from tidelog_proto.scram import ITERATIONS_MIN
+from tidelog_proto.wire.frames import Frame
 
 
 async def test_a_password_is_not_sent_and_its_file_is_read_each_time(tmp_path: Path) -> None:

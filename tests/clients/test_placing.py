@@ -11,8 +11,8 @@ from tidelog.batches import ColumnsLoad, LooseLoad
 from tidelog.gathering import Gathering, loose_size_bytes
 from tidelog.placing import ANYWHERE, split, whole_for
 from tidelog.receipts import PendingReceipt
-from tidelog_proto.batch import RecordBatch, encode_batch
-from tidelog_proto.partitioner import partition_for_key
+from tidelog_proto.batch.partitioner import partition_for_key
+from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
 
 KEYLESS = 2
 PARTITIONS = 4

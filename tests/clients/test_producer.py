@@ -22,9 +22,9 @@ from tidelog.errors import (
 )
 from tidelog.receipts import PendingReceipt
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch
-from tidelog_proto.header import Codec, unpack_header
-from tidelog_proto.partitioner import partition_for_key
+from tidelog_proto.batch.header import Codec, unpack_header
+from tidelog_proto.batch.partitioner import partition_for_key
+from tidelog_proto.batch.record_batch import RecordBatch
 
 
 async def settled(receipt: PendingReceipt) -> None:

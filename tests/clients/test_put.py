@@ -23,8 +23,8 @@ from tidelog.errors import (
     WrongEventLoopError,
 )
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch
-from tidelog_proto.partitioner import partition_for_key
+from tidelog_proto.batch.partitioner import partition_for_key
+from tidelog_proto.batch.record_batch import RecordBatch
 
 Told = list[tuple[Receipt | None, TidelogError | None]]
 

@@ -10,8 +10,8 @@ from tidelog.model import TopicPartition
 from tidelog.prefetch import Credit
 from tidelog.read_epochs import ArrivedEpochs, ReadEpochs
 from tidelog.subscription import Prefetched
-from tidelog_proto.batch import RecordBatch
-from tidelog_proto.header import BatchHeader
+from tidelog_proto.batch.header import BatchHeader
+from tidelog_proto.batch.record_batch import RecordBatch
 
 ID = b"1" * 16
 WHERE = TopicPartition("t", 0)

@@ -13,9 +13,9 @@ from tidelog.errors import (
 )
 from tidelog.model import TopicPartition
 from tidelog.routing import Router
-from tidelog_proto.batch import encode_batch
-from tidelog_proto.columns import columns_of
-from tidelog_proto.header import stamp_owner
+from tidelog_proto.batch.columns import columns_of
+from tidelog_proto.batch.header import stamp_owner
+from tidelog_proto.batch.record_batch import encode_batch
 
 
 def stored(base_offset: int, *values: bytes, control: bool = False) -> bytes:

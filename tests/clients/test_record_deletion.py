@@ -19,7 +19,7 @@ from tidelog.errors import (
 )
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import Frame
+from tidelog_proto.wire.frames import Frame
 
 US = 1_000_000
 

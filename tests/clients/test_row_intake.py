@@ -12,8 +12,8 @@ from tidelog.gathering import LooseRows, loose_size_bytes
 from tidelog.model import Receipt
 from tidelog.receipts import PendingRows
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch
-from tidelog_proto.partitioner import partition_for_key
+from tidelog_proto.batch.partitioner import partition_for_key
+from tidelog_proto.batch.record_batch import RecordBatch
 
 
 async def begun(client: Client, topic: str = "t", **options: Any) -> Producer:

@@ -17,7 +17,7 @@ from tidelog.pool import ConnectionPool, Identity
 from tidelog.routing import Router
 from tidelog.sender import Sender
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.columns import columns_of
+from tidelog_proto.batch.columns import columns_of
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.splitting import by_target, split_rows
-from tidelog_proto.columns import columns_of
-from tidelog_proto.partitioner import partition_column, partition_for_key
+from tidelog_proto.batch.columns import columns_of
+from tidelog_proto.batch.partitioner import partition_column, partition_for_key
 
 
 @given(

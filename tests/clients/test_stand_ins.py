@@ -15,7 +15,7 @@ from tidelog.consumer_options import Start
 from tidelog.errors import OutcomeUnknownError, QuorumLostError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import Frame
+from tidelog_proto.wire.frames import Frame
 
 pytestmark = pytest.mark.usefixtures("impatience")
 

@@ -9,10 +9,10 @@ from tidelog.model import TopicPartition
 from tidelog.prefetch import Credit, Prefetch
 from tidelog.subscription import Prefetched, Subscription
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import encode_batch
-from tidelog_proto.columns import columns_of
-from tidelog_proto.frames import Frame
-from tidelog_proto.header import stamp_owner
+from tidelog_proto.batch.columns import columns_of
+from tidelog_proto.batch.header import stamp_owner
+from tidelog_proto.batch.record_batch import encode_batch
+from tidelog_proto.wire.frames import Frame
 
 TOPIC = b"t" * 16
 P0 = TopicPartition("t", 0)

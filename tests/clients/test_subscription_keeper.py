@@ -19,7 +19,7 @@ from tidelog.routing import Router
 from tidelog.subscription import Prefetched
 from tidelog.subscription_keeper import SUBSCRIPTIONS_PER_NODE, Serving
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.frames import Frame
+from tidelog_proto.wire.frames import Frame
 
 WIDE = b"wide".ljust(16, b"\0")
 

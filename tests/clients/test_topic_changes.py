@@ -10,7 +10,7 @@ from tests.clients.fake_node import FakeConnection, FakeNode
 from tidelog import Client
 from tidelog.errors import TidelogError, TimedOutError, TopicExistsError, UnknownTopicError
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.frames import Frame
+from tidelog_proto.wire.frames import Frame
 
 
 class Script:

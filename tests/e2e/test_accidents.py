@@ -26,7 +26,7 @@ from tidelog_broker.core.membership.swim import Refusal
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_cli.local_cluster import free_ports
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.header import unpack_header
 
 TELL_TIMEOUT_S = 60
 

@@ -22,7 +22,7 @@ from tests.simulation.mutants import MUTANTS
 from tidelog_broker.core.topics import OFFSETS_KEY
 from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import columns_of, encode_batch
+from tidelog_proto.batch.record_batch import columns_of, encode_batch
 
 ROOT: Final = Path(__file__).parents[2]
 

@@ -19,7 +19,7 @@ from tidelog.credentials import Password
 from tidelog.errors import NodeUnreachableError, TidelogError, UnauthenticatedError
 from tidelog.security import AccessRule
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.scram import salted_password
+from tidelog_proto.auth.scram import salted_password
 
 PASSWORD = "correct horse battery"
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tidelog_loadtest.payloads import encoded, encoding_run, to_encode, value_batches
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.record_batch import RecordBatch
 
 
 def test_batches_hold_distinct_values_of_the_size_asked_for() -> None:

@@ -12,7 +12,7 @@ from tidelog_loadtest.payloads import encoded, value_batches
 from tidelog_loadtest.probe_client import Payload, ProbeFailedError, append_run, payload_of, read_run
 from tidelog_loadtest.probe_server import ProbeProtocol, ProbeServer
 from tidelog_loadtest.probe_wire import aligned
-from tidelog_proto.tls_files import TlsFiles, client_context, server_context
+from tidelog_proto.tls.files import TlsFiles, client_context, server_context
 
 WINDOW = 3
 BATCH_RECORDS = 50

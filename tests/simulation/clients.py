@@ -17,8 +17,8 @@ from tests.simulation.payload import KeyedRecord, batch_of, is_sound, keyed_reco
 
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import Flags, unpack_header
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import Flags, unpack_header
 from tidelog_proto.limits import KEYED_ID_MIN
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from tidelog.errors import CorruptBatchError, NodeUnreachableError
 from tidelog.filters import RecordFilter
 from tidelog.model import Fetched
 from tidelog.ranges import Fetch, OffsetRange, fetch_range
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.record_batch import RecordBatch
 
 SCHEMA = arrow_schema(StructType([StructField("offset", LongType()), StructField("value", BinaryType())]))
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.free_ports import HOST, free_ports
-from tidelog_proto.private_files import open_private_log
+from tidelog_proto.process.private_files import open_private_log
 
 STOP_TIMEOUT_S: Final = 10.0
 """From SIGTERM to SIGKILL."""

@@ -38,9 +38,9 @@ from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.messages import INTEGER_MAX
 from tidelog_gateway.websocket.read_ahead import AHEAD_BYTES, ReadAhead
 from tidelog_gateway.websocket.ws_protocol import Subscription, WsProtocol
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.header import Codec
+from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import Codec
 from tidelog_proto.limits import KIB, MIB
 
 log = logging.getLogger(__name__)

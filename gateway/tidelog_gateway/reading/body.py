@@ -23,8 +23,8 @@ from tidelog_gateway.reading.forms import Form
 from tidelog_gateway.reading.text_columns import PIECE_BYTES
 from tidelog_gateway.reading.values import WHAT, ValueEncoding, first_fault
 from tidelog_gateway.records_out import payload_sizes
-from tidelog_proto.batch import RecordBatch
-from tidelog_proto.header import Codec
+from tidelog_proto.batch.header import Codec
+from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.limits import MIB
 
 DECODED_APART_BYTES: Final = 1 * MIB

@@ -12,7 +12,7 @@ from tidelog_gateway.app import create_app, open_client
 from tidelog_gateway.server import GatewayServer, make_server
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.workers.peers import Duties, Peers
-from tidelog_proto.garbage import calm_garbage_collection
+from tidelog_proto.process.garbage_collection import calm_garbage_collection
 
 
 class Serving:
