@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from tidelog.arrivals import Arrivals
+from tidelog.consumer_meter import ConsumerMeter
 from tidelog.consumer_options import ConsumerOptions, feeds_itself
 from tidelog.cursor import Cursor
 from tidelog.errors import InvalidRequestError, TidelogError, UnknownPartitionError
 from tidelog.load_meter import LoadMeter
 from tidelog.metadata import gone_error
-from tidelog.meters import ConsumerMeter
 from tidelog.model import ConsumedBatch, TopicPartition
 from tidelog.prefetch import Credit, Prefetch
 from tidelog.routing import Router

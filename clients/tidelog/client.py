@@ -40,7 +40,7 @@ from tidelog.group_options import Group, group_of, wish_of
 from tidelog.home import Home
 from tidelog.keyed_requests import KeyedRequests
 from tidelog.lane import BATCH_BYTES_TARGET
-from tidelog.meters import Teller
+from tidelog.metric_calls import Teller
 from tidelog.metrics import ClientMetrics
 from tidelog.model import (
     Acks,

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple
 
 from tidelog.errors import BufferFullError, ClosedError, TidelogError, told
-from tidelog.group_commits import Commits
 from tidelog.metadata import gone_error
 from tidelog.model import Committed, TopicPartition
+from tidelog.partly import Commits
 from tidelog.plain_callbacks import check_callback
 
 CALLBACKS_MAX: Final = 1000

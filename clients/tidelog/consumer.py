@@ -22,6 +22,7 @@ from tidelog import offset_search
 from tidelog.admin import NewestOf, checked_positions
 from tidelog.assignment import Assignment
 from tidelog.commits_soon import CommitsSoon, OnCommit
+from tidelog.consumer_meter import ConsumerMeter
 from tidelog.consumer_options import ConsumerOptions, OnOutOfRange, Start, find_rest, resolve_start
 from tidelog.cursor import PASSING_S, Cursor
 from tidelog.dead_letters import DeadLetters
@@ -30,7 +31,7 @@ from tidelog.group_member import GroupMember
 from tidelog.group_options import Group
 from tidelog.intake import Intake
 from tidelog.internal import internal
-from tidelog.meters import ConsumerMeter, Teller
+from tidelog.metric_calls import Teller
 from tidelog.model import Committed, ConsumedBatch, Record, TopicPartition
 from tidelog.producer import Producer
 from tidelog.routing import Router

@@ -19,9 +19,9 @@ from tidelog.forks import shut_behind_fork
 from tidelog.gathering import Gathering, LooseRows, shut_gathering
 from tidelog.lane import LaneOptions
 from tidelog.lanes import Lanes
-from tidelog.meters import ProducerMeter
 from tidelog.placing import ANYWHERE, split, whole, whole_for
 from tidelog.preparation import Taken
+from tidelog.producer_meter import ProducerMeter
 from tidelog.room import Room
 from tidelog.sender import Sender
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from tidelog.admin import check_position, committed_of
 from tidelog.connection import Connection, results_of
@@ -17,17 +17,11 @@ from tidelog.group_membership import Membership
 from tidelog.model import Committed, TopicPartition
 from tidelog.offset_search import beyond_ends
 from tidelog.paging import in_requests
+from tidelog.partly import Commits
 from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
 
 _log: Final = logging.getLogger("tidelog.consumer")
-
-
-class Commits(NamedTuple):
-    """What became of positions: those that hold, and why others do not."""
-
-    held: dict[TopicPartition, Committed]
-    failed: dict[TopicPartition, TidelogError]
 
 
 class GroupCommits:

@@ -65,8 +65,8 @@ from tidelog.errors import (
     error_of_local,
 )
 from tidelog.expiry import expired, not_encoded
-from tidelog.meters import ProducerMeter
 from tidelog.producer_id import ProducerId
+from tidelog.producer_meter import ProducerMeter
 from tidelog_proto.batch.gathered_batch import encode_gathered
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.record_batch import EncodedBatch, encode_batch

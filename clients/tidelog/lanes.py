@@ -8,8 +8,8 @@ from collections.abc import Callable
 from tidelog.batches import Load
 from tidelog.errors import TidelogError
 from tidelog.lane import Lane, LaneOptions
-from tidelog.meters import ProducerMeter
 from tidelog.producer_id import ProducerId
+from tidelog.producer_meter import ProducerMeter
 
 
 class Lanes:

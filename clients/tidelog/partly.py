@@ -7,12 +7,20 @@ who asked has to hear which those were, also when the error by itself is certain
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.errors import TidelogError
+from tidelog.model import Committed, TopicPartition
 
 NAMED_MAX: Final = 8
 """So many stretches of partitions are named in a message; `done` has all."""
+
+
+class Commits(NamedTuple):
+    """What became of positions: those that hold, and why others do not."""
+
+    held: dict[TopicPartition, Committed]
+    failed: dict[TopicPartition, TidelogError]
 
 
 def tell_done(error: TidelogError, done: Mapping[int, object], what: str) -> None:

@@ -26,12 +26,13 @@ from tidelog.gathering import OnDelivery
 from tidelog.lane import LaneOptions
 from tidelog.lanes import Lanes
 from tidelog.metadata import gone_error
-from tidelog.meters import ProducerMeter, Teller
+from tidelog.metric_calls import Teller
 from tidelog.model import Receipt, TopicRoute
 from tidelog.named_producer import Instance
 from tidelog.plain_callbacks import check_callback
 from tidelog.preparation import Preparation, Taken, whole
 from tidelog.producer_id import make_producer_id
+from tidelog.producer_meter import ProducerMeter
 from tidelog.producer_options import ACKS, CODECS, ProducerOptions
 from tidelog.receipts import PendingReceipt, PendingReceipts, Receipts
 from tidelog.room import Room

@@ -9,11 +9,10 @@ are shown is committed, and is cut only where an operator goes on without a quor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from tidelog.ends import PARTITIONS_MAX, Ends
 from tidelog.model import TopicPartition
-from tidelog.subscription import Prefetched, epoch_of
 from tidelog_proto.batch.record_batch import RecordBatch
 
 EPOCHS_MAX: Final = 3
@@ -21,6 +20,18 @@ EPOCHS_MAX: Final = 3
 
 _Key = tuple[bytes, int]
 _V = TypeVar("_V")
+
+
+class Arrived(Protocol):
+    """A batch of a subscription."""
+
+    @property
+    def where(self) -> TopicPartition:
+        """Return the batch's partition."""
+
+    @property
+    def batch(self) -> RecordBatch:
+        """Return the batch."""
 
 
 class Stretch(NamedTuple):
@@ -101,7 +112,7 @@ class ArrivedEpochs:
         """A partition is read from an offset on, which may be where the group stands."""
         self._note(where, self._epochs.told_of(topic_id, where.partition, offset))
 
-    def arrived(self, topic_id: bytes, items: Sequence[Prefetched]) -> None:
+    def arrived(self, topic_id: bytes, items: Sequence[Arrived]) -> None:
         """Batches of one partition arrived."""
         where, last = items[-1].where, items[-1].batch
         epoch = epoch_of(last)
@@ -130,3 +141,9 @@ def _kept(known: dict[_Key, _V], key: _Key, value: _V) -> _V:
     if len(known) > PARTITIONS_MAX:
         del known[next(iter(known))]
     return value
+
+
+def epoch_of(batch: RecordBatch) -> int | None:
+    """Return the epoch of what a batch covers; None where that is what a filter has left out, of epochs not told."""
+    header = batch.header
+    return header.epoch if header.record_count or header.epoch else None

@@ -20,11 +20,10 @@ from tidelog.errors import (
 )
 from tidelog.fetch_options import FETCH_BYTES_DEFAULT, projection_message
 from tidelog.filters import record_filter
-from tidelog.group_commits import Commits
 from tidelog.metadata import gone_error
 from tidelog.model import Committed, Fetched, TopicPartition
 from tidelog.paging import in_requests
-from tidelog.partly import tell_done
+from tidelog.partly import Commits, tell_done
 from tidelog.routing import Router
 from tidelog.stand_ins import Reached
 from tidelog_proto import broker_pb2 as pb

@@ -16,6 +16,7 @@ from typing import Any, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog import trace_contexts
 from tidelog.batches import Delivery
 from tidelog.errors import TidelogError
 from tidelog.expiry import again
@@ -244,3 +245,16 @@ class PendingRows:
             return (delivery,)
         found = (self._gathering.find(self._first + at) for at in range(self._count))
         return list({id(place[0]): place[0] for place in found if place is not None}.values())
+
+
+def note_trace(receipt: PendingReceipt | PendingReceipts) -> None:
+    """Have publishes of records that have not left yet carry the context of what runs."""
+    context = trace_contexts.current()
+    if not context:
+        return
+    if isinstance(receipt, PendingReceipt):
+        if receipt.gathering.traces[-1:] != (context,):
+            receipt.gathering.traces += (context,)
+        return
+    for delivery in deliveries_of(receipt):
+        delivery.traces += (context,)

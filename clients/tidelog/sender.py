@@ -37,10 +37,10 @@ from tidelog.errors import (
 )
 from tidelog.lane import RETRY_S_MAX, Lane, known_before
 from tidelog.metadata import gone_error
-from tidelog.meters import ProducerMeter
 from tidelog.model import PartitionRoute
 from tidelog.named_producer import Instance
 from tidelog.owner_moves import Expectation
+from tidelog.producer_meter import ProducerMeter
 from tidelog.publish_watch import PublishWatch
 from tidelog.routing import TELL_AFTER_S, Router
 from tidelog.throttle import Throttle

@@ -150,12 +150,6 @@ class Subscription:
         return accepted
 
 
-def epoch_of(batch: RecordBatch) -> int | None:
-    """Return the epoch of what a batch covers; None where that is what a filter has left out, of epochs not told."""
-    header = batch.header
-    return header.epoch if header.record_count or header.epoch else None
-
-
 def _nothing(offset: int, end_offset: int, epoch: int = 0) -> RecordBatch:
     """Return a batch without records: what a filter has left of a stretch of the log, so that positions get past it."""
     base_offset = max(offset, end_offset - _SPAN_MAX)

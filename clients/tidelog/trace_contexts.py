@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tidelog.receipts import PendingReceipt, PendingReceipts, deliveries_of
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import TRACE_CONTEXTS_MAX
 
@@ -23,19 +22,6 @@ def use(source: Callable[[], str] | None) -> None:
 def current() -> str:
     """Return the `traceparent` of what runs; empty where there is none, or nobody exports traces."""
     return "" if _source is None else _source()
-
-
-def note(receipt: PendingReceipt | PendingReceipts) -> None:
-    """Have publishes of records that have not left yet carry the context of what runs."""
-    context = current()
-    if not context:
-        return
-    if isinstance(receipt, PendingReceipt):
-        if receipt.gathering.traces[-1:] != (context,):
-            receipt.gathering.traces += (context,)
-        return
-    for delivery in deliveries_of(receipt):
-        delivery.traces += (context,)
 
 
 def carry(envelope: pb.Envelope, contexts: Iterable[str]) -> None:

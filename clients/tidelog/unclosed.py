@@ -17,10 +17,10 @@ from tidelog.consumer_options import ConsumerOptions
 from tidelog.cursor import Cursor
 from tidelog.dead_letters import DeadLetters
 from tidelog.errors import TidelogError
-from tidelog.group_commits import Commits
 from tidelog.group_member import GroupMember
 from tidelog.intake import Intake
 from tidelog.model import TopicPartition
+from tidelog.partly import Commits
 from tidelog.routing import Router
 
 _ending: Final[set[asyncio.Task[None]]] = set()

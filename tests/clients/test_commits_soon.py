@@ -23,8 +23,8 @@ from tidelog.errors import (
     TidelogError,
     UnknownTopicError,
 )
-from tidelog.group_commits import Commits
 from tidelog.model import Committed
+from tidelog.partly import Commits
 
 __all__ = ["silence"]
 

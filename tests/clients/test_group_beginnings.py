@@ -12,8 +12,9 @@ from tidelog import Client, Group, TopicPartition
 from tidelog.consumer_options import ConsumerOptions
 from tidelog.errors import EpochChangingError, MemberFencedError, TidelogError
 from tidelog.group_beginnings import Beginnings
-from tidelog.group_commits import Commits, GroupCommits
+from tidelog.group_commits import GroupCommits
 from tidelog.group_options import CommitWhen
+from tidelog.partly import Commits
 
 HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
 

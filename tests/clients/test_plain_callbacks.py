@@ -13,7 +13,7 @@ from tests.clients.test_consumer import T0
 from tidelog import Client
 from tidelog.commits_soon import CommitsSoon
 from tidelog.errors import MemberFencedError
-from tidelog.group_commits import Commits
+from tidelog.partly import Commits
 from tidelog.plain_callbacks import check_callback
 
 

@@ -9,6 +9,7 @@ from tests.clients.fake_node import FakeNode
 
 from tidelog import Client, trace_contexts
 from tidelog.gathering import LooseRows
+from tidelog.receipts import note_trace
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import TRACE_CONTEXTS_MAX
 
@@ -44,7 +45,7 @@ async def test_a_publish_carries_the_contexts_of_its_records(source: list[str]) 
         await pending.settled()
         source[0] = CONTEXT
         receipt = await producer.enqueue(b"y")
-        trace_contexts.note(receipt)
+        note_trace(receipt)
         await receipt
         await producer.send(b"z")
     await node.stop()
