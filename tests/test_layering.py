@@ -57,6 +57,12 @@ ROOMS = {
         *("base", "storage", "core"),
     ),
     "tidelog_proto": ("tls", "auth", "text", "wire", "batch", "process", "*"),
+    "tidelog": (
+        *("testing", "tables", "sync", "client"),
+        *("consume", "groups", "subscriptions", "produce", "admin", "security", "requests", "cluster"),
+        *("prometheus", "opentelemetry", "client_options", "credentials", "tls", "auth"),
+        *("topic_settings", "fetch_options", "model", "base", "metrics", "errors"),
+    ),
     STORAGE: ("offline", "partition", "node", "epoch", "segment", "io"),
     CORE: ("membership", "groups", "placement", "replication", "security", "*"),
 }

@@ -23,8 +23,8 @@ from typing import Annotated, Literal, Protocol
 import typer
 
 from tidelog import Client, ConsumedBatch, Consumer, Offset
-from tidelog.consumer_options import PATIENCE_S
 from tidelog.errors import GroupNotEmptyError
+from tidelog.subscriptions.consumer_options import PATIENCE_S
 from tidelog_cli.background import call_in_background
 from tidelog_cli.ends import Ends, insisting
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed

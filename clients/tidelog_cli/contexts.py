@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from tidelog.contexts import (
+from tidelog.cluster.contexts import (
     Context,
     change_contexts,
     contexts_path,

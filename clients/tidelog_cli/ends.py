@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from tidelog import Client, ConsumedBatch, Consumer
-from tidelog.consumer_options import PATIENCE_S, TELL_EVERY_S
 from tidelog.errors import NodeUnreachableError, TidelogError
+from tidelog.subscriptions.consumer_options import PATIENCE_S, TELL_EVERY_S
 from tidelog_cli.output import note
 
 TRY_S: Final = 1.5

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from tidelog import Client, GroupInfo, GroupMemberInfo, Lag
-from tidelog.group_admin import ResetTo
+from tidelog.groups.admin import ResetTo
 from tidelog_cli.consume import parse_start
 from tidelog_cli.output import (
     ABSENT,

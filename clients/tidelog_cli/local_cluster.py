@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tidelog.free_ports import HOST, free_ports
+from tidelog.testing.free_ports import HOST, free_ports
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.founding_files import BOOTSTRAP, SECRET, bootstrap_document, write_bootstrap, write_secret
 from tidelog_proto.process.private_files import PRIVATE_DIR_MODE

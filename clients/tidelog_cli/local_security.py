@@ -19,9 +19,9 @@ from typing import Final
 
 from tidelog import Client
 from tidelog.client_options import ClientOptions
-from tidelog.contexts import Context, Contexts, change_contexts, with_context
-from tidelog.free_ports import HOST
+from tidelog.cluster.contexts import Context, Contexts, change_contexts, with_context
 from tidelog.security import AccessRule
+from tidelog.testing.free_ports import HOST
 from tidelog.tls import CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE
 from tidelog_cli.certs import CA_DAYS, DAYS, new_ca, new_certificate
 from tidelog_cli.certs_files import CA, paths

@@ -15,7 +15,7 @@ from typing import Annotated, Final
 
 import typer
 
-from tidelog.contexts import CONTEXT_VARIABLE
+from tidelog.cluster.contexts import CONTEXT_VARIABLE
 from tidelog_cli import (
     certs,
     cluster,

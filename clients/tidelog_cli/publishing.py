@@ -18,7 +18,7 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn
 
 from tidelog import Client, Producer, Topic
 from tidelog.errors import TidelogError
-from tidelog.receipts import PendingReceipts, ReceiptRange
+from tidelog.produce.receipts import PendingReceipts, ReceiptRange
 from tidelog_cli.background import in_background
 from tidelog_cli.failures import CommandFailed, describe, exit_code_of
 from tidelog_cli.output import bytes_text, print_json

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tidelog import Client
-from tidelog.quota import FIELDS, Quota, QuotaUsage
+from tidelog.security.quotas import FIELDS, Quota, QuotaUsage
 from tidelog_cli.output import ABSENT, DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, print_json, print_table
 from tidelog_cli.quantities import size_bytes
 from tidelog_cli.session import with_client

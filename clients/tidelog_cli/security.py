@@ -14,7 +14,16 @@ from typing import Annotated, Final, cast
 import typer
 
 from tidelog import Client
-from tidelog.security import OPERATIONS, RESOURCES, AccessRule, KeyInfo, NewKey, Operation, Resource, Verdict
+from tidelog.security.access_rules import (
+    OPERATIONS,
+    RESOURCES,
+    AccessRule,
+    KeyInfo,
+    NewKey,
+    Operation,
+    Resource,
+    Verdict,
+)
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.output import (
     ABSENT,

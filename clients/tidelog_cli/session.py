@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from tidelog import Client
 from tidelog.client_options import ClientOptions
-from tidelog.contexts import Context, find_context, read_contexts
+from tidelog.cluster.contexts import Context, find_context, read_contexts
 from tidelog.errors import NodeUnreachableError
 from tidelog_cli.failures import EXIT_CANNOT_CONNECT, EXIT_USAGE, CommandFailed
 from tidelog_cli.interrupts import run_interruptibly

@@ -11,9 +11,9 @@ from typing import Annotated, Final
 import typer
 
 from tidelog import Client
+from tidelog.auth.authentication_exchange import text_of
 from tidelog.errors import InvalidRequestError
 from tidelog.security import UserInfo
-from tidelog.showing import text_of
 from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, print_json, print_table, time_text
 from tidelog_cli.session import with_client
 from tidelog_proto.auth.scram import PASSWORD_CHARS_MAX

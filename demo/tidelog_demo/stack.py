@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
 
-from tidelog.contexts import CONTEXTS_VARIABLE, Context, change_contexts, with_context
+from tidelog.cluster.contexts import CONTEXTS_VARIABLE, Context, change_contexts, with_context
 from tidelog_cli import local_stack
 from tidelog_cli.local_cluster import prepare
 from tidelog_cli.local_stack import LocalStack

@@ -17,10 +17,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from tidelog.callers import Identified
 from tidelog.client import Client
 from tidelog.client_options import ClientOptions
-from tidelog.contexts import Context
+from tidelog.cluster.callers import Identified
+from tidelog.cluster.contexts import Context
 from tidelog.errors import TidelogError
 from tidelog_gateway import access, cluster, deletion, docs_page, fetch, groups, keys, offsets, service, topics
 from tidelog_gateway.access_log import AccessLogMiddleware

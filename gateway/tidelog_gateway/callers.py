@@ -28,8 +28,8 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from tidelog.callers import Identified, NotIdentifiedError
 from tidelog.client import Client
+from tidelog.cluster.callers import Identified, NotIdentifiedError
 from tidelog.errors import AccessError, InvalidRequestError, TidelogError
 from tidelog_gateway.address_turns import FullError
 from tidelog_gateway.context import Gateway

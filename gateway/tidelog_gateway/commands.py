@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from tidelog.contexts import Context, find_context
+from tidelog.cluster.contexts import Context, find_context
 from tidelog.credentials import API_KEY_FILE_VARIABLE, PASSWORD_FILE_VARIABLE, TOKEN_FILE_VARIABLE
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.workers.shares import share_of

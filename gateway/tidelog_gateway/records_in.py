@@ -28,8 +28,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
-from tidelog.gathering import LooseRows
-from tidelog.trace_contexts import current
+from tidelog.cluster.trace_contexts import current
+from tidelog.produce.open_batch import LooseRows
 from tidelog_gateway.first_faults import list_faults
 from tidelog_gateway.problems import ERRORS_LISTED_MAX, body_faults, invalid, pointer, validation_errors
 from tidelog_proto.batch.record_batch import columns_of

@@ -21,7 +21,7 @@ from typing import Any, Final, cast
 import uvicorn
 from fastapi import FastAPI
 
-from tidelog.contexts import Context
+from tidelog.cluster.contexts import Context
 from tidelog_gateway.app import create_app, open_client
 from tidelog_gateway.flow.entrance import entrance_of
 from tidelog_gateway.http_protocol import bounded_protocol

@@ -22,7 +22,7 @@ from typing import Final
 
 from tidelog import Client
 from tidelog.client_options import ClientOptions
-from tidelog.pool import parse_addresses
+from tidelog.cluster.connection_pool import parse_addresses
 from tidelog_loadtest import probe_client, product
 from tidelog_loadtest.cluster_stand import cluster_stand, copies_on
 from tidelog_loadtest.footprint import Watch

@@ -25,8 +25,8 @@ from typing import Any, Final
 from rich.table import Table
 
 from tidelog import Client
-from tidelog.quota import Quota
 from tidelog.security import AccessRule
+from tidelog.security.quotas import Quota
 from tidelog_cli.children import running
 from tidelog_loadtest.environment import Environment
 from tidelog_loadtest.flood import VALUE_BYTES

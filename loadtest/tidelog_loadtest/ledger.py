@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog import Client
-from tidelog.receipts import ReceiptRange
+from tidelog.produce.receipts import ReceiptRange
 from tidelog_loadtest.product import WrongCountError
 
 NUMBER_BYTES: Final = 8

@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from tidelog import Client, Producer
 from tidelog.errors import TidelogError
-from tidelog.receipts import Receipts
+from tidelog.produce.receipts import Receipts
 from tidelog_loadtest.ledger import Ledger
 
 BATCH_RECORDS: Final = 50

@@ -11,9 +11,9 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Final
 
-from tidelog.connection import Address, Connection, connect
+from tidelog.cluster.connection import Address, Connection, connect
 from tidelog.errors import TidelogError
-from tidelog.paging import Gathered, pages
+from tidelog.requests.paging import Gathered, pages
 from tidelog_cli.failures import CommandFailed
 from tidelog_proto import broker_pb2 as pb
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from tidelog import Partition
-from tidelog.admin import topic_of
 from tidelog.model import Replica
+from tidelog.requests.conversions import topic_of
 from tidelog_cli.copies import FAULT_WORDS, copies_text, copy_documents
 from tidelog_proto import broker_pb2 as pb
 

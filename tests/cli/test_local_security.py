@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.contexts import Context, change_contexts, find_context, read_contexts, with_context
+from tidelog.cluster.contexts import Context, change_contexts, find_context, read_contexts, with_context
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.tls import NodeTls
 from tidelog_broker.metadata.admin_keys import read_admin_keys

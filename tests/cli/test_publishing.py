@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.cli.conftest import Cli
 
-from tidelog.receipts import ReceiptRange
+from tidelog.produce.receipts import ReceiptRange
 from tidelog_cli.publishing import Published
 
 

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from tidelog import pool as pool_module
+from tidelog.cluster import connection_pool as pool_module
 from tidelog_cli import failures
 from tidelog_cli.main import main
 from tidelog_cli.wrong_port import speaks_http

@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 import pytest
+from tests.clients.consume.test_consumer import publish
 from tests.clients.fake_node import FakeNode
-from tests.clients.test_consumer import publish
 
 from tidelog import Client, Consumer, TopicPartition
 from tidelog.errors import RecordError

@@ -16,8 +16,8 @@ from tidelog_proto.wire.frames import Frame
 
 @pytest.fixture
 async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeCluster]:
-    monkeypatch.setattr("tidelog.routing.HEDGE_S", 0.05)
-    monkeypatch.setattr("tidelog.routing.REQUEST_HEDGE_S", 0.1)
+    monkeypatch.setattr("tidelog.cluster.routing.HEDGE_S", 0.05)
+    monkeypatch.setattr("tidelog.cluster.routing.REQUEST_HEDGE_S", 0.1)
     async with running_cluster() as cluster:
         yield cluster
 

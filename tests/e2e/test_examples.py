@@ -21,7 +21,7 @@ from tests.plugin.installed import run_pytest
 from tests.test_docs import GUIDES, RUN_PAGES, SECURITY_PAGE, SPARK_PAGE, WEBSOCKET_PAGE
 
 from tidelog import testing
-from tidelog.free_ports import free_ports
+from tidelog.testing.free_ports import free_ports
 
 _ELSEWHERE = {"README.md", SPARK_PAGE.name, SECURITY_PAGE.name, WEBSOCKET_PAGE.name, *GUIDES}
 PAGES = [page for page in sorted(RUN_PAGES) if page.name not in _ELSEWHERE]

@@ -21,7 +21,6 @@ from tidelog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from tidelog.gathering import LooseRows
 from tidelog.model import (
     Committed,
     ConsumedBatch,
@@ -34,7 +33,8 @@ from tidelog.model import (
     Topic,
     TopicFigures,
 )
-from tidelog.receipts import PieceOutcome
+from tidelog.produce.open_batch import LooseRows
+from tidelog.produce.receipts import PieceOutcome
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.batch.derived_batch import filter_batch
 from tidelog_proto.batch.header import stamp_owner

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from tidelog import Client
-from tidelog.receipts import ReceiptRange
+from tidelog.produce.receipts import ReceiptRange
 from tidelog_loadtest.ledger import Acked, Audit, Ledger, audit, compare, numbers_of
 
 NUMBERS = np.array([7, 8, 9, 0, 1], np.uint64)

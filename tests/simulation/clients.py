@@ -194,7 +194,8 @@ class Producer:
             self._ended(publish)
 
     def _begin_anew(self, refused: Publish | None = None) -> None:
-        """Go on as another producer, as `tidelog.lane` does: nobody knows what became of what is open.
+        """Go on as another producer, as `tidelog.produce.partition_queue` does: nobody knows what became of what is
+        open.
 
         A recovery has cut off what precedes it, or retention has deleted that before a copy could have it, or the id is
         shared: then `refused` has not been stored.

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tidelog.free_ports import HOST, free_ports
+from tidelog.testing.free_ports import HOST, free_ports
 from tidelog_proto.process.private_files import open_private_log
 
 STOP_TIMEOUT_S: Final = 10.0

@@ -17,8 +17,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from tidelog import Client, Topic
 from tidelog.client_options import ClientOptions
-from tidelog.ranges import OffsetRange
-from tidelog.tables import read_ranges
+from tidelog.requests.offset_ranges import OffsetRange
+from tidelog.tables.read_arrow import read_ranges
 from tidelog_cli.consume import parse_start
 from tidelog_cli.extents import Extent, Since, extents_of
 from tidelog_cli.failures import EXIT_USAGE, CommandFailed

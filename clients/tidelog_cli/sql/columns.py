@@ -25,7 +25,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from tidelog.tables import TABLE_SCHEMA
+from tidelog.tables.read_arrow import TABLE_SCHEMA
 from tidelog_proto.text.json_text import JsonNumber, exact_json
 
 RECORD_COLUMNS: Final = tuple(name for name in TABLE_SCHEMA.names if name != "topic")

@@ -14,8 +14,8 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from tidelog.client_options import ClientOptions
-from tidelog.ranges import OffsetRange
-from tidelog.tables import read_ranges, schema_of
+from tidelog.requests.offset_ranges import OffsetRange
+from tidelog.tables.read_arrow import read_ranges, schema_of
 from tidelog_cli.extents import Extent
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.sql.columns import Shape, ValueKind, shape_of

@@ -23,8 +23,8 @@ from weakref import WeakValueDictionary
 
 from tidelog import Consumer
 from tidelog.client import Client
+from tidelog.cluster.metadata import gone_error
 from tidelog.errors import OverloadedError, TidelogError
-from tidelog.metadata import gone_error
 from tidelog.model import ConsumedBatch
 from tidelog_gateway.feed.lane import Lane, PieceTokens
 from tidelog_gateway.feed.ring import PUSHES_MAX, Follower, Form, Piece, Ring

@@ -14,7 +14,7 @@ from typing import Any, Final
 from opentelemetry import context, trace
 from starlette.types import Scope
 
-from tidelog import trace_contexts
+from tidelog.cluster import trace_contexts
 from tidelog_gateway.bodies.trace_context import TraceHeaders, trace_in
 from tidelog_proto.process.telemetry import Telemetry, traceparent_of
 

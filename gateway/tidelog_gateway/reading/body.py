@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tidelog.arrow import columns_at
+from tidelog.base.arrow_schema import columns_at
 from tidelog.model import Fetched
 from tidelog_gateway.answers import Answer
 from tidelog_gateway.pace import Pace

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from functools import partial
 
-from tidelog.contexts import Context
+from tidelog.cluster.contexts import Context
 from tidelog_gateway.app import create_app, open_client
 from tidelog_gateway.server import GatewayServer, make_server
 from tidelog_gateway.settings import GatewaySettings

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from tidelog.contexts import Context
+from tidelog.cluster.contexts import Context
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.workers import frames
 from tidelog_proto.process.core_files import leave_no_core_files

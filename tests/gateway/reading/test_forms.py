@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.gateway.reading.bodies import batch_of, body_of
 
-from tidelog.arrow import RECORDS_SCHEMA, columns_at
+from tidelog.base.arrow_schema import RECORDS_SCHEMA, columns_at
 from tidelog_gateway.reading.media_types import ARROW, CSV, JSON, NDJSON
 from tidelog_gateway.records_out import rows_of
 from tidelog_proto.batch.record_batch import RecordBatch, columns_of
