@@ -12,12 +12,12 @@ import pytest
 from tests.clients.fake_node import Do, FakeConnection, FakeNode
 
 from tidelog import Client
-from tidelog.sync import client as sync
 from tidelog.cluster import routing
 from tidelog.consume import topic_discovery
 from tidelog.errors import NodeUnreachableError
 from tidelog.produce import sender as sender_module
 from tidelog.subscriptions.consumer_options import resolve_added
+from tidelog.sync import client as sync
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.wire.frames import Frame
