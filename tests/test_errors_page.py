@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from tidelog import errors
-from tidelog_cli import failures
+from tidelog_cli.base import failures
 from tidelog_gateway.problems import from_error
 from tidelog_gateway.websocket import ws_protocol
 from tidelog_proto import broker_pb2 as pb

@@ -63,6 +63,10 @@ ROOMS = {
         *("prometheus", "opentelemetry", "client_options", "credentials", "tls", "auth"),
         *("topic_settings", "fetch_options", "model", "base", "metrics", "errors"),
     ),
+    "tidelog_cli": (
+        *("__main__", "main", "plugins", "up", "doctor", "top", "sql", "parquet", "admin", "records", "cluster"),
+        *("topics", "certs", "base"),
+    ),
     STORAGE: ("offline", "partition", "node", "epoch", "segment", "io"),
     CORE: ("membership", "groups", "placement", "replication", "security", "*"),
 }

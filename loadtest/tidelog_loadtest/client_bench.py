@@ -19,7 +19,7 @@ from typing import Any, Final
 from rich.table import Table
 
 from tidelog import Client
-from tidelog_cli.children import running
+from tidelog_cli.up.child_processes import running
 from tidelog_loadtest.client_loops import ONE_BY_ONE, PUBLISHING, READING, Records, Timed, one_by_one, publish, read
 from tidelog_loadtest.environment import Environment
 from tidelog_loadtest.kafka_loops import KafkaLoops

@@ -14,7 +14,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
 from tidelog_loadtest.environment import Environment, environment_of
 from tidelog_loadtest.failover import FailoverPlan, failover
 from tidelog_loadtest.ledger import NUMBER_BYTES

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
-from tidelog_cli.children import Child, running
+from tidelog_cli.up.child_processes import Child, running
 from tidelog_loadtest.nodes import Nodes, cluster_of
 from tidelog_loadtest.probe_owner import frames_held
 from tidelog_loadtest.stand import Stand

@@ -15,7 +15,7 @@ import typer
 import uvloop
 from rich.console import Console
 
-from tidelog_cli.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_loadtest import bench, cluster_commands, idle_commands, live_commands, scan
 from tidelog_loadtest.client_bench import ClientPlan, measure_client
 from tidelog_loadtest.cluster_commands import DataOption

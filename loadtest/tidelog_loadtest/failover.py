@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, TypeVar
 from rich.table import Table
 
 from tidelog import Client
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
 from tidelog_loadtest.cluster_stand import copies_on, own_cluster
 from tidelog_loadtest.environment import Environment
 from tidelog_loadtest.ledger import Audit, Ledger, audit

@@ -27,7 +27,7 @@ from rich.table import Table
 from tidelog import Client
 from tidelog.security import AccessRule
 from tidelog.security.quotas import Quota
-from tidelog_cli.children import running
+from tidelog_cli.up.child_processes import running
 from tidelog_loadtest.environment import Environment
 from tidelog_loadtest.flood import VALUE_BYTES
 from tidelog_loadtest.measure import Run, latency_of

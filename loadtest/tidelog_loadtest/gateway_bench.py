@@ -24,7 +24,7 @@ import pyarrow as pa
 from rich.table import Table
 
 from tidelog import Client
-from tidelog_cli.children import Child, running
+from tidelog_cli.up.child_processes import Child, running
 from tidelog_loadtest import product
 from tidelog_loadtest.environment import Environment
 from tidelog_loadtest.footprint import cpu_s

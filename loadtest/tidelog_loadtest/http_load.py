@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, cast
 
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
 
 ANSWER_TIMEOUT_S: Final = 60.0
 """Past the time of a loop, until its last answer."""

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from tidelog import Client
-from tidelog_cli.children import running
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
+from tidelog_cli.up.child_processes import running
 from tidelog_loadtest.footprint import cpu_s, rss_anon_bytes
 from tidelog_loadtest.live_bench import Surface
 

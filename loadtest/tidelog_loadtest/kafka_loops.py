@@ -11,7 +11,7 @@ import secrets
 import time
 from typing import Any, Final
 
-from tidelog_cli.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_loadtest.client_loops import ONE_BY_ONE, ONE_BY_ONE_MAX, READING, Clock, Records, Timed
 from tidelog_loadtest.product import WrongCountError
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 from rich.table import Table
 
 from tidelog import Client, Producer
-from tidelog_cli.children import running
+from tidelog_cli.up.child_processes import running
 from tidelog_loadtest.environment import Environment
 from tidelog_loadtest.payloads import value_batches
 from tidelog_loadtest.product import FlushName

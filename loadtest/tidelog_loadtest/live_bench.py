@@ -23,8 +23,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from tidelog import Client, Producer
-from tidelog_cli.children import running
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
+from tidelog_cli.up.child_processes import running
 from tidelog_loadtest.footprint import cpu_s
 
 TOPIC: Final = "live"

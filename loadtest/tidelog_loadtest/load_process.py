@@ -15,7 +15,7 @@ from typing import Any
 
 import uvloop
 
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
 from tidelog_loadtest.http_load import closed_loop
 
 

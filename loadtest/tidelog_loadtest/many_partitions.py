@@ -29,7 +29,7 @@ import pyarrow as pa
 from rich.table import Table
 
 from tidelog import Client, Producer
-from tidelog_cli.children import Child, running
+from tidelog_cli.up.child_processes import Child, running
 from tidelog_loadtest.environment import Environment
 from tidelog_loadtest.footprint import cpu_s, rss_anon_bytes
 from tidelog_loadtest.payloads import value_batches

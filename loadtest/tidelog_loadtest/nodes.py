@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import IO, Final
 
-from tidelog_cli.children import Child, running
-from tidelog_cli.failures import CommandFailed
-from tidelog_cli.local_cluster import HOST, LocalNode, prepare
+from tidelog_cli.base.failures import CommandFailed
+from tidelog_cli.up.child_processes import Child, running
+from tidelog_cli.up.local_cluster import HOST, LocalNode, prepare
 
 _LOG_TAIL_BYTES: Final = 2_000
 

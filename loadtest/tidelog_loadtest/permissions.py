@@ -21,7 +21,7 @@ from rich.table import Table
 
 from tidelog import Client
 from tidelog.security import AccessRule
-from tidelog_cli.children import running
+from tidelog_cli.up.child_processes import running
 from tidelog_loadtest import product
 from tidelog_loadtest.environment import Environment
 from tidelog_loadtest.footprint import Watch

@@ -16,8 +16,8 @@ from tidelog import Client
 from tidelog.client_options import ClientOptions
 from tidelog.security import AccessRule
 from tidelog.tls import Tls
-from tidelog_cli.certs_files import CA, paths
-from tidelog_cli.local_security import LocalSecurity, secure
+from tidelog_cli.certs.files import CA, paths
+from tidelog_cli.up.local_security import LocalSecurity, secure
 from tidelog_proto.tls.files import TlsFiles, client_context
 
 _NODE: Final = "node"

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from tidelog import Client
-from tidelog_cli.children import running
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
+from tidelog_cli.up.child_processes import running
 from tidelog_loadtest import mixes
 from tidelog_loadtest.environment import environment_of
 from tidelog_loadtest.load_report import report

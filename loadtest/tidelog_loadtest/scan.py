@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from tidelog import Client
-from tidelog_cli.children import Child, running
+from tidelog_cli.up.child_processes import Child, running
 from tidelog_loadtest import probe_client, product
 from tidelog_loadtest.bench import READ_BYTES, Plan
 from tidelog_loadtest.footprint import Watch

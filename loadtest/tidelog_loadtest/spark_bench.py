@@ -35,7 +35,7 @@ from rich.table import Table
 from pyspark_tidelog import local_spark
 from tidelog import Client
 from tidelog.sync import Client as SyncClient
-from tidelog_cli.children import running
+from tidelog_cli.up.child_processes import running
 from tidelog_loadtest.environment import Environment
 from tidelog_loadtest.footprint import cpu_s
 from tidelog_loadtest.payloads import value_batches

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from tidelog.client_options import ClientOptions
-from tidelog_cli.children import Child, running
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
+from tidelog_cli.up.child_processes import Child, running
 from tidelog_loadtest.protected import protect
 
 _LOG_TAIL_BYTES: Final = 2_000

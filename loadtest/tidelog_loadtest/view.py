@@ -14,7 +14,7 @@ from typing import Final
 from tidelog.cluster.connection import Address, Connection, connect
 from tidelog.errors import TidelogError
 from tidelog.requests.paging import Gathered, pages
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
 from tidelog_proto import broker_pb2 as pb
 
 ANSWER_S: Final = 10.0

@@ -23,8 +23,8 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from tidelog_cli.children import running
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
+from tidelog_cli.up.child_processes import running
 from tidelog_loadtest.environment import Environment
 from tidelog_loadtest.footprint import cpu_s
 from tidelog_loadtest.gateway_bench import GatewayPlan, gateway_requests, node_with_topics

@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
 from tidelog_loadtest import cluster_commands
 from tidelog_loadtest.failover import FailoverPlan, FailoverResult, Round
 from tidelog_loadtest.ledger import Audit

@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 from typer.testing import Result as Outcome
 
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
 from tidelog_loadtest import bench, commands
 from tidelog_loadtest.footprint import Watch
 from tidelog_loadtest.measure import Run

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
 from tidelog_loadtest.http_load import answer_to, closed_loop, request_bytes
 
 

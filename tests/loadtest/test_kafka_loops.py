@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidelog_cli.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_loadtest import kafka_loops
 from tidelog_loadtest.client_loops import ONE_BY_ONE, ONE_BY_ONE_MAX, PUBLISHING, READING, Records
 from tidelog_loadtest.kafka_loops import KafkaLoops

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tidelog_cli.failures import CommandFailed
-from tidelog_cli.local_cluster import LocalNode
+from tidelog_cli.base.failures import CommandFailed
+from tidelog_cli.up.local_cluster import LocalNode
 from tidelog_loadtest.footprint import rss_anon_bytes
 from tidelog_loadtest.nodes import NodeProcess, cluster_of
 

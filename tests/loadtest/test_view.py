@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog import Client
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
 from tidelog_loadtest import view as views
 from tidelog_loadtest.view import settled, unsettled, view_of
 from tidelog_proto import broker_pb2 as pb

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelog.tables.read_arrow import TABLE_SCHEMA, schema_of
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
 
 FILE_SCHEMA: Final = schema_of([name for name in TABLE_SCHEMA.names if name != "topic"])
 """The columns of an exported file."""
