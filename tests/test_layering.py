@@ -67,6 +67,9 @@ ROOMS = {
         *("__main__", "main", "plugins", "up", "doctor", "top", "sql", "parquet", "admin", "records", "cluster"),
         *("topics", "certs", "base"),
     ),
+    "tidelog_loadtest": (
+        *("commands", "cluster", "node", "gateway", "clients", "spark", "users", "stand", "probe", "measure"),
+    ),
     STORAGE: ("offline", "partition", "node", "epoch", "segment", "io"),
     CORE: ("membership", "groups", "placement", "replication", "security", "*"),
 }
@@ -256,8 +259,8 @@ def test_the_rules_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 SPLIT = {
     "tidelog_broker.replication.driver_ports.Neighbours": "a protocol that says more than another one",
-    "tidelog_loadtest.probe_owner.OwnerServer": "the probe of a cluster is that of one node, and followers",
-    "tidelog_loadtest.probe_owner.OwnerProtocol": "the same",
+    "tidelog_loadtest.probe.owner.OwnerServer": "the probe of a cluster is that of one node, and followers",
+    "tidelog_loadtest.probe.owner.OwnerProtocol": "the same",
 }
 """Classes that inherit one of another file, each with the reason. Composition splits a file, inheritance does not."""
 

@@ -76,7 +76,7 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "topic and key are not stored": [f"{HERE}::test_everything_of_a_record_comes_back_from_every_node"],
         "its benchmark sends 12 bytes inside one process, with acknowledgements before the write": [
-            "tests/loadtest/test_cluster_stand.py",
+            "tests/loadtest/stand/test_cluster_stand.py",
             f"{HERE}::test_a_replica_acknowledges_what_is_on_its_disk_and_nothing_else",
         ],
     },
