@@ -111,7 +111,7 @@ kills: $(STAMP) ## a streaming query of Spark whose driver, workers and nodes ar
 	@$(BIN)/python -m tests.spark_kills.run --kills $(or $(KILLS),20) $(SEED:%=--seed %)
 
 loadtest: $(STAMP) ## locust's users in a ramp, limits, a report in loadtest.html (SECONDS=60 USERS=14 MIX=all WORKERS=1 LIMITS=options)
-	@$(BIN)/python -m tidelog_loadtest.run --seconds $(or $(SECONDS),60) --users $(or $(USERS),14) --mix $(or $(MIX),all) \
+	@$(BIN)/python -m tidelog_loadtest.users.run --seconds $(or $(SECONDS),60) --users $(or $(USERS),14) --mix $(or $(MIX),all) \
 	  --workers $(or $(WORKERS),1) $(LIMITS)
 
 IMAGE ?= tidelog

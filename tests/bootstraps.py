@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidelog_broker.base.bootstrap import Bootstrap, Founder
-from tidelog_cli.founding_files import bootstrap_document, write_bootstrap
+from tidelog_cli.cluster.founding_files import bootstrap_document, write_bootstrap
 
 
 def make_bootstrap(name: str, nodes: Sequence[Founder], *, cluster_id: bytes | None = None) -> Bootstrap:

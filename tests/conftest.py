@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from tidelog import free_ports
+from tidelog.testing import free_ports
 
 MACHINE_TIMEOUT_S = 300
 

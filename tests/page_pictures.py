@@ -19,10 +19,10 @@ from tests.browsers import browser_page
 from tests.gateway.secured import secured
 
 from tidelog import Client
-from tidelog.quota import Quota
 from tidelog.security import AccessRule
-from tidelog_cli.local_cluster import prepare
-from tidelog_cli.local_stack import LocalStack, running_stack
+from tidelog.security.quotas import Quota
+from tidelog_cli.up.local_cluster import prepare
+from tidelog_cli.up.local_stack import LocalStack, running_stack
 
 IMAGES: Final = Path(__file__).parents[1] / "docs" / "img"
 SECONDS: Final = 70

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Final
 
 import tidelog
-from tidelog.internal import is_internal
+from tidelog.base.internal import is_internal
 
 PAGE: Final = Path(__file__).with_suffix(".txt")
 
@@ -33,10 +33,10 @@ WHOLE: Final = (
 """Modules of which all public names count."""
 
 BEHIND: Final = {
-    "tidelog.group_admin": ("Groups",),
-    "tidelog.sync_groups": ("Groups",),
+    "tidelog.groups.admin": ("Groups",),
+    "tidelog.sync.groups": ("Groups",),
     "tidelog.security": ("AccessRule", "KeyInfo", "NewKey", "Security", "UserInfo", "Verdict"),
-    "tidelog.sync_security": ("Security",),
+    "tidelog.sync.security": ("Security",),
     "tidelog.metrics": ("ClientMetrics",),
     "tidelog.client_options": ("ClientOptions",),
     "tidelog.fetch_options": ("FetchOptions",),
@@ -44,7 +44,12 @@ BEHIND: Final = {
 }
 """What users meet by way of those: what clients give them, and what clients take."""
 
-CHOICES: Final = ("tidelog.model", "tidelog.group_options", "tidelog.consumer_options", "tidelog.deserializers")
+CHOICES: Final = (
+    "tidelog.model",
+    "tidelog.groups.options",
+    "tidelog.subscriptions.consumer_options",
+    "tidelog.subscriptions.deserializers",
+)
 """Modules whose literals, the words that parameters and fields may have, count."""
 
 MADE: Final = {"ApiKeyFile", "Client", "Password", "PrometheusMetrics", "Token", "TokenFile"}

@@ -8,7 +8,7 @@ from tests.configuration_table import INTRODUCTION, PAGE, render
 
 from tidelog_broker.base.config import NodeSettings
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_proto.settings import load_settings
+from tidelog_proto.process.settings import load_settings
 
 
 def test_the_page_is_current() -> None:

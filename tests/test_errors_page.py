@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 from tidelog import errors
-from tidelog_cli import failures
+from tidelog_cli.base import failures
 from tidelog_gateway.problems import from_error
 from tidelog_gateway.reading.values import ValueEncoding
 from tidelog_gateway.websocket import ws_protocol

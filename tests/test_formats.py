@@ -20,7 +20,7 @@ from tidelog_broker.storage.partition import snapshots
 from tidelog_broker.storage.segment import hash_file, index, layout
 from tidelog_broker.storage.segment.hash_entries import Collected
 from tidelog_broker.storage.segment.hash_runs import HashRuns
-from tidelog_proto.header import BatchHeader
+from tidelog_proto.batch.header import BatchHeader
 
 PAGE = (Path(__file__).parents[1] / "docs" / "formats.md").read_text()
 ROW = re.compile(r"^\| (\d+) \| (\d+)? ?\| ([^|]+?) \|", re.MULTILINE)

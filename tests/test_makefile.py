@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog_cli import up
+from tidelog_cli.up import command as up
 
 ROOT = Path(__file__).parents[1]
 TARGETS = {

@@ -15,7 +15,7 @@ from tests import public_api
 import tidelog
 import tidelog.sync
 import tidelog.testing
-from tidelog.internal import internal, is_internal
+from tidelog.base.internal import internal, is_internal
 
 PUBLIC = {
     "Client",

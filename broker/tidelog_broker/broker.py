@@ -82,8 +82,8 @@ from tidelog_broker.wire.budget import Budget
 from tidelog_broker.wire.peers import Peers
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.idle_poll import IdlePoll
 from tidelog_proto.names import META_TOPIC, OFFSETS_TOPIC
+from tidelog_proto.process.busy_poll import IdlePoll
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,11 @@
 from __future__ import annotations
 
 from tidelog import errors
+from tidelog.base.refuse_pickling import refuse_to_pickle
 from tidelog.client import Client
-from tidelog.consumer import Consumer
+from tidelog.consume.consumer import Consumer
 from tidelog.errors import TidelogError
-from tidelog.group_options import Group
+from tidelog.groups.options import Group
 from tidelog.model import (
     ClusterStatus,
     Committed,
@@ -36,11 +37,10 @@ from tidelog.model import (
     TopicFigures,
     TopicPartition,
 )
-from tidelog.pickling import refuse_to_pickle
-from tidelog.producer import Producer
-from tidelog.receipts import PendingReceipt, PendingReceipts, ReceiptRange, Receipts
-from tidelog.tables import read_arrow
-from tidelog_proto.batch import RecordBatch
+from tidelog.produce.producer import Producer
+from tidelog.produce.receipts import PendingReceipt, PendingReceipts, ReceiptRange, Receipts
+from tidelog.tables.read_arrow import read_arrow
+from tidelog_proto.batch.record_batch import RecordBatch
 
 refuse_to_pickle(Client, Consumer, Producer)
 

@@ -13,34 +13,19 @@ from types import TracebackType
 from typing import Any, Final, Self, Unpack
 from weakref import WeakSet
 
-from tidelog import (
-    admin,
-    cluster_changes,
-    compaction,
-    lookup,
-    offset_search,
-    paging,
-    reading,
-    record_deletion,
-    topic_changes,
-    topic_figures,
-)
-from tidelog.admin import At
+from tidelog.admin import cluster_operations, compaction, record_deletion, topic_changes, topic_figures
+from tidelog.base.loop_affinity import Home
+from tidelog.base.metric_calls import Teller
 from tidelog.client_options import ClientOptions
-from tidelog.consumer import Consumer, ConsumerOptions, OnOutOfRange, Start
-from tidelog.consumer_options import Partitions
-from tidelog.contexts import the_context
+from tidelog.cluster.connection_pool import ConnectionPool, identity_of, parse_addresses
+from tidelog.cluster.contexts import the_context
+from tidelog.cluster.routing import Router
+from tidelog.consume.consumer import Consumer, ConsumerOptions, OnOutOfRange, Start
 from tidelog.credentials import ApiKey, Credentials, showing
-from tidelog.deserializers import Decoding, Deserializer, OnUndecodable
 from tidelog.errors import ClosedError, InvalidRequestError
 from tidelog.fetch_options import FetchOptions
-from tidelog.filters import record_filter
-from tidelog.group_admin import Groups
-from tidelog.group_options import Group, group_of, wish_of
-from tidelog.home import Home
-from tidelog.keyed_requests import KeyedRequests
-from tidelog.lane import BATCH_BYTES_TARGET
-from tidelog.meters import Teller
+from tidelog.groups.admin import Groups
+from tidelog.groups.options import Group, group_of, wish_of
 from tidelog.metrics import ClientMetrics
 from tidelog.model import (
     Acks,
@@ -56,18 +41,23 @@ from tidelog.model import (
     Topic,
     TopicFigures,
 )
-from tidelog.partitioners import Partitioner
-from tidelog.pool import ConnectionPool, identity_of, parse_addresses
-from tidelog.producer import Producer
-from tidelog.producer_options import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT, ProducerOptions
-from tidelog.routing import Router
-from tidelog.security import Security
-from tidelog.serializers import Serializer
+from tidelog.produce.idempotent_requests import KeyedRequests
+from tidelog.produce.partition_queue import BATCH_BYTES_TARGET
+from tidelog.produce.partitioners import Partitioner
+from tidelog.produce.producer import Producer
+from tidelog.produce.producer_options import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT, ProducerOptions
+from tidelog.produce.serializers import Serializer
+from tidelog.produce.work import Work
+from tidelog.requests import conversions, fetch_and_commit, key_lookup, list_offsets, paging
+from tidelog.requests.conversions import At
+from tidelog.requests.record_filters import record_filter
+from tidelog.security.access_rules import Security
+from tidelog.subscriptions.consumer_options import Partitions
+from tidelog.subscriptions.deserializers import Decoding, Deserializer, OnUndecodable
 from tidelog.tls import Tls
 from tidelog.topic_settings import TopicSettings, topic_alter, topic_create
-from tidelog.work import Work
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.idle_poll import POLL_US_DEFAULT
+from tidelog_proto.process.busy_poll import POLL_US_DEFAULT
 
 REQUEST_TIMEOUT_S_DEFAULT: Final = 30.0
 
@@ -93,7 +83,8 @@ class Client:
         credentials: instead, any of `tidelog.credentials`: a token or a password.
         tls: connect in TLS, as a `tidelog.tls.Tls` says; True: as the environment says. None: only if that says so, by
             TIDELOG_CA_FILE, TIDELOG_CERT_FILE, TIDELOG_CRL_FILE or TIDELOG_TLS=1. False: not at all.
-        router: instead, one of another client that asks for a caller; see `tidelog.callers`. Close this one first.
+        router: instead, one of another client that asks for a caller; see `tidelog.cluster.callers`. Close this one
+        first.
 
     Raises:
         InvalidRequestError: an address or argument is no such thing.
@@ -223,7 +214,7 @@ class Client:
             TopicExistsError, InvalidTopicError, InvalidRequestError: and `TidelogError`s of the way there.
         """
         self._check_usable()
-        request = topic_create(admin.checked_topic(name), {"partitions": partitions, **settings})
+        request = topic_create(conversions.checked_topic(name), {"partitions": partitions, **settings})
         reply = await topic_changes.create(self._router, request)
         topic = await paging.whole(self._router, reply)
         self._router.metadata.made(reply.topics[0])
@@ -233,7 +224,7 @@ class Client:
         """Return all topics by name; with `internal` also the broker's own."""
         self._check_usable()
         infos = await paging.listed(self._router, internal=internal)
-        return sorted(map(admin.topic_of, infos), key=lambda topic: topic.name)
+        return sorted(map(conversions.topic_of, infos), key=lambda topic: topic.name)
 
     async def topic_page(self, *, after: str = "", limit: int = 100) -> tuple[list[Topic], bool]:
         """Return some topics by name, without their partitions, and whether there are more behind them.
@@ -249,7 +240,7 @@ class Client:
         if limit <= 0:
             raise InvalidRequestError(f"limit is above zero, not {limit}")
         infos, more = await paging.listed_briefly(self._router, after=after, limit=limit)
-        return [admin.topic_of(info) for info in infos], more
+        return [conversions.topic_of(info) for info in infos], more
 
     async def topic(self, name: str) -> Topic:
         """Return one topic with its partitions' offsets and sizes.
@@ -303,7 +294,7 @@ class Client:
     async def cluster_status(self) -> ClusterStatus:
         """Return nodes and topics as one node sees them."""
         self._check_usable()
-        return admin.status_of(await paging.status(self._router))
+        return conversions.status_of(await paging.status(self._router))
 
     async def topic_figures(self, *, internal: bool = False) -> dict[str, TopicFigures]:
         """Return the sums of `cluster_status` over each topic's partitions by topic name, with no object for each."""
@@ -313,7 +304,7 @@ class Client:
     async def nodes(self) -> tuple[Node, ...]:
         """Return the nodes as one of them sees them: `cluster_status` without what grows with the topics."""
         self._check_usable()
-        return admin.status_of(await paging.status(self._router, nodes_only=True)).nodes
+        return conversions.status_of(await paging.status(self._router, nodes_only=True)).nodes
 
     async def drain_node(self, node_id: str, *, draining: bool = True) -> int:
         """Begin to take a node's copies and ownership away, or let it have some; return how many partitions it stores.
@@ -352,7 +343,7 @@ class Client:
             UnknownTopicError, UnknownPartitionError, LimboError: no such partition; the copy there is damaged.
         """
         self._check_usable()
-        return await cluster_changes.recover_unsafely(self._router, topic, partition, node_id)
+        return await cluster_operations.recover_unsafely(self._router, topic, partition, node_id)
 
     async def compact_topic(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, Compacted]:
         """Compact all that `partitions` (None: all) of a topic hold now, one after the other; return when it is done.
@@ -370,7 +361,7 @@ class Client:
 
     async def _change_cluster(self, change: pb.ClusterChange) -> int:
         self._check_usable()
-        return (await cluster_changes.ask(self._router, change, repeatable=True)).moves
+        return (await cluster_operations.ask(self._router, change, repeatable=True)).moves
 
     # --------------------------------------------------------------------------------------------- reading
 
@@ -400,7 +391,7 @@ class Client:
             InvalidRequestError: an option is out of range.
         """
         self._check_usable()
-        return await reading.fetch(self._router, topic, partition, offset, **options)
+        return await fetch_and_commit.fetch(self._router, topic, partition, offset, **options)
 
     async def get(self, topic: str, key: bytes, *, partition: int | None = None) -> Record | None:
         """Return the newest committed record of a key; None where there is none.
@@ -417,7 +408,7 @@ class Client:
             UnknownTopicError, UnknownPartitionError: there is no such thing.
         """
         self._check_usable()
-        return await lookup.newest_of_key(self._router, topic, key, partition)
+        return await key_lookup.newest_of_key(self._router, topic, key, partition)
 
     async def list_offsets(self, topic: str, at: At, partitions: Iterable[int] | None = None) -> dict[int, Offset]:
         """Find the offset of a point in the log, for each of `partitions` (None: all).
@@ -431,7 +422,7 @@ class Client:
             UnknownTopicError, UnknownPartitionError, InvalidRequestError: see there.
         """
         self._check_usable()
-        return await offset_search.list_offsets(self._router, topic, at, partitions)
+        return await list_offsets.list_offsets(self._router, topic, at, partitions)
 
     async def commit(
         self, group: str, topic: str, positions: Mapping[int, int], *, reset: bool = False, note: str = ""
@@ -449,12 +440,12 @@ class Client:
             UnknownTopicError, UnknownPartitionError, InvalidRequestError: see there.
         """
         self._check_usable()
-        return await reading.commit(self._router, group, topic, positions, reset=reset, note=note)
+        return await fetch_and_commit.commit(self._router, group, topic, positions, reset=reset, note=note)
 
     async def committed(self, group: str, topic: str | None = None) -> list[Committed]:
         """Return a group's positions, of one topic or of all; partitions without one are left out."""
         self._check_usable()
-        return await reading.committed(self._router, group, topic)
+        return await fetch_and_commit.committed(self._router, group, topic)
 
     # -------------------------------------------------------------------------------- producers, consumers
 

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+from tidelog.auth.authentication_exchange import SecretFile, Showing, Shown, ShownAtOnce
+from tidelog.auth.scram_password import Password
 from tidelog.errors import InvalidRequestError, NodeUnreachableError, TidelogError
-from tidelog.passwords import Password
-from tidelog.showing import SecretFile, Showing, Shown, ShownAtOnce
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import TOKEN_BYTES_MAX
 

@@ -7,8 +7,8 @@ from typing import Final, TypedDict
 
 from tidelog.errors import InvalidRequestError
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.columns import schema_of
-from tidelog_proto.header import COLUMN_FLAGS
+from tidelog_proto.batch.columns import schema_of
+from tidelog_proto.batch.header import COLUMN_FLAGS
 
 FETCH_BYTES_DEFAULT: Final = 8 * 1024 * 1024
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from tidelog.model import Record
-from tidelog_proto.columns import Headers
+from tidelog_proto.batch.columns import Headers
 
 try:
     from opentelemetry import context, propagate, trace

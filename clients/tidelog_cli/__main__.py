@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from tidelog_cli.interrupts import interrupts_end_quietly
-from tidelog_proto.standard_streams import escape_what_cannot_be_encoded, open_closed_streams
+from tidelog_cli.base.interrupts import interrupts_end_quietly
+from tidelog_proto.process.standard_streams import escape_what_cannot_be_encoded, open_closed_streams
 
 
 def run() -> int:
@@ -13,8 +13,8 @@ def run() -> int:
     open_closed_streams()  # before anything opens a file that would get such a number
     with interrupts_end_quietly():
         escape_what_cannot_be_encoded()
+        from tidelog_cli.base.standard_output import check_standard_output, leave_quietly  # noqa: PLC0415 - the same
         from tidelog_cli.main import main  # noqa: PLC0415 - the point of this module is what happens before
-        from tidelog_cli.standard_output import check_standard_output, leave_quietly  # noqa: PLC0415 - the same
 
         check_standard_output()
 

@@ -15,34 +15,25 @@ from typing import Annotated, Final
 
 import typer
 
-from tidelog.contexts import CONTEXT_VARIABLE
-from tidelog_cli import (
-    certs,
-    cluster,
-    consume,
-    contexts,
-    deploy,
-    groups,
-    plugins,
-    produce,
-    quotas,
-    security,
-    spark_bundle,
-    topics,
-    up,
-    users,
-)
+from tidelog.cluster.contexts import CONTEXT_VARIABLE
+from tidelog_cli import plugins
+from tidelog_cli.admin import contexts, deploy, groups, quotas, security, spark_bundle, users
+from tidelog_cli.base.failures import EXIT_CODES_HELP, EXIT_FAILED, EXIT_INTERRUPTED, describe, exit_code_of
+from tidelog_cli.base.interrupts import interrupts_end_quietly
+from tidelog_cli.base.output import note
+from tidelog_cli.base.session import named_context
+from tidelog_cli.base.standard_output import output_lost
+from tidelog_cli.certs import command as certs
+from tidelog_cli.cluster import command as cluster
 from tidelog_cli.doctor import command as doctor
-from tidelog_cli.failures import EXIT_CODES_HELP, EXIT_FAILED, EXIT_INTERRUPTED, describe, exit_code_of
-from tidelog_cli.interrupts import interrupts_end_quietly
-from tidelog_cli.output import note
 from tidelog_cli.parquet import exporting, importing
-from tidelog_cli.session import named_context
+from tidelog_cli.records import consume, produce
 from tidelog_cli.sql import command as sql
-from tidelog_cli.standard_output import output_lost
 from tidelog_cli.top import command as top
-from tidelog_proto.standard_streams import OutputLostError
-from tidelog_proto.without_pandas import leave_pandas_out
+from tidelog_cli.topics import command as topics
+from tidelog_cli.up import command as up
+from tidelog_proto.process.arrow_without_pandas import leave_pandas_out
+from tidelog_proto.process.standard_streams import OutputLostError
 
 OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "up": up.register,

@@ -15,8 +15,8 @@ from typing import Final
 
 import typer
 
-from tidelog_cli.extras import missing_from
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.extras import missing_from
+from tidelog_cli.base.failures import CommandFailed
 
 GROUP: Final = "tidelog.commands"
 

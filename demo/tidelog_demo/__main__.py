@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tidelog_cli.interrupts import interrupts_end_quietly
+from tidelog_cli.base.interrupts import interrupts_end_quietly
 
 
 def run() -> int:

@@ -35,8 +35,8 @@ from rich.text import Text
 from websockets.exceptions import WebSocketException
 
 from tidelog import Client, TidelogError
-from tidelog_cli.failures import CommandFailed
-from tidelog_cli.local_stack import LocalStack
+from tidelog_cli.base.failures import CommandFailed
+from tidelog_cli.up.local_stack import LocalStack
 from tidelog_demo import report, source
 from tidelog_demo.copies import level_topic, shortages, whereabouts
 from tidelog_demo.publish import PARTITIONS, REST_RECORDS, TOPIC, PublishError, publish_natively, publish_over_rest

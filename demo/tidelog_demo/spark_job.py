@@ -17,9 +17,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from tidelog_cli.child import command
+from tidelog_cli.up.supervised_child import command
 from tidelog_demo.source import CarrierStats
-from tidelog_proto.private_files import open_private_log
+from tidelog_proto.process.private_files import open_private_log
 
 _STOP_TIMEOUT_S: Final = 10.0
 

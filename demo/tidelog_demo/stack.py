@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
 
-from tidelog.contexts import CONTEXTS_VARIABLE, Context, change_contexts, with_context
-from tidelog_cli import local_stack
-from tidelog_cli.local_cluster import prepare
-from tidelog_cli.local_stack import LocalStack
+from tidelog.cluster.contexts import CONTEXTS_VARIABLE, Context, change_contexts, with_context
+from tidelog_cli.up import local_stack
+from tidelog_cli.up.local_cluster import prepare
+from tidelog_cli.up.local_stack import LocalStack
 
 NODES: Final = 3
 

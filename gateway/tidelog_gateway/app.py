@@ -17,10 +17,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from tidelog.callers import Identified
 from tidelog.client import Client
 from tidelog.client_options import ClientOptions
-from tidelog.contexts import Context
+from tidelog.cluster.callers import Identified
+from tidelog.cluster.contexts import Context
 from tidelog.errors import TidelogError
 from tidelog_gateway import access, cluster, deletion, fetch, groups, keys, offsets, service, topics
 from tidelog_gateway.access_log import AccessLogMiddleware
@@ -53,7 +53,7 @@ from tidelog_gateway.unsupported import refuse_unknown_parameters, refuse_unsupp
 from tidelog_gateway.websocket import route as websocket_route
 from tidelog_gateway.workers.peers import Peers
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.turns import Turns
+from tidelog_proto.process.fair_scheduler import Turns
 
 ROUTERS: Final = (
     topics.router,

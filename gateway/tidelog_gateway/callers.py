@@ -28,8 +28,8 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from tidelog.callers import Identified, NotIdentifiedError
 from tidelog.client import Client
+from tidelog.cluster.callers import Identified, NotIdentifiedError
 from tidelog.errors import AccessError, InvalidRequestError, TidelogError
 from tidelog_gateway.address_turns import FullError
 from tidelog_gateway.context import Gateway
@@ -40,7 +40,7 @@ from tidelog_gateway.problems import Problem, from_error
 from tidelog_gateway.producers import Kept, Producers
 from tidelog_gateway.tries import Tries
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.addresses import counted_address
+from tidelog_proto.auth.client_address import counted_address
 
 log = logging.getLogger(__name__)
 

@@ -11,16 +11,16 @@ from typing import Annotated, Final
 
 import typer
 
-from tidelog.contexts import Context, find_context
+from tidelog.cluster.contexts import Context, find_context
 from tidelog.credentials import API_KEY_FILE_VARIABLE, PASSWORD_FILE_VARIABLE, TOKEN_FILE_VARIABLE
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.workers.shares import share_of
-from tidelog_proto.core_files import leave_no_core_files
-from tidelog_proto.descriptors import REMEDY, raise_descriptor_limit
-from tidelog_proto.loopback import is_loopback
-from tidelog_proto.secret_modes import complaint_about_file
-from tidelog_proto.settings import SettingsError, load_settings
-from tidelog_proto.standard_streams import queued_streams
+from tidelog_proto.auth.secret_permissions import complaint_about_file
+from tidelog_proto.process.core_files import leave_no_core_files
+from tidelog_proto.process.file_descriptors import REMEDY, raise_descriptor_limit
+from tidelog_proto.process.settings import SettingsError, load_settings
+from tidelog_proto.process.standard_streams import queued_streams
+from tidelog_proto.wire.loopback import is_loopback
 
 log = logging.getLogger(__name__)
 

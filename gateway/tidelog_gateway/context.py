@@ -32,7 +32,7 @@ from tidelog_gateway.ui.sampler import Sampler
 from tidelog_gateway.workers.peers import Peers
 from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, PARTITIONS_MAX, TOPIC_NAME_CHARS_MAX
 from tidelog_proto.names import check_group_name, check_topic_name
-from tidelog_proto.turns import Turns
+from tidelog_proto.process.fair_scheduler import Turns
 
 UNKNOWN_SHARE: Final = 4
 """So many as a quarter of the WebSockets may be open that have not said who they are, beside the others."""

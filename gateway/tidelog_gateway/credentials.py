@@ -20,7 +20,7 @@ from tidelog.credentials import Password
 from tidelog.errors import InvalidRequestError, TidelogError
 from tidelog_gateway.problems import Problem, from_error
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.api_key import KEY_PREFIX
+from tidelog_proto.auth.api_key import KEY_PREFIX
 
 TOKEN_CHARS_MAX: Final = 16_384
 CHALLENGE: Final = 'Bearer realm="tidelog"'

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidelog.group_admin import ResetTo
+from tidelog.groups.admin import ResetTo
 from tidelog.model import GroupInfo, GroupMemberInfo, GroupState, Lag, TopicPartition
 from tidelog_gateway.bodies.first_faults import first_faults
 from tidelog_gateway.context import Gateway, GatewayDep, GroupPath, TopicName, json_response

@@ -1,7 +1,7 @@
 """By which names this gateway is asked, where it asks nobody who he is: what keeps rebound names out.
 
-Which names those are, and why, is in `tidelog_proto.host_names`. With `auth = "callers"` a page has nothing to show,
-and with TLS the browser has compared the name with the certificate: neither looks at the name.
+Which names those are, and why, is in `tidelog_proto.auth.host_header`. With `auth = "callers"` a page has nothing to
+show, and with TLS the browser has compared the name with the certificate: neither looks at the name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from tidelog_gateway.origins import ANY_ORIGIN
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_proto.host_names import HostNames
+from tidelog_proto.auth.host_header import HostNames
 
 ANY_HOST: Final = "*"
 UNCHECKED_PATHS: Final = frozenset({"/livez", "/readyz"})

@@ -30,8 +30,8 @@ from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.refusals import refusal_bytes, tls_log
 from tidelog_gateway.seats import Seat, Seats
-from tidelog_proto.seldom import SeldomLog
-from tidelog_proto.tls_stream import SNIFFED_BYTES, begins_tls
+from tidelog_proto.process.log_rate_limit import SeldomLog
+from tidelog_proto.tls.stream import SNIFFED_BYTES, begins_tls
 
 
 def bounded_protocol(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from tidelog.callers import Identified, NotIdentifiedError
+from tidelog.cluster.callers import Identified, NotIdentifiedError
 from tidelog.errors import TidelogError, UnauthenticatedError
 from tidelog_gateway.credentials import Shown
 from tidelog_gateway.incoming import Share
@@ -63,7 +63,7 @@ class KnownCaller:
         self._take(identified)
 
     def ticket(self) -> bytes:
-        """Return what shows nodes who he is; see `tidelog.callers.Caller`.
+        """Return what shows nodes who he is; see `tidelog.cluster.callers.Caller`.
 
         Raises:
             TidelogError: he is nobody any more.

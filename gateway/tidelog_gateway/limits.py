@@ -23,7 +23,7 @@ from tidelog_gateway.incoming import Arrival, Body, Budget
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.limits import KIB
-from tidelog_proto.memory import allocate
+from tidelog_proto.process.buffers import allocate
 
 
 class BodyLimits:

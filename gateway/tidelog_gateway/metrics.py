@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from tidelog_gateway.incoming import Budget
 from tidelog_gateway.outgoing import Outgoing
-from tidelog_proto.standard_streams import dropped_writes
+from tidelog_proto.process.standard_streams import dropped_writes
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

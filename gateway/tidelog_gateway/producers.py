@@ -27,9 +27,9 @@ from typing import Final
 
 from tidelog.client import Client
 from tidelog.errors import TidelogError
-from tidelog.gathering import LooseRows
-from tidelog.producer import Producer
-from tidelog.receipts import PendingRows
+from tidelog.produce.open_batch import LooseRows
+from tidelog.produce.producer import Producer
+from tidelog.produce.receipts import PendingRows
 
 _LOG: Final = logging.getLogger(__name__)
 

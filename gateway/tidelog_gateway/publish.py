@@ -17,9 +17,8 @@ from pydantic import BaseModel, Field
 
 from tidelog.errors import TidelogError, UnknownTopicError
 from tidelog.model import Receipt
-from tidelog.producer import Producer
-from tidelog.receipts import PendingReceipt, PendingReceipts, PendingRows, ReceiptRange
-from tidelog.trace_contexts import note as note_trace
+from tidelog.produce.producer import Producer
+from tidelog.produce.receipts import PendingReceipt, PendingReceipts, PendingRows, ReceiptRange, note_trace
 from tidelog_gateway.context import Gateway, json_response
 from tidelog_gateway.problems import from_error
 from tidelog_gateway.producers import Place

@@ -28,12 +28,11 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
-from tidelog.gathering import LooseRows
-from tidelog.trace_contexts import current
+from tidelog.cluster.trace_contexts import current
+from tidelog.produce.open_batch import LooseRows
 from tidelog_gateway.bodies.first_faults import list_faults
 from tidelog_gateway.problems import ERRORS_LISTED_MAX, body_faults, invalid, pointer, validation_errors
-from tidelog_proto.batch import columns_of
-from tidelog_proto.json_text import check_limits
+from tidelog_proto.batch.record_batch import columns_of
 from tidelog_proto.limits import (
     JSON_DEPTH_MAX,
     JSON_NUMBER_CHARS_MAX,
@@ -41,6 +40,7 @@ from tidelog_proto.limits import (
     TAG_BYTES_MAX,
     TIMESTAMP_MS_MAX,
 )
+from tidelog_proto.text.json_text import check_limits
 
 HEADERS_PER_RECORD_MAX: Final = 256
 HEADERS_PER_REQUEST_MAX: Final = 100_000

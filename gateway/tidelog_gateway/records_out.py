@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.model import Record
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.record_batch import RecordBatch
 
 JSON_BYTES_PER_BYTE: Final = 6
 """A control character is written as \\u and four digits."""

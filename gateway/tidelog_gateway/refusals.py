@@ -14,7 +14,7 @@ import orjson
 
 from tidelog_gateway.browser_headers import BROWSER_HEADERS
 from tidelog_gateway.problems import MEDIA_TYPE, Problem
-from tidelog_proto.seldom import SeldomLog
+from tidelog_proto.process.log_rate_limit import SeldomLog
 
 _CLIENTS_DOING: Final = frozenset(
     {"Invalid UTF-8 sequence received from client.", "ASGI callable returned without completing handshake."}

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from tidelog_gateway.problems import Problem
-from tidelog_proto.header import OFFSET_MAX
+from tidelog_proto.batch.header import OFFSET_MAX
 from tidelog_proto.limits import PARTITIONS_MAX
 
 TOKEN_VERSION: Final = 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tidelog_proto.addresses import counted_address
+from tidelog_proto.auth.client_address import counted_address
 
 ADDRESS_SHARE: Final = 4
 """One address leaves a quarter of the connections to the others, unless the settings say how many it may have."""

@@ -21,7 +21,7 @@ from typing import Any, Final, cast
 import uvicorn
 from fastapi import FastAPI
 
-from tidelog.contexts import Context
+from tidelog.cluster.contexts import Context
 from tidelog_gateway.app import create_app, open_client
 from tidelog_gateway.flow.entrance import entrance_of
 from tidelog_gateway.http_protocol import bounded_protocol
@@ -33,7 +33,7 @@ from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.tls import GatewayTls
 from tidelog_gateway.websocket.frames import bounded_websocket
 from tidelog_gateway.workers.listeners import BACKLOG, listen
-from tidelog_proto.garbage import calm_garbage_collection
+from tidelog_proto.process.garbage_collection import calm_garbage_collection
 
 BODIES_SHARE: Final = 0.5
 """Of the time that a stop has: how long bodies that do come on may come. The rest is for handling them."""

@@ -10,12 +10,12 @@ from typing import Final, Self
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.refusals import refusal_bytes, tls_log
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_proto.certificate_ends import CertificateEnds
-from tidelog_proto.settings import SettingsError
-from tidelog_proto.tls_entrance import TlsEntrance
-from tidelog_proto.tls_files import FollowedTls, TlsFiles, TlsFilesError, server_context
-from tidelog_proto.tls_stream import DisagreedTlsError, NotTlsError, TlsError
-from tidelog_proto.turns import Turns
+from tidelog_proto.process.fair_scheduler import Turns
+from tidelog_proto.process.settings import SettingsError
+from tidelog_proto.tls.certificate_expiry import CertificateEnds
+from tidelog_proto.tls.files import FollowedTls, TlsFiles, TlsFilesError, server_context
+from tidelog_proto.tls.handshakes import TlsEntrance
+from tidelog_proto.tls.stream import DisagreedTlsError, NotTlsError, TlsError
 
 CERTIFICATE_LOOK_S: Final = 1.0
 """How often the files are read."""

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from tidelog_proto.addresses import counted_address
+from tidelog_proto.auth.client_address import counted_address
 
 ADDRESSES_MAX: Final = 10_000
 """The addresses that are remembered; the one that was wrong longest ago is forgotten."""

@@ -15,23 +15,26 @@ import typer
 import uvloop
 from rich.console import Console
 
-from tidelog_cli.failures import EXIT_USAGE, CommandFailed
-from tidelog_loadtest import bench, cluster_commands, idle_commands, live_commands, scan
-from tidelog_loadtest.client_bench import ClientPlan, measure_client
-from tidelog_loadtest.cluster_commands import DataOption
-from tidelog_loadtest.environment import environment_of
-from tidelog_loadtest.fairness import STAGES, FairnessPlan, fairness
-from tidelog_loadtest.gateway_bench import GatewayPlan, gateway
-from tidelog_loadtest.keyed import MOMENTS as KEYED_MOMENTS
-from tidelog_loadtest.keyed import KeyedPlan, keyed
-from tidelog_loadtest.many_partitions import MOMENTS, ManyPlan, many_partitions
-from tidelog_loadtest.permissions import PermissionsPlan, permissions
-from tidelog_loadtest.product import FlushName
-from tidelog_loadtest.progress import shown
-from tidelog_loadtest.result import Result, caption_of, table_of
-from tidelog_loadtest.workers_bench import scaling
-from tidelog_proto.idle_poll import POLL_US_DEFAULT, POLL_US_MAX
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
+from tidelog_loadtest.clients.benchmark import ClientPlan, measure_client
+from tidelog_loadtest.cluster import commands
+from tidelog_loadtest.cluster.commands import DataOption
+from tidelog_loadtest.gateway import idle_commands, live_commands
+from tidelog_loadtest.gateway.requests import GatewayPlan, gateway
+from tidelog_loadtest.gateway.workers import scaling
+from tidelog_loadtest.measure.environment import environment_of
+from tidelog_loadtest.measure.product import FlushName
+from tidelog_loadtest.measure.progress import shown
+from tidelog_loadtest.measure.results import Result, caption_of, table_of
+from tidelog_loadtest.node import records as bench
+from tidelog_loadtest.node import scan
+from tidelog_loadtest.node.fairness import STAGES, FairnessPlan, fairness
+from tidelog_loadtest.node.key_index import MOMENTS as KEYED_MOMENTS
+from tidelog_loadtest.node.key_index import KeyedPlan, keyed
+from tidelog_loadtest.node.many_partitions import MOMENTS, ManyPlan, many_partitions
+from tidelog_loadtest.node.permissions import PermissionsPlan, permissions
 from tidelog_proto.limits import PARTITIONS_MAX
+from tidelog_proto.process.busy_poll import POLL_US_DEFAULT, POLL_US_MAX
 
 Measure = Callable[[bench.Plan, FlushName], Awaitable[Result]]
 
@@ -87,7 +90,7 @@ def register(app: typer.Typer) -> None:
     group.command("permissions")(asking)
     group.command("gateway")(front)
     group.command("spark")(spark)
-    cluster_commands.register(group)
+    commands.register(group)
     live_commands.register(group)
     idle_commands.register(group)
     app.add_typer(group, name="bench")
@@ -193,8 +196,8 @@ def partitions(
     rounds: RoundsOption = 3,
     seconds: SecondsOption = 2.0,
     idle_s: Annotated[float, typer.Option("--idle", min=0.1, help="Seconds of idling after each step.")] = 5.0,
-    flush: Annotated[cluster_commands.OneFlushChoice, typer.Option("--flush", help="The topic's flush.")] = (
-        cluster_commands.OneFlushChoice.NEVER
+    flush: Annotated[commands.OneFlushChoice, typer.Option("--flush", help="The topic's flush.")] = (
+        commands.OneFlushChoice.NEVER
     ),
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -203,7 +206,7 @@ def partitions(
     plan = ManyPlan(count, min(used, count), size, batch_records, rounds, seconds, idle_s, flush.value, data)
     with shown(MOMENTS + rounds * len(plan.spreads)) as tell:
         result = uvloop.run(many_partitions(plan, tell))
-    cluster_commands.show(result, data, as_json=as_json)
+    commands.show(result, data, as_json=as_json)
 
 
 def keys(
@@ -219,8 +222,8 @@ def keys(
     batch_records: BatchOption = 4_000,
     rounds: RoundsOption = 5,
     seconds: SecondsOption = 2.0,
-    flush: Annotated[cluster_commands.OneFlushChoice, typer.Option("--flush", help="The topics' flush.")] = (
-        cluster_commands.OneFlushChoice.NEVER
+    flush: Annotated[commands.OneFlushChoice, typer.Option("--flush", help="The topics' flush.")] = (
+        commands.OneFlushChoice.NEVER
     ),
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -229,7 +232,7 @@ def keys(
     plan = KeyedPlan(records, lookups, compacted, size, batch_records, rounds, seconds, flush.value, data)
     with shown(KEYED_MOMENTS + 2 * rounds) as tell:
         result = uvloop.run(keyed(plan, tell))
-    cluster_commands.show(result, data, as_json=as_json)
+    commands.show(result, data, as_json=as_json)
 
 
 def spark(
@@ -245,16 +248,16 @@ def spark(
 ) -> None:
     """Read and write a topic with Spark beside Parquet files of the same rows, job by job in rounds."""
     try:
-        from tidelog_loadtest import spark_bench  # noqa: PLC0415 - the extra "spark" is not everywhere
+        from tidelog_loadtest.spark import benchmark  # noqa: PLC0415 - the extra "spark" is not everywhere
     except ImportError as error:
         raise CommandFailed(f"{error}: install the extra 'spark'", EXIT_USAGE) from error
-    if unknown := [job for job in only or () if job not in spark_bench.JOBS]:
-        jobs = ", ".join(map(repr, spark_bench.JOBS))
+    if unknown := [job for job in only or () if job not in benchmark.JOBS]:
+        jobs = ", ".join(map(repr, benchmark.JOBS))
         raise CommandFailed(f"there is no job {unknown[0]!r}; there are {jobs}", EXIT_USAGE)
-    plan = spark_bench.SparkPlan(records, size, partitions, threads, rounds, tuple(only or ()), data=data)
-    with shown(spark_bench.steps(plan)) as tell:
-        result = asyncio.run(spark_bench.measure(plan, tell))
-    cluster_commands.show(result, data, as_json=as_json)
+    plan = benchmark.SparkPlan(records, size, partitions, threads, rounds, tuple(only or ()), data=data)
+    with shown(benchmark.steps(plan)) as tell:
+        result = asyncio.run(benchmark.measure(plan, tell))
+    commands.show(result, data, as_json=as_json)
 
 
 def client(
@@ -263,8 +266,8 @@ def client(
     size: SizeOption = 100,
     partitions: Annotated[int, typer.Option("--partitions", min=1, max=1_000, help="Partitions of the topics.")] = 4,
     rounds: RoundsOption = 3,
-    flush: Annotated[cluster_commands.OneFlushChoice, typer.Option("--flush", help="The topics' flush.")] = (
-        cluster_commands.OneFlushChoice.NEVER
+    flush: Annotated[commands.OneFlushChoice, typer.Option("--flush", help="The topics' flush.")] = (
+        commands.OneFlushChoice.NEVER
     ),
     kafka: Annotated[
         str | None,
@@ -277,7 +280,7 @@ def client(
     plan = ClientPlan(records, size, partitions, rounds, flush.value, kafka, data)
     with shown(plan.steps) as tell:
         result = uvloop.run(measure_client(plan, tell))
-    cluster_commands.show(result, data, as_json=as_json)
+    commands.show(result, data, as_json=as_json)
 
 
 def fair(
@@ -288,8 +291,8 @@ def fair(
     quota_mib: Annotated[int, typer.Option("--quota-mib", min=1, help="MiB a second that the flood may write.")] = 10,
     rounds: RoundsOption = 3,
     seconds: SecondsOption = 10.0,
-    flush: Annotated[cluster_commands.OneFlushChoice, typer.Option("--flush", help="The topics' flush.")] = (
-        cluster_commands.OneFlushChoice.NEVER
+    flush: Annotated[commands.OneFlushChoice, typer.Option("--flush", help="The topics' flush.")] = (
+        commands.OneFlushChoice.NEVER
     ),
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -307,7 +310,7 @@ def fair(
     )
     with shown(len(STAGES) * rounds) as tell:
         result = uvloop.run(fairness(plan, tell))
-    cluster_commands.show(result, data, as_json=as_json)
+    commands.show(result, data, as_json=as_json)
 
 
 def asking(
@@ -316,8 +319,8 @@ def asking(
     rules: Annotated[int, typer.Option("--rules", min=0, max=10_000, help="Rules about others.")] = 200,
     size: SizeOption = 100,
     rounds: RoundsOption = 99,
-    flush: Annotated[cluster_commands.OneFlushChoice, typer.Option("--flush", help="The topics' flush.")] = (
-        cluster_commands.OneFlushChoice.NEVER
+    flush: Annotated[commands.OneFlushChoice, typer.Option("--flush", help="The topics' flush.")] = (
+        commands.OneFlushChoice.NEVER
     ),
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -326,7 +329,7 @@ def asking(
     plan = PermissionsPlan(records, rules, rounds, size, flush.value, data)
     with shown(rounds) as tell:
         result = uvloop.run(permissions(plan, tell))
-    cluster_commands.show(result, data, as_json=as_json)
+    commands.show(result, data, as_json=as_json)
 
 
 def front(
@@ -347,7 +350,7 @@ def front(
     plan = GatewayPlan(connections, rounds, seconds, size, parser.value, data=data, only=only, workers=workers)
     with shown(rounds) as tell:
         result = uvloop.run(gateway(plan, tell)) if workers == 1 else uvloop.run(scaling(plan, tell))
-    cluster_commands.show(result, data, as_json=as_json)
+    commands.show(result, data, as_json=as_json)
 
 
 def _refuse_foreign(nodes: int, bootstrap: str | None, *, secure: bool) -> None:

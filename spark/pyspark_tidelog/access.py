@@ -17,7 +17,7 @@ from typing import Final
 from pyspark_tidelog.errors import OptionError
 from pyspark_tidelog.option_values import comma_list, flag
 from tidelog.client_options import ClientOptions
-from tidelog.contexts import Context, the_context
+from tidelog.cluster.contexts import Context, the_context
 from tidelog.credentials import ApiKeyFile, Credentials, Password, TokenFile, carried
 from tidelog.errors import InvalidRequestError
 from tidelog.tls import Tls, tls_of

@@ -1,7 +1,7 @@
 """The columns of the source, which are those of Spark's Kafka source: as Spark's types and as Arrow's.
 
-How columns of the wire become these, see `tidelog.joined_batches`. Joining batches matters here: Spark takes a fixed
-time for each Arrow batch, and batches of 1,000 rows cost it about a third of its throughput.
+How columns of the wire become these, see `tidelog.tables.joined_batches`. Joining batches matters here: Spark takes a
+fixed time for each Arrow batch, and batches of 1,000 rows cost it about a third of its throughput.
 """
 
 from __future__ import annotations

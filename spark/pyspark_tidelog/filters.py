@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from tidelog.fetch_options import FetchOptions
-from tidelog.ranges import OffsetRange
+from tidelog.requests.offset_ranges import OffsetRange
 from tidelog_proto.limits import ENVELOPE_BYTES_MAX, TAG_BYTES_MAX
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -31,7 +31,7 @@ from pyspark_tidelog.options import (
     Selection,
     Subscribe,
 )
-from tidelog.ranges import OffsetRange
+from tidelog.requests.offset_ranges import OffsetRange
 
 TASKS_MAX: Final = 100_000
 """Of a load, or a micro-batch: Spark's driver keeps all of them in memory."""

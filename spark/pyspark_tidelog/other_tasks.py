@@ -6,8 +6,8 @@ have none now, or are none now, no task looks at. It would be there twice, and n
 
 No task knows how many there are, so the driver looks, when all are done, and only where somebody had tried before: a
 topic keeps a roll of each micro-batch, and exactly one task finds nobody on it, unless an earlier try had begun
-(`tidelog.work_roll`). It looks at all numbers that may be on the roll and did not write this time. Into which topic a
-task had written does not count: rows of some topics may be few, and were another task's.
+(`tidelog.produce.work_registry`). It looks at all numbers that may be on the roll and did not write this time. Into
+which topic a task had written does not count: rows of some topics may be few, and were another task's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyspark_tidelog.errors import ChangedRowsError
 from pyspark_tidelog.write_options import WriteOptions
 from pyspark_tidelog.write_task import Begun
 from tidelog import Client
-from tidelog.work import Work
+from tidelog.produce.work import Work
 
 AT_ONCE: Final = 64
 """How many tasks begin at a time. What those have stored that had begun before is looked for together, once."""

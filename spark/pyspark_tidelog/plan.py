@@ -27,7 +27,7 @@ from pyspark_tidelog.options import AtTimestamp, Position, ReadOptions
 from pyspark_tidelog.stream_offsets import Losses, Standing, StreamPosition
 from tidelog.fetch_options import FetchOptions
 from tidelog.model import Fetched, Offset, Topic
-from tidelog.ranges import OffsetRange
+from tidelog.requests.offset_ranges import OffsetRange
 
 EVERYTHING: Final = Narrowed()
 

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from pyspark_tidelog.columns import constants
 from pyspark_tidelog.errors import DataLossError
 from tidelog.errors import error_of_read
-from tidelog.filters import RecordFilter
-from tidelog.joined_batches import Joiner, WireBatch, wire_batch
-from tidelog.ranges import Fetch, OffsetRange, fetch_range
+from tidelog.requests.offset_ranges import Fetch, OffsetRange, fetch_range
+from tidelog.requests.record_filters import RecordFilter
+from tidelog.tables.joined_batches import Joiner, WireBatch, wire_batch
 from tidelog_proto.errors import ProtocolError
 
 _LOG: Final = logging.getLogger(__name__)

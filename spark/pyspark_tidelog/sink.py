@@ -25,7 +25,7 @@ from pyspark_tidelog.errors import OptionError, TidelogSourceError
 from pyspark_tidelog.other_tasks import refuse_other_tasks
 from pyspark_tidelog.write_options import WriteOptions
 from pyspark_tidelog.write_task import Begun, write_rows
-from tidelog.work import Work
+from tidelog.produce.work import Work
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog_proto.content_hash import CONTENT_KEY_BYTES, ContentHasher
+from tidelog_proto.batch.content_hash import CONTENT_KEY_BYTES, ContentHasher
 
 _NUMBERS: Final = 4
 """Of a row's mark: two of its content, its partition and its time."""

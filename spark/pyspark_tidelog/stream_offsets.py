@@ -21,7 +21,7 @@ from typing import Final
 
 from pyspark_tidelog.errors import DataLossError, TidelogSourceError
 from pyspark_tidelog.offsets import Bounds, TopicPartition
-from tidelog.ranges import OffsetRange
+from tidelog.requests.offset_ranges import OffsetRange
 
 _ID: Final = "id"
 _IS_ID: Final = re.compile(r"([0-9a-f]{2})+", re.ASCII).fullmatch

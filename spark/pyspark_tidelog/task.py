@@ -25,9 +25,9 @@ from pyspark_tidelog.reader import fetched_schema, read_batches
 from tidelog.client_options import ClientOptions
 from tidelog.errors import TidelogError, UnknownTopicError
 from tidelog.fetch_options import FetchOptions
-from tidelog.filters import RecordFilter
 from tidelog.model import Fetched
-from tidelog.ranges import OffsetRange, fetch_options
+from tidelog.requests.offset_ranges import OffsetRange, fetch_options
+from tidelog.requests.record_filters import RecordFilter
 from tidelog.sync import Client
 
 ZONE_VARIABLE: Final = "TIDELOG_ZONE"

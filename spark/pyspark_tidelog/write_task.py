@@ -22,9 +22,9 @@ from pyspark_tidelog.stored_rows import StoredRows
 from pyspark_tidelog.write_options import WriteOptions
 from tidelog import Client
 from tidelog.errors import ProducerFencedError
-from tidelog.producer import Producer
-from tidelog.work import Work
-from tidelog_proto.columns import canonical
+from tidelog.produce.producer import Producer
+from tidelog.produce.work import Work
+from tidelog_proto.batch.columns import canonical
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from tests.abuse.probe import Probe
 from tests.abuse.stand import environment
 from tests.authority import Authority
 
-from tidelog_cli.children import running
-from tidelog_proto.tls_files import TlsFiles
+from tidelog_cli.up.child_processes import running
+from tidelog_proto.tls.files import TlsFiles
 
 NAME: Final = "TLS handshakes left half open"
 FLOOD: Final = "127.0.0.2"

@@ -10,11 +10,11 @@ from tests.abuse.stand import PRINCIPALS, Stand
 from tests.abuse.ws_requests import MESSAGES
 
 from tidelog_broker.core.request_costs import COSTS
-from tidelog_cli.children import Child
+from tidelog_cli.up.child_processes import Child
 from tidelog_gateway.app import ROUTERS, create_app
 from tidelog_gateway.route_costs import HTTP_COSTS, MESSAGE_COSTS
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_proto.frames import FrameDecoder
+from tidelog_proto.wire.frames import FrameDecoder
 
 NODES_ONLY: frozenset[str] = frozenset({"node_announce", "lives"})
 """Kinds that are refused from clients before their work: their cost is an estimate."""

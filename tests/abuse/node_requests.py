@@ -9,8 +9,7 @@ from typing import Any, Final
 from tests.abuse.stand import RECORDS, WIDE, Stand
 
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import columns_of, encode_batch
-from tidelog_proto.frames import encode_frame
+from tidelog_proto.batch.record_batch import columns_of, encode_batch
 from tidelog_proto.limits import (
     BATCHES_PER_PUBLISH_MAX,
     ENTRIES_PER_REQUEST_MAX,
@@ -19,6 +18,7 @@ from tidelog_proto.limits import (
     PAGE_BYTES,
     PROTOCOL_VERSION,
 )
+from tidelog_proto.wire.frames import encode_frame
 
 ENTRIES: Final = ENTRIES_PER_REQUEST_MAX
 NOW_US: Final = 1_700_000_000_000_000

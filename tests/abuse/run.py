@@ -30,8 +30,8 @@ from tests.abuse.probe import Probe
 from tests.abuse.stand import NODE_BUDGET_BYTES, Stand, node
 
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.frames import FrameDecoder, encode_frame
 from tidelog_proto.limits import PROTOCOL_VERSION
+from tidelog_proto.wire.frames import FrameDecoder, encode_frame
 
 ALONE_TIMEOUT_S: Final = 120.0
 IN_FLIGHT: Final = 4

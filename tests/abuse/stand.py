@@ -16,8 +16,8 @@ from tests.abuse.probe import Probe
 
 from tidelog import Client
 from tidelog.security import AccessRule
-from tidelog_cli.children import Child, running
-from tidelog_proto.api_key import new_key
+from tidelog_cli.up.child_processes import Child, running
+from tidelog_proto.auth.api_key import new_key
 from tidelog_proto.limits import MIB
 
 WIDE: Final = 4_096

@@ -16,8 +16,8 @@ from tests.abuse.polite import polite
 from tests.abuse.stand import STOP_TIMEOUT_S, Stand, environment
 
 from tidelog import Client
-from tidelog_cli.children import Child, running
-from tidelog_cli.local_cluster import prepare
+from tidelog_cli.up.child_processes import Child, running
+from tidelog_cli.up.local_cluster import prepare
 
 NODE: Final = "SIGTERM of a node in a flood"
 GATEWAY: Final = "SIGTERM of a gateway in a flood"

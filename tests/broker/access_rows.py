@@ -14,7 +14,7 @@ from tests.broker.peer import NOW_US
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
 from tidelog_broker.server.access import RULES
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import columns_of, encode_batch
+from tidelog_proto.batch.record_batch import columns_of, encode_batch
 
 TIMES = ("native", "handed on")
 """Each row is done as often, with something of its own to delete."""

@@ -28,8 +28,8 @@ from tidelog_broker.node.node import Node
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.storage.node.node_dir import NodeDir, open_node_dir
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import iter_batches
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.header import unpack_header
+from tidelog_proto.batch.record_batch import iter_batches
 
 TOPIC_ID = b"T" * 16
 KEY = (TOPIC_ID, 0)

@@ -20,7 +20,7 @@ from tidelog_broker.node.join import open_founding
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.storage.node.node_dir import NodeDir
-from tidelog_cli.local_cluster import free_ports
+from tidelog_cli.up.local_cluster import free_ports
 from tidelog_proto import broker_pb2 as pb
 
 WAIT_S = 30

@@ -7,7 +7,7 @@ from itertools import count
 
 from tests.broker.peer import Peer
 
-from tidelog.group_membership import Change, Membership
+from tidelog.groups.membership import Change, Membership
 from tidelog_proto import broker_pb2 as pb
 
 _numbers = count(1)

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch, columns_of, encode_batch, iter_batches
-from tidelog_proto.frames import Frame, FrameDecoder, encode_frame
-from tidelog_proto.header import Codec
+from tidelog_proto.batch.header import Codec
+from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch, iter_batches
 from tidelog_proto.limits import PROTOCOL_VERSION
+from tidelog_proto.wire.frames import Frame, FrameDecoder, encode_frame
 
 REPLY_TIMEOUT_S = 20
 NOW_US = 1_700_000_000_000_000

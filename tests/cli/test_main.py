@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tidelog_cli import failures
+from tidelog_cli.base import failures
 from tidelog_cli.main import OWN_COMMANDS, main, parts_meant
 from tidelog_cli.plugins import PARTS
 

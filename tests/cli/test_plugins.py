@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from tidelog_cli import plugins
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
 
 
 def app_with(*entries: EntryPoint) -> typer.Typer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.connection import connect
+from tidelog.cluster.connection import connect
 from tidelog_proto import broker_pb2 as pb
 
 

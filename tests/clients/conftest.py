@@ -11,8 +11,8 @@ import pytest
 from tests.clients.fake_node import FakeNode, running_fake_node
 
 from tidelog import Client
-from tidelog.pool import ConnectionPool, Identity
-from tidelog.routing import Router
+from tidelog.cluster.connection_pool import ConnectionPool, Identity
+from tidelog.cluster.routing import Router
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.clients.fake_node import FakeConnection, FakeNode, Key
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import Frame, encode_frame
+from tidelog_proto.wire.frames import Frame, encode_frame
 
 Owners = dict[Key, tuple[str, int]]
 """Who owns a partition ("" for nobody), and in which epoch."""

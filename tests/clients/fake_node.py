@@ -15,12 +15,12 @@ from enum import Enum
 from tests.clients.fake_partition import FakePartition
 
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import encode_batch
-from tidelog_proto.columns import columns_of
+from tidelog_proto.batch.columns import columns_of
+from tidelog_proto.batch.header import unpack_header
+from tidelog_proto.batch.record_batch import encode_batch
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import Frame, FrameDecoder, encode_frame, split_attachment
-from tidelog_proto.header import unpack_header
 from tidelog_proto.limits import PROTOCOL_VERSION
+from tidelog_proto.wire.frames import Frame, FrameDecoder, encode_frame, split_attachment
 
 Key = tuple[bytes, int]
 

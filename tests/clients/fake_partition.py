@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.header import stamp_owner, unpack_header
+from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import stamp_owner, unpack_header
 
 
 @dataclass

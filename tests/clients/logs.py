@@ -14,9 +14,9 @@ from tidelog.errors import OffsetOutOfRangeError, UnknownTopicError
 from tidelog.fetch_options import FetchOptions
 from tidelog.model import Fetched, Offset, Partition, Topic
 from tidelog.tls import Tls
-from tidelog_proto.batch import RecordBatch, encode_batch
-from tidelog_proto.columns import columns_of
-from tidelog_proto.header import Codec, stamp_owner
+from tidelog_proto.batch.columns import columns_of
+from tidelog_proto.batch.header import Codec, stamp_owner
+from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
 
 NOW_US = 1_700_000_000_000_000
 

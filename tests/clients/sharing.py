@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tidelog import Client, Consumer, Record, TopicPartition
+from tidelog.cluster.routing import Router
 from tidelog.errors import ConnectionLostError
-from tidelog.routing import Router
 
 _names = itertools.count()
 

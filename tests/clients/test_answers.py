@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from tests.clients.fake_node import FakeConnection
 
-from tidelog.connection import ANSWERS, results_of
+from tidelog.cluster.connection import ANSWERS, results_of
+from tidelog.cluster.routing import Router
 from tidelog.errors import BadReplyError
-from tidelog.routing import Router
 from tidelog_proto import broker_pb2 as pb
 
 BETWEEN_NODES = range(40, 64)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from tests.clients.consume.test_consumer import T0
 from tests.clients.fake_node import FakeNode
-from tests.clients.test_consumer import T0
 from tests.clients.test_member_sessions import RECORDS, SESSION_S, Coordinator, Told
 from tests.clients.threaded_node import threaded_fake_node
 

@@ -8,12 +8,12 @@ import time
 from typing import Any
 
 import pytest
+from tests.clients.consume.test_consumer import publish
 from tests.clients.fake_node import FakeNode
-from tests.clients.test_consumer import publish
 
 from tidelog import Client, Consumer, TopicPartition
 from tidelog.errors import RecordError
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.record_batch import RecordBatch
 
 T0 = TopicPartition("t", 0)
 MIXED = [b'{"n": 1}', b"{", b'{"n": 2}', b"\xff", b"3"]

@@ -11,8 +11,8 @@ from tests.broker.stand import Stand
 from tests.clients.sharing import until
 
 from tidelog import Client, Group, TopicPartition
-from tidelog.consumer_options import OnOutOfRange
 from tidelog.errors import OffsetOutOfRangeError
+from tidelog.subscriptions.consumer_options import OnOutOfRange
 from tidelog_proto import broker_pb2 as pb
 
 PATIENCE_S = 20.0

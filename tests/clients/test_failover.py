@@ -20,12 +20,12 @@ pytestmark = pytest.mark.usefixtures("impatience")
 @pytest.fixture
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take silence for what it is after a fraction of the usual time."""
-    monkeypatch.setattr("tidelog.owner_moves.SILENCE_S", 0.1)
-    monkeypatch.setattr("tidelog.owner_moves.GRACE_S", 0.1)
-    monkeypatch.setattr("tidelog.routing.SILENCE_S", 0.1)
-    monkeypatch.setattr("tidelog.routing.HEDGE_S", 0.05)
-    monkeypatch.setattr("tidelog.routing.REQUEST_HEDGE_S", 0.1)
-    monkeypatch.setattr("tidelog.doubts.PROBE_S", 0.1)
+    monkeypatch.setattr("tidelog.cluster.owner_changes.SILENCE_S", 0.1)
+    monkeypatch.setattr("tidelog.cluster.owner_changes.GRACE_S", 0.1)
+    monkeypatch.setattr("tidelog.cluster.routing.SILENCE_S", 0.1)
+    monkeypatch.setattr("tidelog.cluster.routing.HEDGE_S", 0.05)
+    monkeypatch.setattr("tidelog.cluster.routing.REQUEST_HEDGE_S", 0.1)
+    monkeypatch.setattr("tidelog.subscriptions.liveness_probe.PROBE_S", 0.1)
 
 
 @pytest.fixture
@@ -358,7 +358,7 @@ async def test_a_producer_that_waits_says_for_what(
     is_gone: bool,
 ) -> None:
     """Whether its owner cannot be reached or can do nothing; once, and again only after something was stored."""
-    monkeypatch.setattr("tidelog.sender.TELL_AFTER_S", 0.2)
+    monkeypatch.setattr("tidelog.produce.sender.TELL_AFTER_S", 0.2)
     cluster.move("wide", cluster.nodes[0], 1)
     producer = client.producer("wide", delivery_timeout_s=1.5)
     await producer.send(b"a", partition=1)

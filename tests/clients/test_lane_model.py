@@ -7,20 +7,20 @@ import random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.clients.test_lane import lane_of, load_of
+from tests.clients.produce.test_partition_queue import lane_of, load_of
 
-from tidelog.batches import ColumnsLoad, OutgoingBatch
 from tidelog.errors import (
     ConnectionLostError,
     CorruptBatchError,
     OverloadedError,
     error_of,
 )
-from tidelog.lane import Lane, known_before
+from tidelog.produce.batches import ColumnsLoad, OutgoingBatch
+from tidelog.produce.partition_queue import Lane, known_before
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import unpack_header
 
 
 class Network:

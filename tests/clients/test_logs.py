@@ -11,13 +11,16 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from tests.clients.fake_node import Do, FakeConnection, FakeNode
 
-from tidelog import Client, intake, routing, sync
-from tidelog import sender as sender_module
-from tidelog.consumer_options import resolve_added
+from tidelog import Client
+from tidelog.cluster import routing
+from tidelog.consume import topic_discovery
 from tidelog.errors import NodeUnreachableError
+from tidelog.produce import sender as sender_module
+from tidelog.subscriptions.consumer_options import resolve_added
+from tidelog.sync import client as sync
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import Frame
+from tidelog_proto.wire.frames import Frame
 
 Told = Callable[[], list[str]]
 
@@ -110,8 +113,8 @@ async def test_new_partitions_whose_beginning_is_not_known_are_looked_for_again(
             raise NodeUnreachableError("nobody is there")
         return await resolve_added(*arguments)  # type: ignore[arg-type] # handed on
 
-    monkeypatch.setattr(intake, "resolve_added", unknown_at_first)
-    monkeypatch.setattr(intake, "NEW_PARTITIONS_S", 0.2)
+    monkeypatch.setattr(topic_discovery, "resolve_added", unknown_at_first)
+    monkeypatch.setattr(topic_discovery, "NEW_PARTITIONS_S", 0.2)
     async with client.consumer("t") as consumer:
         node.add_topic("t", partitions=2)
         await client.producer("t").send(b"v", partition=1)

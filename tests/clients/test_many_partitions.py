@@ -7,12 +7,13 @@ import asyncio
 import pytest
 from tests.clients.fake_node import FakeConnection, FakeNode
 
-from tidelog import Client, offset_search, paging
+from tidelog import Client
 from tidelog.errors import InvalidRequestError, NotOwnerError
+from tidelog.requests import list_offsets, paging
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import Frame
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
+from tidelog_proto.wire.frames import Frame
 
 
 def test_the_bound_is_that_of_the_protocol() -> None:
@@ -73,7 +74,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     monkeypatch.setattr(FakeConnection, "on_commit", commit)
     monkeypatch.setattr(FakeConnection, "on_list_offsets", offsets)
     monkeypatch.setattr(paging, "ENTRIES_PER_REQUEST_MAX", 2)
-    monkeypatch.setattr(offset_search, "OFFSETS_PER_REQUEST", 2)
+    monkeypatch.setattr(list_offsets, "OFFSETS_PER_REQUEST", 2)
     return found
 
 

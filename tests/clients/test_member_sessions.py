@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from tests.clients.consume.test_consumer import T0, numbered, publish
 from tests.clients.fake_node import FakeNode
-from tests.clients.test_consumer import T0, numbered, publish
 
 from tidelog import Client, Consumer, Group, TopicPartition
 from tidelog_proto import broker_pb2 as pb

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from tidelog.model import ConsumedBatch, Partition, PartitionRoute, Record, Topic, TopicRoute
-from tidelog_proto.batch import RecordBatch, encode_batch
-from tidelog_proto.columns import columns_of
-from tidelog_proto.header import stamp_owner
+from tidelog_proto.batch.columns import columns_of
+from tidelog_proto.batch.header import stamp_owner
+from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
 
 
 def test_partition_counts() -> None:

@@ -11,13 +11,13 @@ from tests.clients.fake_cluster import ClusterConnection, FakeCluster, running_c
 from tidelog import Client
 from tidelog.errors import EpochChangingError, TidelogError, UnknownPartitionError, UnknownTopicError
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.frames import Frame
+from tidelog_proto.wire.frames import Frame
 
 
 @pytest.fixture
 async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeCluster]:
-    monkeypatch.setattr("tidelog.routing.HEDGE_S", 0.05)
-    monkeypatch.setattr("tidelog.routing.REQUEST_HEDGE_S", 0.1)
+    monkeypatch.setattr("tidelog.cluster.routing.HEDGE_S", 0.05)
+    monkeypatch.setattr("tidelog.cluster.routing.REQUEST_HEDGE_S", 0.1)
     async with running_cluster() as cluster:
         yield cluster
 

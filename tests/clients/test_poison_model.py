@@ -18,7 +18,7 @@ from tests.clients.threaded_node import threaded_fake_node
 from tidelog import Client, ConsumedBatch, Consumer, Record, TopicPartition
 from tidelog import sync as blocking
 from tidelog.errors import RecordError
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.record_batch import RecordBatch
 
 Policy = Literal["error", "skip", "dead letter"]
 Step = tuple[Literal["poll", "iterate", "batch", "publish", "wait"], int]

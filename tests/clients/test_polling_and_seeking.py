@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from tests.clients.consume.test_consumer import end_all, numbered, publish, take
 from tests.clients.fake_node import FakeNode
-from tests.clients.test_consumer import end_all, numbered, publish, take
 
 from tidelog import Client, Consumer, TopicPartition
 from tidelog.errors import (

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from tests.clients.fake_node import Do, FakeNode, Refuse
 
-from tidelog import Client, Producer, Receipt, TidelogError, delivery_callbacks
+from tidelog import Client, Producer, Receipt, TidelogError
 from tidelog.errors import (
     BufferFullError,
     ClosedError,
@@ -22,9 +22,10 @@ from tidelog.errors import (
     UnknownTopicError,
     WrongEventLoopError,
 )
+from tidelog.produce import delivery_callbacks
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch
-from tidelog_proto.partitioner import partition_for_key
+from tidelog_proto.batch.partitioner import partition_for_key
+from tidelog_proto.batch.record_batch import RecordBatch
 
 Told = list[tuple[Receipt | None, TidelogError | None]]
 

@@ -12,7 +12,7 @@ import pytest
 from tests.clients.sharing import new_topic, reading, until
 
 from tidelog import Client, Group, TopicPartition, sync
-from tidelog.routing import Router
+from tidelog.cluster.routing import Router
 from tidelog_proto import broker_pb2 as pb
 
 pytestmark = pytest.mark.e2e

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tidelog.contexts import read_contexts
+from tidelog.cluster.contexts import read_contexts
 from tidelog_demo import demo, source
 from tidelog_demo.source import CarrierStats
 from tidelog_demo.stack import own_directory

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from tidelog import Client
-from tidelog_cli.children import running
+from tidelog_cli.up.child_processes import running
 from tidelog_demo.publish import RECORDS_PER_REQUEST, TOPIC, PublishError, publish_natively, publish_over_rest
 from tidelog_demo.source import Rows
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.contexts import CONTEXTS_VARIABLE, find_context
+from tidelog.cluster.contexts import CONTEXTS_VARIABLE, find_context
 from tidelog.errors import InvalidRequestError
 from tidelog_demo.stack import StackError, own_context, own_directory
 

@@ -24,9 +24,9 @@ from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.core.membership.members import Address
 from tidelog_broker.core.membership.swim import Refusal
 from tidelog_broker.core.replication.ports import Batch
-from tidelog_cli.local_cluster import free_ports
+from tidelog_cli.up.local_cluster import free_ports
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.header import unpack_header
 
 TELL_TIMEOUT_S = 60
 

@@ -18,7 +18,7 @@ import pytest
 
 from tidelog import Client
 from tidelog.errors import TidelogError
-from tidelog.free_ports import HOST, free_ports
+from tidelog.testing.free_ports import HOST, free_ports
 
 pytestmark = pytest.mark.e2e
 

@@ -15,7 +15,7 @@ from tests.e2e.test_crash import end, ready, start
 from tidelog import Client, Topic
 from tidelog_broker.storage.io.filesystem import RealFileSystem
 from tidelog_broker.storage.offline.verify import verify
-from tidelog_cli.local_cluster import free_ports
+from tidelog_cli.up.local_cluster import free_ports
 from tidelog_proto.names import META_TOPIC, OFFSETS_TOPIC
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]

@@ -10,8 +10,8 @@ from tests.broker.peer import Peer
 from tests.e2e.test_cluster import cluster
 
 from tidelog import Client, Consumer, Group, TopicPartition
-from tidelog.consumer_options import OnOutOfRange
 from tidelog.errors import OffsetOutOfRangeError
+from tidelog.subscriptions.consumer_options import OnOutOfRange
 from tidelog_proto import broker_pb2 as pb
 
 pytestmark = pytest.mark.e2e

@@ -41,7 +41,7 @@ class Cluster:
         """Start a node again, as the command says it is done."""
         words = ["--bootstrap", self.data / "cluster.json", "--secret-file", self.data / "secret"]
         words += ["--node-id", node_id, "--data", self.data / node_id, "--management-port", "0"]
-        command = [sys.executable, "-m", "tidelog_cli.child", str(os.getpid()), "tidelog_cli", "node"]
+        command = [sys.executable, "-m", "tidelog_cli.up.supervised_child", str(os.getpid()), "tidelog_cli", "node"]
         with (self.data / f"{node_id}.log").open("ab") as log:
             self.again.append(subprocess.Popen([*command, *map(str, words)], stdout=subprocess.DEVNULL, stderr=log))
 

@@ -30,7 +30,7 @@ from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.node.join import open_founding
 from tidelog_broker.node.node import Node
 from tidelog_broker.replication import inline_writes
-from tidelog_cli.local_cluster import free_ports
+from tidelog_cli.up.local_cluster import free_ports
 
 pytestmark = pytest.mark.e2e
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tidelog import Client
-from tidelog_cli.local_cluster import free_ports
+from tidelog_cli.up.local_cluster import free_ports
 
 pytestmark = pytest.mark.e2e
 

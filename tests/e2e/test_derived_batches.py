@@ -21,7 +21,7 @@ from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.io.filesystem import RealFileSystem
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_cli.main import main
-from tidelog_proto.header import stamp_owner, unpack_header
+from tidelog_proto.batch.header import stamp_owner, unpack_header
 from tidelog_proto.limits import SEGMENT_BYTES_DEFAULT
 
 pytestmark = pytest.mark.e2e

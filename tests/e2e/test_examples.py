@@ -30,7 +30,7 @@ from tests.test_docs import (
 )
 
 from tidelog import testing
-from tidelog.free_ports import free_ports
+from tidelog.testing.free_ports import free_ports
 
 _OTHER_TESTS = (HTTP_PAGE, PUBLISHING_PAGE, SECURITY_PAGE, SPARK_PAGE, STREAMS_PAGE, WEBSOCKET_PAGE)
 _ELSEWHERE = {"README.md", *(page.name for page in _OTHER_TESTS), *GUIDES}

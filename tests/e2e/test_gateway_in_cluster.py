@@ -20,8 +20,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from tidelog import Client
-from tidelog_cli.local_cluster import prepare
-from tidelog_cli.local_stack import LocalStack, running_stack
+from tidelog_cli.up.local_cluster import prepare
+from tidelog_cli.up.local_stack import LocalStack, running_stack
 
 pytestmark = pytest.mark.e2e
 

@@ -24,7 +24,7 @@ from tests.proto.batches import arrow_body, batch_of
 
 from tidelog import Client
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.header import Codec, Flags
+from tidelog_proto.batch.header import Codec, Flags
 from tidelog_proto.limits import BATCH_BYTES_MAX, BATCH_UNCOMPRESSED_BYTES_MAX, FRAME_BYTES_MAX, MIB, PROTOCOL_VERSION
 
 pytestmark = pytest.mark.e2e

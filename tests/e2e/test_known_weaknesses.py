@@ -22,7 +22,7 @@ from tests.simulation.mutants import MUTANTS
 from tidelog_broker.core.topics import OFFSETS_KEY
 from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import columns_of, encode_batch
+from tidelog_proto.batch.record_batch import columns_of, encode_batch
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -76,7 +76,7 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
         ],
         "topic and key are not stored": [f"{HERE}::test_everything_of_a_record_comes_back_from_every_node"],
         "its benchmark sends 12 bytes inside one process, with acknowledgements before the write": [
-            "tests/loadtest/test_cluster_stand.py",
+            "tests/loadtest/stand/test_cluster_stand.py",
             f"{HERE}::test_a_replica_acknowledges_what_is_on_its_disk_and_nothing_else",
         ],
     },

@@ -26,7 +26,7 @@ from tests import grafana_dashboard
 from tests.gateway.conftest import process
 
 from tidelog import Client
-from tidelog.free_ports import free_ports
+from tidelog.testing.free_ports import free_ports
 
 pytestmark = pytest.mark.e2e
 

@@ -12,7 +12,7 @@ from tests.faults.nodes import Node, make_nodes
 
 from tidelog import Client, Consumer
 from tidelog.errors import TidelogError
-from tidelog_cli.local_cluster import free_ports
+from tidelog_cli.up.local_cluster import free_ports
 
 pytestmark = pytest.mark.e2e
 

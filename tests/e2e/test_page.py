@@ -14,9 +14,9 @@ from playwright.async_api import Page, expect
 from tests.browsers import accessibility_faults, browser_page, needs_chromium
 
 from tidelog import Client
-from tidelog_cli.children import running
-from tidelog_cli.local_cluster import LocalNode, prepare
-from tidelog_cli.local_stack import LocalStack, running_stack
+from tidelog_cli.up.child_processes import running
+from tidelog_cli.up.local_cluster import LocalNode, prepare
+from tidelog_cli.up.local_stack import LocalStack, running_stack
 
 pytestmark = [pytest.mark.e2e, needs_chromium, pytest.mark.timeout(240)]
 

@@ -40,7 +40,15 @@ def able_node(path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run `b`."""
     words = ["--bootstrap", path / "cluster.json", "--secret-file", path / "secret", "--node-id", "b"]
     words += ["--data", path / "b", "--management-port", "0"]
-    command = [sys.executable, "-m", "tidelog_cli.child", str(os.getpid()), "tidelog_cli", "node", *map(str, words)]
+    command = [
+        sys.executable,
+        "-m",
+        "tidelog_cli.up.supervised_child",
+        str(os.getpid()),
+        "tidelog_cli",
+        "node",
+        *map(str, words),
+    ]
     with (path / "b.log").open("ab") as log:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
     try:

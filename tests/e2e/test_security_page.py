@@ -21,7 +21,7 @@ from tests.private_files import keep_private
 
 from tidelog import testing
 from tidelog_broker.base.secret_file import read_secrets
-from tidelog_cli.local_cluster import free_ports
+from tidelog_cli.up.local_cluster import free_ports
 
 PASSWORD = "correct horse battery"
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tidelog import sync
-from tidelog.free_ports import HOST, free_ports
+from tidelog.testing.free_ports import HOST, free_ports
 
 pytestmark = pytest.mark.e2e
 

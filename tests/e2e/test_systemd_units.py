@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tidelog_broker.base.config import NodeSettings
-from tidelog_cli.deploy import FOLDER
-from tidelog_cli.failures import EXIT_USAGE
+from tidelog_cli.admin.deploy import FOLDER
+from tidelog_cli.base.failures import EXIT_USAGE
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_proto.settings import load_settings
+from tidelog_proto.process.settings import load_settings
 
 UNITS = ("tidelog-node.service", "tidelog-gateway.service")
 EXPOSURE_MAX = 20

@@ -22,7 +22,7 @@ from tidelog_broker.storage.io.filesystem import RealFileSystem
 from tidelog_broker.storage.partition.partition_dirs import epoch_dirs, parse_partition_dir_name
 from tidelog_broker.storage.segment.layout import BEGUN_SUFFIX, SEGMENT_SUFFIX
 from tidelog_broker.storage.segment.scan import read_segment_header, scan_segment
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.record_batch import RecordBatch
 
 
 class Span(NamedTuple):

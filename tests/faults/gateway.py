@@ -14,7 +14,7 @@ from tests.faults.protection import Protection
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
-from tidelog_cli.local_cluster import free_ports
+from tidelog_cli.up.local_cluster import free_ports
 
 HTTP_PORT: Final = 8080
 PROTOCOL: Final = Subprotocol("tidelog.v1.json")

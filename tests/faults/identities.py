@@ -14,7 +14,7 @@ from tests.faults.protected_files import put
 from tidelog import Client
 from tidelog.credentials import API_KEY_FILE_VARIABLE, ApiKeyFile
 from tidelog.security import AccessRule
-from tidelog_proto.api_key import new_key
+from tidelog_proto.auth.api_key import new_key
 
 CLIENTS: Final = "load"
 WEB_CLIENTS: Final = "web"

@@ -24,9 +24,9 @@ from typing import Final
 
 from tidelog import Client, Consumer, Group, Producer, TopicPartition
 from tidelog.errors import TidelogError
-from tidelog_loadtest.cluster_stand import own_cluster
-from tidelog_loadtest.footprint import cpu_s
-from tidelog_loadtest.nodes import Nodes
+from tidelog_loadtest.measure.footprint import cpu_s
+from tidelog_loadtest.stand.cluster_stand import own_cluster
+from tidelog_loadtest.stand.nodes import Nodes
 
 TOPIC: Final = "shared"
 GROUP: Final = "measured"

@@ -16,7 +16,7 @@ from tests.faults.process import STOP_S, Process
 from tests.faults.protection import Protection
 
 from tidelog_broker.base.bootstrap import Founder
-from tidelog_cli.local_cluster import free_ports
+from tidelog_cli.up.local_cluster import free_ports
 
 PORT: Final = 7400
 FOUNDING: Final = ("node_id", "bootstrap", "seeds")

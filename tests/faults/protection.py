@@ -19,7 +19,7 @@ from tests.faults.protected_files import put
 
 from tidelog.credentials import API_KEY_FILE_VARIABLE
 from tidelog.tls import CA_FILE_VARIABLE
-from tidelog_cli.certificates import issue
+from tidelog_cli.certs.certificate_authority import issue
 
 if TYPE_CHECKING:
     from tests.faults.stage import Stage

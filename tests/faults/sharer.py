@@ -21,7 +21,7 @@ from tests.faults.values import number_in
 
 from tidelog import Client, Consumer, Group, Record, TopicPartition
 from tidelog.errors import TidelogError
-from tidelog.group_options import CommitWhen
+from tidelog.groups.options import CommitWhen
 
 Reads = Literal["batches", "records", "poll"]
 Leaves = Literal["closes", "aborts", "idles"]

@@ -32,9 +32,9 @@ from tests.faults.network import Network
 from tests.faults.nodes import Node, make_nodes
 
 from tidelog import Client
-from tidelog_loadtest.ledger import Audit, Ledger, audit
-from tidelog_loadtest.load import Load
-from tidelog_loadtest.view import settled_everywhere, view_of
+from tidelog_loadtest.cluster.acknowledgement_ledger import Audit, Ledger, audit
+from tidelog_loadtest.cluster.paced_load import Load
+from tidelog_loadtest.stand.cluster_view import settled_everywhere, view_of
 
 BOUND_S: Final = 5.0
 GIVE_UP_S: Final = 60.0

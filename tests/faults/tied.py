@@ -1,6 +1,7 @@
 """Runs a command that the kernel kills when its parent ends: `python tied.py PARENT COMMAND…`.
 
-SIGKILL, unlike the SIGTERM of `tidelog_cli.child`, ends a process that a run has stopped with SIGSTOP, too.
+SIGKILL, unlike the SIGTERM of `tidelog_cli.up.supervised_child`, ends a process that a run has stopped with SIGSTOP,
+too.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from tidelog.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from tidelog.gathering import LooseRows
 from tidelog.model import (
     Committed,
     ConsumedBatch,
@@ -34,12 +33,13 @@ from tidelog.model import (
     Topic,
     TopicFigures,
 )
-from tidelog.receipts import PieceOutcome
+from tidelog.produce.open_batch import LooseRows
+from tidelog.produce.receipts import PieceOutcome
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
-from tidelog_proto.derived import filter_batch
-from tidelog_proto.header import stamp_owner
-from tidelog_proto.partitioner import partition_for_key
+from tidelog_proto.batch.derived_batch import filter_batch
+from tidelog_proto.batch.header import stamp_owner
+from tidelog_proto.batch.partitioner import partition_for_key
+from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
 
 
 class FakeLog:

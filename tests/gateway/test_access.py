@@ -12,7 +12,7 @@ from tests.gateway.conftest import OpenApi
 from tests.gateway.secured import bearer, secured
 
 from tidelog.security import AccessRule
-from tidelog_proto.api_key import parse_key
+from tidelog_proto.auth.api_key import parse_key
 
 MANAGES = (("cluster",), "cluster", "")
 RULE = {"principal": "new", "operations": ["describe"], "resource": "topic", "name": "t"}

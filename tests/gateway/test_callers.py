@@ -13,8 +13,8 @@ from tests.broker.stand import settled
 from tests.gateway.fake_log import FakeClient, FakeLog
 from tests.gateway.test_tries import Clock
 
-from tidelog.callers import Identified, NotIdentifiedError
 from tidelog.client import Client
+from tidelog.cluster.callers import Identified, NotIdentifiedError
 from tidelog.errors import ForbiddenError, NodeUnreachableError, TidelogError, UnauthenticatedError
 from tidelog_gateway import callers as callers_module
 from tidelog_gateway import lines as lines_module

@@ -13,7 +13,7 @@ from tests.broker.keyed import ADMIN
 from tests.gateway.conftest import STOP_TIMEOUT_S, process
 from typer.testing import CliRunner
 
-from tidelog.contexts import Context
+from tidelog.cluster.contexts import Context
 from tidelog_cli.main import build_app, main
 from tidelog_gateway import server
 from tidelog_gateway.commands import register

@@ -21,7 +21,7 @@ from websockets.typing import Data, Subprotocol
 
 from tidelog import Client
 from tidelog.errors import OffsetOutOfRangeError
-from tidelog_cli.records import records_of
+from tidelog_cli.records.json_records import records_of
 
 pytestmark = pytest.mark.e2e
 

@@ -9,7 +9,7 @@ from tests.gateway.fake_log import FakeLog
 from tests.gateway.test_app import problem
 from tests.proto.derived_batches import END_OFFSET, STARTS, compacted_log, survivors_from
 
-from tidelog_proto.batch import columns_of
+from tidelog_proto.batch.record_batch import columns_of
 
 PATH = "/v1/topics/t/partitions/0/records"
 

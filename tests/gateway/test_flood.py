@@ -14,8 +14,8 @@ import pytest
 from tests.broker.issuer import Issuer, Publisher, as_answer
 from tests.gateway.secured import Secured, bearer, secured
 
-from tidelog import throttle
-from tidelog.quota import Quota
+from tidelog.cluster import throttle
+from tidelog.security.quotas import Quota
 from tidelog_gateway import callers as callers_module
 from tidelog_gateway import lines as lines_module
 from tidelog_gateway.callers import Callers

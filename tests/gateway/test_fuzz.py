@@ -21,7 +21,7 @@ from tidelog_gateway.bodies.media_types import TAKEN
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.messages import REQUESTS
 from tidelog_gateway.websocket.ws_protocol import Publish, WsProtocol
-from tidelog_proto.batch import columns_of
+from tidelog_proto.batch.record_batch import columns_of
 
 FUZZED = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 

@@ -6,7 +6,7 @@ import time
 import pytest
 from tests.gateway.test_tries import Clock
 
-from tidelog.callers import Identified, NotIdentifiedError
+from tidelog.cluster.callers import Identified, NotIdentifiedError
 from tidelog.errors import CredentialsExpiredError, NodeUnreachableError, TidelogError, UnauthenticatedError
 from tidelog_gateway.credentials import Shown
 from tidelog_gateway.known_caller import KnownCaller

@@ -7,7 +7,7 @@ from tests.gateway.test_app import problem
 
 from tidelog_gateway.offsets import parse_timestamp
 from tidelog_gateway.problems import Problem
-from tidelog_proto.batch import columns_of
+from tidelog_proto.batch.record_batch import columns_of
 
 GROUP = "/v1/groups/g/offsets"
 

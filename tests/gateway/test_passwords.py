@@ -13,13 +13,13 @@ from tests.broker.keyed import counted
 from tests.gateway.secured import secured
 from websockets.exceptions import ConnectionClosed
 
-from tidelog import passwords
-from tidelog.callers import NotIdentifiedError, proven
+from tidelog.auth import scram_password
+from tidelog.cluster.callers import NotIdentifiedError, proven
 from tidelog.credentials import Password
 from tidelog.errors import NodeUnreachableError, TidelogError, UnauthenticatedError
 from tidelog.security import AccessRule
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.scram import salted_password
+from tidelog_proto.auth.scram import salted_password
 
 PASSWORD = "correct horse battery"
 
@@ -37,7 +37,7 @@ async def test_a_password_lets_its_user_in_until_it_is_another_one(
         stretched.append(password)
         return salted_password(password, salt, iterations)
 
-    monkeypatch.setattr(passwords, "salted_password", counting)
+    monkeypatch.setattr(scram_password, "salted_password", counting)
     async with secured(tmp_path, wrong_credentials_max=3) as gate:
         await gate.admin.create_topic("t")
         await gate.admin.security.create_user("ann", PASSWORD)

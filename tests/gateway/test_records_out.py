@@ -12,8 +12,8 @@ from tests.proto.derived_batches import compacted_log
 
 from tidelog_gateway.records_in import parse_body
 from tidelog_gateway.records_out import BatchReader, json_array, payload_sizes, rows_of
-from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
-from tidelog_proto.header import stamp_owner
+from tidelog_proto.batch.header import stamp_owner
+from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
 
 
 def batch_of(values: Sequence[bytes | None], *, base_offset: int = 100, **columns: Any) -> RecordBatch:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.resume_tokens import TOKEN_CHARS_MAX, ResumeTokens, Scope, positions_in
-from tidelog_proto.header import OFFSET_MAX
+from tidelog_proto.batch.header import OFFSET_MAX
 from tidelog_proto.limits import PARTITIONS_MAX
 
 SCOPE = Scope("visits", bytes(range(16)))

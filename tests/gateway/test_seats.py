@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from tidelog_gateway.seats import Seat, Seats
-from tidelog_proto.addresses import counted_address
+from tidelog_proto.auth.client_address import counted_address
 
 
 class Room:

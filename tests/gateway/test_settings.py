@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_proto.settings import SettingsError, load_settings
+from tidelog_proto.process.settings import SettingsError, load_settings
 
 
 def test_every_setting_has_a_default_and_says_what_it_is() -> None:

@@ -22,10 +22,10 @@ from tidelog_gateway import tls as module
 from tidelog_gateway.server import make_server
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.json_codec import JSON
-from tidelog_proto import certificate_ends
-from tidelog_proto.settings import SettingsError
-from tidelog_proto.tls_files import TlsFiles, client_context
-from tidelog_proto.tls_stream import why
+from tidelog_proto.process.settings import SettingsError
+from tidelog_proto.tls import certificate_expiry
+from tidelog_proto.tls.files import TlsFiles, client_context
+from tidelog_proto.tls.stream import why
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 async def test_the_end_of_its_certificate_is_told_and_warned_of(
     serve: Serve, authority: Authority, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(certificate_ends, "WARN_SHARE", 1.0)
+    monkeypatch.setattr(certificate_expiry, "WARN_SHARE", 1.0)
     name = "tidelog_gateway_tls_ends_timestamp_seconds{"
     async with (
         serve(**told(authority)) as served,

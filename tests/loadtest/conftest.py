@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tidelog import Client
-from tidelog_cli.children import running
+from tidelog_cli.up.child_processes import running
 
 
 @pytest.fixture

@@ -7,22 +7,23 @@ import typer
 from typer.testing import CliRunner
 from typer.testing import Result as Outcome
 
-from tidelog_cli.failures import CommandFailed
-from tidelog_loadtest import bench, commands
-from tidelog_loadtest.footprint import Watch
-from tidelog_loadtest.measure import Run
-from tidelog_loadtest.product import FlushName
-from tidelog_loadtest.result import Result, Side
+from tidelog_cli.base.failures import CommandFailed
+from tidelog_loadtest import commands
+from tidelog_loadtest.measure.footprint import Watch
+from tidelog_loadtest.measure.product import FlushName
+from tidelog_loadtest.measure.results import Result, Side
+from tidelog_loadtest.measure.runs import Run
+from tidelog_loadtest.node import records
 
 KEYS = {"records_per_s", "mb_per_s", "latency_ms", "cpu_s", "probe_records_per_s", "ratio"}
 
 
 @pytest.fixture
-def plans(monkeypatch: pytest.MonkeyPatch) -> list[bench.Plan]:
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[records.Plan]:
     """What was asked for, instead of a measurement of it."""
-    asked: list[bench.Plan] = []
+    asked: list[records.Plan] = []
 
-    async def measured(plan: bench.Plan, flush: FlushName) -> Result:
+    async def measured(plan: records.Plan, flush: FlushName) -> Result:
         asked.append(plan)
         watch = Watch({"client": 1})
         watch.cpu_s = {"client": 1.0}
@@ -30,7 +31,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[bench.Plan]:
         return Result("produce", flush, plan.size_bytes, plan.batch_records, side, side, 1.0)
 
     for name in ("produce", "consume", "latency"):
-        monkeypatch.setattr(bench, name, measured)
+        monkeypatch.setattr(records, name, measured)
     return asked
 
 
@@ -46,7 +47,7 @@ def _invoke(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
-def test_what_is_under_way_is_said_beside_the_output(plans: list[bench.Plan]) -> None:
+def test_what_is_under_way_is_said_beside_the_output(plans: list[records.Plan]) -> None:
     said = _run("produce", "--flush", "both", "--rounds", "2").stderr
     assert [line.split(",")[0] for line in said.splitlines()] == [
         "measuring with flush=never",
@@ -56,20 +57,20 @@ def test_what_is_under_way_is_said_beside_the_output(plans: list[bench.Plan]) ->
 
 
 @pytest.mark.parametrize("name", ["produce", "consume", "latency"])
-def test_json_has_the_promised_keys(plans: list[bench.Plan], name: str) -> None:
+def test_json_has_the_promised_keys(plans: list[records.Plan], name: str) -> None:
     code, output = _invoke(name, "--size", "12", "--json")
     assert code == 0
     assert json.loads(output).keys() >= KEYS
     assert plans[0].size_bytes == 12
 
 
-def test_both_flushes_give_a_list(plans: list[bench.Plan]) -> None:
+def test_both_flushes_give_a_list(plans: list[records.Plan]) -> None:
     _, output = _invoke("produce", "--flush", "both", "--json", "--records", "5000")
     assert [document["flush"] for document in json.loads(output)] == ["never", "always"]
     assert [plan.records for plan in plans] == [5_000, 5_000]
 
 
-def test_people_get_a_table(plans: list[bench.Plan]) -> None:
+def test_people_get_a_table(plans: list[records.Plan]) -> None:
     code, output = _invoke("produce")
     assert code == 0
     assert "limit" in output
@@ -77,19 +78,19 @@ def test_people_get_a_table(plans: list[bench.Plan]) -> None:
 
 
 @pytest.mark.parametrize("name", ["produce", "latency"])
-def test_a_cluster_is_measured_on_request(plans: list[bench.Plan], name: str) -> None:
+def test_a_cluster_is_measured_on_request(plans: list[records.Plan], name: str) -> None:
     code, _ = _invoke(name, "--nodes", "3")
     assert code == 0
     assert [plan.nodes for plan in plans] == [3]
 
 
-def test_consuming_is_measured_on_one_node(plans: list[bench.Plan]) -> None:
+def test_consuming_is_measured_on_one_node(plans: list[records.Plan]) -> None:
     code, _ = _invoke("consume", "--nodes", "3")
     assert code == 2
     assert not plans
 
 
-def test_nodes_that_run_are_not_started(plans: list[bench.Plan]) -> None:
+def test_nodes_that_run_are_not_started(plans: list[records.Plan]) -> None:
     outcome = _run("produce", "--nodes", "3", "--bootstrap", "127.0.0.1:1")
     assert isinstance(outcome.exception, CommandFailed)
     assert outcome.exception.exit_code == 2
@@ -97,14 +98,14 @@ def test_nodes_that_run_are_not_started(plans: list[bench.Plan]) -> None:
 
 
 @pytest.mark.parametrize("name", ["produce", "consume", "latency"])
-def test_a_secured_node_is_measured_on_request(plans: list[bench.Plan], name: str) -> None:
+def test_a_secured_node_is_measured_on_request(plans: list[records.Plan], name: str) -> None:
     code, _ = _invoke(name, "--secure")
     assert code == 0
     assert [plan.secure for plan in plans] == [True]
 
 
 @pytest.mark.parametrize("foreign", [("--nodes", "3"), ("--bootstrap", "127.0.0.1:1")])
-def test_only_a_node_of_its_own_is_secured(plans: list[bench.Plan], foreign: tuple[str, ...]) -> None:
+def test_only_a_node_of_its_own_is_secured(plans: list[records.Plan], foreign: tuple[str, ...]) -> None:
     outcome = _run("produce", "--secure", *foreign)
     assert isinstance(outcome.exception, CommandFailed)
     assert outcome.exception.exit_code == 2

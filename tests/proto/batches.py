@@ -9,10 +9,10 @@ import pyarrow as pa
 from crc32c import crc32c
 from hypothesis import strategies as st
 
-from tidelog_proto.columns import columns_of
-from tidelog_proto.header import BatchHeader, Codec, Flags, flags_with_codec, unpack_header
+from tidelog_proto.batch.columns import columns_of
+from tidelog_proto.batch.header import BatchHeader, Codec, Flags, flags_with_codec, unpack_header
+from tidelog_proto.batch.record import Record
 from tidelog_proto.limits import HEADER_BYTES
-from tidelog_proto.record import Record
 
 NOW_US = 1_700_000_000_000_000
 CODECS = list(Codec)

@@ -1,4 +1,4 @@
-"""Derived batches for tests, made by hand: nothing of `derived.py` is used, so that readers are held to the format."""
+"""Derived batches for tests, made by hand without `derived_batch.py`, so that readers are held to the format."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pyarrow as pa
 from crc32c import crc32c
 from tests.proto.batches import NOW_US, Given
 
-from tidelog_proto.batch import encode_batch
-from tidelog_proto.columns import OFFSET_DELTA, columns_of, flags_of
-from tidelog_proto.header import NO_TIMESTAMP_US, BatchHeader, Flags, stamp_owner, unpack_header
+from tidelog_proto.batch.columns import OFFSET_DELTA, columns_of, flags_of
+from tidelog_proto.batch.header import NO_TIMESTAMP_US, BatchHeader, Flags, stamp_owner, unpack_header
+from tidelog_proto.batch.record_batch import encode_batch
 
 
 def derived(records: Given, offsets: Sequence[int], *, base: int, end: int, **changes: Any) -> bytes:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidelog_proto.batch import RecordBatch
-from tidelog_proto.derived import Deriver
-from tidelog_proto.header import Buffer
-from tidelog_proto.survivors import Keep
+from tidelog_proto.batch.derived_batch import Deriver
+from tidelog_proto.batch.header import Buffer
+from tidelog_proto.batch.record_batch import RecordBatch
+from tidelog_proto.batch.retained_records import Keep
 
 
 def derive_batches(

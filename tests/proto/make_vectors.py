@@ -17,10 +17,10 @@ from tests.proto.batches import EVERYTHING, Given
 from tests.proto.deriving import derive_batches
 
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch, encode_batch
-from tidelog_proto.frames import encode_frame
-from tidelog_proto.header import Codec, stamp_owner
-from tidelog_proto.thinned import without_dropped
+from tidelog_proto.batch.deduplication import without_dropped
+from tidelog_proto.batch.header import Codec, stamp_owner
+from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
+from tidelog_proto.wire.frames import encode_frame
 
 FOLDER = Path(__file__).parent / "vectors"
 

@@ -12,10 +12,10 @@ from google.protobuf.json_format import MessageToDict
 from tests.proto.deriving import derive_batches
 from tests.proto.make_vectors import BATCHES, batch_vectors, frame_vectors, record_fields
 
-from tidelog_proto.batch import RecordBatch, encode_batch
-from tidelog_proto.frames import FrameDecoder
-from tidelog_proto.header import BatchHeader, Codec, Flags, digest_after
-from tidelog_proto.verify import verify_batch, verify_stored
+from tidelog_proto.batch.header import BatchHeader, Codec, Flags, digest_after
+from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
+from tidelog_proto.batch.verification import verify_batch, verify_stored
+from tidelog_proto.wire.frames import FrameDecoder
 
 FOLDER = Path(__file__).parent / "vectors"
 STORED: list[dict[str, Any]] = json.loads((FOLDER / "batches.json").read_text())

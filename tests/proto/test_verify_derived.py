@@ -25,12 +25,12 @@ from tests.proto.derived_batches import derived, nothing_left
 from tests.proto.deriving import derive_batches
 
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch, encode_batch
-from tidelog_proto.columns import OFFSET_DELTA, TIMESTAMP_TYPE, columns_of
+from tidelog_proto.batch.columns import OFFSET_DELTA, TIMESTAMP_TYPE, columns_of
+from tidelog_proto.batch.header import Codec, Flags, unpack_header
+from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
+from tidelog_proto.batch.verification import verify_batch, verify_stored
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import Codec, Flags, unpack_header
 from tidelog_proto.limits import BATCH_UNCOMPRESSED_BYTES_MAX, DERIVED_EXTRA_BYTES, HEADER_BYTES, TAG_BYTES_MAX
-from tidelog_proto.verify import verify_batch, verify_stored
 
 FLAGS = int(Flags.DERIVED | Flags.TIMESTAMP | Flags.VALUE)
 DELTAS = pa.array([0, 4], OFFSET_DELTA.type)

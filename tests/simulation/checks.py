@@ -27,8 +27,8 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.storage.io.errors import DamagedError, StorageError
 from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import Flags, unpack_header
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import Flags, unpack_header
 
 if TYPE_CHECKING:
     from tests.simulation.copies import Copy

@@ -17,8 +17,8 @@ from tests.simulation.payload import KeyedRecord, batch_of, is_sound, keyed_reco
 
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import Flags, unpack_header
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import Flags, unpack_header
 from tidelog_proto.limits import KEYED_ID_MIN
 
 if TYPE_CHECKING:
@@ -194,7 +194,8 @@ class Producer:
             self._ended(publish)
 
     def _begin_anew(self, refused: Publish | None = None) -> None:
-        """Go on as another producer, as `tidelog.lane` does: nobody knows what became of what is open.
+        """Go on as another producer, as `tidelog.produce.partition_queue` does: nobody knows what became of what is
+        open.
 
         A recovery has cut off what precedes it, or retention has deleted that before a copy could have it, or the id is
         shared: then `refused` has not been stored.

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from tests.simulation.history import Publish, PublishReply
 
 from tidelog_broker.core.replication.producers import duplicates_in
-from tidelog_proto.batch import RecordBatch
-from tidelog_proto.header import BatchHeader, Flags
+from tidelog_proto.batch.header import BatchHeader, Flags
+from tidelog_proto.batch.record_batch import RecordBatch
 
 AGAIN: Final = 0.6
 """How often a record says what one of the newest has said."""

@@ -15,8 +15,8 @@ from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import BatchHeader
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import BatchHeader
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process

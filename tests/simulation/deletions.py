@@ -19,7 +19,7 @@ from tests.simulation.truth import Truth
 
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.header import BatchHeader
+from tidelog_proto.batch.header import BatchHeader
 
 if TYPE_CHECKING:
     from tests.simulation.copies import Copy

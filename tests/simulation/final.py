@@ -11,7 +11,7 @@ from tests.simulation.truth import Truth, ViolationError
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.header import unpack_header
 
 if TYPE_CHECKING:
     from tests.simulation.copies import Copy

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from crc32c import crc32c
 
 from tidelog_broker.core.replication.ports import Position
-from tidelog_proto.header import stamp_owner, unpack_header
+from tidelog_proto.batch.header import stamp_owner, unpack_header
 from tidelog_proto.limits import HEADER_BYTES
 
 

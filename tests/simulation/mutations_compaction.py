@@ -25,8 +25,8 @@ from tidelog_broker.storage.partition import compacted_copies, compaction_pass
 from tidelog_broker.storage.partition.compacted_copies import CompactedCopies
 from tidelog_broker.storage.partition.compaction_pass import Made, Terms
 from tidelog_broker.storage.partition.copied import LogPosition
-from tidelog_proto import derived
-from tidelog_proto.exact import exact_deltas
+from tidelog_proto.batch import derived_batch
+from tidelog_proto.batch.canonical_columns import exact_deltas
 
 Replacements = Sequence[tuple[object, str, object]]
 
@@ -51,7 +51,7 @@ def tombstones_dropped_at_once() -> Replacements:
 
 def offsets_renumbered() -> Replacements:
     """What survives of a batch gets offsets without gaps."""
-    return [(derived, "exact_deltas", lambda deltas: exact_deltas(np.arange(len(deltas))))]
+    return [(derived_batch, "exact_deltas", lambda deltas: exact_deltas(np.arange(len(deltas))))]
 
 
 # ------------------------------------------------------------------------------------------ what is held, and decided

@@ -15,11 +15,11 @@ from tidelog_broker.partition.content_history import ContentHistory
 from tidelog_broker.partition.deduplication import Deduplication
 from tidelog_broker.partition.waiting import Settle, Waiting
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.deduplication import without_dropped
+from tidelog_proto.batch.header import stamp_owner, unpack_header
+from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import stamp_owner, unpack_header
 from tidelog_proto.limits import HEADER_BYTES
-from tidelog_proto.thinned import without_dropped
 
 Replacements = Sequence[tuple[object, str, object]]
 

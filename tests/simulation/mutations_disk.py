@@ -9,7 +9,7 @@ from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.epoch import recovery, truncation
 from tidelog_broker.storage.io.filesystem import File
 from tidelog_broker.storage.node import journal
-from tidelog_proto.header import Buffer
+from tidelog_proto.batch.header import Buffer
 
 Replacements = Sequence[tuple[object, str, object]]
 

@@ -22,7 +22,7 @@ from tidelog_broker.storage.partition.copied import LogPosition
 from tidelog_broker.storage.partition.fill import EpochFill
 from tidelog_broker.storage.segment.layout import padded
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.header import BatchHeader, Buffer
+from tidelog_proto.batch.header import BatchHeader, Buffer
 
 Replacements = Sequence[tuple[object, str, object]]
 

@@ -17,7 +17,7 @@ from tests.simulation.payload import is_sound
 
 from tidelog_broker.core.replication.effects import PeerMessage
 from tidelog_broker.core.replication.ports import Batch
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.header import unpack_header
 
 RARE_DELAY = 100
 OLD_MESSAGES = 400

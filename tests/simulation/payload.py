@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
+from tidelog_proto.batch.header import BatchHeader, Flags, unpack_header
+from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import BatchHeader, Flags, unpack_header
 from tidelog_proto.limits import HEADER_BYTES
 
 KEYS: Final = (b"key no 0", b"key no 1", b"key no 2", b"key no 3")

@@ -8,9 +8,9 @@ from tests.simulation.payload import KEYS, is_sound, keys_of
 
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.storage.partition.matching import Newest, ReadResult, Wanted
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.header import unpack_header
+from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import unpack_header
 
 if TYPE_CHECKING:
     from tests.simulation.copies import Copy

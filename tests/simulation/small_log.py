@@ -7,7 +7,7 @@ from typing import NamedTuple
 from tidelog_broker.core.replication import effects as fx
 from tidelog_broker.core.replication.ports import Position
 from tidelog_broker.core.replication.producers import ProducerTable
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.header import unpack_header
 
 
 class Stored(NamedTuple):

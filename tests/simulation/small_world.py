@@ -23,7 +23,7 @@ from tidelog_broker.core.replication.ports import Batch, Plan
 from tidelog_broker.core.replication.replica import Replica
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.header import unpack_header
 
 KEY: PartitionKey = (b"explored topic!!", 0)
 NODES = ("a", "b", "c")

@@ -15,7 +15,7 @@ from tidelog_broker.core.replication import effects as fx
 from tidelog_broker.core.replication.paxos import BallotKey, ballot_key, seal_quorum
 from tidelog_broker.core.replication.replica import Replica
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.header import BatchHeader, Flags, unpack_header
+from tidelog_proto.batch.header import BatchHeader, Flags, unpack_header
 from tidelog_proto.limits import KEYED_ID_MIN
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tidelog_cli.local_cluster import free_ports, prepare
+from tidelog_cli.up.local_cluster import free_ports, prepare
 
 WAIT_S = 60
 

@@ -15,7 +15,7 @@ from pyspark_tidelog.access import Access, access_of
 from pyspark_tidelog.errors import OptionError
 from pyspark_tidelog.options import parse_options
 from pyspark_tidelog.write_options import parse_write_options
-from tidelog.contexts import Context, Contexts, change_contexts
+from tidelog.cluster.contexts import Context, Contexts, change_contexts
 from tidelog.credentials import showing
 from tidelog.tls import Tls, Trust
 from tidelog_proto import broker_pb2 as pb

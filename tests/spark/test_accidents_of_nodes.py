@@ -23,8 +23,8 @@ from tests.spark.conftest import Node, needs_spark_4_1, needs_spark_4_2
 from tests.spark.test_accidents_with_spark import small_steps
 from tests.spark.test_streaming_with_spark import Stream
 
-from tidelog.free_ports import free_ports
 from tidelog.sync import Client
+from tidelog.testing.free_ports import free_ports
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

@@ -21,8 +21,8 @@ from tests.spark.conftest import SPARK
 from pyspark_tidelog.columns import arrow_schema, constants, ddl_of
 from pyspark_tidelog.errors import OptionError
 from pyspark_tidelog.options import COLUMN_NAMES
-from tidelog.joined_batches import Joiner, WireBatch, wire_batch
-from tidelog_proto.header import Codec
+from tidelog.tables.joined_batches import Joiner, WireBatch, wire_batch
+from tidelog_proto.batch.header import Codec
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 FULL = StructType(

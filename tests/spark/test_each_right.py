@@ -30,8 +30,8 @@ from pyspark_tidelog.write_options import parse_write_options
 from pyspark_tidelog.write_task import Begun, write_rows
 from tidelog import Client
 from tidelog.errors import ForbiddenError
+from tidelog.produce.work import Work
 from tidelog.security import AccessRule
-from tidelog.work import Work
 from tidelog_broker.core.security.permissions import OPERATIONS, operation_name
 from tidelog_broker.node.node import Node
 from tidelog_proto import broker_pb2 as pb

@@ -7,7 +7,7 @@ import pytest
 
 from pyspark_tidelog.filters import Narrowed, narrowed
 from tidelog.fetch_options import FetchOptions
-from tidelog.ranges import OffsetRange
+from tidelog.requests.offset_ranges import OffsetRange
 from tidelog_proto.limits import ENVELOPE_BYTES_MAX, TAG_BYTES_MAX
 
 try:

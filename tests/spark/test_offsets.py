@@ -30,7 +30,7 @@ from pyspark_tidelog.options import (
     SubscribePattern,
     parse_options,
 )
-from tidelog.ranges import OffsetRange
+from tidelog.requests.offset_ranges import OffsetRange
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 BOUNDS = {P0: Bounds(10, 100), P1: Bounds(0, 50)}

@@ -17,9 +17,10 @@ from pyspark_tidelog.other_tasks import refuse_other_tasks, tasks_to_look_at
 from pyspark_tidelog.sink import TidelogStreamWriter, Written
 from pyspark_tidelog.write_options import WriteOptions, parse_write_options
 from pyspark_tidelog.write_task import Begun, Wrote, write_rows
-from tidelog import Client, reading
+from tidelog import Client
 from tidelog.errors import ProducerFencedError
-from tidelog.work import Work
+from tidelog.produce.work import Work
+from tidelog.requests import fetch_and_commit
 
 
 class Query:
@@ -81,7 +82,7 @@ async def test_rows_are_told_of_a_task_that_has_none_this_time(query: Query, aga
 
 async def test_the_log_is_read_once_for_all_that_are_looked_at(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[int] = []
-    fetch = reading.fetch
+    fetch = fetch_and_commit.fetch
 
     async def counting(router: Any, topic: str, partition: int, *args: Any, **options: Any) -> Any:
         fetched.append(partition)
@@ -91,7 +92,7 @@ async def test_the_log_is_read_once_for_all_that_are_looked_at(query: Query, mon
     await query.write(*(rows(*task) for task in tasks))
     wrote = await query.write(*(rows(*task) for task in tasks))
     await query.check(wrote)  # which begins the tasks that have none
-    monkeypatch.setattr(reading, "fetch", counting)
+    monkeypatch.setattr(fetch_and_commit, "fetch", counting)
     await query.check(wrote)
     assert sorted(fetched) == [0, 1]
 

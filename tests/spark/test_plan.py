@@ -8,7 +8,7 @@ from tests.clients.logs import FakeClient, FakeLog, stored
 from pyspark_tidelog.errors import DataLossError, OptionError
 from pyspark_tidelog.options import parse_options
 from pyspark_tidelog.plan import Plan, make_plan
-from tidelog.ranges import OffsetRange
+from tidelog.requests.offset_ranges import OffsetRange
 
 
 def topic_with(*counts: int) -> list[FakeLog]:

@@ -15,10 +15,10 @@ from pyspark_tidelog.columns import arrow_schema
 from pyspark_tidelog.errors import DataLossError
 from pyspark_tidelog.reader import read_batches
 from tidelog.errors import CorruptBatchError, NodeUnreachableError
-from tidelog.filters import RecordFilter
 from tidelog.model import Fetched
-from tidelog.ranges import Fetch, OffsetRange, fetch_range
-from tidelog_proto.batch import RecordBatch
+from tidelog.requests.offset_ranges import Fetch, OffsetRange, fetch_range
+from tidelog.requests.record_filters import RecordFilter
+from tidelog_proto.batch.record_batch import RecordBatch
 
 SCHEMA = arrow_schema(StructType([StructField("offset", LongType()), StructField("value", BinaryType())]))
 

@@ -23,12 +23,12 @@ from pyspark_tidelog.stream import TidelogStreamReader
 from pyspark_tidelog.write_options import parse_write_options
 from pyspark_tidelog.write_task import write_rows
 from tidelog.errors import ForbiddenError, UnauthenticatedError
+from tidelog.produce.work import Work
 from tidelog.security import AccessRule
 from tidelog.sync import Client
-from tidelog.work import Work
-from tidelog_cli.certs import new_certificate
-from tidelog_cli.certs_files import CA, paths
-from tidelog_cli.local_security import LocalSecurity, secure
+from tidelog_cli.certs.command import new_certificate
+from tidelog_cli.certs.files import CA, paths
+from tidelog_cli.up.local_security import LocalSecurity, secure
 
 PASSWORD = "correct horse battery"
 SCHEMA = pa.schema([pa.field("value", pa.binary())])

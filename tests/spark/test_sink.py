@@ -16,8 +16,8 @@ from pyspark_tidelog.errors import OptionError, TidelogSourceError
 from pyspark_tidelog.sink import TidelogStreamWriter, TidelogWriter, refuse_overwriting
 from pyspark_tidelog.write_options import WriteOptions, parse_write_options
 from pyspark_tidelog.write_task import Begun, Wrote
-from tidelog.named_producer import Instance
-from tidelog.work import Work
+from tidelog.produce.producer_instances import Instance
+from tidelog.produce.work import Work
 
 OPTIONS = parse_write_options({"bootstrap": "a:1", "topic": "t"})
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_tidelog.stored_rows import StoredRows
-from tidelog_proto.columns import canonical, columns_of
+from tidelog_proto.batch.columns import canonical, columns_of
 
 ROW = st.tuples(st.sampled_from([None, b"", b"a", b"bb"]), st.sampled_from([None, b"", b"x", b"yy" * 200]))
 Row = tuple[bytes | None, bytes | None]

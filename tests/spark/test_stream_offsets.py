@@ -19,7 +19,7 @@ from pyspark_tidelog.stream_offsets import (
     ranges_between,
     shares,
 )
-from tidelog.ranges import OffsetRange
+from tidelog.requests.offset_ranges import OffsetRange
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 IDS = {"a": "0a", "b": "0b"}

@@ -16,7 +16,7 @@ from pyspark_tidelog.task import RangePartition, RangeReader
 from tidelog.errors import LimboError
 from tidelog.fetch_options import FetchOptions
 from tidelog.model import Fetched
-from tidelog.ranges import OffsetRange
+from tidelog.requests.offset_ranges import OffsetRange
 
 SCHEMA = pa.schema([pa.field("offset", pa.int64())])
 WANTED = OffsetRange("t", 0, 10, 50)

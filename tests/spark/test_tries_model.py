@@ -20,8 +20,8 @@ from pyspark_tidelog.other_tasks import refuse_other_tasks
 from pyspark_tidelog.write_options import WriteOptions, parse_write_options
 from pyspark_tidelog.write_task import Begun, write_rows
 from tidelog import Client
-from tidelog.tables import read_arrow
-from tidelog.work import Work
+from tidelog.produce.work import Work
+from tidelog.tables.read_arrow import read_arrow
 
 TASKS_MAX = 8
 TRIES_MAX = 3

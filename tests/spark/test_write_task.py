@@ -16,7 +16,7 @@ from pyspark_tidelog.write_options import WriteOptions, parse_write_options
 from pyspark_tidelog.write_task import Begun, Wrote, write_rows
 from tidelog import Client
 from tidelog.errors import ProducerFencedError, UnknownTopicError
-from tidelog.work import Work
+from tidelog.produce.work import Work
 
 
 class Task:

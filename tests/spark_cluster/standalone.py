@@ -21,7 +21,7 @@ from typing import Any, Final
 import pyspark
 
 from pyspark_tidelog.java import find_java, write_java_home
-from tidelog.free_ports import free_ports
+from tidelog.testing.free_ports import free_ports
 
 HOST: Final = "127.0.0.1"
 READY_TIMEOUT_S: Final = 120

@@ -21,12 +21,12 @@ from tests.spark.conftest import Node, started_node
 from tests.spark_cluster.bare_python import bare_python, link_libraries
 from tests.spark_cluster.standalone import SparkPrograms, started_master
 
-from tidelog.contexts import Context, change_contexts, with_context
+from tidelog.cluster.contexts import Context, change_contexts, with_context
 from tidelog.security import AccessRule
 from tidelog.sync import Client
-from tidelog_cli.certs_files import CA, paths
-from tidelog_cli.local_security import secure
-from tidelog_cli.spark_bundle import LIBRARIES, PACKAGES, write_bundle
+from tidelog_cli.admin.spark_bundle import LIBRARIES, PACKAGES, write_bundle
+from tidelog_cli.certs.files import CA, paths
+from tidelog_cli.up.local_security import secure
 
 pytestmark = [pytest.mark.spark, pytest.mark.machine, pytest.mark.long]
 

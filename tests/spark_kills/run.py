@@ -32,7 +32,7 @@ from tests.spark_kills.check import PER_SECOND, Ranges, wrong_results
 from tests.spark_kills.driver import SINK, SOURCE
 
 from tidelog import Client
-from tidelog.tables import read_arrow
+from tidelog.tables.read_arrow import read_arrow
 
 NODES: Final = 3
 BATCH: Final = 100

@@ -8,7 +8,7 @@ from typing import Final
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.storage.segment.active_files import active_files_max
 from tidelog_broker.storage.segment.disk import FILES_PER_SEGMENT, open_segments_max
-from tidelog_proto.descriptors import REMEDY, raise_descriptor_limit
+from tidelog_proto.process.file_descriptors import REMEDY, raise_descriptor_limit
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from tidelog_broker.base.config import NodeSettings
-from tidelog_proto.loopback import is_loopback
-from tidelog_proto.settings import SettingsError
+from tidelog_proto.process.settings import SettingsError
+from tidelog_proto.wire.loopback import is_loopback
 
 log = logging.getLogger(__name__)
 

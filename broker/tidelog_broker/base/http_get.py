@@ -14,7 +14,7 @@ import ssl
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-from tidelog_proto.lookup import connected_socket
+from tidelog_proto.wire.name_resolution import connected_socket
 
 HEAD_BYTES_MAX: Final = 16 * 1024
 _PIECE_BYTES: Final = 64 * 1024

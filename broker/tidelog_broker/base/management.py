@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from tidelog_broker.base.metrics_guard import MetricsGuard, MetricsRefusal
-from tidelog_proto.host_names import HostNames
+from tidelog_proto.auth.host_header import HostNames
 
 HEARTBEAT_MS_MAX: Final = 5_000
 """An event loop that has not turned for this long counts as stuck."""

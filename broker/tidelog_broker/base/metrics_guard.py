@@ -10,10 +10,10 @@ from typing import Final, NamedTuple, Self
 
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.offload import Offload
+from tidelog_proto.auth.watched_files import Followed, NamedFileError, read_named
 from tidelog_proto.limits import KIB
-from tidelog_proto.loopback import is_loopback
-from tidelog_proto.named_files import Followed, NamedFileError, read_named
-from tidelog_proto.settings import SettingsError
+from tidelog_proto.process.settings import SettingsError
+from tidelog_proto.wire.loopback import is_loopback
 
 log = logging.getLogger(__name__)
 

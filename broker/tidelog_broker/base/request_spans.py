@@ -9,7 +9,7 @@ from opentelemetry import trace
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import code_name
-from tidelog_proto.telemetry import Telemetry
+from tidelog_proto.process.telemetry import Telemetry
 
 _CONTEXT_CHARS_MAX: Final = 128
 

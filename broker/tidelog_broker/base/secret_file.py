@@ -8,8 +8,8 @@ from typing import Final
 
 from tidelog_broker.core.cluster_secrets import SECRETS_MAX, ClusterSecrets
 from tidelog_broker.core.membership.datagram_auth import SECRET_BYTES_MIN
-from tidelog_proto.named_files import Followed, NamedFileError, read_named
-from tidelog_proto.settings import SettingsError
+from tidelog_proto.auth.watched_files import Followed, NamedFileError, read_named
+from tidelog_proto.process.settings import SettingsError
 
 log = logging.getLogger(__name__)
 

@@ -27,11 +27,11 @@ from tidelog_broker.node.admitting import IdentityError
 from tidelog_broker.node.join import open_founding
 from tidelog_broker.node.node import Node
 from tidelog_broker.storage.io.errors import NodeDirError, OldCopyError
-from tidelog_proto.core_files import leave_no_core_files
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.garbage import calm_garbage_collection
-from tidelog_proto.settings import SettingsError, load_settings
-from tidelog_proto.standard_streams import queued_streams
+from tidelog_proto.process.core_files import leave_no_core_files
+from tidelog_proto.process.garbage_collection import calm_garbage_collection
+from tidelog_proto.process.settings import SettingsError, load_settings
+from tidelog_proto.process.standard_streams import queued_streams
 
 log = logging.getLogger(__name__)
 

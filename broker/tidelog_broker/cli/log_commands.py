@@ -31,8 +31,8 @@ from tidelog_broker.storage.offline.repair import Repair, repair
 from tidelog_broker.storage.offline.verify import Finding, SegmentReport, verify
 from tidelog_broker.storage.segment.layout import BEGUN_SUFFIX, SEGMENT_SUFFIX
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.record_lines import ValueForm, record_line
-from tidelog_proto.standard_streams import OutputLostError
+from tidelog_proto.process.standard_streams import OutputLostError
+from tidelog_proto.text.record_lines import ValueForm, record_line
 
 EXIT_DAMAGED: Final = 1
 EXIT_USAGE: Final = 2

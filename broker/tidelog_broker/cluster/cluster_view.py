@@ -43,7 +43,7 @@ from tidelog_broker.wire.link import unreachable
 from tidelog_broker.wire.links import Address, Links
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import Frame
+from tidelog_proto.wire.frames import Frame
 
 log = logging.getLogger(__name__)
 

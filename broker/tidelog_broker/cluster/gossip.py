@@ -23,7 +23,7 @@ from tidelog_broker.core.membership.members import Address, Member, Members
 from tidelog_broker.core.membership.roster import Change, Event, IdentityConflict
 from tidelog_broker.core.membership.swim import Effects, Refusal, Swim
 from tidelog_broker.core.membership.swim_settings import SwimSettings
-from tidelog_proto.lookup import look_up
+from tidelog_proto.wire.name_resolution import look_up
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tidelog_proto.content_hash import Contents
-from tidelog_proto.exact import Int64s
+from tidelog_proto.batch.canonical_columns import Int64s
+from tidelog_proto.batch.content_hash import Contents
 
 ROW_BYTES: Final = 48
 """Two numbers of the hash, offset and time of 8 bytes each, and two places of 8 in the table."""

@@ -8,7 +8,8 @@ worker threads, or at other nodes, counts for what of it is left on the loop.
 The pace says how a handler bounds what it does to the loop in one go:
 
 - `AT_ONCE`: in one piece, since the largest request takes less than 10 ms, or is bounded in bytes by turns of reading.
-- `PIECES`: the entries are worked through in pieces, and others have their turn in between (`tidelog_proto.turns`).
+- `PIECES`: the entries are worked through in pieces, and others have their turn in between
+  (`tidelog_proto.process.fair_scheduler`).
 - `PAGES`: an answer is one page, made in a turn; the client asks again for the next.
 - `QUEUED`: the entries are taken in order, in pieces, in the caller's turns of reading, and what is to be written waits
   in a bounded queue, of which the loop does a bounded part at a time.

@@ -22,7 +22,7 @@ class Coordinated:
         restarted: is called when what was decided has been forgotten, and all begins again from that record; with what
             the reason was.
         settled: is called when all that was decided is durable.
-        pace: waits until the event loop may be kept for another record; see `tidelog_proto.turns`.
+        pace: waits until the event loop may be kept for another record; see `tidelog_proto.process.fair_scheduler`.
     """
 
     def __init__(

@@ -6,10 +6,10 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from tidelog_proto.api_key import Key, parse_key
+from tidelog_proto.auth.api_key import Key, parse_key
+from tidelog_proto.auth.watched_files import Followed, NamedFileError, read_named
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.named_files import Followed, NamedFileError, read_named
-from tidelog_proto.settings import SettingsError
+from tidelog_proto.process.settings import SettingsError
 
 log = logging.getLogger(__name__)
 

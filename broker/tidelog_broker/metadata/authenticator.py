@@ -14,7 +14,7 @@ from tidelog_broker.metadata.credential_work import CredentialWork
 from tidelog_broker.metadata.jwt_tokens import JwtTokens
 from tidelog_broker.metadata.scram_logins import ScramLogins
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.api_key import Key, parse_key
+from tidelog_proto.auth.api_key import Key, parse_key
 from tidelog_proto.errors import ProtocolError
 
 

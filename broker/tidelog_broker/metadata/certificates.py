@@ -16,9 +16,9 @@ from urllib.parse import unquote_to_bytes
 from tidelog_broker.core.security.permissions import Permissions, check_principal
 from tidelog_broker.core.security.session import Session
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.auth.principal_names import principal_name_fault
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.principal_names import principal_name_fault
-from tidelog_proto.settings import SettingsError
+from tidelog_proto.process.settings import SettingsError
 
 _ALTERNATIVES: Final = {"uri": "URI", "dns": "DNS", "email": "email"}
 

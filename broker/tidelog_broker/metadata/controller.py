@@ -32,7 +32,7 @@ from tidelog_broker.metadata.features import FeatureGate
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_broker.metadata.topic_quotas import TopicQuotas
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.content_hash import CONTENT_KEY_BYTES
+from tidelog_proto.batch.content_hash import CONTENT_KEY_BYTES
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import BATCH_BYTES_MAX
 from tidelog_proto.names import AUDIT_TOPIC, OFFSETS_TOPIC, check_topic_name

@@ -19,7 +19,7 @@ from tidelog_broker.base.offload import Offload
 from tidelog_broker.metadata.jwt_keys import KEY_SET_BYTES_MAX, KeySet, SigningKey, parse_key_set
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.settings import SettingsError
+from tidelog_proto.process.settings import SettingsError
 
 log = logging.getLogger(__name__)
 

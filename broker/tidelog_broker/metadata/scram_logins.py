@@ -15,8 +15,7 @@ from tidelog_broker.core.security.login import Login
 from tidelog_broker.core.security.registry import ADMIN_BY_RECORD, USER, SecurityRegistry
 from tidelog_broker.core.security.session import Session
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.errors import ProtocolError
-from tidelog_proto.scram import (
+from tidelog_proto.auth.scram import (
     ITERATIONS,
     SCRAM_NONCE_BYTES,
     SCRAM_SALT_BYTES,
@@ -25,6 +24,7 @@ from tidelog_proto.scram import (
     Verifier,
     opened,
 )
+from tidelog_proto.errors import ProtocolError
 
 _REFUSED: Final = "the user or the password is wrong, or the user was deleted"
 

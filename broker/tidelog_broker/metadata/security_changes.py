@@ -22,7 +22,7 @@ from tidelog_broker.metadata.security_limits import check_roles
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_broker.metadata.user_changes import UserChanges
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.api_key import new_id, new_key
+from tidelog_proto.auth.api_key import new_id, new_key
 from tidelog_proto.errors import ProtocolError
 
 NOTE_CHARS_MAX: Final = 200

@@ -14,9 +14,9 @@ from tidelog_broker.core.security.registry import MADE_UP, USER, SecurityRegistr
 from tidelog_broker.metadata.security_limits import check_roles
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.api_key import new_id
+from tidelog_proto.auth.api_key import new_id
+from tidelog_proto.auth.scram import Verifier, is_verifier, user_name
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.scram import Verifier, is_verifier, user_name
 
 
 class UserChanges:

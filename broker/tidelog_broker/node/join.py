@@ -15,7 +15,7 @@ from tidelog_broker.node.admitting import Founding
 from tidelog_broker.node.seeds import Seed, find_cluster
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.node.node_dir import NodeDir, is_new_dir
-from tidelog_proto.settings import SettingsError
+from tidelog_proto.process.settings import SettingsError
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from tidelog_broker.storage.io.workers import WorkersFullError
 from tidelog_broker.storage.node.meta_snapshot import save_meta_snapshot
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import split_attachment
+from tidelog_proto.wire.frames import split_attachment
 
 log = logging.getLogger(__name__)
 

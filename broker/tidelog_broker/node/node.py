@@ -47,8 +47,8 @@ from tidelog_broker.storage.io.workers import WorkersFullError
 from tidelog_broker.storage.node.node_dir import NodeDir
 from tidelog_broker.wire.management_port import Management
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.auth.host_header import HostNames
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.host_names import HostNames
 from tidelog_proto.limits import MIB
 
 log = logging.getLogger(__name__)

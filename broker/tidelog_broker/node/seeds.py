@@ -18,7 +18,7 @@ from tidelog_broker.wire.links import Address
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import MIB, PROTOCOL_VERSION
-from tidelog_proto.lookup import connect_to
+from tidelog_proto.wire.name_resolution import connect_to
 
 log = logging.getLogger(__name__)
 

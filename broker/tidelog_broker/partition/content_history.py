@@ -15,10 +15,10 @@ import numpy as np
 from tidelog_broker.core.content_window import ContentWindow
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch, iter_batches
-from tidelog_proto.content_hash import ContentHasher, Contents
+from tidelog_proto.batch.canonical_columns import Int64s
+from tidelog_proto.batch.content_hash import ContentHasher, Contents
+from tidelog_proto.batch.record_batch import RecordBatch, iter_batches
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.exact import Int64s
 from tidelog_proto.limits import MIB
 
 READ_BYTES: Final = MIB

@@ -31,17 +31,17 @@ from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.storage.segment.layout import padded
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch
-from tidelog_proto.content_hash import ContentHasher, Contents, first_of_each
+from tidelog_proto.batch.content_hash import ContentHasher, Contents, first_of_each
+from tidelog_proto.batch.deduplication import THINNED_EXTRA_BYTES, without_dropped
+from tidelog_proto.batch.header import BatchHeader, Flags, unpack_header
+from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import BatchHeader, Flags, unpack_header
 from tidelog_proto.limits import (
     DEDUPLICATE_RECORDS_MAX,
     DEDUPLICATED_BATCH_RECORDS_MAX,
     HEADER_BYTES,
     KIB,
 )
-from tidelog_proto.thinned import THINNED_EXTRA_BYTES, without_dropped
 
 log = logging.getLogger(__name__)
 

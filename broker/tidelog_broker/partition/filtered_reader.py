@@ -15,7 +15,7 @@ from tidelog_broker.partition.reader import PartitionReader
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.storage.partition.matching import Newest, ReadResult, Wanted, filter_all
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.column_slices import TextColumn
+from tidelog_proto.batch.column_slices import TextColumn
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import MIB, TAG_BYTES_MAX
 

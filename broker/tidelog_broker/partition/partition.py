@@ -38,8 +38,8 @@ from tidelog_broker.partition.state import RETRY_AFTER_MS, PartitionState
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import unpack_header
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from tidelog_broker.storage.partition.partition_dirs import partition_dir_name, 
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.garbage import LongLived
+from tidelog_proto.process.garbage_collection import LongLived
 
 OPEN_AHEAD: Final = 80
 """So many partitions of a node are opened as soon as it hears of them."""

@@ -36,9 +36,9 @@ from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.storage.io.errors import DiskFullError
 from tidelog_broker.storage.segment.layout import padded
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.deduplication import THINNED_EXTRA_BYTES
+from tidelog_proto.batch.header import BatchHeader
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import BatchHeader
-from tidelog_proto.thinned import THINNED_EXTRA_BYTES
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.storage.partition.matching import ReadResult
 from tidelog_broker.storage.partition.projecting import project_all
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.header import COLUMN_FLAGS, OFFSET_MAX
-from tidelog_proto.projected import Projection
+from tidelog_proto.batch.header import COLUMN_FLAGS, OFFSET_MAX
+from tidelog_proto.batch.projection import Projection
 
 
 class ProjectedReader:

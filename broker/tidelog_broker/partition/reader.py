@@ -18,8 +18,8 @@ from tidelog_broker.core.ring import HotRing, RingEntry
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
 from tidelog_broker.storage.segment.reading import FoundBatches
-from tidelog_proto.batch import RecordBatch, iter_batches
-from tidelog_proto.header import Flags
+from tidelog_proto.batch.header import Flags
+from tidelog_proto.batch.record_batch import RecordBatch, iter_batches
 
 
 class PartitionReader:

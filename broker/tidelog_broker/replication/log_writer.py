@@ -24,8 +24,8 @@ from tidelog_broker.storage.io.errors import DiskFullError, DivergedError, NotHe
 from tidelog_broker.storage.partition.copied import LogPosition
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot
 from tidelog_broker.storage.segment.layout import padded
+from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import unpack_header
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from tidelog_broker.core.replication.producers import ProducerTable, known_from
 from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot
+from tidelog_proto.batch.header import BatchHeader, Flags
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import BatchHeader, Flags
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from tidelog_broker.replication.logged_producers import LoggedProducers
 from tidelog_broker.storage.io.errors import DamagedError, DiskFullError, NotHeldError, StorageFailedError
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import body_of
+from tidelog_proto.batch.header import unpack_header
+from tidelog_proto.batch.record_batch import body_of
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import unpack_header
 
 log = logging.getLogger(__name__)
 

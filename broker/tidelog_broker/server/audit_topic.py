@@ -22,9 +22,9 @@ from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_broker.server.forwarding import ask_owner
 from tidelog_broker.server.hearing import heard
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import columns_of, encode_batch
+from tidelog_proto.batch.header import unpack_header
+from tidelog_proto.batch.record_batch import columns_of, encode_batch
 from tidelog_proto.errors import NATURE, ProtocolError
-from tidelog_proto.header import unpack_header
 from tidelog_proto.names import AUDIT_TOPIC
 
 log = logging.getLogger(__name__)

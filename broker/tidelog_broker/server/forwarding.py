@@ -27,7 +27,7 @@ from tidelog_broker.wire.callers import hand_on
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import Frame
+from tidelog_proto.wire.frames import Frame
 
 FORWARD_TIMEOUT_S: Final = 15.0
 """For finding the owner and having its answer, together."""

@@ -45,14 +45,14 @@ from tidelog_broker.wire.connection import Connection, Request
 from tidelog_broker.wire.request_work import begin_work
 from tidelog_broker.wire.rounds import Rounds
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.addresses import counted_address
+from tidelog_proto.auth.client_address import counted_address
+from tidelog_proto.auth.unauthenticated_limits import Strangers
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import encode_frame
 from tidelog_proto.limits import PROTOCOL_VERSION
-from tidelog_proto.seldom import SeldomLog
-from tidelog_proto.strangers import Strangers
-from tidelog_proto.tls_entrance import TlsEntrance
-from tidelog_proto.tls_stream import TlsError
+from tidelog_proto.process.log_rate_limit import SeldomLog
+from tidelog_proto.tls.handshakes import TlsEntrance
+from tidelog_proto.tls.stream import TlsError
+from tidelog_proto.wire.frames import encode_frame
 
 if TYPE_CHECKING:
     from tidelog_broker.base.request_spans import RequestSpans

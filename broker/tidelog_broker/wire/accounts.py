@@ -16,7 +16,7 @@ from typing import Final
 from tidelog_broker.core.security.quotas import ADDRESS_PREFIX, Limits, Quotas
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.wire.account import Account, Client
-from tidelog_proto.addresses import counted_address
+from tidelog_proto.auth.client_address import counted_address
 from tidelog_proto.errors import ProtocolError
 
 IDLE_MAX: Final = 4_096

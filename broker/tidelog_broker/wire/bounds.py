@@ -6,7 +6,7 @@ from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.wire.arriving import Arriving
 from tidelog_broker.wire.budget import Budget
 from tidelog_broker.wire.outgoing import Outgoing
-from tidelog_proto.turns import Turns
+from tidelog_proto.process.fair_scheduler import Turns
 
 
 class ConnectionBounds:

@@ -42,13 +42,13 @@ from tidelog_broker.wire.shares import Shares
 from tidelog_broker.wire.sockets import sends_no_more, tune
 from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.certificate_names import names_in
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import Frame, encode_frame
 from tidelog_proto.limits import FORWARDED_IN_FLIGHT_MAX, FRAME_BYTES_MAX_BEFORE_HELLO
 from tidelog_proto.printable import printable
-from tidelog_proto.receiver import DECLINED, FrameReceiver
-from tidelog_proto.writing import JOIN_BYTES_MAX, write_parts
+from tidelog_proto.tls.certificate_names import names_in
+from tidelog_proto.wire.frame_receiver import DECLINED, FrameReceiver
+from tidelog_proto.wire.frames import Frame, encode_frame
+from tidelog_proto.wire.gathered_write import JOIN_BYTES_MAX, write_parts
 
 log = logging.getLogger(__name__)
 

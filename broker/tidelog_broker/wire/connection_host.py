@@ -10,7 +10,7 @@ from tidelog_broker.wire.arriving import Arriving
 from tidelog_broker.wire.budget import Budget
 from tidelog_broker.wire.outgoing import Outgoing
 from tidelog_broker.wire.rounds import Rounds
-from tidelog_proto.idle_poll import IdlePoll
+from tidelog_proto.process.busy_poll import IdlePoll
 
 Connection = Any
 Request = Any

@@ -24,11 +24,11 @@ from tidelog_broker.core.replication.outbox import KINDS_WITH_BATCHES, ONE_WAY_K
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.wire.budget import Budget
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import body_of, iter_batches
+from tidelog_proto.batch.header import batch_length, unpack_header
+from tidelog_proto.batch.record_batch import body_of, iter_batches
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import Frame, split_attachment
-from tidelog_proto.header import batch_length, unpack_header
 from tidelog_proto.limits import ENTRIES_PER_PEER_MESSAGE_MAX, KIB, MIB
+from tidelog_proto.wire.frames import Frame, split_attachment
 
 log = logging.getLogger(__name__)
 

@@ -26,9 +26,7 @@ from tidelog_broker.core.replication.outbox import LinkMessage, Outbox, Outgoing
 from tidelog_broker.wire.lives import HandshakeLives
 from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.certificate_names import names_in
 from tidelog_proto.errors import NATURE, ProtocolError
-from tidelog_proto.frames import Frame, encode_frame
 from tidelog_proto.limits import (
     FORWARDED_IN_FLIGHT_MAX,
     FRAME_BYTES_MAX,
@@ -36,9 +34,11 @@ from tidelog_proto.limits import (
     MIB,
     PEER_NONCE_BYTES,
 )
-from tidelog_proto.pending import PendingRequests, settle
-from tidelog_proto.receiver import DECLINED, FrameReceiver
-from tidelog_proto.writing import JOIN_BYTES_MAX, write_parts
+from tidelog_proto.tls.certificate_names import names_in
+from tidelog_proto.wire.frame_receiver import DECLINED, FrameReceiver
+from tidelog_proto.wire.frames import Frame, encode_frame
+from tidelog_proto.wire.gathered_write import JOIN_BYTES_MAX, write_parts
+from tidelog_proto.wire.pending_requests import PendingRequests, settle
 
 log = logging.getLogger(__name__)
 

@@ -28,8 +28,8 @@ from tidelog_broker.wire.lives import HandshakeLives
 from tidelog_broker.wire.sockets import tune
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import Frame
-from tidelog_proto.lookup import connected_socket, over_socket
+from tidelog_proto.wire.frames import Frame
+from tidelog_proto.wire.name_resolution import connected_socket, over_socket
 
 log = logging.getLogger(__name__)
 

@@ -21,11 +21,11 @@ from typing import Final, NamedTuple, cast
 
 from tidelog_broker.base.management import Answers, refusal
 from tidelog_broker.base.metrics import NodeMetrics
-from tidelog_proto.addresses import counted_address
+from tidelog_proto.auth.client_address import counted_address
+from tidelog_proto.auth.unauthenticated_limits import Strangers
 from tidelog_proto.limits import KIB
-from tidelog_proto.seldom import SeldomLog
-from tidelog_proto.strangers import Strangers
-from tidelog_proto.tls_stream import SNIFFED_BYTES, TlsError, TlsStream, begins_tls
+from tidelog_proto.process.log_rate_limit import SeldomLog
+from tidelog_proto.tls.stream import SNIFFED_BYTES, TlsError, TlsStream, begins_tls
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from tidelog import client as asynchronous
-from tidelog import sync
-from tidelog.free_ports import HOST
+from tidelog.sync import client as sync
+from tidelog.testing.free_ports import HOST
 from tidelog.testing.process import NodeProcess, NodeStartError
 
 PREFIX_LENGTH_MAX: Final = 150

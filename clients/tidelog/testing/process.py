@@ -2,7 +2,7 @@
 
 The child is the `tidelog` command of this interpreter, so a node in a test is what a node in production is. It runs in
 a session of its own: Ctrl-C reaches the tests alone, and they end it. It ends with this process, however that ends, and
-takes its directory along (`tidelog_cli.tied`).
+takes its directory along (`tidelog_cli.up.temporary_child`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tidelog.free_ports import HOST, free_ports
-from tidelog_proto.private_files import open_private_log
+from tidelog.testing.free_ports import HOST, free_ports
+from tidelog_proto.process.private_files import open_private_log
 
 STOP_TIMEOUT_S: Final = 10.0
 """From SIGTERM to SIGKILL."""
@@ -137,7 +137,17 @@ class NodeProcess:
         with open_private_log(self._log_path, append=True) as log:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter, with arguments of our own
                 # -P: a module of the tests' own folder is not taken for one that the node wants.
-                [sys.executable, "-P", "-m", "tidelog_cli.tied", self.directory, "tidelog_cli", "node", *node, *ports],
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "tidelog_cli.up.temporary_child",
+                    self.directory,
+                    "tidelog_cli",
+                    "node",
+                    *node,
+                    *ports,
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

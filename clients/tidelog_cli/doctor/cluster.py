@@ -11,12 +11,12 @@ from importlib.metadata import version
 from typing import Final
 
 from tidelog import ClusterStatus, Node
-from tidelog_cli.cluster import NO_ANSWER, ending_texts, missing_text
+from tidelog_cli.base.output import bytes_text
+from tidelog_cli.cluster.command import NO_ANSWER, ending_texts, missing_text
 from tidelog_cli.doctor.disk import FREE_BYTES_MIN
 from tidelog_cli.doctor.findings import Finding
-from tidelog_cli.output import bytes_text
-from tidelog_proto.lookup import connected_socket
-from tidelog_proto.loopback import is_loopback
+from tidelog_proto.wire.loopback import is_loopback
+from tidelog_proto.wire.name_resolution import connected_socket
 
 TRIES: Final = 5
 CONNECT_S: Final = 2.0

@@ -13,15 +13,15 @@ import typer
 
 from tidelog import Client
 from tidelog.errors import TidelogError
+from tidelog_cli.base.failures import EXIT_FAILED, CommandFailed, describe
+from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, print_json, print_table
+from tidelog_cli.base.session import with_client
 from tidelog_cli.doctor.cluster import check_network, check_status
 from tidelog_cli.doctor.configuration import check_gateway_settings, check_node_settings, read_settings
 from tidelog_cli.doctor.disk import check_data
 from tidelog_cli.doctor.findings import Finding, Verdict
 from tidelog_cli.doctor.machine import check_machine
 from tidelog_cli.doctor.ports import check_ports, ports_of
-from tidelog_cli.failures import EXIT_FAILED, CommandFailed, describe
-from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, print_json, print_table
-from tidelog_cli.session import with_client
 
 MARKS: Final[dict[Verdict, str]] = {"ok": "ok", "warning": "WARNING", "failure": "FAILURE", "skipped": "skipped"}
 

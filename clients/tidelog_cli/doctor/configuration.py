@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.doctor.findings import Finding
-from tidelog_cli.failures import EXIT_USAGE, CommandFailed
-from tidelog_proto.loopback import is_loopback
+from tidelog_proto.wire.loopback import is_loopback
 
 Settings = Mapping[str, Any]
 """Key -> value, as text where it comes from the environment."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from tidelog_cli.base.output import bytes_text
 from tidelog_cli.doctor.findings import Finding
-from tidelog_cli.output import bytes_text
 
 SYNCS: Final = 100
 SYNC_BYTES: Final = 4096

@@ -12,8 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+from tidelog_cli.base.output import bytes_text
 from tidelog_cli.doctor.findings import Finding
-from tidelog_cli.output import bytes_text
 
 FILES_MIN: Final = 65_536
 MEMORY_BYTES_MIN: Final = 2 << 30

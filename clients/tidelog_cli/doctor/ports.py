@@ -8,10 +8,10 @@ import socket
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.base.wrong_port import speaks_http
 from tidelog_cli.doctor.configuration import Settings
 from tidelog_cli.doctor.findings import Finding
-from tidelog_cli.failures import EXIT_USAGE, CommandFailed
-from tidelog_cli.wrong_port import speaks_http
 
 
 class Port(NamedTuple):

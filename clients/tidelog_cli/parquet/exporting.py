@@ -17,14 +17,14 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from tidelog import Client, Topic
 from tidelog.client_options import ClientOptions
-from tidelog.ranges import OffsetRange
-from tidelog.tables import read_ranges
-from tidelog_cli.consume import parse_start
-from tidelog_cli.extents import Extent, Since, extents_of
-from tidelog_cli.failures import EXIT_USAGE, CommandFailed
-from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, note, print_json
+from tidelog.requests.offset_ranges import OffsetRange
+from tidelog.tables.read_arrow import read_ranges
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.base.offset_extents import Extent, Since, extents_of
+from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, note, print_json
+from tidelog_cli.base.session import place_and_options, with_client
 from tidelog_cli.parquet.files import FILE_SCHEMA, Codec, ExportedFile, Source, ends_in, exclusive, name_of
-from tidelog_cli.session import place_and_options, with_client
+from tidelog_cli.records.consume import parse_start
 
 FILE_RECORDS: Final = 5_000_000
 GROUP_RECORDS: Final = 500_000

@@ -20,8 +20,8 @@ from typing import Any, Final, Literal, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelog.tables import TABLE_SCHEMA, schema_of
-from tidelog_cli.failures import CommandFailed
+from tidelog.tables.read_arrow import TABLE_SCHEMA, schema_of
+from tidelog_cli.base.failures import CommandFailed
 
 FILE_SCHEMA: Final = schema_of([name for name in TABLE_SCHEMA.names if name != "topic"])
 """The columns of an exported file."""

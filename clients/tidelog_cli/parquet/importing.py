@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import typer
 
 from tidelog import Topic
-from tidelog_cli.failures import CommandFailed
-from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption
-from tidelog_cli.publishing import AcksChoice, AcksOption, CompressionOption, Piece, publish_all
+from tidelog_cli.base.failures import CommandFailed
+from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption
+from tidelog_cli.records.publishing import AcksChoice, AcksOption, CompressionOption, Piece, publish_all
 
 PIECE_BYTES: Final = 4 << 20
 """About what is read of a file at once."""

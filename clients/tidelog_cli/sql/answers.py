@@ -21,10 +21,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tidelog_cli.failures import CommandFailed
-from tidelog_cli.output import ABSENT, PIPE_COLUMNS
+from tidelog_cli.base.failures import CommandFailed
+from tidelog_cli.base.output import ABSENT, PIPE_COLUMNS
 from tidelog_proto.printable import printable
-from tidelog_proto.standard_streams import is_unicode
+from tidelog_proto.process.standard_streams import is_unicode
 
 TABLE_ROWS: Final = 1000
 """Rows that a table shows unless told: it is held in memory."""

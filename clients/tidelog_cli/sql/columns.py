@@ -6,7 +6,7 @@ What values are is found by looking at some records (`--values` says it instead)
     text    all are UTF-8
     bytes   anything else
 
-`tidelog_proto.json_text` defines JSON, here and for both engines. A field gets a type that holds what was
+`tidelog_proto.text.json_text` defines JSON, here and for both engines. A field gets a type that holds what was
 seen exactly, see `FieldKind`; what has parts of its own, or is of several kinds, is the text of its JSON. A value of
 another kind is null there; the column `value` has all of it. A number that the type would round is an error.
 
@@ -25,8 +25,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from tidelog.tables import TABLE_SCHEMA
-from tidelog_proto.json_text import JsonNumber, exact_json
+from tidelog.tables.read_arrow import TABLE_SCHEMA
+from tidelog_proto.text.json_text import JsonNumber, exact_json
 
 RECORD_COLUMNS: Final = tuple(name for name in TABLE_SCHEMA.names if name != "topic")
 FIELDS_MAX: Final = 1000

@@ -12,10 +12,10 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tidelog_cli.consume import parse_start
-from tidelog_cli.failures import EXIT_USAGE, CommandFailed
-from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, note
-from tidelog_cli.session import place_of
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, note
+from tidelog_cli.base.session import place_of
+from tidelog_cli.records.consume import parse_start
 from tidelog_cli.sql.answers import (
     TABLE_ROWS,
     Answer,

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from tidelog.tables import TABLE_SCHEMA, schema_of
+from tidelog.tables.read_arrow import TABLE_SCHEMA, schema_of
 
 Read = Callable[[Sequence[str]], Generator[pa.RecordBatch, None, None]]
 """Reads the topic anew: some columns of all records."""

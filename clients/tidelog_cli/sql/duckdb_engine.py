@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tidelog_cli.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.sql.answers import Answer, StatementError
 from tidelog_cli.sql.by_record import is_by_record
 from tidelog_cli.sql.columns import (
@@ -30,8 +30,8 @@ from tidelog_cli.sql.columns import (
 from tidelog_cli.sql.dataset import TopicDataset
 from tidelog_cli.sql.parsed import branches_of
 from tidelog_cli.sql.tables import Provide, refuse_twins
-from tidelog_proto.json_text import json_text
 from tidelog_proto.limits import JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX
+from tidelog_proto.text.json_text import json_text
 
 ROWS_AT_ONCE: Final = 1000
 NUMBERS: Final = SafeNumbers()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog_cli.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.sql.answers import Answer, StatementError
 from tidelog_cli.sql.columns import JSON_NUMBER, Dialect, FieldKind, SafeNumbers, Shape, ValueKind, select_list
 from tidelog_cli.sql.tables import Provide, TopicTable, refuse_twins

@@ -14,10 +14,10 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from tidelog.client_options import ClientOptions
-from tidelog.ranges import OffsetRange
-from tidelog.tables import read_ranges, schema_of
-from tidelog_cli.extents import Extent
-from tidelog_cli.failures import CommandFailed
+from tidelog.requests.offset_ranges import OffsetRange
+from tidelog.tables.read_arrow import read_ranges, schema_of
+from tidelog_cli.base.failures import CommandFailed
+from tidelog_cli.base.offset_extents import Extent
 from tidelog_cli.sql.columns import Shape, ValueKind, shape_of
 
 LISTED_MAX: Final = 20

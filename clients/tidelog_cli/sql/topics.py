@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tidelog import Client
-from tidelog_cli.extents import Extent, Since, extents_of
-from tidelog_cli.output import note
-from tidelog_cli.session import place_and_options, with_client
+from tidelog_cli.base.offset_extents import Extent, Since, extents_of
+from tidelog_cli.base.output import note
+from tidelog_cli.base.session import place_and_options, with_client
 from tidelog_cli.sql.columns import Shape, ValueKind
 from tidelog_cli.sql.tables import Cluster, TopicTable, no_such_table
 from tidelog_proto.names import INTERNAL_PREFIX

@@ -17,7 +17,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, TabPane
 
 from tidelog.errors import TidelogError
-from tidelog_cli.output import ABSENT, bytes_text, line_of
+from tidelog_cli.base.output import ABSENT, bytes_text, line_of
 from tidelog_cli.top.figures import Figures, GroupRow, NodeRow, PartitionRow, TopicRow, figures_of
 from tidelog_cli.top.sampling import Sample
 

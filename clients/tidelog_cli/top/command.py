@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from tidelog import Client
-from tidelog_cli.extras import require_extras
-from tidelog_cli.failures import EXIT_USAGE, CommandFailed
-from tidelog_cli.output import DEFAULT_BOOTSTRAP, BootstrapOption, print_json
-from tidelog_cli.session import with_client
+from tidelog_cli.base.extras import require_extras
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, print_json
+from tidelog_cli.base.session import with_client
 from tidelog_cli.top.figures import Figures, figures_of
 from tidelog_cli.top.sampling import take_sample
 

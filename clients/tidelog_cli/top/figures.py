@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tidelog import ClusterStatus, Partition
-from tidelog_cli.cluster import NO_ANSWER, is_untold, state_text
+from tidelog_cli.cluster.command import NO_ANSWER, is_untold, state_text
 from tidelog_cli.top.sampling import Sample
 
 _Ends = Mapping[tuple[bytes, int], int]

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidato
 from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 
-from tidelog.quota import FIELDS, Quota
+from tidelog.security.quotas import FIELDS, Quota
 from tidelog_gateway.access import SecurityDep
 from tidelog_gateway.any_text import ANY_TEXT
 from tidelog_gateway.context import json_response

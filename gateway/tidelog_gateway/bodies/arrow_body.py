@@ -17,9 +17,9 @@ from starlette.types import Scope
 
 from tidelog_gateway.incoming import Arrival, Body
 from tidelog_gateway.problems import Problem, invalid
-from tidelog_proto.columns import HEADERS_TYPE, TIMESTAMP_TYPE, canonical
+from tidelog_proto.batch.columns import HEADERS_TYPE, TIMESTAMP_TYPE, canonical
+from tidelog_proto.batch.ipc_message import PREFIX_BYTES, describe
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.ipc_message import PREFIX_BYTES, describe
 from tidelog_proto.limits import KIB
 
 MESSAGES_MAX: Final = 1_000

@@ -19,7 +19,7 @@ import msgspec
 from tidelog_gateway.bodies.json_body import list_pieces
 from tidelog_gateway.problems import Problem, invalid, pointer
 from tidelog_gateway.records_in import Records
-from tidelog_proto.json_text import json_text
+from tidelog_proto.text.json_text import json_text
 
 KEY_ATTRIBUTE: Final = "partitionkey"
 CONTENT_TYPE: Final = "content-type"

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pydantic import BaseModel, Field
 
 from tidelog.errors import TidelogError, UnknownTopicError
-from tidelog.receipts import PieceOutcome
+from tidelog.produce.receipts import PieceOutcome
 from tidelog_gateway.bodies.arrow_body import ArrowRecords
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import from_error

@@ -14,7 +14,7 @@ from typing import Final
 from starlette.requests import Request
 
 from tidelog.errors import ProducerIdSharedError
-from tidelog.keyed_requests import request_key as request_key_of
+from tidelog.produce.idempotent_requests import request_key as request_key_of
 from tidelog_gateway.context import Gateway, media_type_of
 from tidelog_gateway.pace import pace_of
 from tidelog_gateway.problems import Problem

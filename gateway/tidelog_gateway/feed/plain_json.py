@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from tidelog_gateway.records_out import TakenJson, is_literal
-from tidelog_proto.batch import RecordBatch, plain_columns_of
+from tidelog_proto.batch.record_batch import RecordBatch, plain_columns_of
 
 PLAIN_RECORDS_MAX: Final = 100
 """pyarrow cuts larger batches into values at less cost."""

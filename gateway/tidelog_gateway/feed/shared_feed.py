@@ -21,8 +21,8 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from tidelog.client import Client
+from tidelog.cluster.metadata import gone_error
 from tidelog.errors import OverloadedError, TidelogError
-from tidelog.metadata import gone_error
 from tidelog.model import ConsumedBatch
 from tidelog_gateway.feed.lane import Lane, PieceTokens
 from tidelog_gateway.feed.plain_json import PLAIN_RECORDS_MAX, plain_json
@@ -37,9 +37,9 @@ from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.messages import INTEGER_MAX
 from tidelog_gateway.websocket.read_ahead import AHEAD_BYTES, ReadAhead
 from tidelog_gateway.websocket.ws_protocol import Subscription, WsProtocol
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.header import Codec
+from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import Codec
 from tidelog_proto.limits import KIB, MIB
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog_gateway.records_out import TakenJson, json_array, payload_sizes
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.record_batch import RecordBatch
 
 _PLAIN = ("key", "value", "tag")
 _TYPE_IDS = frozenset({pa.binary().id, pa.string().id})

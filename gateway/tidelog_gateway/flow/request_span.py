@@ -14,9 +14,9 @@ from typing import Any, Final
 from opentelemetry import context, trace
 from starlette.types import Scope
 
-from tidelog import trace_contexts
+from tidelog.cluster import trace_contexts
 from tidelog_gateway.bodies.trace_context import TraceHeaders, trace_in
-from tidelog_proto.telemetry import Telemetry, traceparent_of
+from tidelog_proto.process.telemetry import Telemetry, traceparent_of
 
 _WITHOUT: Final = frozenset({"/livez", "/readyz", "/metrics"})
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})

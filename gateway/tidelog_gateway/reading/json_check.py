@@ -1,4 +1,4 @@
-"""Which rows of a column are JSON, by the definition of `tidelog_proto.json_text`, checked for all rows at once.
+"""Which rows of a column are JSON, by the definition of `tidelog_proto.text.json_text`, checked for all rows at once.
 
 The rows are joined to one array. It is JSON exactly if each row is: where the parser takes the whole, and its elements
 end where the rows end. Only where that fails are rows looked at one by one.
@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from tidelog_gateway.json_structure import COMMA, STRETCH_BYTES, marks
 from tidelog_gateway.pace import Pace
 from tidelog_gateway.reading.text_columns import bytes_of, joined, lengths_of
-from tidelog_proto.json_text import json_text
 from tidelog_proto.limits import JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX
+from tidelog_proto.text.json_text import json_text
 
 _WHOLE_PAIRS: Final = re.compile(
     rb"(?:[^\\]++|\\[^u]|\\u(?:[dD][89abAB]..\\u[dD][c-fC-F]..|(?![dD][89a-fA-F])....))*+", re.DOTALL

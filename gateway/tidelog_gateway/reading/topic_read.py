@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from typing import Final, Literal, NamedTuple
 
+from tidelog.cluster.metadata import gone_error
 from tidelog.errors import OffsetOutOfRangeError
-from tidelog.metadata import gone_error
 from tidelog.model import Offset
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.fetch import LOOK_S, Wanted, native_bytes

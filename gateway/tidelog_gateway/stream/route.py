@@ -26,7 +26,7 @@ from tidelog_gateway.stream.event_stream import EventStream
 from tidelog_gateway.websocket.delivery import Delivery
 from tidelog_gateway.websocket.messages import INTEGER_MAX, Sub
 from tidelog_gateway.websocket.ws_protocol import Subscription, WsProtocol
-from tidelog_proto.header import OFFSET_MAX
+from tidelog_proto.batch.header import OFFSET_MAX
 from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, PARTITIONS_MAX
 
 ID_CHARS_MAX: Final = 6_000

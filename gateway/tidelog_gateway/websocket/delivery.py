@@ -20,8 +20,8 @@ from typing import Any, Final
 from starlette.websockets import WebSocketDisconnect
 
 from tidelog import Consumer
+from tidelog.cluster.metadata import gone_error
 from tidelog.errors import OverloadedError, TidelogError
-from tidelog.metadata import gone_error
 from tidelog.model import Committed, ConsumedBatch
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 
 from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.websocket.ws_protocol import Allowance
-from tidelog_proto.batch import RecordBatch
-from tidelog_proto.header import Codec
+from tidelog_proto.batch.header import Codec
+from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.limits import MIB
 
 AHEAD_BYTES: Final = 1 * MIB

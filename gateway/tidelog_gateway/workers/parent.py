@@ -24,7 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from tidelog.contexts import Context
+from tidelog.cluster.contexts import Context
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.workers import frames
 from tidelog_gateway.workers.figures import Families, family, lasting, merged

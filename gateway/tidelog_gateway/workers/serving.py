@@ -7,12 +7,12 @@ import socket
 from collections.abc import Sequence
 from functools import partial
 
-from tidelog.contexts import Context
+from tidelog.cluster.contexts import Context
 from tidelog_gateway.app import create_app, open_client
 from tidelog_gateway.server import GatewayServer, make_server
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.workers.peers import Duties, Peers
-from tidelog_proto.garbage import calm_garbage_collection
+from tidelog_proto.process.garbage_collection import calm_garbage_collection
 
 
 class Serving:

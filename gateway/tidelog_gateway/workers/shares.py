@@ -10,7 +10,7 @@ from typing import Final
 
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.limits import KIB, MIB
-from tidelog_proto.settings import SettingsError
+from tidelog_proto.process.settings import SettingsError
 
 DIVIDED: Final = {
     "connections_max": 1,

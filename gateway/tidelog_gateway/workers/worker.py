@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from tidelog.contexts import Context
+from tidelog.cluster.contexts import Context
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.workers import frames
-from tidelog_proto.core_files import leave_no_core_files
-from tidelog_proto.settings import SettingsError
-from tidelog_proto.standard_streams import queued_streams
+from tidelog_proto.process.core_files import leave_no_core_files
+from tidelog_proto.process.settings import SettingsError
+from tidelog_proto.process.standard_streams import queued_streams
 
 ORPHAN_EXTRA_S: Final = 5.0
 """Past `stop_timeout_s`, until a worker whose parent has ended ends, whatever it does."""

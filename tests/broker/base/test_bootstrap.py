@@ -23,7 +23,7 @@ from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.core.placement.placement import BOTH_ROLES, Role
 from tidelog_broker.core.placement.registry import NodeRegistry
 from tidelog_broker.storage.io.errors import NodeDirError
-from tidelog_cli.founding_files import bootstrap_document
+from tidelog_cli.cluster.founding_files import bootstrap_document
 from tidelog_proto import broker_pb2 as pb
 
 CLUSTER = bytes(range(16))

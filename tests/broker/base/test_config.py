@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidelog_broker.base.config import NodeSettings
-from tidelog_proto.settings import SettingsError, load_settings
+from tidelog_proto.process.settings import SettingsError, load_settings
 
 
 def load(**overrides: object) -> NodeSettings:

@@ -7,8 +7,8 @@ import pytest
 
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.exposure import check_exposure
-from tidelog_proto.loopback import is_loopback
-from tidelog_proto.settings import SettingsError
+from tidelog_proto.process.settings import SettingsError
+from tidelog_proto.wire.loopback import is_loopback
 
 SAFE = {"tls_cert_file": "node.pem", "auth": "required"}
 

@@ -13,7 +13,7 @@ import pytest
 from tidelog_broker.base.management import Answers, Health, State
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.metrics_guard import MetricsGuard
-from tidelog_proto.host_names import HostNames
+from tidelog_proto.auth.host_header import HostNames
 
 OPEN = MetricsGuard(None, is_open=True)
 CLOSED = MetricsGuard(None, is_open=False)

@@ -12,7 +12,7 @@ from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.metrics_guard import TOKENS_MAX, MetricsGuard, read_tokens
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.storage.io.workers import IoWorkers
-from tidelog_proto.settings import SettingsError
+from tidelog_proto.process.settings import SettingsError
 
 TOKEN, OTHER = "a-token-of-sixteen", "another-token-of-sixteen"
 

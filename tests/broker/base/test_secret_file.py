@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tidelog_broker.base.secret_file import SecretFile, read_secrets
-from tidelog_proto.settings import SettingsError
+from tidelog_proto.process.settings import SettingsError
 
 OLD, NEW = b"0123456789abcdef", b"fedcba9876543210"
 

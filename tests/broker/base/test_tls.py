@@ -17,8 +17,8 @@ from tidelog import Client
 from tidelog.errors import TidelogError
 from tidelog.tls import Tls
 from tidelog_broker.base import tls as node_tls
-from tidelog_proto.settings import SettingsError
-from tidelog_proto.tls_files import TlsFiles
+from tidelog_proto.process.settings import SettingsError
+from tidelog_proto.tls.files import TlsFiles
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from tidelog_broker.storage.io.filesystem import File, RealFileSystem
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.layout import SEGMENT_HEADER_BYTES, padded
-from tidelog_cli.records import records_of
-from tidelog_proto.batch import encode_batch
-from tidelog_proto.header import stamp_owner
+from tidelog_cli.records.json_records import records_of
+from tidelog_proto.batch.header import stamp_owner
+from tidelog_proto.batch.record_batch import encode_batch
 
 runner = CliRunner()
 

@@ -27,8 +27,8 @@ from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_broker.wire.lives import OldLifeError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import encode_frame
 from tidelog_proto.limits import FRAME_BYTES_MAX_BEFORE_HELLO
+from tidelog_proto.wire.frames import encode_frame
 
 OWN = ("a", b"a" * 16)
 OTHER = ("b", b"b" * 16)

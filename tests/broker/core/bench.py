@@ -22,8 +22,8 @@ from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.replica_state import Doubt, ReplicaState
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import encode_batch
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.header import unpack_header
+from tidelog_proto.batch.record_batch import encode_batch
 
 __all__ = ["KEY", "Log"]
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog_broker.core.content_window import ROW_BYTES, ContentWindow
-from tidelog_proto.content_hash import Contents
+from tidelog_proto.batch.content_hash import Contents
 
 
 class Step(NamedTuple):

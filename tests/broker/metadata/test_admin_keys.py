@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tidelog_broker.metadata.admin_keys import IN_FILE, AdminKeys, read_admin_keys
-from tidelog_proto.settings import SettingsError
+from tidelog_proto.process.settings import SettingsError
 
 KEY = "tlk_abcdefghij234567_" + "s" * 43
 

@@ -17,7 +17,7 @@ from tidelog_broker.metadata.authenticator import Authenticator
 from tidelog_broker.metadata.credential_work import CredentialWork
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.api_key import new_key
+from tidelog_proto.auth.api_key import new_key
 from tidelog_proto.errors import ProtocolError
 
 SALT = b"s" * 16

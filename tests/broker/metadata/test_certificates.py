@@ -8,7 +8,7 @@ from tidelog_broker.core.security.permissions import Permissions
 from tidelog_broker.metadata.certificates import Certificates, rule_of
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.settings import SettingsError
+from tidelog_proto.process.settings import SettingsError
 
 ENDS = "Jan  5 09:34:43 2038 GMT"
 SHOWN: dict[str, Any] = {

@@ -16,7 +16,7 @@ from tidelog_broker.metadata.jwks import BY_JWT, WAITING_MAX, Jwks
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.settings import SettingsError
+from tidelog_proto.process.settings import SettingsError
 
 
 class Followed:

@@ -20,7 +20,7 @@ from tidelog_broker.metadata.meta_freshness import MetaFreshness
 from tidelog_broker.node.node import Node
 from tidelog_broker.wire.link import unreachable
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.frames import Frame
+from tidelog_proto.wire.frames import Frame
 
 UNKNOWN = b"?" * 16
 

@@ -16,7 +16,7 @@ from tidelog_broker.base.offload import Offload
 from tidelog_broker.metadata.node_security import NodeSecurity
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.settings import SettingsError
+from tidelog_proto.process.settings import SettingsError
 
 
 @pytest.fixture

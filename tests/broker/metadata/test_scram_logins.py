@@ -7,8 +7,8 @@ import pytest
 from tidelog_broker.core.security.registry import USER, SecurityRegistry
 from tidelog_broker.metadata.scram_logins import ScramLogins
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.auth.scram import ITERATIONS, ClientSide, salted_password, verifier_of
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.scram import ITERATIONS, ClientSide, salted_password, verifier_of
 
 SALT = b"s" * 16
 

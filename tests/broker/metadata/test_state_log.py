@@ -18,9 +18,9 @@ from tidelog_broker.node.node import Node
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch, columns_of, encode_batch, iter_batches
+from tidelog_proto.batch.header import stamp_owner
+from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch, iter_batches
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import stamp_owner
 from tidelog_proto.limits import KIB
 
 

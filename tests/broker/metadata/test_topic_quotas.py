@@ -11,8 +11,8 @@ from tests.broker.keyed import ADMIN, client
 from tests.broker.stand import Stand, settled
 
 from tidelog.errors import QuotaExceededError
-from tidelog.quota import Quota
 from tidelog.security import AccessRule
+from tidelog.security.quotas import Quota
 from tidelog_broker.core.security.quotas import Quotas
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.metadata.topic_quotas import TopicQuotas

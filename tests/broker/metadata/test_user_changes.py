@@ -10,8 +10,8 @@ from tests.broker.stand import Stand
 from tidelog_broker.core.security.registry import USER
 from tidelog_broker.node.node import Node
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.auth.scram import ITERATIONS_MIN
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.scram import ITERATIONS_MIN
 
 
 def asked(name: str = "ann", **other: Any) -> pb.ScramUser:

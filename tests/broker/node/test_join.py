@@ -12,7 +12,7 @@ from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.node import join
 from tidelog_broker.node.join import as_founded, open_founding
 from tidelog_broker.storage.io.errors import NodeDirError
-from tidelog_proto.settings import SettingsError
+from tidelog_proto.process.settings import SettingsError
 
 
 def settings_of(**told: Any) -> NodeSettings:

@@ -15,7 +15,7 @@ from tidelog_broker.node.node import Node
 from tidelog_broker.server.handlers import peers
 from tidelog_broker.storage.io.errors import NodeDirError, OldCopyError
 from tidelog_broker.storage.node.node_dir import open_node_dir, relabel
-from tidelog_cli.local_cluster import free_ports
+from tidelog_cli.up.local_cluster import free_ports
 from tidelog_proto import broker_pb2 as pb
 
 OLDER = "is an older copy of the node"

@@ -12,9 +12,9 @@ from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.features import DEDUPLICATE, FEATURES, FeatureGate
 from tidelog_broker.node.admitting import IdentityError
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.content_hash import CONTENT_KEY_BYTES
+from tidelog_proto.auth.scram import ITERATIONS
+from tidelog_proto.batch.content_hash import CONTENT_KEY_BYTES
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.scram import ITERATIONS
 
 OLD = FEATURES - {DEDUPLICATE}
 DEDUPLICATED = pb.TopicConfig(deduplicate_s=3600, replication_factor=3)

@@ -20,8 +20,8 @@ from tidelog_broker.storage.io.workers import WorkersFullError
 from tidelog_broker.storage.node import node_dir
 from tidelog_broker.storage.node.node_dir import open_node_dir
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.frames import encode_frame
 from tidelog_proto.limits import MIB
+from tidelog_proto.wire.frames import encode_frame
 
 
 @pytest.mark.parametrize("flush", [pb.ALWAYS, pb.INTERVAL, pb.NEVER])

@@ -21,8 +21,8 @@ from tidelog_broker.server.handlers import compaction as compaction_handler
 from tidelog_broker.storage.partition import compaction_pass
 from tidelog_broker.storage.partition.compaction_pass import CompactionPass, Made
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import columns_of, encode_batch
-from tidelog_proto.derived import Deriver
+from tidelog_proto.batch.derived_batch import Deriver
+from tidelog_proto.batch.record_batch import columns_of, encode_batch
 from tidelog_proto.errors import ProtocolError
 
 

@@ -11,8 +11,8 @@ from tidelog_broker.node.node import Node
 from tidelog_broker.partition import content_history
 from tidelog_broker.partition.content_history import ContentHistory
 from tidelog_broker.storage.partition.partition_log import PartitionLog
-from tidelog_proto.batch import RecordBatch
-from tidelog_proto.content_hash import ContentHasher
+from tidelog_proto.batch.content_hash import ContentHasher
+from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.errors import ProtocolError
 
 HASHER = ContentHasher(bytes(16))

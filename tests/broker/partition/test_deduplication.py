@@ -17,9 +17,9 @@ from tidelog_broker.partition import content_history
 from tidelog_broker.partition.deduplication import INLINE_RECORDS
 from tidelog_broker.partition.partition import Partition
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
-from tidelog_proto.columns import Headers
-from tidelog_proto.header import Codec
+from tidelog_proto.batch.columns import Headers
+from tidelog_proto.batch.header import Codec
+from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
 
 
 def of(node: Node, topic: pb.TopicInfo) -> Partition:

@@ -17,8 +17,8 @@ from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pipeline import GROUP_BATCHES_MAX, PendingPublish
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import unpack_header
 from tidelog_proto.limits import KIB
 
 Outcome = tuple[StoredBatch | ProtocolError, bool]

@@ -16,7 +16,7 @@ from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.replication import push_windows
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.limits import KIB
 
 

@@ -23,7 +23,7 @@ from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.header import unpack_header
 
 
 def fresh(path: Path) -> tuple[FaultyDisk, ReplicaLog]:

@@ -9,7 +9,7 @@ from tests.broker.replica_logs import chain_of, decided, open_log, reopened, vie
 
 from tidelog_broker.core.replication.producers import ProducerTable, known_from
 from tidelog_broker.storage.partition.partition_log import PartitionLog
-from tidelog_proto.header import BatchHeader
+from tidelog_proto.batch.header import BatchHeader
 
 
 def of_one(store: PartitionLog) -> bytes:

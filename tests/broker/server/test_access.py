@@ -17,8 +17,8 @@ from tests.broker.stand import Stand, settled
 
 from tidelog import Client, Consumer
 from tidelog.errors import ForbiddenError, QuotaExceededError, TidelogError, UnauthenticatedError
-from tidelog.quota import Quota
 from tidelog.security import AccessRule
+from tidelog.security.quotas import Quota
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.node.node import Node
 from tidelog_broker.server.access import RULES

@@ -16,7 +16,7 @@ from tidelog_broker.core.topics import META_KEY, PartitionKey
 from tidelog_broker.server import forwarding
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import Frame
+from tidelog_proto.wire.frames import Frame
 
 
 @pytest.fixture

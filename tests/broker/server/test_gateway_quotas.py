@@ -16,8 +16,8 @@ from tests.broker.server.test_on_behalf import code_of, identify, keyed
 from tests.broker.stand import Stand, settled
 
 from tidelog import Client
-from tidelog.quota import Quota
 from tidelog.security import AccessRule
+from tidelog.security.quotas import Quota
 from tidelog_broker.node.node import Node
 from tidelog_broker.wire import account as account_module
 from tidelog_broker.wire import accounts as accounts_module

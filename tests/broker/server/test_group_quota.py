@@ -14,8 +14,8 @@ from tests.broker.stand import Stand, settled
 
 from tidelog import Client, Group
 from tidelog.errors import QuotaExceededError, TidelogError
-from tidelog.quota import Quota
 from tidelog.security import AccessRule
+from tidelog.security.quotas import Quota
 from tidelog_broker.node.node import Node
 from tidelog_broker.server import group_quota
 

@@ -15,8 +15,9 @@ from tests.broker.keyed import founded_with_keys
 from tests.broker.peer import Peer
 from tests.broker.stand import settled
 
-from tidelog import Client, pacing
+from tidelog import Client
 from tidelog.security import AccessRule
+from tidelog.subscriptions import resubscribe_backoff
 from tidelog_broker.core.security.registry import SecurityRegistry
 from tidelog_broker.server.handlers import commit as commit_handler
 from tidelog_proto import broker_pb2 as pb
@@ -159,7 +160,7 @@ async def test_a_consumer_reads_on_when_somebody_makes_a_topic_that_it_may_not_r
 async def test_a_pattern_goes_on_without_a_topic_that_may_not_be_read_any_more_and_reads_it_again_when_it_may(
     shared: Shared, group: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pacing, "REFUSED_S", 0.5)
+    monkeypatch.setattr(resubscribe_backoff, "REFUSED_S", 0.5)
     security = shared.admin.security
     key = await security.create_key("ann")
     await shared.peer("ann", "a")

@@ -21,8 +21,8 @@ from tidelog import Client
 from tidelog.errors import TidelogError
 from tidelog.tls import Tls
 from tidelog_broker.node.node import Node
-from tidelog_proto.tls_files import TlsFiles, client_context
-from tidelog_proto.tls_stream import why
+from tidelog_proto.tls.files import TlsFiles, client_context
+from tidelog_proto.tls.stream import why
 
 AT_ONCE_S = 5.0
 """Far below any timeout of a handshake, which would end it, too; and above what a busy machine takes for one."""

@@ -16,7 +16,6 @@ from tidelog_broker.server import server as server_module
 from tidelog_broker.server.handlers import commit as commit_module
 from tidelog_broker.server.server import HANDLERS, NODES_ONLY
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.frames import encode_frame
 from tidelog_proto.limits import (
     BATCH_BYTES_MAX,
     ENVELOPE_BYTES_MAX,
@@ -25,6 +24,7 @@ from tidelog_proto.limits import (
     NOTE_BYTES_MAX,
     PROTOCOL_VERSION,
 )
+from tidelog_proto.wire.frames import encode_frame
 
 BROKEN_FRAMES = {
     "zero length": (struct.pack("<II", 0, 0), pb.MALFORMED_FRAME),

@@ -16,10 +16,11 @@ from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 from tests.clients.counted import Counted
 
-from tidelog import Client, owner_moves, throttle
+from tidelog import Client
+from tidelog.cluster import owner_changes, throttle
 from tidelog.errors import DeliveryTimeoutError, QuotaExceededError
-from tidelog.quota import Quota
 from tidelog.security import AccessRule
+from tidelog.security.quotas import Quota
 from tidelog_broker.node.node import Node
 from tidelog_broker.wire import account
 from tidelog_proto import broker_pb2 as pb
@@ -181,7 +182,7 @@ async def test_a_fetch_that_may_not_read_is_answered_before_its_client_takes_the
     began_s = time.monotonic()
     told = (await peer.reply(peer.post_fetch(topic, min_bytes=1, wait_ms=100))).envelope
     assert time.monotonic() - began_s < 3, "far from the 5 s that it may take for who waits longer"
-    assert account.READ_WAIT_LEAST_S < owner_moves.READER_SILENCE_S
+    assert account.READ_WAIT_LEAST_S < owner_changes.READER_SILENCE_S
     assert told.fetch_reply.results[0].length == 0
     assert told.throttle_ms > 30_000
 

@@ -20,10 +20,10 @@ from tidelog.errors import NodeUnreachableError, UnauthenticatedError
 from tidelog.tls import Tls
 from tidelog_broker.base import tls as node_tls
 from tidelog_broker.node.node import Node
-from tidelog_cli.certificates import issue
+from tidelog_cli.certs.certificate_authority import issue
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import MIB, PROTOCOL_VERSION
-from tidelog_proto.tls_files import TlsFiles, client_context
+from tidelog_proto.tls.files import TlsFiles, client_context
 
 
 @pytest.fixture

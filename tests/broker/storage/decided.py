@@ -12,7 +12,7 @@ from tests.broker.storage.sim_disk import SimDisk
 
 from tidelog_broker.storage.partition.partition_dirs import epoch_dir_name, partition_dir_name
 from tidelog_broker.storage.partition.partition_log import PartitionLog
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.header import unpack_header
 
 DIRECTORY = HOME / partition_dir_name("events", TOPIC_ID, PARTITION)
 

@@ -11,8 +11,8 @@ from tests.broker.storage.build import Readable, read_all
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.partition.matching import Newest, Wanted
 from tidelog_broker.storage.partition.partition_log import PartitionLog
-from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
-from tidelog_proto.header import Codec
+from tidelog_proto.batch.header import Codec
+from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
 
 KEYS = (None, b"", b"a", b"b", b"key-1", b"key-2", b"k" * 300)
 TAGS = (None, "", "red", "ä" * 2048)

@@ -26,9 +26,9 @@ from tests.broker.storage.build import needed, stamp
 from tidelog_broker.storage.partition.matching import Wanted
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
-from tidelog_proto.batch import encode_batch
-from tidelog_proto.columns import columns_of
-from tidelog_proto.key_hash import hash_one
+from tidelog_proto.batch.columns import columns_of
+from tidelog_proto.batch.key_hash import hash_one
+from tidelog_proto.batch.record_batch import encode_batch
 
 BATCH_RECORDS = 1000
 VALUE = bytes(100)

@@ -19,7 +19,7 @@ from random import Random
 
 from tidelog_broker.storage.io.filesystem import File
 from tidelog_broker.storage.io.mapping import Mapping, WriteMapping
-from tidelog_proto.header import Buffer
+from tidelog_proto.batch.header import Buffer
 
 SECTOR_BYTES = 512
 

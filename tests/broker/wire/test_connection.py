@@ -12,9 +12,9 @@ from tests.broker.stand import Stand, settled
 from tidelog_broker.node.node import Node
 from tidelog_broker.wire.connection import Connection
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.frames import encode_frame
-from tidelog_proto.idle_poll import IdlePoll
 from tidelog_proto.limits import FRAME_BYTES_MAX, MIB, PROTOCOL_VERSION
+from tidelog_proto.process.busy_poll import IdlePoll
+from tidelog_proto.wire.frames import encode_frame
 
 WRITE_HIGH_WATER_BYTES = 8 * MIB  # connection_outgoing_bytes, unless told otherwise
 BIG = b"x" * MIB

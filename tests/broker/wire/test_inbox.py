@@ -16,8 +16,8 @@ from tidelog_broker.wire.budget import Budget
 from tidelog_broker.wire.inbox import FEW_BATCHES, VERIFY_FEW_BYTES, VERIFY_ON_LOOP_BYTES, Inbox
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import Frame
 from tidelog_proto.limits import ENTRIES_PER_PEER_MESSAGE_MAX, MIB
+from tidelog_proto.wire.frames import Frame
 
 BIG = batch(b"x" * (VERIFY_FEW_BYTES + 1))
 BUDGET_BYTES = 16 * MIB

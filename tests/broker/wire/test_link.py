@@ -21,8 +21,8 @@ from tidelog_broker.wire import link as link_module
 from tidelog_broker.wire.link import KEPT_BACK_BYTES, Link, OneWay
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import Frame, FrameDecoder, encode_frame
 from tidelog_proto.limits import ENVELOPE_BYTES_MAX, KIB, MIB
+from tidelog_proto.wire.frames import Frame, FrameDecoder, encode_frame
 
 
 class FakeNode:

@@ -12,7 +12,7 @@ from tidelog_broker.node.node import Node
 from tidelog_broker.wire.connection import Connection
 from tidelog_broker.wire.rounds import ENVELOPE_WEIGHT, REQUEST_BYTES, TURN_BYTES, Rounds, Turn
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.frames import encode_frame
+from tidelog_proto.wire.frames import encode_frame
 
 
 class FakeSender:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Cli
 
-from tidelog_cli.failures import EXIT_FAILED, EXIT_OK
+from tidelog_cli.base.failures import EXIT_FAILED, EXIT_OK
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tidelog_broker.base.config import NodeSettings
+from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.doctor.configuration import DEFAULTS, check_gateway_settings, check_node_settings, read_settings
-from tidelog_cli.failures import CommandFailed
 from tidelog_gateway.settings import GatewaySettings
 
 

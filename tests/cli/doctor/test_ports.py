@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
+from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.doctor.configuration import DEFAULTS
 from tidelog_cli.doctor.ports import Port, check_ports, ports_of
-from tidelog_cli.failures import CommandFailed
 
 
 async def verdict_of(port: Port) -> str:

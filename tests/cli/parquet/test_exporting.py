@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.cli.conftest import Cli
 
-from tidelog.ranges import OffsetRange
+from tidelog.requests.offset_ranges import OffsetRange
 from tidelog_cli.parquet.exporting import files_of
 
 

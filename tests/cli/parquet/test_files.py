@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.parquet import files
 from tidelog_cli.parquet.files import FILE_SCHEMA, ExportedFile, Source, ends_in, exclusive, name_of
 

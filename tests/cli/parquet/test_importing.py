@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import Cli
 from tests.json_texts import EXAMPLES
 
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.parquet.importing import files_in, pieces_of
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.sql.by_record import is_by_record
 from tidelog_cli.sql.duckdb_engine import DuckDbEngine
 

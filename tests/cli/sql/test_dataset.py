@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tidelog.errors import TidelogError
-from tidelog.tables import schema_of
+from tidelog.tables.read_arrow import schema_of
 from tidelog_cli.sql.dataset import Scan, TopicDataset
 
 asked: list[list[str]] = []

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tests.cli.sql.values_as_tables import table_of
 from tests.json_texts import EXAMPLES, NOT_JSON, numbers, strings, values
 
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.sql.columns import FieldKind, ValueKind, shape_of
 from tidelog_cli.sql.duckdb_engine import DuckDbEngine, explained, view_of
 from tidelog_cli.sql.tables import TopicTable
-from tidelog_proto.json_text import exact_json
+from tidelog_proto.text.json_text import exact_json
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.conftest import Cli
 from tests.json_texts import EXAMPLES, NOT_JSON
 
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.sql.answers import plain
 from tidelog_cli.sql.columns import ValueKind
 from tidelog_cli.sql.duckdb_engine import DuckDbEngine

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog_cli.extents import Extent
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.base.failures import CommandFailed
+from tidelog_cli.base.offset_extents import Extent
 from tidelog_cli.sql.tables import no_such_table, refuse_twins, sampled
 
 

@@ -6,8 +6,8 @@ from collections.abc import Generator, Sequence
 
 import pyarrow as pa
 
-from tidelog.tables import schema_of
-from tidelog_cli.extents import Extent
+from tidelog.tables.read_arrow import schema_of
+from tidelog_cli.base.offset_extents import Extent
 from tidelog_cli.sql.columns import Shape, ValueKind, shape_of
 from tidelog_cli.sql.tables import Cluster, TopicTable
 

@@ -13,7 +13,7 @@ from textual.widgets import DataTable, Static, TabbedContent
 from tidelog import ClusterStatus, Topic
 from tidelog.errors import NodeUnreachableError
 from tidelog.model import Partition
-from tidelog_cli.output import ABSENT
+from tidelog_cli.base.output import ABSENT
 from tidelog_cli.top.app import ROWS_MAX, TopApp, rate_text
 from tidelog_cli.top.sampling import Sample
 

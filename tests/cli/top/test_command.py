@@ -9,7 +9,7 @@ import time
 
 from tests.cli.conftest import Cli
 
-from tidelog_cli.failures import EXIT_USAGE
+from tidelog_cli.base.failures import EXIT_USAGE
 
 
 def test_figures_are_printed_as_json(cli: Cli, topic: str) -> None:

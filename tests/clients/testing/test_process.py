@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tidelog import sync
-from tidelog.free_ports import free_ports
 from tidelog.testing import NodeStartError
 from tidelog.testing import process as module
+from tidelog.testing.free_ports import free_ports
 from tidelog.testing.process import NodeProcess
 
 pytestmark = pytest.mark.e2e

@@ -5,8 +5,8 @@ from pathlib import Path
 from tests.broker.keyed import ADMIN
 from tests.gateway.secured import bearer, secured
 
-from tidelog.quota import Quota
 from tidelog.security import AccessRule
+from tidelog.security.quotas import Quota
 
 
 async def test_quotas_are_set_listed_used_and_removed(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tidelog_gateway.feed.plain_json import plain_json
 from tidelog_gateway.feed.whole_batch import whole_batch
-from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
+from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
 from tidelog_proto.limits import MIB
 
 BYTES = st.binary(max_size=20) | st.text(max_size=20).map(str.encode) | st.just(b"plain text")

@@ -21,7 +21,7 @@ from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.records_out import BatchReader
 from tidelog_gateway.resume_tokens import Scope, positions_in
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
+from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
 from tidelog_proto.limits import KIB, MIB
 
 SCOPE = Scope("t", bytes(16))

@@ -13,8 +13,8 @@ from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.reading.body import RecordsBody
 from tidelog_gateway.reading.forms import form_of
 from tidelog_gateway.reading.values import ValueEncoding
-from tidelog_proto.batch import RecordBatch, encode_batch
-from tidelog_proto.header import Codec, stamp_owner
+from tidelog_proto.batch.header import Codec, stamp_owner
+from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
 from tidelog_proto.limits import MIB
 
 PARTITION = 3

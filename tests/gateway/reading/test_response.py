@@ -16,7 +16,7 @@ from tests.gateway.fake_log import FakeLog
 from tests.gateway.test_app import problem
 
 from tidelog_gateway.reading.media_types import ARROW, CSV, JSON, NDJSON, RECORD_TYPES
-from tidelog_proto.batch import columns_of
+from tidelog_proto.batch.record_batch import columns_of
 from tidelog_proto.limits import MIB
 
 PATH = "/v1/topics/t/partitions/0/records"

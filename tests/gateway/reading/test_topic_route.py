@@ -16,7 +16,7 @@ from tests.gateway.reading.topics import EVERYTHING, PATH, fill, places
 from tests.gateway.test_app import problem
 
 from tidelog_gateway.reading.media_types import ARROW, CSV, NDJSON
-from tidelog_proto.batch import columns_of
+from tidelog_proto.batch.record_batch import columns_of
 
 
 @pytest.fixture(autouse=True)

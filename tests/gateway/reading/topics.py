@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.gateway.fake_log import FakeLog
 
-from tidelog_proto.batch import columns_of
+from tidelog_proto.batch.record_batch import columns_of
 
 PATH = "/v1/topics/t/records"
 COUNTS = (5, 0, 3, 1)

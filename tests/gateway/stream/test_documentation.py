@@ -11,7 +11,7 @@ from tests.gateway.conftest import Serve
 from tests.gateway.fake_log import FakeLog
 
 from tidelog_gateway.stream.route import router
-from tidelog_proto.batch import columns_of
+from tidelog_proto.batch.record_batch import columns_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "streams.md").read_text()
 

@@ -16,7 +16,7 @@ from tests.gateway.stream.event_source import EventSource, open_stream
 
 from tidelog.errors import OverloadedError, UnknownTopicError
 from tidelog_gateway.stream import route
-from tidelog_proto.batch import columns_of
+from tidelog_proto.batch.record_batch import columns_of
 
 PATH = "/v1/topics/t/stream"
 

@@ -17,7 +17,7 @@ from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.ui.sampler import PUBLISH_ROUTE, Sampler, gateway_figures
-from tidelog_proto.batch import columns_of
+from tidelog_proto.batch.record_batch import columns_of
 
 
 def metrics() -> Metrics:

@@ -11,8 +11,8 @@ from tests.broker.keyed import ADMIN
 from tests.browsers import accessibility_faults, browser_page, needs_chromium
 from tests.gateway.secured import Secured, secured
 
-from tidelog.quota import Quota
 from tidelog.security import AccessRule
+from tidelog.security.quotas import Quota
 
 pytestmark = [needs_chromium, pytest.mark.timeout(120)]
 

@@ -17,7 +17,7 @@ from tidelog_gateway.resume_tokens import ResumeTokens
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.beginning import beginning_of
 from tidelog_gateway.websocket.messages import Sub
-from tidelog_proto.batch import columns_of
+from tidelog_proto.batch.record_batch import columns_of
 from tidelog_proto.limits import KIB
 
 EARLIEST = {"from": "earliest"}

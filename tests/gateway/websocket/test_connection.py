@@ -16,7 +16,7 @@ from websockets.typing import Subprotocol
 
 from tidelog.errors import OverloadedError, UnknownTopicError
 from tidelog.model import Receipt
-from tidelog_proto.batch import columns_of
+from tidelog_proto.batch.record_batch import columns_of
 
 SUBPROTOCOL = Subprotocol("tidelog.v1.json")
 

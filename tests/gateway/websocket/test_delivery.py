@@ -27,7 +27,7 @@ from tidelog_gateway.websocket.delivery import Delivery
 from tidelog_gateway.websocket.messages import Sub
 from tidelog_gateway.websocket.sending import Sender
 from tidelog_gateway.websocket.ws_protocol import CommitOffsets, OpenSubscription, WsProtocol
-from tidelog_proto.batch import columns_of
+from tidelog_proto.batch.record_batch import columns_of
 from tidelog_proto.limits import KIB
 
 

@@ -19,7 +19,7 @@ from tidelog_gateway.websocket import ws_protocol
 from tidelog_gateway.websocket.json_codec import JSON
 from tidelog_gateway.websocket.messages import REQUESTS
 from tidelog_gateway.websocket.route import CODECS
-from tidelog_proto.batch import columns_of
+from tidelog_proto.batch.record_batch import columns_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "websocket.md").read_text()
 

@@ -19,7 +19,7 @@ from websockets.typing import Subprotocol
 
 from tidelog_gateway.feed import shared_feed
 from tidelog_gateway.websocket import delivery
-from tidelog_proto.batch import columns_of
+from tidelog_proto.batch.record_batch import columns_of
 
 PARTITIONS = 3
 WAIT_S = 20

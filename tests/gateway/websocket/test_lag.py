@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
 from tidelog_gateway.websocket import lag
-from tidelog_proto.batch import columns_of
+from tidelog_proto.batch.record_batch import columns_of
 
 WAIT_S = 20
 SKIP = {"on_lag": "skip", "max_lag_records": 10}

@@ -16,7 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from tidelog import Client, Consumer, Group, TopicPartition
-from tidelog.group_options import OnPartitions
+from tidelog.groups.options import OnPartitions
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.membership import Membership, start_of
 from tidelog_gateway.websocket.messages import AtTime

@@ -7,7 +7,7 @@ from tidelog_gateway.problems import Problem
 from tidelog_gateway.records_out import BatchReader
 from tidelog_gateway.websocket.proto_records import FAULTS_MAX, proto_bytes_max, records_in_proto, take_proto
 from tidelog_proto import websocket_pb2 as pb
-from tidelog_proto.batch import RecordBatch, columns_of
+from tidelog_proto.batch.record_batch import RecordBatch, columns_of
 
 
 def test_records_to_publish_are_taken_as_they_are() -> None:

@@ -8,8 +8,8 @@ from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.websocket.read_ahead import AHEAD_BYTES, ReadAhead, Window
 from tidelog_gateway.websocket.ws_protocol import Allowance
-from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
-from tidelog_proto.header import Codec
+from tidelog_proto.batch.header import Codec
+from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
 from tidelog_proto.limits import MIB
 
 

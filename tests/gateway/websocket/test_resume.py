@@ -15,7 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from tidelog_gateway.websocket import ws_protocol
-from tidelog_proto.batch import columns_of
+from tidelog_proto.batch.record_batch import columns_of
 
 SUBPROTOCOL = Subprotocol("tidelog.v1.json")
 SEEDS = 8

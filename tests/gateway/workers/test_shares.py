@@ -5,7 +5,7 @@ import pytest
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.workers.shares import DIVIDED, share_of
 from tidelog_proto.limits import MIB
-from tidelog_proto.settings import SettingsError
+from tidelog_proto.process.settings import SettingsError
 
 KEPT = {
     *("bootstrap", "host", "http_port", "workers", "insecure", "tls_cert_file", "tls_key_file", "auth", "ui"),

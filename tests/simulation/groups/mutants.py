@@ -11,7 +11,7 @@ from tests.simulation.groups.world import World
 from tests.simulation.hints import hint
 from tests.simulation.truth import ViolationError
 
-from tidelog.group_membership import Change, Membership, Place
+from tidelog.groups.membership import Change, Membership, Place
 from tidelog_broker.core.groups.membership import ConsumerGroup, ConsumerMember, Told
 from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey
 from tidelog_broker.groups.sessions import Sessions, Who

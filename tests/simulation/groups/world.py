@@ -25,7 +25,7 @@ from tests.simulation.clock import Clock
 from tests.simulation.groups.log import Log, Node, Positions
 from tests.simulation.truth import ViolationError
 
-from tidelog.group_membership import Membership, Place
+from tidelog.groups.membership import Membership, Place
 from tidelog_broker.core.groups.membership import ConsumerGroup, fenced, keys_of, partitions_of
 from tidelog_broker.core.groups.positions import OffsetKey
 from tidelog_broker.core.groups.readers import ANYBODY

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, cast
 from tests.simulation.whole.members import AGAIN_US, GROUP, SESSION_S, Reader
 from tests.simulation.whole.network import Incoming
 
-from tidelog.group_membership import Place
+from tidelog.groups.membership import Place
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.frames import Frame
+from tidelog_proto.wire.frames import Frame
 
 if TYPE_CHECKING:
     from tests.simulation.whole.life import Life

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelog.group_membership import Membership, Place
+from tidelog.groups.membership import Membership, Place
 from tidelog_proto import broker_pb2 as pb
 
 if TYPE_CHECKING:

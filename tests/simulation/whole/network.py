@@ -27,10 +27,10 @@ from tidelog_broker.wire.links import _FINAL, Address, LinkEvents
 from tidelog_broker.wire.lives import HandshakeLives
 from tidelog_broker.wire.outgoing import Backlog
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import Frame
-from tidelog_proto.header import unpack_header
 from tidelog_proto.limits import FRAME_BYTES_MAX
+from tidelog_proto.wire.frames import Frame
 
 if TYPE_CHECKING:
     from tests.simulation.whole.life import Life

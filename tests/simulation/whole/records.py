@@ -14,7 +14,7 @@ from tests.simulation.whole.network import Incoming
 
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.frames import Frame
+from tidelog_proto.wire.frames import Frame
 
 if TYPE_CHECKING:
     from tests.simulation.whole.life import Life

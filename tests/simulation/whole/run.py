@@ -54,7 +54,7 @@ from tidelog_broker.storage.node.fences import FENCES
 from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.typed_journal import JournalKind, TypedJournal
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto import turns
+from tidelog_proto.process import fair_scheduler
 
 JOURNAL_RESERVE_BYTES = 4096
 COMPACT_AFTER_BYTES = 400
@@ -117,7 +117,10 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             (broker, "Tasks", SimTasks),
             (broker, "SteadyClock", partial(SteadyClock, wall_ns=now_ns, steady_ns=now_ns)),
             (broker, "InlineWrites", lambda: Inline(world.clock.random.random() < 0.5)),
-            *((module, "time", clock) for module in (broker, state_log, turns, cluster_view, driver, pipeline)),
+            *(
+                (module, "time", clock)
+                for module in (broker, state_log, fair_scheduler, cluster_view, driver, pipeline)
+            ),
             *(
                 (broker, part.__name__, partial(part, clock_s=now_s))
                 for part in (OwnershipAdvice, TemporaryOwner, PreferredOwner)

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.replication.producers import ProducerTable, StoredBatch
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import BatchHeader, stamp_owner
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import BatchHeader, stamp_owner
 
 
 @dataclass(slots=True)

@@ -21,8 +21,8 @@ from google.protobuf.message import DecodeError
 
 from tidelog_broker.core.replication.columns import from_bytes, to_bytes
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import BatchHeader, Flags
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import BatchHeader, Flags
 from tidelog_proto.limits import KEYED_ID_MIN
 
 if TYPE_CHECKING:

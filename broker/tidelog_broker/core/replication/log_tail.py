@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tidelog_broker.core.replication.ports import Batch, LogView, Position
-from tidelog_proto.header import digest_after
+from tidelog_proto.batch.header import digest_after
 
 RECENT_BATCHES: Final = 4096
 """Batch boundaries whose digests are kept in memory; older ones are read from the log."""

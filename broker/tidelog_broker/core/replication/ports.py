@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.header import BatchHeader
+from tidelog_proto.batch.header import BatchHeader
 
 
 class Position(NamedTuple):

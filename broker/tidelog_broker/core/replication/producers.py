@@ -34,8 +34,8 @@ from tidelog_broker.core.replication.keyed_requests import KeyedRequest, KeyedRe
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
 from tidelog_broker.core.replication.silent_producers import SilentProducers
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import BatchHeader, Flags
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import BatchHeader, Flags
 from tidelog_proto.limits import SEQUENCE_WINDOW_BATCHES
 
 PRODUCERS_MAX: Final = 10_000

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 from typing import Final
 
-from tidelog_proto.api_key import Key
+from tidelog_proto.auth.api_key import Key
 
 SALT_BYTES: Final = 16
 

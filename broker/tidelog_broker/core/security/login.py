@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.scram import ServerSide
+from tidelog_proto.auth.scram import ServerSide
 
 
 class Login(NamedTuple):

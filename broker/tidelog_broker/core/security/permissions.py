@@ -16,10 +16,10 @@ from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.auth.principal_names import EVERYBODY, ROLE_PREFIX, principal_name_fault
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, TOPIC_NAME_CHARS_MAX
 from tidelog_proto.names import INTERNAL_PREFIX, check_topic_name, may_begin_topic_name
-from tidelog_proto.principal_names import EVERYBODY, ROLE_PREFIX, principal_name_fault
 
 __all__ = [
     "EVERYBODY",

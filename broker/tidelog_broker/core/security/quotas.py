@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from tidelog_broker.core.security.permissions import EVERYBODY, ROLE_PREFIX, check_principal
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.addresses import V6_PREFIX_BITS
+from tidelog_proto.auth.client_address import V6_PREFIX_BITS
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import QUOTA_BYTES_MIN, UNLIMITED
 

@@ -29,8 +29,8 @@ from tidelog_broker.storage.partition.matching import ReadResult, Wanted
 from tidelog_broker.wire.account import READ_WAIT_LEAST_S, Account
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import unpack_header
 from tidelog_proto.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, MIB
 
 FETCH_BYTES_DEFAULT: Final = 4 * MIB

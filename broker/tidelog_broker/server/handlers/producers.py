@@ -24,10 +24,10 @@ from tidelog_broker.server.forwarding import ask_owner
 from tidelog_broker.wire.callers import hand_on
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import encode_batch
-from tidelog_proto.columns import columns_of
+from tidelog_proto.batch.columns import columns_of
+from tidelog_proto.batch.header import unpack_header
+from tidelog_proto.batch.record_batch import encode_batch
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import unpack_header
 from tidelog_proto.limits import EPOCHS_PER_INSTANCE, KEYED_ID_MIN
 
 

@@ -24,13 +24,13 @@ from tidelog_broker.server.forwarding import Forwarded
 from tidelog_broker.wire.connection import Request
 from tidelog_broker.wire.rounds import WORK_BYTES_PER_US
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.header import BatchHeader, Flags, claims_plain
+from tidelog_proto.batch.record_batch import RecordBatch
+from tidelog_proto.batch.verification import verify_batch
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import split_attachment
-from tidelog_proto.header import BatchHeader, Flags, claims_plain
 from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX, KIB, PUBLISH_TIMEOUT_MS_DEFAULT
 from tidelog_proto.names import AUDIT_TOPIC, INTERNAL_PREFIX
-from tidelog_proto.verify import verify_batch
+from tidelog_proto.wire.frames import split_attachment
 
 VERIFY_INLINE_BYTES: Final = 4 * 1024 * 1024
 """Up to this size a batch that claims to be uncompressed is verified on the loop: about 60 µs and 50 µs a MB."""

@@ -29,8 +29,8 @@ from tidelog_broker.server.pieces import in_pieces
 from tidelog_broker.storage.partition.matching import Wanted
 from tidelog_broker.wire.connection import SESSION_S_MAX, Connection, Request
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import unpack_header
 from tidelog_proto.limits import MIB
 
 EVENT_BYTES: Final = 1 * MIB

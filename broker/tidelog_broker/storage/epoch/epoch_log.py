@@ -36,8 +36,8 @@ from tidelog_broker.storage.segment.index import SegmentEnd
 from tidelog_broker.storage.segment.layout import MARK_BYTES, check_group
 from tidelog_broker.storage.segment.sealed_segment import SealedSegment
 from tidelog_broker.storage.segment.spare import Spare
-from tidelog_proto.descriptors import is_out_of_descriptors
-from tidelog_proto.header import Buffer
+from tidelog_proto.batch.header import Buffer
+from tidelog_proto.process.file_descriptors import is_out_of_descriptors
 
 State = Literal["active", "sealed", "limbo", "failed"]
 

@@ -20,8 +20,8 @@ from tidelog_broker.storage.segment.index import SegmentEnd
 from tidelog_broker.storage.segment.reading import FoundBatches, read_batches, read_digest, read_headers
 from tidelog_broker.storage.segment.sealed_segment import SealedSegment
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import BatchHeader
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import BatchHeader
 from tidelog_proto.limits import FETCH_BYTES_MAX
 
 Segment = SealedSegment | ActiveSegment

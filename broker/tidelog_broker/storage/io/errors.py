@@ -23,8 +23,8 @@ import errno
 from pathlib import Path
 
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.descriptors import REMEDY, is_out_of_descriptors
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.process.file_descriptors import REMEDY, is_out_of_descriptors
 
 
 class StorageError(ProtocolError):

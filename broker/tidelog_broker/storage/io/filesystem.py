@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from tidelog_broker.storage.io.mapping import Mapping, RealMapping, RealWriteMapping, WriteMapping, read_ahead
-from tidelog_proto.descriptors import is_out_of_descriptors
-from tidelog_proto.header import Buffer
+from tidelog_proto.batch.header import Buffer
+from tidelog_proto.process.file_descriptors import is_out_of_descriptors
 
 _IOV_MAX: Final = 1024
 _DSYNC: Final = getattr(os, "RWF_DSYNC", 0)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tidelog_broker.storage.io.filesystem import File
 from tidelog_broker.storage.io.mapping import Mapping, WriteMapping
-from tidelog_proto.header import Buffer
+from tidelog_proto.batch.header import Buffer
 
 
 class MappedWriter:

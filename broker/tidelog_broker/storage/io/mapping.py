@@ -25,7 +25,7 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from tidelog_proto.header import Buffer
+from tidelog_proto.batch.header import Buffer
 
 PAGE_BYTES: Final = mmap.PAGESIZE
 _WILLNEED: Final = 3

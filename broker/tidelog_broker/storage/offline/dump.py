@@ -11,7 +11,7 @@ from pathlib import Path
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.offline.verify import Finding, SegmentReport, verify
 from tidelog_broker.storage.segment.scan import read_segment_header, scan_segment
-from tidelog_proto.batch import RecordBatch
+from tidelog_proto.batch.record_batch import RecordBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from tidelog_broker.storage.partition.copied import LogPosition
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.partition_dirs import making_dir_name
 from tidelog_broker.storage.segment.layout import padded
-from tidelog_proto.header import Buffer
+from tidelog_proto.batch.header import Buffer
 
 
 class CompactedVersion:

@@ -1,8 +1,8 @@
 """A pass of compaction: which records of sealed epochs survive, and the versions of the epochs that hold just those.
 
 What survives of a stretch of the log is a function of the log and of the pass's terms, and what is written is a
-function of what survives (`tidelog_proto.derived`). So every replica that passes over its own copy writes the same
-bytes, whichever older passes that copy has been through, and a pass that was cut short is simply begun again.
+function of what survives (`tidelog_proto.batch.derived_batch`). So every replica that passes over its own copy writes
+the same bytes, whichever older passes that copy has been through, and a pass that was cut short is simply begun again.
 
 Of each key the newest record below the horizon survives. To find it, the keys of everything from the stretch up to the
 horizon are held against each other in C, exactly, by Arrow's hash table. Memory is bounded whatever there is: keys are
@@ -29,11 +29,11 @@ from tidelog_broker.storage.partition.compacted_copies import CompactedCopies, C
 from tidelog_broker.storage.partition.copied import LogPosition
 from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch, iter_batches
-from tidelog_proto.derived import Deriver
+from tidelog_proto.batch.derived_batch import Deriver
+from tidelog_proto.batch.header import Flags
+from tidelog_proto.batch.key_hash import hash_slices, slices_of
+from tidelog_proto.batch.record_batch import RecordBatch, iter_batches
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import Flags
-from tidelog_proto.key_hash import hash_slices, slices_of
 from tidelog_proto.limits import MIB
 
 READ_BYTES: Final = 4 * MIB

@@ -12,10 +12,10 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import Buffer, Flags, digest_after, unpack_header
+from tidelog_proto.batch.verification import verify_stored
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import Buffer, Flags, digest_after, unpack_header
 from tidelog_proto.limits import HEADER_BYTES
-from tidelog_proto.verify import verify_stored
 
 
 class LogPosition(NamedTuple):

@@ -23,7 +23,7 @@ from tidelog_broker.storage.partition.partition_dirs import (
     open_epochs,
     put_aside,
 )
-from tidelog_proto.header import Buffer
+from tidelog_proto.batch.header import Buffer
 
 
 class EpochCopies:

@@ -20,8 +20,8 @@ from tidelog_broker.storage.partition.partition_dirs import fill_dir_name, put_a
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.layout import SEGMENT_SUFFIX, padded
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import Buffer
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import Buffer
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,11 +26,11 @@ from tidelog_broker.storage.partition.stretches import (
 )
 from tidelog_broker.storage.segment.disk import OpenSegment
 from tidelog_broker.storage.segment.hash_entries import window_stop
-from tidelog_proto.batch import RecordBatch
-from tidelog_proto.column_slices import TextColumn
-from tidelog_proto.derived import filter_batch, matching_rows
-from tidelog_proto.header import Buffer, Flags, unpack_header
-from tidelog_proto.key_hash import hash_one
+from tidelog_proto.batch.column_slices import TextColumn
+from tidelog_proto.batch.derived_batch import filter_batch, matching_rows
+from tidelog_proto.batch.header import Buffer, Flags, unpack_header
+from tidelog_proto.batch.key_hash import hash_one
+from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.limits import FETCH_BYTES_MAX, KIB, MIB
 
 WORK_BYTES: Final = 8 * MIB

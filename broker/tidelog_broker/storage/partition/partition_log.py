@@ -41,7 +41,7 @@ from tidelog_broker.storage.partition.projecting import ProjectingReader
 from tidelog_broker.storage.partition.record_indexes import RecordIndexes
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot, drop_snapshots_behind, save_snapshot
 from tidelog_broker.storage.segment.disk import Disk
-from tidelog_proto.header import Buffer
+from tidelog_proto.batch.header import Buffer
 
 
 class PartitionLog:

@@ -10,8 +10,8 @@ from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot, load_snapshots
 from tidelog_broker.storage.segment.reading import FoundBatches
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import BatchHeader
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import BatchHeader
 from tidelog_proto.limits import FETCH_BYTES_MAX
 
 R = TypeVar("R")

@@ -20,9 +20,9 @@ from tidelog_broker.storage.partition.matching import ReadResult
 from tidelog_broker.storage.partition.partition_reader import PartitionLogReader, again_where_replaced, check_offset
 from tidelog_broker.storage.partition.stretches import OpenStretch, checking, readable_stretches
 from tidelog_broker.storage.segment.reading import FoundBatches
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.header import unpack_header
+from tidelog_proto.batch.projection import Projection, head_alone, needs_body, project
 from tidelog_proto.limits import FETCH_BYTES_MAX, HEADER_BYTES, KIB
-from tidelog_proto.projected import Projection, head_alone, needs_body, project
 
 LOOK_BYTES: Final = 8 * KIB
 """What the look at a header counts as, of what a read may read."""

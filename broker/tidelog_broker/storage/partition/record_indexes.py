@@ -24,9 +24,9 @@ from tidelog_broker.storage.segment.active_segment import ActiveSegment
 from tidelog_broker.storage.segment.disk import OpenSegment
 from tidelog_broker.storage.segment.layout import NEW_SUFFIX, hash_path
 from tidelog_broker.storage.segment.sealed_segment import SealedSegment
-from tidelog_proto.column_slices import TextColumn
+from tidelog_proto.batch.column_slices import TextColumn
+from tidelog_proto.batch.header import Buffer
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import Buffer
 from tidelog_proto.limits import MIB
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from tidelog_broker.storage.epoch.epoch_reader import Segment
 from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.segment.disk import OpenSegment
+from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import unpack_header
 
 
 class OpenStretch(NamedTuple):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from typing import Final, Protocol
 
-from tidelog_proto.descriptors import descriptor_limit
+from tidelog_proto.process.file_descriptors import descriptor_limit
 
 ACTIVE_FILES_MAX: Final = 2048
 ACTIVE_FILES_MIN: Final = 64

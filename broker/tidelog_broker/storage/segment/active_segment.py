@@ -32,9 +32,9 @@ from tidelog_broker.storage.segment.layout import (
     segment_path,
 )
 from tidelog_broker.storage.segment.preallocate import ahead_bytes, next_chunk_bytes
-from tidelog_proto.descriptors import is_out_of_descriptors
-from tidelog_proto.header import Buffer
+from tidelog_proto.batch.header import Buffer
 from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES
+from tidelog_proto.process.file_descriptors import is_out_of_descriptors
 
 _PARKED_BYTES: Final = 1 << 62
 """More than any file has space for: an appender asks for space first, and that opens the file."""

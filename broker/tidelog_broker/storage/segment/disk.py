@@ -25,8 +25,8 @@ from tidelog_broker.storage.segment.index import Index
 from tidelog_broker.storage.segment.mappings import Mappings
 from tidelog_broker.storage.segment.segment_hashes import SegmentHashes
 from tidelog_broker.storage.segment.spare import SpareBudget
-from tidelog_proto.descriptors import descriptor_limit
 from tidelog_proto.limits import MIB
+from tidelog_proto.process.file_descriptors import descriptor_limit
 
 OPEN_SEGMENTS_MAX: Final = 512
 """How many segments stay open at most."""

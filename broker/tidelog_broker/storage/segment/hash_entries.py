@@ -1,9 +1,9 @@
 """What an index of keys or tags is made of: sorted 64-bit entries, each a hash and the slot of a batch.
 
-The upper 39 bits of an entry are those of the hash of a key (`tidelog_proto.key_hash`), the lower 25 the slot, in the
-segment's index, of a batch that has a record with that key. Sorting the numbers sorts by hash, then by slot, and both
-"the batches with this key from here on" and "the last one" are a search for two numbers. That a batch is named says
-that it may have the key: who reads it compares the keys themselves. Of ten million keys in a segment one in 55,000
+The upper 39 bits of an entry are those of the hash of a key (`tidelog_proto.batch.key_hash`), the lower 25 the slot, in
+the segment's index, of a batch that has a record with that key. Sorting the numbers sorts by hash, then by slot, and
+both "the batches with this key from here on" and "the last one" are a search for two numbers. That a batch is named
+says that it may have the key: who reads it compares the keys themselves. Of ten million keys in a segment one in 55,000
 look-ups of a key that is not there names a batch in vain.
 
 A key is named once a batch, however many records have it. A batch that would take more entries than it has bytes (a
@@ -27,10 +27,10 @@ from tidelog_broker.storage.io.filesystem import File
 from tidelog_broker.storage.segment.index import Index
 from tidelog_broker.storage.segment.layout import padded
 from tidelog_broker.storage.segment.scan import WINDOW_BYTES
-from tidelog_proto.column_slices import TextColumn, column_slices
+from tidelog_proto.batch.column_slices import TextColumn, column_slices
+from tidelog_proto.batch.header import BatchHeader, Flags, unpack_header
+from tidelog_proto.batch.key_hash import Slices, hash_slices
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import BatchHeader, Flags, unpack_header
-from tidelog_proto.key_hash import Slices, hash_slices
 from tidelog_proto.limits import HEADER_BYTES, SEGMENT_BYTES_MAX
 
 Entries = npt.NDArray[np.uint64]

@@ -50,8 +50,8 @@ from tidelog_broker.storage.segment.hash_entries import (
 from tidelog_broker.storage.segment.hash_runs import HashRuns
 from tidelog_broker.storage.segment.index import SegmentEnd
 from tidelog_broker.storage.segment.layout import FORMAT_VERSION, LayoutError
-from tidelog_proto.column_slices import TextColumn
-from tidelog_proto.header import Buffer
+from tidelog_proto.batch.column_slices import TextColumn
+from tidelog_proto.batch.header import Buffer
 
 HASH_HEADER_BYTES: Final = 64
 HASH_MAGIC: Final = int.from_bytes(b"TLHX", "little")

@@ -35,7 +35,7 @@ from crc32c import crc32c
 
 from tidelog_broker.storage.io.filesystem import File
 from tidelog_broker.storage.segment.layout import FORMAT_VERSION, LayoutError
-from tidelog_proto.header import Buffer
+from tidelog_proto.batch.header import Buffer
 from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES
 
 INDEX_HEADER_BYTES: Final = 64

@@ -45,8 +45,8 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from tidelog_proto.column_slices import TextColumn
-from tidelog_proto.header import Buffer, digest_after
+from tidelog_proto.batch.column_slices import TextColumn
+from tidelog_proto.batch.header import Buffer, digest_after
 from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, HEADER_BYTES, TOPIC_ID_BYTES
 
 SEGMENT_HEADER_BYTES: Final = 128

@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_broker.storage.segment.disk import OpenSegment
 from tidelog_broker.storage.segment.mappings import Mappings
+from tidelog_proto.batch.header import MAGIC, BatchHeader, unpack_header
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import MAGIC, BatchHeader, unpack_header
 from tidelog_proto.limits import HEADER_BYTES, KIB
-from tidelog_proto.writing import JOIN_BYTES_MAX
+from tidelog_proto.wire.gathered_write import JOIN_BYTES_MAX
 
 MAPPED_BYTES_MIN: Final = 64 * KIB
 """Less is read: the copy is cheaper than the mapping, and what is sent may join small parts by looking at them."""

@@ -23,8 +23,8 @@ from tidelog_broker.storage.segment.layout import (
     padded,
     parse_mark,
 )
+from tidelog_proto.batch.header import BatchHeader, digest_after, unpack_header
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import BatchHeader, digest_after, unpack_header
 from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, HEADER_BYTES, MIB
 
 WINDOW_BYTES: Final = MIB

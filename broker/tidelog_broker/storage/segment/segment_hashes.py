@@ -18,8 +18,8 @@ from tidelog_broker.storage.segment.hash_file import HashFile, pack_hashes
 from tidelog_broker.storage.segment.hash_runs import HashRuns
 from tidelog_broker.storage.segment.index import Index, SegmentEnd
 from tidelog_broker.storage.segment.layout import LayoutError, hash_path
-from tidelog_proto.column_slices import TextColumn
-from tidelog_proto.header import Buffer
+from tidelog_proto.batch.column_slices import TextColumn
+from tidelog_proto.batch.header import Buffer
 
 
 class Named(NamedTuple):

@@ -10,10 +10,10 @@ from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.replication.producers import ProducerTable, StoredBatch
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import encode_batch
+from tidelog_proto.batch.header import digest_after, unpack_header
+from tidelog_proto.batch.record_batch import encode_batch
+from tidelog_proto.batch.verification import verify_batch
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import digest_after, unpack_header
-from tidelog_proto.verify import verify_batch
 
 
 def candidate(count: int = 1, *, producer: int = 0, sequence: int = 0) -> Batch:

@@ -10,7 +10,7 @@ from tidelog_broker.core.replication.keyed_requests import KEYED_MIN, KeyedReque
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.header import BatchHeader, Flags
+from tidelog_proto.batch.header import BatchHeader, Flags
 from tidelog_proto.limits import KEYED_ID_MIN
 
 DIGEST = 2**62 - 1

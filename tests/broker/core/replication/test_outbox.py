@@ -14,7 +14,6 @@ from tidelog_broker.core.replication.outbox import (
 )
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import encode_frame
 from tidelog_proto.limits import (
     ENTRIES_PER_PEER_MESSAGE_MAX,
     ENVELOPE_BYTES_MAX,
@@ -22,6 +21,7 @@ from tidelog_proto.limits import (
     KIB,
     PEER_GROUP_BYTES,
 )
+from tidelog_proto.wire.frames import encode_frame
 
 
 def key(number: int) -> tuple[bytes, int]:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
 from tidelog_broker.core.replication.producers import PRODUCERS_MAX, PRODUCERS_MIN, ProducerTable
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import BatchHeader, Flags
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import BatchHeader, Flags
 from tidelog_proto.limits import SEQUENCE_WINDOW_BATCHES
 
 

@@ -31,8 +31,8 @@ from tidelog_broker.core.replication.ports import Batch, Plan, Position
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.replica import Replica
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import encode_batch
-from tidelog_proto.header import BatchHeader, unpack_header
+from tidelog_proto.batch.header import BatchHeader, unpack_header
+from tidelog_proto.batch.record_batch import encode_batch
 
 KEY = (bytes(16), 0)
 NODES: tuple[str, ...] = ("a", "b", "c")

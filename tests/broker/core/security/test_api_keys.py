@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog_broker.core.security.api_keys import KnownSecrets, slow_hash
-from tidelog_proto.api_key import Key, parse_key
+from tidelog_proto.auth.api_key import Key, parse_key
 from tidelog_proto.errors import ProtocolError
 
 TEXT = "tlk_abcdefghij234567_" + "s" * 43

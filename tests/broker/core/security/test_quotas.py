@@ -6,7 +6,7 @@ import pytest
 
 from tidelog_broker.core.security.quotas import Limits, Quotas, canonical, check_quota
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.addresses import counted_address
+from tidelog_proto.auth.client_address import counted_address
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import UNLIMITED
 

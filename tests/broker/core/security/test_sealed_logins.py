@@ -7,7 +7,7 @@ from tidelog_broker.core.security.login import Login
 from tidelog_broker.core.security.sealed_logins import LOGIN_BYTES_MAX, LOGIN_MS, SealedLogins
 from tidelog_broker.core.security.tickets import SKEW_MS, Tickets
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.scram import ServerSide, Verifier, opened
+from tidelog_proto.auth.scram import ServerSide, Verifier, opened
 
 FIRST = "n,,n=ann,r=" + "c" * 24
 LOGIN = Login(ServerSide(opened(FIRST), "n" * 24, Verifier(60_000, b"s" * 16, b"k" * 32, b"v" * 32)), "u1")

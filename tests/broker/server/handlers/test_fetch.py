@@ -10,7 +10,7 @@ from tests.broker.stand import Stand, settled
 
 from tidelog_broker.node.node import Node
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.header import Codec
+from tidelog_proto.batch.header import Codec
 from tidelog_proto.limits import KIB, SEGMENT_BYTES_MIN
 
 

@@ -16,8 +16,8 @@ from tidelog_broker.partition import filtered_reader
 from tidelog_broker.server.handlers import subscribe as subscribe_module
 from tidelog_broker.storage.partition import matching
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import columns_of, encode_batch, iter_batches
-from tidelog_proto.frames import Frame
+from tidelog_proto.batch.record_batch import columns_of, encode_batch, iter_batches
+from tidelog_proto.wire.frames import Frame
 
 PLENTY = 10**9
 KEY_A = pb.RecordFilter(key=b"a")

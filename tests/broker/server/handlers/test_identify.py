@@ -11,7 +11,7 @@ from tests.broker.stand import Stand
 
 from tidelog.security import AccessRule
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.scram import ClientSide, salted_password
+from tidelog_proto.auth.scram import ClientSide, salted_password
 
 
 async def test_a_login_goes_on_with_what_the_node_has_sealed_and_with_nothing_else(

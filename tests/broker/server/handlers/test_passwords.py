@@ -17,7 +17,7 @@ from tidelog.errors import ForbiddenError, InvalidRequestError, UnauthenticatedE
 from tidelog.security import AccessRule
 from tidelog_broker.node.node import Node
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.scram import ClientSide, salted_password
+from tidelog_proto.auth.scram import ClientSide, salted_password
 
 SECRET = "correct horse"
 

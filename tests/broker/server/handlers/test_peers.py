@@ -17,8 +17,8 @@ from tidelog_broker.node.node import Node
 from tidelog_broker.wire.link import OneWay
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.frames import encode_frame
 from tidelog_proto.limits import FRAME_BYTES_MAX_BEFORE_HELLO
+from tidelog_proto.wire.frames import encode_frame
 
 
 async def test_a_node_of_the_cluster_is_welcome(node: Node) -> None:

@@ -13,8 +13,8 @@ from tests.broker.stand import Stand
 from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID
 from tidelog_broker.node.node import Node
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import encode_batch
-from tidelog_proto.columns import columns_of
+from tidelog_proto.batch.columns import columns_of
+from tidelog_proto.batch.record_batch import encode_batch
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, EPOCHS_PER_INSTANCE, KEYED_ID_MIN
 
 ID = 77

@@ -12,8 +12,8 @@ from tests.broker.stand import Stand
 
 from tidelog_broker.node.node import Node
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
-from tidelog_proto.header import Flags
+from tidelog_proto.batch.header import Flags
+from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
 from tidelog_proto.limits import HEADER_BYTES
 
 VALUE = os.urandom(100_000)

@@ -15,11 +15,11 @@ from tidelog_broker.core.topics import META_TOPIC_ID, OFFSETS_TOPIC_ID
 from tidelog_broker.node.node import Node
 from tidelog_broker.server.handlers import publish as publish_module
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import columns_of
-from tidelog_proto.compression import encode_body
-from tidelog_proto.header import Codec, Flags, flags_with_codec, unpack_header
+from tidelog_proto.batch.compression import encode_body
+from tidelog_proto.batch.header import Codec, Flags, flags_with_codec, unpack_header
+from tidelog_proto.batch.record_batch import columns_of
+from tidelog_proto.batch.verification import verify_batch
 from tidelog_proto.limits import BATCH_UNCOMPRESSED_BYTES_MAX, HEADER_BYTES, MIB
-from tidelog_proto.verify import verify_batch
 
 
 def changed(data: bytes, body: bytes | None = None, **fields: int) -> bytes:

@@ -18,8 +18,8 @@ from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.io.errors import DiskFullError, NoDescriptorError, StorageFailedError
 from tidelog_broker.storage.segment.layout import index_path
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import unpack_header
 
 
 def append_and_sync(log: EpochLog, batches: list[bytearray]) -> None:

@@ -12,7 +12,7 @@ from tests.broker.storage.logs import EPOCH, create, new_disk, reopen
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.io.errors import DamagedError, StorageFailedError
 from tidelog_broker.storage.segment.disk import Disk
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.header import unpack_header
 
 
 def filled(log: EpochLog) -> list[bytes]:

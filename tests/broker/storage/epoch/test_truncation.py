@@ -19,7 +19,7 @@ from tidelog_broker.storage.epoch.truncation import kept_part
 from tidelog_broker.storage.io.errors import DivergedError, StorageFailedError
 from tidelog_broker.storage.segment.index import Index
 from tidelog_broker.storage.segment.layout import SEGMENT_HEADER_BYTES
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.header import unpack_header
 
 
 def filled(sim: SimDisk, *, groups: int = 12, synced: bool = True) -> tuple[EpochLog, list[bytes]]:

@@ -10,8 +10,8 @@ from tests.broker.storage.build import append, read_all
 
 from tidelog_broker.storage.partition.compaction_pass import CompactionPass, EpochRange, Made, Terms
 from tidelog_broker.storage.partition.partition_log import PartitionLog
-from tidelog_proto.batch import RecordBatch, columns_of, encode_batch, iter_batches
-from tidelog_proto.header import Codec
+from tidelog_proto.batch.header import Codec
+from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch, iter_batches
 
 
 class Kept(NamedTuple):

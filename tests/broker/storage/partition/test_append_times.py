@@ -10,7 +10,7 @@ from tests.broker.storage.sim_disk import SimDisk
 from tidelog_broker.storage.epoch.epoch_reader import EpochReader
 from tidelog_broker.storage.partition.append_times import Ages
 from tidelog_broker.storage.partition.partition_log import PartitionLog
-from tidelog_proto.header import BatchHeader, stamp_owner
+from tidelog_proto.batch.header import BatchHeader, stamp_owner
 
 
 def append_at(log: PartitionLog, *stamps_us: int, epoch: int = 0, records: int = 1) -> None:

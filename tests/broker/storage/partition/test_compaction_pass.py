@@ -21,7 +21,7 @@ from tidelog_broker.storage.partition import compaction_pass
 from tidelog_broker.storage.partition.compaction_pass import CompactionPass, PassStoppedError, Terms
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.derived import Deriver
+from tidelog_proto.batch.derived_batch import Deriver
 from tidelog_proto.errors import ProtocolError
 
 

@@ -12,8 +12,8 @@ from tests.proto.derived_batches import END_OFFSET, compacted_log, derived
 
 from tidelog_broker.storage.partition.copied import LogPosition, check_copied
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import unpack_header
 
 EPOCH = decided(Random(3), epochs=2, batches_min=6)[1]
 START = LogPosition(EPOCH.start_offset, 0)

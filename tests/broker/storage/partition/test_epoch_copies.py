@@ -17,7 +17,7 @@ from tidelog_broker.storage.io.errors import DivergedError, LimboError, NotHeldE
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.header import unpack_header
 
 HISTORY = decided(Random(5), epochs=5, batches_min=6, batches_max=9)
 

@@ -12,8 +12,8 @@ from tests.broker.storage.logs import new_disk, open_partition
 from tests.broker.storage.sim_disk import PowerCutError
 
 from tidelog_broker.storage.io.errors import LimboError
+from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import unpack_header
 
 HISTORY = decided(Random(5), epochs=5, batches_min=6, batches_max=9)
 

@@ -17,8 +17,8 @@ from tidelog_broker.storage.partition.copied import LogPosition
 from tidelog_broker.storage.partition.fill import EpochFill, FillTarget
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import unpack_header
 
 EPOCH = decided(Random(1), epochs=2, batches_min=12, batches_max=20)[1]
 TARGET = FillTarget(1, LogPosition(EPOCH.start_offset, 0), LogPosition(EPOCH.end_offset, EPOCH.end_digest))

@@ -25,7 +25,7 @@ from tidelog_broker.storage.partition.matching import MatchingReader, Wanted
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.column_slices import TextColumn
+from tidelog_proto.batch.column_slices import TextColumn
 from tidelog_proto.errors import ProtocolError
 
 BOTH: frozenset[TextColumn] = frozenset({"key", "tag"})

@@ -8,7 +8,7 @@ from tests.broker.storage.logs import new_disk, open_partition
 
 from tidelog_broker.storage.io.errors import NotHeldError
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.header import unpack_header
 
 
 def test_digests_are_told_by_epoch() -> None:

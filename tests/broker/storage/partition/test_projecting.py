@@ -14,12 +14,12 @@ from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.partition.projecting import LOOK_BYTES, SMALL_BATCH_BYTES, project_all
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch import RecordBatch, columns_of, encode_batch
+from tidelog_proto.batch.header import COLUMN_FLAGS, Codec, Flags
+from tidelog_proto.batch.projection import Projection
+from tidelog_proto.batch.record import Record
+from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import COLUMN_FLAGS, Codec, Flags
 from tidelog_proto.limits import HEADER_BYTES, MIB
-from tidelog_proto.projected import Projection
-from tidelog_proto.record import Record
 
 PLENTY = 1 << 30
 

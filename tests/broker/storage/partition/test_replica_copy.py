@@ -16,8 +16,8 @@ from tests.broker.storage.logs import new_disk, open_partition
 from tests.broker.storage.sim_disk import PowerCutError
 
 from tidelog_broker.storage.io.errors import DivergedError
+from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.header import unpack_header
 
 
 class Replica:

@@ -20,9 +20,9 @@ from tidelog_broker.storage.segment.hash_entries import (
 from tidelog_broker.storage.segment.index import Index
 from tidelog_broker.storage.segment.layout import padded
 from tidelog_broker.storage.segment.scan import WINDOW_BYTES
-from tidelog_proto.batch import RecordBatch
-from tidelog_proto.header import Codec
-from tidelog_proto.key_hash import hash_one
+from tidelog_proto.batch.header import Codec
+from tidelog_proto.batch.key_hash import hash_one
+from tidelog_proto.batch.record_batch import RecordBatch
 
 PATH = Path("/segment")
 

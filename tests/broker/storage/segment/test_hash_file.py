@@ -14,7 +14,7 @@ from tidelog_broker.storage.segment.hash_file import BLOCK_BYTES, HASH_HEADER_BY
 from tidelog_broker.storage.segment.hash_runs import HashRuns
 from tidelog_broker.storage.segment.index import SegmentEnd
 from tidelog_broker.storage.segment.layout import LayoutError
-from tidelog_proto.key_hash import hash_one
+from tidelog_proto.batch.key_hash import hash_one
 
 PATH = Path("/segment.key")
 NONCE = 77

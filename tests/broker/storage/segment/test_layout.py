@@ -16,7 +16,7 @@ from tidelog_broker.storage.segment.layout import (
     parse_mark,
     segment_path,
 )
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.header import unpack_header
 
 HEADER = SegmentHeader(
     nonce=0x0102030405060708,

@@ -19,7 +19,7 @@ from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.layout import segment_path
 from tidelog_broker.storage.segment.reading import MAPPED_BYTES_MIN, FoundBatches
 from tidelog_broker.storage.segment.spare import SPARE_NAME
-from tidelog_proto.header import unpack_header
+from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.limits import HEADER_BYTES
 
 PATH = segment_path(EPOCH, 0)

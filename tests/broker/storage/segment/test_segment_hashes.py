@@ -14,8 +14,8 @@ from tidelog_broker.storage.segment import segment_hashes
 from tidelog_broker.storage.segment.index import SegmentEnd
 from tidelog_broker.storage.segment.layout import hash_path
 from tidelog_broker.storage.segment.segment_hashes import SegmentHashes
-from tidelog_proto.batch import RecordBatch
-from tidelog_proto.key_hash import hash_one
+from tidelog_proto.batch.key_hash import hash_one
+from tidelog_proto.batch.record_batch import RecordBatch
 
 SEGMENT = Path("/00000000000000000000.seg")
 END = SegmentEnd(900, 1 << 16, 5)

@@ -1,0 +1,1 @@
+"""Administration of topics, records and nodes."""

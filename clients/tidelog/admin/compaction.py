@@ -1,0 +1,48 @@
+"""COMPACT: a pass of compaction that is asked for, one partition after the other, each of its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from tidelog.admin.long_requests import while_it_speaks
+from tidelog.cluster.connection import results_of
+from tidelog.cluster.routing import Router
+from tidelog.errors import TidelogError, error_of
+from tidelog.model import Compacted
+from tidelog.requests.partial_results import tell_done
+from tidelog_proto import broker_pb2 as pb
+
+PASS_S: Final = 3600.0
+"""How long one partition's pass may take: it reads all of the log, at a bounded pace, and may wait for others. A node
+tells within half a minute that nothing of it moves, and one that tells nothing is given up (`long_answers`)."""
+
+
+async def compact(router: Router, topic: str, partitions: Iterable[int] | None) -> dict[int, Compacted]:
+    """Compact partitions of a topic, None: all of them. See `Client.compact_topic`."""
+    if partitions is None:
+        route = await router.about_topic(topic, lambda: router.topic_now(topic), repeatable=True)
+        partitions = sorted(route.partitions)
+    done: dict[int, Compacted] = {}
+    try:
+        for partition in dict.fromkeys(partitions):
+            done[partition] = await _one(router, topic, partition)
+    except TidelogError as error:
+        tell_done(error, done, "compacted")
+        raise
+    return done
+
+
+async def _one(router: Router, topic: str, partition: int) -> Compacted:
+    async def attempt() -> Compacted:
+        connection = await router.connection(topic, partition)
+        route = await router.topic(topic)
+        entry = pb.CompactEntry(topic_id=route.topic_id, partition=partition)
+        answer = router.call(connection, pb.Envelope(compact=pb.Compact(entries=[entry])), wait_s=PASS_S)
+        frame = await while_it_speaks(router, topic, partition, connection, answer, what="compacts")
+        (result,) = results_of(frame.envelope.compact_reply.results, 1, connection)
+        if result.HasField("error"):
+            raise error_of(result.error, connection.name)
+        return Compacted(result.below, result.size_bytes)
+
+    return await router.about_topic(topic, attempt, repeatable=True, partition=partition)

@@ -1,0 +1,82 @@
+"""DELETE_RECORDS: deleting what lies below an offset or before a time, partition by partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+from tidelog.cluster.connection import Connection, results_of
+from tidelog.cluster.routing import Router
+from tidelog.errors import InvalidRequestError, TidelogError, error_of
+from tidelog.requests.conversions import microseconds
+from tidelog.requests.paging import in_requests
+from tidelog.requests.partial_results import tell_done
+from tidelog_proto import broker_pb2 as pb
+
+_OFFSET_MAX: Final = 2**63
+
+
+async def delete_records(
+    router: Router, topic: str, before: int | datetime, partitions: Iterable[int] | None
+) -> dict[int, int]:
+    """Delete records and return where each partition begins now. See `Client.delete_records`.
+
+    Doing it twice deletes no more than doing it once, so it is tried again where the outcome is unknown.
+
+    Raises:
+        InvalidRequestError: neither an offset nor a moment with a zone; an offset of several partitions.
+        UnknownPartitionError: the topic has none of that number; nothing was asked.
+        TidelogError: what a node said; `done` has where those partitions begin whose records were deleted.
+    """
+    wanted = None if partitions is None else list(dict.fromkeys(partitions))
+    if isinstance(before, bool) or not isinstance(before, int | datetime):
+        raise InvalidRequestError(f"records are deleted before an offset or a datetime, not {before!r}")
+    if isinstance(before, int) and not 0 <= before < _OFFSET_MAX:
+        raise InvalidRequestError(f"an offset is not negative and below 2**63, not {before}")
+    before_us = microseconds(before) if isinstance(before, datetime) else 0
+    starts: dict[int, int] = {}
+    of_topic = b""
+
+    def entry(topic_id: bytes, partition: int) -> pb.DeleteRecordsEntry:
+        if isinstance(before, int):
+            return pb.DeleteRecordsEntry(topic_id=topic_id, partition=partition, offset=before)
+        return pb.DeleteRecordsEntry(topic_id=topic_id, partition=partition, timestamp_us=before_us)
+
+    async def attempt() -> dict[int, int]:
+        nonlocal of_topic
+        route = await router.topic_now(topic)
+        route = await router.topic_with(topic, wanted or ())
+        if route.topic_id != of_topic:
+            of_topic = route.topic_id
+            starts.clear()  # what was done in another topic of the name is not done in this one
+        numbers = sorted(route.partitions) if wanted is None else wanted
+        if isinstance(before, int) and wanted is None and len(numbers) > 1:
+            raise InvalidRequestError(
+                f"{topic!r} has {len(numbers)} partitions: say of which one {before} is an offset"
+            )
+        failures: list[TidelogError] = []
+        for asked in in_requests([number for number in numbers if number not in starts]):
+            envelope = pb.Envelope(
+                delete_records=pb.DeleteRecords(entries=[entry(route.topic_id, number) for number in asked])
+            )
+
+            async def ask(connection: Connection, envelope: pb.Envelope = envelope) -> list[pb.DeleteRecordsResult]:
+                frame = await router.call(connection, envelope)
+                count = len(envelope.delete_records.entries)
+                return results_of(frame.envelope.delete_records_reply.results, count, connection)
+
+            for number, result in zip(asked, await router.at_any(ask, repeatable=False), strict=True):
+                if result.HasField("error"):
+                    failures.append(error_of(result.error))
+                else:
+                    starts[number] = result.log_start_offset
+        for failure in sorted(failures, key=lambda each: each.retriable):
+            raise failure
+        return {number: starts[number] for number in numbers}
+
+    try:
+        return await router.about_topic(topic, attempt, repeatable=True)
+    except TidelogError as error:
+        tell_done(error, starts, "deleted")
+        raise

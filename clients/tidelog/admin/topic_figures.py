@@ -1,0 +1,68 @@
+"""Sums over the partitions of each topic, without an object for each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from tidelog.cluster.routing import Router
+from tidelog.model import TopicFigures
+from tidelog.requests import paging
+from tidelog_proto import broker_pb2 as pb
+
+_SERVED: Final = frozenset({"active", "sealed", "idle", ""})
+"""States of partitions that take records, or will when they are asked to."""
+_IDLE: Final = "idle"
+
+
+async def figures_of_topics(router: Router, *, internal: bool = False) -> dict[str, TopicFigures]:
+    """Return the figures of all topics by name, as CLUSTER_STATUS tells them; `internal`: also the broker's own."""
+    sums = FigureSums()
+
+    async def ask(cursor: pb.TopicCursor | None) -> pb.ClusterStatusReply:
+        asked = pb.Envelope(cluster_status=pb.ClusterStatus(cursor=cursor))
+        return (await router.call_any(lambda: asked, repeatable=True)).envelope.cluster_status_reply
+
+    async for page in paging.pages(ask):
+        sums.add(info for info in page.topics if internal or not info.name.startswith("__"))
+    return sums.figures()
+
+
+class FigureSums:
+    """Sums of partitions that come in pages."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, TopicFigures] = {}
+
+    def add(self, infos: Iterable[pb.TopicInfo]) -> None:
+        """Add a page. A topic under another id was made again: what came before it is dropped."""
+        for info in infos:
+            known = self._found.get(info.name)
+            if known is None or known.topic_id != info.topic_id:
+                known = TopicFigures(info.topic_id)
+            self._found[info.name] = _with_partitions(known, info.partitions)
+
+    def figures(self) -> dict[str, TopicFigures]:
+        """Return the sums by topic name."""
+        return self._found
+
+
+def _with_partitions(known: TopicFigures, partitions: Iterable[pb.PartitionInfo]) -> TopicFigures:
+    count, records, end, size = known.partitions, known.records, known.end_offsets, known.size_bytes
+    idle, unavailable, under_replicated = known.idle, known.unavailable, known.under_replicated
+    for one in partitions:
+        count += 1
+        if one.state == _IDLE:
+            idle += 1
+            continue
+        records += max(0, one.high_watermark - one.log_start_offset)
+        end += one.high_watermark
+        size += one.size_bytes
+        unavailable += one.state not in _SERVED
+        under_replicated += any(map(_is_behind, one.replicas))
+    return TopicFigures(known.topic_id, count, records, end, size, idle, unavailable, under_replicated)
+
+
+def _is_behind(replica: pb.ReplicaInfo) -> bool:
+    """Return whether a copy lacks something: its node is away or catches up, or the copy has a fault."""
+    return not replica.streaming or replica.missing_epochs > 0 or bool(replica.copy_fault)

@@ -1,0 +1,1 @@
+"""Proof of the client's identity on a connection."""

@@ -1,0 +1,1 @@
+"""What every room of the client uses and what knows none of them."""

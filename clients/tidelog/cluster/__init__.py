@@ -1,0 +1,1 @@
+"""Connections to nodes, metadata, and routing of requests."""

@@ -1,0 +1,267 @@
+"""The connections of one client: at most one per node address, made when first wanted, remade after a back-off.
+
+Many coroutines may want the same connection at once; one attempt serves them all. After a failure the next attempt
+waits, so that a node that is down costs its clients a few packets a second and not a storm. A failed attempt is
+reported to everybody who waited for it: whether to try again is decided by who has a deadline. An address whose last
+connection or attempt failed is `doubtful` until one succeeds: who can choose asks another one first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+from tidelog.auth.authentication_exchange import Showing
+from tidelog.base.backoff import Backoff
+from tidelog.base.loop_affinity import software
+from tidelog.cluster.connection import Address, Connection, connect
+from tidelog.cluster.liveness import Liveness
+from tidelog.credentials import NOTHING_SHOWN
+from tidelog.errors import ClosedError, ConnectionLostError, InvalidRequestError, NodeUnreachableError, TidelogError
+from tidelog.tls import Tls, Trust, tls_of
+from tidelog_proto.limits import CLIENT_ID_BYTES_MAX
+from tidelog_proto.process.busy_poll import POLL_US_MAX
+
+T = TypeVar("T")
+
+DEFAULT_PORT: Final = 7400
+CONNECT_TIMEOUT_S_MAX: Final = 10.0
+_ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]\s]+))(?::(?P<port>\d{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """How a client introduces itself, how long it waits for an answer to that, and how it waits for answers."""
+
+    client_id: str
+    software: str
+    connect_timeout_s: float
+    idle_poll_us: int = 0
+    showing: Showing = NOTHING_SHOWN
+    tls: Callable[[], ssl.SSLContext | None] = lambda: None
+
+
+def identity_of(
+    client_id: str,
+    request_timeout_s: float,
+    idle_poll_us: int,
+    showing: Showing,
+    tls: Tls | bool | None,
+) -> Identity:
+    """Return how a client introduces itself; see `Client`.
+
+    Raises:
+        InvalidRequestError: an argument is out of its range.
+    """
+    if request_timeout_s <= 0 or len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
+        raise InvalidRequestError(
+            f"request_timeout_s is above zero, client_id at most {CLIENT_ID_BYTES_MAX} bytes long"
+        )
+    if not 0 <= idle_poll_us <= POLL_US_MAX:
+        raise InvalidRequestError(f"idle_poll_us is 0 to {POLL_US_MAX}, not {idle_poll_us}")
+    timeout_s = min(request_timeout_s, CONNECT_TIMEOUT_S_MAX)
+    return Identity(client_id, software(), timeout_s, idle_poll_us, showing, Trust(tls_of(tls)))
+
+
+class ConnectionTeller(Protocol):
+    """Who counts what becomes of connections."""
+
+    def reconnected(self, address: Address) -> None:
+        """A connection was lost, and another one stands."""
+
+    def throttled(self, address: Address, delay_s: float) -> None:
+        """A node delays this client by so much more."""
+
+
+class ConnectionPool:
+    """address -> connection.
+
+    Args:
+        identity: of the client.
+        teller: told of what becomes of connections; None: nobody is.
+        given: the addresses that the user gave. Nodes at others are of the same cluster as those, or refused.
+        unreachable_timeout_s: how long a connection is waited for; its attempt goes on. None: as long as the attempt.
+            The same for a sign of life on one that stands, see `Liveness`.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        teller: ConnectionTeller | None = None,
+        *,
+        given: Iterable[Address] = (),
+        unreachable_timeout_s: float | None = None,
+    ) -> None:
+        self._unreachable_timeout_s = unreachable_timeout_s
+        self._given = frozenset(given)
+        self._cluster_id = b""
+        self._identity = identity
+        self._teller = teller
+        self._connections: dict[Address, Connection] = {}
+        self._attempts: dict[Address, asyncio.Task[Connection]] = {}
+        self._backoffs: dict[Address, Backoff] = {}
+        self._retry_at: dict[Address, float] = {}
+        self._doubtful: set[Address] = set()
+        self._closed = False
+
+    def now(self, address: Address) -> Connection | None:
+        """Return the connection to `address` if it stands."""
+        connection = self._connections.get(address)
+        return None if connection is None or connection.closed else connection
+
+    def open_connections(self) -> list[Connection]:
+        """Return the connections that stand."""
+        return [connection for connection in self._connections.values() if not connection.closed]
+
+    def doubtful(self, address: Address) -> bool:
+        """Whether the last try at `address` failed, or the one under way takes a while to succeed."""
+        return address in self._doubtful or address in self._attempts
+
+    async def get(self, address: Address) -> Connection:
+        """Return the connection to `address`, making it if need be.
+
+        Raises:
+            NodeUnreachableError: this attempt failed; the next one waits a little before it begins.
+            InvalidRequestError, AccessError: the node does not want this client.
+            ClosedError: the pool was closed.
+        """
+        if self._closed:
+            raise ClosedError("the client is closed")
+        if (connection := self.now(address)) is not None:
+            return connection
+        attempt, timeout_s = self._attempt(address), self._unreachable_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await join(attempt)
+        except TimeoutError as error:
+            raise NodeUnreachableError(
+                f"no connection to {address[0]}:{address[1]} within {timeout_s:g} s; is the node running?"
+            ) from error
+
+    def gives_up(self, error: TidelogError, waited_s: float) -> bool:
+        """Whether to give up after `error` and a wait of `waited_s`: there is no connection to a node that speaks."""
+        timeout_s = self._unreachable_timeout_s
+        is_out_of_reach = isinstance(error, (NodeUnreachableError, ConnectionLostError)) and all(
+            connection.liveness is not None and connection.liveness.is_lost for connection in self.open_connections()
+        )
+        return timeout_s is not None and waited_s >= timeout_s and is_out_of_reach
+
+    def try_later(self, address: Address) -> None:
+        """Make the connection to `address` in the background, if there is none; the next one who wants it has it."""
+        if not self._closed and self.now(address) is None:
+            self._attempt(address)
+
+    async def close(self) -> None:
+        """Close every connection; attempts under way are given up."""
+        self._closed = True
+        attempts = list(self._attempts.values())
+        for attempt in attempts:
+            attempt.cancel()
+        await asyncio.gather(*attempts, return_exceptions=True)
+        for connection in self._connections.values():
+            connection.close()
+        await asyncio.gather(*(connection.lost for connection in self._connections.values()))
+        self._connections.clear()
+
+    def _attempt(self, address: Address) -> asyncio.Task[Connection]:
+        attempt = self._attempts.get(address)
+        if attempt is None:
+            attempt = asyncio.get_running_loop().create_task(self._connect(address), name=f"connect {address}")
+            self._attempts[address] = attempt
+            attempt.add_done_callback(lambda done: self._attempt_done(address, done))
+        return attempt
+
+    async def _connect(self, address: Address) -> Connection:
+        backoff = self._backoffs.setdefault(address, Backoff())
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._retry_at.get(address, 0.0) - loop.time())
+        identity = self._identity
+        try:
+            connection = await connect(
+                address,
+                client_id=identity.client_id,
+                software=identity.software,
+                timeout_s=identity.connect_timeout_s,
+                idle_poll_us=identity.idle_poll_us,
+                showing=identity.showing,
+                tls=identity.tls(),
+            )
+            self._check_cluster(connection)
+        except TidelogError:
+            self._doubtful.add(address)
+            self._retry_at[address] = loop.time() + backoff.next_wait_s()
+            raise
+        if self._unreachable_timeout_s is not None:
+            connection.liveness = Liveness(connection, loop, self._unreachable_timeout_s)
+        backoff.reset()
+        self._doubtful.discard(address)
+        if self._teller is not None:
+            connection.count_throttled = partial(self._teller.throttled, address)
+            if address in self._connections:
+                self._teller.reconnected(address)
+        self._connections[address] = connection
+        connection.lost.add_done_callback(lambda _: self._doubtful.add(address))
+        return connection
+
+    def _check_cluster(self, connection: Connection) -> None:
+        """Note which cluster it is that the user means; close a connection to another one.
+
+        Raises:
+            NodeUnreachableError: the address comes from metadata, and a node of another cluster answers there.
+        """
+        greeting, (host, port) = connection.greeting, connection.address
+        if connection.address in self._given:
+            self._cluster_id = greeting.cluster_id
+        elif self._cluster_id and greeting.cluster_id != self._cluster_id:
+            error = NodeUnreachableError(
+                f"{host}:{port} is not the node that was meant: node {greeting.node_id!r} of another cluster "
+                f"({greeting.cluster_id.hex()}) answers there, and this client uses the cluster "
+                f"{self._cluster_id.hex()}, which told that address; set advertise_host and advertise_port of its "
+                "nodes to what clients reach them by"
+            )
+            connection.close(error)
+            raise error
+
+    def _attempt_done(self, address: Address, attempt: asyncio.Task[Connection]) -> None:
+        self._attempts.pop(address, None)
+        if not attempt.cancelled():
+            attempt.exception()  # everybody who waited may have been cancelled; that is no leak
+
+
+async def join(task: asyncio.Task[T]) -> T:
+    """Wait for a task that others may wait for too: cancelling one who waits does not cancel it.
+
+    Raises:
+        ClosedError: the task itself was cancelled, which only closing does.
+    """
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        current = asyncio.current_task()
+        if task.cancelled() and current is not None and not current.cancelling():
+            raise ClosedError("the client was closed") from None
+        raise
+
+
+def parse_addresses(bootstrap: str | Sequence[str]) -> list[Address]:
+    """Return (host, port) for each of "host", "host:port", "[v6]:port"; one string may hold several, comma-separated.
+
+    Raises:
+        InvalidRequestError: something is no address.
+    """
+    parts = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
+    addresses: list[Address] = []
+    for part in parts:
+        match = _ADDRESS.fullmatch(part.strip())
+        port = int(match["port"] or DEFAULT_PORT) if match else 0
+        if match is None or not 0 < port < 65536:
+            raise InvalidRequestError(f"{part.strip()!r} is no address; write host:port, like 127.0.0.1:{DEFAULT_PORT}")
+        address = (match["v6"] or match["host"], port)
+        if address not in addresses:
+            addresses.append(address)
+    return addresses

@@ -1,0 +1,1 @@
+"""The consumer: topics, records, commits, dead letters."""

@@ -1,0 +1,1 @@
+"""Consumer groups: membership, hand-over of partitions, commits, administration."""

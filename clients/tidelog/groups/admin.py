@@ -1,0 +1,228 @@
+"""Looking at groups, deleting them, and changing where they stand: what the client does of that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Final, Literal, cast
+
+from tidelog.cluster.routing import Router, repeated
+from tidelog.errors import GroupNotEmptyError, InvalidRequestError, UnknownGroupError, UnknownPartitionError
+from tidelog.groups.membership import Place
+from tidelog.groups.options import ASSIGNORS, Assignor
+from tidelog.model import Committed, GroupInfo, GroupMemberInfo, GroupState, Lag, Offset, TopicPartition
+from tidelog.requests import fetch_and_commit, list_offsets
+from tidelog.requests.conversions import checked_group
+from tidelog.requests.paging import in_requests
+from tidelog_proto import broker_pb2 as pb
+
+ResetTo = Literal["earliest", "latest"] | datetime | int
+
+ROWS_AT_ONCE: Final = 512
+"""Rows that are made in one turn of the event loop."""
+
+_NAMES: Final[dict[pb.Assignor, Assignor | None]] = {number: name for name, number in ASSIGNORS.items()}
+
+
+class Groups:
+    """The consumer groups of a cluster: `Client.groups`.
+
+    Args:
+        router: the client's.
+        check: refuses use where the client is of no use.
+    """
+
+    def __init__(self, router: Router, check: Callable[[], None]) -> None:
+        self._router = router
+        self._check_usable = check
+
+    async def list(self) -> list[GroupInfo]:
+        """Return all groups by name, without their members."""
+        found: list[GroupInfo] = []
+        while True:
+            page, more = await self.page(after=found[-1].name if found else "")
+            found += page
+            if not more or not page:
+                return found
+
+    async def page(self, *, after: str = "") -> tuple[Sequence[GroupInfo], bool]:
+        """Return some groups by name, a thousand or so, and whether there are more behind them.
+
+        Args:
+            after: the name of the last group of the page before; it need not be there any more.
+        """
+        self._check_usable()
+        asked = pb.Envelope(group_list=pb.GroupList(after=after))
+        frame = await self._router.call_any(partial(repeated, asked), repeatable=True)
+        reply = frame.envelope.group_list_reply
+        return [_info(summary) for summary in reply.groups], reply.more
+
+    async def describe(self, name: str) -> GroupInfo:
+        """Return a group with its members.
+
+        Raises:
+            UnknownGroupError: it has neither members nor positions.
+        """
+        self._check_usable()
+        checked_group(name)
+        asked = pb.Envelope(group_describe=pb.GroupDescribe(group=name))
+        frame = await self._router.call_any(partial(repeated, asked), repeatable=True)
+        reply = frame.envelope.group_describe_reply
+        names = {topic.topic_id: topic.name for topic in reply.topics}
+        return _info(reply.summary, [_member(member, names.get) for member in reply.members])
+
+    async def delete(self, name: str) -> None:
+        """Delete a group with all its positions.
+
+        Raises:
+            GroupNotEmptyError: it has members.
+            UnknownGroupError: there is none.
+        """
+        self._check_usable()
+        checked_group(name)
+        asked = pb.Envelope(group_delete=pb.GroupDelete(group=name))
+        await self._router.call_any(partial(repeated, asked), repeatable=False)
+
+    async def lag(self, name: str, topic: str | None = None) -> Sequence[Lag]:
+        """Return how far behind a group is, for every partition of the topics that it reads, or of one topic."""
+        self._check_usable()
+        committed = await fetch_and_commit.committed(self._router, name, topic)
+        held = {TopicPartition(each.topic, each.partition): each for each in committed}
+        topics = {where.topic for where in held} | ({topic} if topic is not None else await self._read_by(name))
+        found: list[Lag] = []
+        for each in sorted(topics):
+            ends = await list_offsets.list_offsets(self._router, each, "latest", None)
+            places = [TopicPartition(each, number) for number in sorted(ends)]
+            for part in in_requests(places, ROWS_AT_ONCE):
+                found += [_lag(where, ends[where.partition], held.get(where)) for where in part]
+                await asyncio.sleep(0)
+        return found
+
+    async def reset(
+        self,
+        name: str,
+        to: ResetTo,
+        *,
+        topic: str | None = None,
+        partitions: Iterable[int] | None = None,
+        dry_run: bool = False,
+    ) -> Sequence[Lag]:
+        """Move a group's positions, back or forth, and return where it stands then.
+
+        Args:
+            name: the group's; it has no members.
+            to: "earliest", "latest", a datetime with a zone, or an offset; beyond an end of a log that end counts.
+            topic: of this one only; None for all that it has positions in.
+            partitions: of that topic; None for all.
+            dry_run: only say what would be; note and time are those of the newest commit there is.
+
+        Raises:
+            GroupNotEmptyError: it has members, who would go on where they are.
+            UnknownGroupError, UnknownTopicError, InvalidRequestError: see there.
+        """
+        if isinstance(to, int) and to < 0:
+            raise InvalidRequestError("offsets are not negative")
+        chosen = None if partitions is None else set(partitions)
+        if chosen is not None and topic is None:
+            raise InvalidRequestError(f"of which topic are the partitions {sorted(chosen)}? name it")
+        await self._check_empty(name, is_made=topic is not None)
+        rows = [row for row in await self.lag(name, topic) if chosen is None or row.partition in chosen]
+        missing = (chosen or set()) - {row.partition for row in rows}
+        if missing:
+            raise UnknownPartitionError(f"topic {topic!r} has no partitions {sorted(missing)}")
+        moved: Sequence[Lag] = []
+        for each in dict.fromkeys(row.topic for row in rows):
+            of_topic = [row for row in rows if row.topic == each]
+            targets = await _targets(self._router, each, of_topic, to)
+            held: dict[int, Committed] = {}
+            if not dry_run:
+                held = await fetch_and_commit.commit(self._router, name, each, targets, reset=True, note="reset")
+            moved = [*moved, *(_moved(row, targets[row.partition], held.get(row.partition)) for row in of_topic)]
+        return moved
+
+    async def _check_empty(self, name: str, *, is_made: bool) -> None:
+        try:
+            standing = await self.describe(name)
+        except UnknownGroupError:
+            if is_made:  # by having positions
+                return
+            raise
+        if standing.members:
+            raise GroupNotEmptyError(f"the group {name!r} has {len(standing.members)} members: stop them first")
+
+    async def _read_by(self, name: str) -> set[str]:
+        """Return the topics that the group's members read."""
+        try:
+            members = (await self.describe(name)).members
+        except UnknownGroupError:
+            return set()
+        return {where.topic for member in members for where in member.reads}
+
+
+async def _targets(router: Router, topic: str, rows: list[Lag], to: ResetTo) -> dict[int, int]:
+    """Return where each partition is moved to: an offset beyond an end is that end."""
+    if isinstance(to, int):
+        return {row.partition: min(max(to, row.log_start_offset), row.end_offset) for row in rows}
+    found = await list_offsets.list_offsets(router, topic, to, [row.partition for row in rows])
+    return {number: offset.offset for number, offset in found.items()}
+
+
+def _lag(where: TopicPartition, end: Offset, position: Committed | None) -> Lag:
+    next_offset = end.log_start_offset if position is None else position.next_offset
+    return Lag(
+        topic=where.topic,
+        partition=where.partition,
+        next_offset=None if position is None else position.next_offset,
+        log_start_offset=end.log_start_offset,
+        end_offset=end.high_watermark,
+        lag=max(0, end.high_watermark - max(next_offset, end.log_start_offset)),
+        commit_timestamp_us=None if position is None else position.commit_timestamp_us,
+        note=None if position is None else position.note,
+        epoch=None if position is None else position.epoch,
+    )
+
+
+def _moved(row: Lag, to: int, held: Committed | None) -> Lag:
+    """Return where a group stands in a partition behind a move; `held` is what was committed, None if nothing was."""
+    return Lag(
+        topic=row.topic,
+        partition=row.partition,
+        next_offset=to,
+        log_start_offset=row.log_start_offset,
+        end_offset=row.end_offset,
+        lag=max(0, row.end_offset - to),
+        commit_timestamp_us=row.commit_timestamp_us if held is None else held.commit_timestamp_us,
+        note=row.note if held is None else held.note,
+    )
+
+
+def _info(summary: pb.GroupSummary, members: Iterable[GroupMemberInfo] = ()) -> GroupInfo:
+    return GroupInfo(
+        name=summary.group,
+        state=cast("GroupState", summary.state),
+        generation=summary.generation,
+        member_count=summary.members,
+        position_count=summary.positions,
+        assignor=_NAMES.get(summary.assignor),
+        coordinator=summary.coordinator,
+        last_commit_us=summary.last_commit_us or None,
+        members=tuple(members),
+        creator=summary.creator or None,
+    )
+
+
+def _member(member: pb.GroupMember, name_of: Callable[[bytes], str | None]) -> GroupMemberInfo:
+    def named(topics: Iterable[pb.TopicPartitions]) -> tuple[TopicPartition, ...]:
+        places: list[Place] = [(topic.topic_id, number) for topic in topics for number in topic.partitions]
+        return tuple(sorted(TopicPartition(name_of(topic) or topic.hex(), number) for topic, number in places))
+
+    return GroupMemberInfo(
+        member_id=member.member_id,
+        instance_id=member.wish.instance_id or None,
+        client_id=member.wish.client_id,
+        host=member.wish.host,
+        reads=named(member.held),
+        is_to_read=named(member.target),
+    )

@@ -1,0 +1,101 @@
+"""Columns that a producer is given, in pieces that a lane takes: each for one partition, none larger than a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from tidelog.model import TopicRoute
+from tidelog.produce.partition_queue import LaneOptions
+from tidelog.produce.partition_queues import Lanes
+from tidelog.produce.record_preparation import Preparation
+from tidelog.produce.splitting import by_target, split_rows
+from tidelog_proto.batch.partitioner import partition_column, partition_list
+
+KEYED_CHUNK_BYTES: Final = 32 * 1024 * 1024
+"""Keyed inputs are sorted by partition in chunks of this size, so that the copy stays bounded."""
+
+
+class SizedPiece(NamedTuple):
+    """Rows for one partition, None for any, and their size in bytes."""
+
+    partition: int | None
+    columns: pa.RecordBatch
+    size_bytes: int
+
+
+class ColumnPieces:
+    """Splits the columns of one producer.
+
+    Args:
+        options: of the lanes, which say how large a batch gets.
+        preparation: with the partitioner, if there is one.
+        lanes: of which one takes the rows without a key that stand among others.
+    """
+
+    def __init__(self, options: LaneOptions, preparation: Preparation, lanes: Lanes) -> None:
+        self._options = options
+        self._preparation = preparation
+        self._lanes = lanes
+
+    def of(
+        self,
+        route: TopicRoute,
+        batches: Sequence[pa.RecordBatch],
+        partition: int | None,
+        orders: list[pa.Array[Any]],
+        keys: Sequence[bytes | None] | None = None,
+    ) -> Iterator[SizedPiece]:
+        """Yield the rows of canonical columns; note in `orders` how they were sorted, where they were.
+
+        Args:
+            route: of the topic.
+            batches: the columns.
+            partition: where all rows go, if that was said.
+            orders: gets, for each chunk that was sorted, where each of its rows stood.
+            keys: the list that the key column of the only batch was made of, where there was one.
+
+        Raises:
+            Exception: what a partitioner raises; nothing was yielded then.
+        """
+        # A partitioner may raise: it is asked about all rows before the first of them is accepted.
+        targets: Iterable[pa.Array[Any] | None] = repeat(None)
+        if partition is None and self._preparation.chooses:
+            targets = [self._chosen(columns, route.partition_count) for columns in batches]
+        for columns, chosen in zip(batches, targets, strict=False):
+            if partition is not None or (chosen is None and "key" not in columns.schema.names):
+                yield from self._split(partition, columns, columns.nbytes)
+                continue
+            at, count = 0, route.partition_count
+            for chunk in split_rows(columns, bytes_max=KEYED_CHUNK_BYTES, records_max=columns.num_rows):
+                rows = chunk.num_rows
+                of_chunk = None if chosen is None else chosen.slice(at, rows)
+                if of_chunk is None and keys is not None and len(keys) == rows:
+                    of_chunk = partition_list(keys, count)
+                if of_chunk is None:
+                    of_chunk = partition_column(chunk.column("key"), count)
+                at += rows
+                routed = by_target(
+                    chunk, of_chunk, lambda: self._lanes.least_loaded(route.partition_count, 0).partition
+                )
+                orders.append(routed.order)
+                for piece in routed.pieces:
+                    yield from self._split(piece.partition, piece.columns, piece.size_bytes)
+
+    def _chosen(self, columns: pa.RecordBatch, partition_count: int) -> pa.Array[Any]:
+        """Return what the partitioner says of each row, null where it leaves that to others."""
+        keyed = "key" in columns.schema.names
+        keys = columns.column("key").to_pylist() if keyed else [None] * columns.num_rows
+        chosen: pa.Array[Any] = pa.array(self._preparation.targets(keys, partition_count), pa.int32())
+        return chosen
+
+    def _split(self, partition: int | None, columns: pa.RecordBatch, size_bytes: int) -> Iterator[SizedPiece]:
+        options = self._options
+        if 0 < columns.num_rows <= options.batch_records and size_bytes <= options.batch_bytes:
+            yield SizedPiece(partition, columns, size_bytes)
+            return
+        for rows in split_rows(columns, bytes_max=options.batch_bytes, records_max=options.batch_records):
+            yield SizedPiece(partition, rows, rows.nbytes)  # exact for slices

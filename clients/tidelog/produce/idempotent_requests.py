@@ -1,0 +1,440 @@
+"""Publishing with an idempotency key: the log itself recognises a retry, whoever sends it and however much later.
+
+The key decides a producer id, under which one request writes one batch to each partition that it has records for. The
+batch's sequence is a digest of the request, so a retry need not have the same bytes. Partition 0 comes first: its
+batch, or where it gets no records a control batch, says for how many partitions the records are split. A retry is split
+in the same way, although the topic may have more partitions by then; so every record goes where the first try has put
+it.
+
+Nothing is numbered and nothing is pipelined, so each part is tried again until it is answered or its time is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.cluster.connection import Connection, check_answer, results_of
+from tidelog.cluster.routing import Router
+from tidelog.cluster.trace_contexts import carry_current
+from tidelog.errors import (
+    NodeUnreachableError,
+    OutcomeUnknownError,
+    OverloadedError,
+    ProducerFencedError,
+    ProducerIdSharedError,
+    TidelogError,
+    UnknownProducerError,
+    UnknownTopicError,
+    error_of,
+)
+from tidelog.model import NOT_KNOWN, Receipt
+from tidelog.produce.deduplicated_records import Drops, offsets_of
+from tidelog.produce.expiry import expired
+from tidelog.produce.open_batch import LooseRows
+from tidelog.produce.splitting import by_target
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.partitioner import partition_column, partition_list
+from tidelog_proto.batch.record_batch import EncodedBatch, columns_of, encode_batch
+from tidelog_proto.features import KEYED_REQUESTS
+from tidelog_proto.limits import KEYED_ID_MIN
+
+SPLITS_MAX: Final = 3
+"""How often the number of partitions may turn out to be another one: the first try has decided it by then."""
+PARTS_AT_ONCE: Final = 16
+"""Parts of one request that are under way at a time."""
+_SEQUENCE_BITS: Final = 62
+
+Outcome = Receipt | TidelogError
+R = TypeVar("R")
+
+
+class RequestKey(NamedTuple):
+    """What the log recognises a request by.
+
+    Attributes:
+        producer_id: decided by the key, and by whatever its scope is.
+        digest: of the request's content.
+    """
+
+    producer_id: int
+    digest: int
+
+
+def request_key(scope: Iterable[bytes], content: Iterable[bytes]) -> RequestKey:
+    """Return the key of a request. It is frozen: what was stored under it is looked for by these numbers.
+
+    Args:
+        scope: the key, and the names within which it is unique.
+        content: what has to be equal in a retry.
+    """
+    producer_id = KEYED_ID_MIN | int.from_bytes(_digest(scope)[:8]) >> 1
+    return RequestKey(producer_id, int.from_bytes(_digest(content)[:8]) >> 64 - _SEQUENCE_BITS)
+
+
+def _digest(parts: Iterable[bytes]) -> bytes:
+    hashed = hashlib.sha256()
+    for part in parts:
+        hashed.update(len(part).to_bytes(8))
+        hashed.update(part)
+    return hashed.digest()
+
+
+@dataclass(slots=True)
+class _Part:
+    """The records of one partition; `rows` are their places in the request."""
+
+    partition: int
+    rows: Sequence[int]
+    encoded: EncodedBatch
+
+
+class _Split(NamedTuple):
+    """The first try was split for so many partitions."""
+
+    partitions: int
+
+
+class KeyedRequests:
+    """Publishes requests with a key; made by `Client`, for the gateway.
+
+    Args:
+        router: the client's.
+        check: refuses use after close.
+    """
+
+    def __init__(self, router: Router, check: Callable[[], None]) -> None:
+        self._router = router
+        self._check_usable = check
+
+    async def publish(
+        self, topic: str, rows: LooseRows, key: RequestKey, *, timeout_s: float | None = None
+    ) -> list[Outcome]:
+        """Store the records of a request unless they are stored already, and return where each of them is.
+
+        Args:
+            topic: its name.
+            rows: the records.
+            key: of the request.
+            timeout_s: how long to try; None: as long as any request.
+
+        Raises:
+            ProducerIdSharedError: the key belongs to another request.
+            TidelogError: nothing was stored, or it is unknown whether anything was; `definite` says which.
+            ProtocolError: BATCH_TOO_LARGE, the records of a partition are more than a batch; nothing was stored.
+        """
+        self._check_usable()
+        deadline = asyncio.get_running_loop().time() + (timeout_s or self._router.request_timeout_s)
+        is_cached = self._router.metadata.topic(topic) is not None
+        try:
+            return await self._publish(topic, rows, key, deadline)
+        except UnknownTopicError:
+            if not is_cached:
+                raise
+            return await self._publish(topic, rows, key, deadline)  # it may have been made again
+
+    async def _publish(self, topic: str, rows: LooseRows, key: RequestKey, deadline: float) -> list[Outcome]:
+        route = await self._router.topic_with(topic, {number for number in rows.partitions or () if number is not None})
+        work = _Publish(self._router, topic, route.topic_id, key, deadline)
+        split = route.partition_count
+        for _ in range(SPLITS_MAX):
+            parts = _parts(rows, split, key)
+            begun = await work.begin(parts, split)
+            if not isinstance(begun, _Split):
+                return await work.rest(parts, begun, len(rows.values))
+            split = begun.partitions
+            await self._router.topic_with(topic, [split - 1])
+        raise OutcomeUnknownError(
+            f"the first try of this request to {topic!r} was split in {SPLITS_MAX} ways; send it again", retriable=True
+        )
+
+
+class _Publish:
+    """One request on its way."""
+
+    def __init__(self, router: Router, topic: str, topic_id: bytes, key: RequestKey, deadline: float) -> None:
+        self._router = router
+        self._topic = topic
+        self._topic_id = topic_id
+        self._key = key
+        self._deadline = deadline
+        self._at_once = asyncio.Semaphore(PARTS_AT_ONCE)
+        self._maybe_stored: set[int] = set()
+        """Partitions of which a try is unanswered, or has an unknown outcome."""
+        self._met: dict[int, TidelogError] = {}
+        """What the newest try of each partition met."""
+
+    async def begin(self, parts: Sequence[_Part], split: int) -> list[Receipt] | _Split:
+        """Have partition 0 decide about the request; return what it has stored, or how the first try was split.
+
+        Raises:
+            TidelogError: partition 0 did not decide.
+        """
+        first = parts[0]
+        try:
+            if first.partition == 0:
+                return await self._store(first)
+        except ProducerFencedError:
+            pass  # the claim tells how the first try was split
+        claimed = await self._trying(0, lambda: self._claim(split))
+        if claimed.HasField("error") and claimed.error.code != pb.PRODUCER_FENCED:
+            raise self._refusal(error_of(claimed.error))
+        known = claimed.producer_epoch >> 1
+        if known == split:
+            return [] if first.partition else await self._store(first)
+        return _Split(known)
+
+    async def rest(self, parts: Sequence[_Part], begun: list[Receipt], count: int) -> list[Outcome]:
+        """Store what partition 0 does not, and return the outcome of each record."""
+        outcomes: list[Outcome | None] = [None] * count
+
+        def note(part: _Part, found: Sequence[Outcome]) -> None:
+            for row, outcome in zip(part.rows, found, strict=True):
+                outcomes[row] = outcome
+
+        async def store(part: _Part) -> None:
+            try:
+                async with self._at_once:
+                    note(part, await self._store(part))
+            except TidelogError as error:
+                note(part, [error] * len(part.rows))
+
+        others = list(parts)
+        if others[0].partition == 0:
+            note(others.pop(0), begun)
+        await asyncio.gather(*map(store, others))
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    async def _store(self, part: _Part) -> list[Receipt]:
+        """Store a part, or find it stored.
+
+        Raises:
+            TidelogError: it is not, or that is unknown.
+        """
+        result = await self._trying(part.partition, lambda: self._publish(part))
+        if result.HasField("error"):
+            raise self._refusal(error_of(result.error))
+        self._router.stored_in(self._topic, part.partition, result.epoch)
+        count = len(part.rows)
+        offsets: Iterable[int] = range(result.base_offset, result.base_offset + count)
+        if result.duplicates:
+            flags = Drops(result.duplicates, result.dropped).flags(count)
+            offsets = ([NOT_KNOWN] * count) if flags is None else offsets_of(result.base_offset, flags).tolist()
+        return [Receipt(part.partition, offset, result.append_timestamp_us) for offset in offsets]
+
+    def _refusal(self, error: TidelogError) -> TidelogError:
+        if isinstance(error, ProducerIdSharedError):
+            return ProducerIdSharedError(
+                "the idempotency key was used with another request to this topic, and nothing of this one is stored; "
+                "send other records under another key"
+            )
+        if isinstance(error, UnknownProducerError):
+            return _too_old(error.node)
+        return error
+
+    # -------------------------------------------------------------------------------------------- one try
+
+    async def _publish(self, part: _Part) -> pb.PublishResult:
+        envelope = pb.Envelope()
+        entry = envelope.publish.entries.add(
+            topic_id=self._topic_id, partition=part.partition, length=part.encoded.length
+        )
+        envelope.publish.acks = pb.QUORUM
+        parts = (part.encoded.header, part.encoded.body, *part.encoded.rest)
+        frame = await self._ask(part.partition, envelope, parts, entry.length)
+        return frame.publish_reply.results[0]
+
+    async def _claim(self, split: int) -> pb.ProducerBeginResult:
+        entry = pb.ProducerBeginEntry(
+            topic_id=self._topic_id,
+            partition=0,
+            producer_id=self._key.producer_id,
+            producer_epoch=_epoch_of(split),
+            base_sequence=self._key.digest,
+        )
+        envelope = pb.Envelope(producer_begin=pb.ProducerBegin(entries=[entry]))
+        return (await self._ask(0, envelope, (), 0)).producer_begin_reply.results[0]
+
+    async def _ask(
+        self, partition: int, envelope: pb.Envelope, attachment: Sequence[Any], size_bytes: int
+    ) -> pb.Envelope:
+        """Ask a partition's owner, and return its answer, which has one result.
+
+        Raises:
+            TidelogError: there is no answer.
+        """
+        router, loop = self._router, asyncio.get_running_loop()
+        connection = await router.connection(self._topic, partition)
+        if KEYED_REQUESTS not in connection.greeting.features:
+            raise _too_old(connection.name)
+        await self._ready(connection)
+        left_s = max(0.1, min(router.request_timeout_s, self._deadline - loop.time()))
+        kind = str(envelope.WhichOneof("kind"))
+        if kind == "publish":
+            envelope.publish.timeout_ms = int(left_s * 1000)
+        carry_current(envelope)
+        router.naming.name(envelope, connection)
+        was_sent = partition in self._maybe_stored
+        if connection.liveness is not None and connection.liveness.is_lost and not was_sent:
+            raise NodeUnreachableError(f"{connection.name} is connected and silent")
+        answer = connection.request(envelope, attachment, attachment_bytes=size_bytes, timeout_s=left_s)
+        throttles = router.naming.throttles(connection)
+        for throttle in throttles:
+            throttle.published(size_bytes)
+        self._maybe_stored.add(partition)
+
+        def abandon(error: TidelogError) -> None:
+            if not answer.done():
+                answer.set_exception(error)
+
+        expectation = router.moves.expect(self._topic, partition, connection, abandon)
+        try:
+            watched = answer if connection.liveness is None else connection.liveness.watch(kind, answer, wait_s=0.0)
+            frame = check_answer(kind, await watched, connection)
+        except TidelogError as error:
+            router.naming.learn_from(envelope, error)
+            if error.definite and not was_sent:
+                self._maybe_stored.discard(partition)
+            raise
+        finally:
+            router.moves.forget(expectation)
+            for throttle in throttles:
+                throttle.answered(size_bytes)
+        router.naming.heard(frame.envelope, connection)
+        reply = frame.envelope
+        results: Sequence[pb.PublishResult | pb.ProducerBeginResult] = (
+            reply.publish_reply.results if kind == "publish" else reply.producer_begin_reply.results
+        )
+        (result,) = results_of(results, 1, connection)
+        if result.HasField("error"):
+            refusal = error_of(result.error, connection.name)
+            if isinstance(refusal, OverloadedError):
+                router.naming.refused(refusal, connection)
+            if refusal.definite and not was_sent:
+                self._maybe_stored.discard(partition)
+            if refusal.retriable:
+                raise refusal
+        else:
+            self._maybe_stored.discard(partition)
+        return reply
+
+    async def _ready(self, connection: Connection) -> None:
+        """Wait until a connection takes something, and quotas let it be published there.
+
+        Raises:
+            OverloadedError: a quota is used up for longer than the request may take.
+        """
+        loop = asyncio.get_running_loop()
+
+        async def until(when: Callable[[Callable[[], None]], None]) -> None:
+            changed = asyncio.Event()
+            when(changed.set)
+            await changed.wait()
+
+        while not connection.ready and not connection.closed:
+            await until(connection.when_ready)
+        for throttle in self._router.naming.throttles(connection):
+            while not throttle.may_publish():
+                if throttle.open_at >= self._deadline:
+                    raise OverloadedError(
+                        f"the quota of {throttle.whose} is used up",
+                        retriable=False,
+                        retry_after_ms=int((throttle.open_at - loop.time()) * 1000),
+                    )
+                await until(partial(throttle.when_open, object()))
+
+    async def _trying(self, partition: int, attempt: Callable[[], Awaitable[R]]) -> R:
+        """Try until there is a result, the time is over, or no further try can help.
+
+        Raises:
+            TidelogError: what the last try met; the outcome is unknown if that of any try is.
+        """
+
+        async def noting() -> R:
+            try:
+                return await attempt()
+            except TidelogError as error:
+                self._met[partition] = error
+                self._router.learn_from(self._topic, error, partition)
+                raise
+
+        left_s = max(self._deadline - asyncio.get_running_loop().time(), 0.1)
+        try:
+            async with asyncio.timeout(left_s):
+                return await self._router.retrying(noting, repeatable=True, topic=self._topic)
+        except TimeoutError:
+            if partition not in self._maybe_stored:
+                raise expired(self._met.get(partition), definite=True) from None
+            raise self._unknown(partition) from None
+        except TidelogError as error:
+            if partition in self._maybe_stored:
+                raise self._unknown(partition) from error
+            raise
+
+    def _unknown(self, partition: int) -> TidelogError:
+        met = self._met.get(partition)
+        return OutcomeUnknownError(
+            f"{self._topic}/{partition} did not answer, so the records may be stored; send the same request again "
+            f"under its idempotency key{f' ({met})' if met else ''}",
+            retriable=True,
+        )
+
+
+def _too_old(node: str) -> NodeUnreachableError:
+    return NodeUnreachableError(
+        f"{node or 'the owner'} is of a release that does not know of idempotency keys; upgrade all nodes"
+    )
+
+
+def _epoch_of(split: int) -> int:
+    """Return the producer epoch that stands for a number of partitions; those of named producers are even."""
+    return split << 1 | 1
+
+
+def _parts(rows: LooseRows, partitions: int, key: RequestKey) -> list[_Part]:
+    """Return the records by partition, in the order of the partitions.
+
+    Records without a partition and without a key go where the request's key says.
+    """
+    count = len(rows.values)
+    columns = columns_of(
+        rows.values, keys=rows.keys, headers=rows.headers, tags=rows.tags, timestamps_us=rows.timestamps_us
+    )
+    targets = _targets(rows, columns, partitions)
+    keyless = key.producer_id % partitions
+    targets = pa.array([keyless] * count, pa.int32()) if targets is None else pc.fill_null(targets, keyless)
+    routed = by_target(columns, targets, lambda: keyless)
+    order, now_us = routed.order.to_numpy(), time.time_ns() // 1000
+    parts: list[_Part] = []
+    at = 0
+    for partition, piece, _ in routed.pieces:
+        assert partition is not None, "every record has a partition"
+        encoded = encode_batch(
+            piece,
+            now_us=now_us,
+            producer_id=key.producer_id,
+            producer_epoch=_epoch_of(partitions),
+            base_sequence=key.digest,
+        )
+        parts.append(_Part(partition, order[at : at + piece.num_rows].tolist(), encoded))
+        at += piece.num_rows
+    return parts
+
+
+def _targets(rows: LooseRows, columns: pa.RecordBatch, partitions: int) -> Any:
+    """Return the partition of each record as int32; None, or a null, where the request's key decides."""
+    hashed = None
+    if rows.keys:
+        hashed = partition_list(rows.keys, partitions)
+        if hashed is None:
+            hashed = partition_column(columns.column("key"), partitions)
+    given: Any = pa.array(rows.partitions, pa.int32()) if rows.partitions else None
+    return given if hashed is None else hashed if given is None else pc.coalesce(given, hashed)

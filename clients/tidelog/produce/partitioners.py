@@ -1,0 +1,86 @@
+"""Which partition a record goes to, where that is not left to the default: by name, or the user's own function.
+
+The default is no partitioner at all: keys by `tidelog_proto.batch.partitioner`, hashed as columns, and records without
+a key to the partition with the fewest bytes under way. The others are asked once a record, so they cost more.
+
+`crc32` and `murmur2` put keys where clients of Kafka put them (librdkafka's default, and the Java client's), for topics
+that move from there partition by partition. Records without a key are left to the default with them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from tidelog.errors import InvalidRequestError
+
+Partitioner = str | Callable[[bytes | None, int], int]
+"""A name ("murmur3", "murmur2", "crc32", "round_robin"), or a function of (key or None, number of partitions)."""
+
+Chooser = Callable[[bytes | None, int], int | None]
+"""As the function; None leaves a record to the default."""
+
+_MASK: Final = 0xFFFFFFFF
+_M: Final = 0x5BD1E995
+_POSITIVE: Final = 0x7FFFFFFF
+
+
+def murmur2(key: bytes) -> int:
+    """Return MurmurHash2 of a key with the seed of Kafka's Java client, 0 to 2**32 - 1."""
+    length = len(key)
+    h = (0x9747B28C ^ length) & _MASK
+    whole = length & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(key[at : at + 4], "little") * _M & _MASK
+        h = (h * _M & _MASK) ^ ((k ^ k >> 24) * _M & _MASK)
+    if length > whole:
+        h = (h ^ int.from_bytes(key[whole:], "little")) * _M & _MASK
+    h = (h ^ h >> 13) * _M & _MASK
+    return h ^ h >> 15
+
+
+def _by_murmur2(key: bytes | None, partitions: int) -> int | None:
+    return None if key is None else (murmur2(key) & _POSITIVE) % partitions
+
+
+def _by_crc32(key: bytes | None, partitions: int) -> int | None:
+    return None if key is None else zlib.crc32(key) % partitions
+
+
+def _round_robin() -> Chooser:
+    numbers = itertools.count()
+    return lambda _, partitions: next(numbers) % partitions
+
+
+_NAMED: Final[dict[str, Callable[[], Chooser | None]]] = {
+    "murmur3": lambda: None,
+    "murmur2": lambda: _by_murmur2,
+    "crc32": lambda: _by_crc32,
+    "round_robin": _round_robin,
+}
+
+
+def chooser_of(given: Partitioner | None) -> Chooser | None:
+    """Return what chooses partitions; None for the default.
+
+    Raises:
+        InvalidRequestError: there is none of that name, or it is no function.
+    """
+    if given is None:
+        return None
+    if isinstance(given, str) and given in _NAMED:
+        return _NAMED[given]()
+    if isinstance(given, str) or not callable(given):
+        names = ", ".join(map(repr, _NAMED))
+        raise InvalidRequestError(f"partitioner is one of {names}, or a function, not {given!r}")
+    function = given
+
+    def checked(key: bytes | None, partitions: int) -> int:
+        number: Any = function(key, partitions)
+        if not hasattr(number, "__index__") or not 0 <= number < partitions:
+            raise ValueError(f"the partitioner returned {number!r}; there are partitions 0 to {partitions - 1}")
+        return int(number)
+
+    return checked

@@ -1,0 +1,63 @@
+"""What a producer was asked for, checked before anything is done."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.errors import InvalidRequestError
+from tidelog.model import Acks, Compression
+from tidelog.produce.partition_queue import BATCH_BYTES_TARGET
+from tidelog.produce.partitioners import Partitioner, chooser_of
+from tidelog.produce.serializers import Serializer, serializer_of
+from tidelog.produce.work import Work, check_name
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import Codec
+
+BUFFER_BYTES_DEFAULT: Final = 64 * 1024 * 1024
+DELIVERY_TIMEOUT_S_DEFAULT: Final = 120.0
+
+ACKS: Final[dict[str, pb.Acks]] = {"quorum": pb.QUORUM, "1": pb.ONE, "all": pb.ALL}
+CODECS: Final = {
+    None: Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """What `Client.producer` was asked for. See there.
+
+    Raises:
+        InvalidRequestError: an option has no such value.
+    """
+
+    acks: Acks = "quorum"
+    compression: Compression | None = None
+    buffer_bytes: int = BUFFER_BYTES_DEFAULT
+    batch_bytes: int = BATCH_BYTES_TARGET
+    delivery_timeout_s: float = DELIVERY_TIMEOUT_S_DEFAULT
+    request_timeout_s: float | None = None
+    partitioner: Partitioner | None = None
+    key_serializer: Serializer | None = None
+    value_serializer: Serializer | None = None
+    name: str | Work | None = None
+
+    def __post_init__(self) -> None:
+        if self.acks not in ACKS:
+            raise InvalidRequestError(f"acks is one of {', '.join(map(repr, ACKS))}, not {self.acks!r}")
+        if self.compression not in CODECS:
+            raise InvalidRequestError(f"compression is one of {', '.join(map(repr, CODECS))}, not {self.compression!r}")
+        if not (self.buffer_bytes > 0 and self.batch_bytes > 0 and self.delivery_timeout_s > 0):  # nor is NaN
+            raise InvalidRequestError("buffer_bytes, batch_bytes and delivery_timeout_s are above zero")
+        if self.request_timeout_s is not None and not (0 < self.request_timeout_s < math.inf):
+            raise InvalidRequestError(f"request_timeout_s is above zero, not {self.request_timeout_s!r}")
+        if self.name is not None:
+            check_name(self.name)
+        chooser_of(self.partitioner)
+        serializer_of(self.key_serializer, "key")
+        serializer_of(self.value_serializer, "value")

@@ -1,0 +1,260 @@
+"""Receipts: where acknowledged records are, computed when somebody asks.
+
+A hundred thousand records that went out as eight batches are eight ranges. Which of them holds the i-th record of the
+input is arithmetic for inputs without keys, and for keyed inputs one permutation that is inverted at the first look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, overload
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.base.internal import internal
+from tidelog.cluster import trace_contexts
+from tidelog.errors import TidelogError
+from tidelog.model import Receipt
+from tidelog.produce.batches import Delivery
+from tidelog.produce.expiry import again
+from tidelog.produce.open_batch import Gathering
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptRange:
+    """Neighbours in one partition: offsets `base_offset` to `base_offset + count - 1`. Unpacks like a tuple.
+
+    Records that were dropped as duplicates are not among them; with none left `base_offset` is -1 and `count` 0.
+    """
+
+    partition: int
+    base_offset: int
+    count: int
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((self.partition, self.base_offset, self.count))
+
+
+class PendingReceipt:
+    """A record that is accepted and on its way. Awaiting it gives its `Receipt`, as often as you like.
+
+    What it consists of is for `tidelog.sync`, not for users.
+    """
+
+    __slots__ = ("gathering", "index")
+
+    def __init__(self, gathering: Gathering, index: int) -> None:
+        self.gathering = gathering
+        self.index = index
+
+    def done(self) -> bool:
+        """Whether awaiting it would not wait."""
+        found = self.gathering.find(self.index)
+        return found is not None and found[0].done
+
+    def __await__(self) -> Generator[Any, None, Receipt]:
+        gathering, index = self.gathering, self.index
+        found = gathering.find(index)
+        if found is None:
+            # A future a waiter: cancelling one who waits must not cancel the others.
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            gathering.wait(index, waiter)
+            yield from waiter
+            found = gathering.find(index)
+            assert found is not None, "what is not placed has no outcome"
+        delivery, at = found
+        yield from delivery.__await__()
+        return delivery.receipt(at)
+
+
+class Receipts(Sequence[Receipt]):
+    """The receipts of many records: `ranges` in the order in which they went out, `[i]` for the i-th record given."""
+
+    def __init__(self, parts: Sequence[tuple[Delivery, int]], orders: Sequence[pa.Array[Any]] | None = None) -> None:
+        self._deliveries = [delivery for delivery, _ in parts]
+        self._ends = list(accumulate(count for _, count in parts))
+        self._orders = orders
+        self._places: list[int] | None = None
+
+    @property
+    def ranges(self) -> list[ReceiptRange]:
+        """(partition, base offset, count) of each piece."""
+        starts = [0, *self._ends]
+        return [
+            ReceiptRange(delivery.partition, delivery.base_offset, delivery.stored(end - start))
+            for delivery, start, end in zip(self._deliveries, starts, self._ends, strict=False)
+        ]
+
+    @property
+    def duplicates(self) -> int:
+        """How many of the records were dropped, as their partitions had their content already."""
+        return sum(delivery.duplicates for delivery in self._deliveries)
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, index: int) -> Receipt: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Receipt]: ...
+
+    def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
+        if isinstance(index, slice):
+            return [self._at(at) for at in range(*index.indices(len(self)))]
+        at = index + len(self) if index < 0 else index
+        if not 0 <= at < len(self):
+            raise IndexError(f"record {index} of {len(self)}")
+        return self._at(at)
+
+    def __iter__(self) -> Iterator[Receipt]:
+        return (self._at(at) for at in range(len(self)))
+
+    def _at(self, index: int) -> Receipt:
+        place = index if self._orders is None else self._place(index)
+        piece = bisect_right(self._ends, place)
+        start = self._ends[piece - 1] if piece else 0
+        delivery = self._deliveries[piece]
+        return delivery.receipt(place - start)
+
+    def _place(self, index: int) -> int:
+        """Return where the record at `index` of the input went in the order of sending."""
+        if self._places is None:
+            places: list[int] = []
+            for order in self._orders or ():
+                base = len(places)
+                # Sorting a permutation's positions by its values inverts it.
+                inverse: Any = pc.array_sort_indices(order)
+                places.extend(base + place for place in inverse.to_pylist())
+            self._places = places
+        return self._places[index]
+
+
+@dataclass(frozen=True, slots=True)
+class PieceOutcome:
+    """The outcome of neighbours in one partition: where they are stored, or the error that they met.
+
+    Attributes:
+        stored: how many were stored, from `base_offset` on; the others are duplicates, or have met the error.
+    """
+
+    partition: int
+    count: int
+    base_offset: int = -1
+    stored: int = 0
+    duplicates: int = 0
+    error: TidelogError | None = None
+
+
+class PendingReceipts:
+    """Many records that are accepted and on their way. Awaiting it gives their `Receipts`."""
+
+    __slots__ = ("_orders", "_parts")
+
+    def __init__(self, parts: list[tuple[Delivery, int]], orders: list[pa.Array[Any]] | None) -> None:
+        self._parts = parts
+        self._orders = orders
+
+    def done(self) -> bool:
+        """Whether awaiting it would not wait."""
+        return all(delivery.done for delivery, _ in self._parts)
+
+    def __await__(self) -> Generator[Any, None, Receipts]:
+        return self._wait().__await__()
+
+    @internal
+    async def settled(self) -> list[PieceOutcome]:
+        """Wait until each piece is stored or has failed; failures then count as reported to the caller."""
+        outcomes: list[PieceOutcome] = []
+        for delivery, count in self._parts:
+            delivery.watched = True
+            await delivery.settled()
+            if delivery.error is not None:
+                outcomes.append(PieceOutcome(delivery.partition, count, error=again(delivery.error)))
+                continue
+            stored = delivery.stored(count)
+            base, dropped = delivery.base_offset, delivery.duplicates
+            outcomes.append(PieceOutcome(delivery.partition, count, base, stored, dropped))
+        return outcomes
+
+    async def _wait(self) -> Receipts:
+        first: TidelogError | None = None
+        stored = 0
+        for delivery, count in self._parts:
+            try:
+                await delivery
+                stored += count
+            except TidelogError as error:
+                first = first or error
+        if first is not None:
+            total = sum(count for _, count in self._parts)
+            first.add_note(f"{stored} of the call's {total} records were acknowledged")
+            raise first
+        return Receipts(self._parts, self._orders)
+
+
+def deliveries_of(receipts: PendingReceipts) -> list[Delivery]:
+    """Return the outcomes of the parts of many records."""
+    return [delivery for delivery, _ in receipts._parts]  # noqa: SLF001 - no member, as the blocking face has none
+
+
+class PendingRows:
+    """Records that were accepted as lists and are on their way."""
+
+    __slots__ = ("_count", "_first", "_gathering")
+
+    def __init__(self, gathering: Gathering, first: int, count: int) -> None:
+        self._gathering = gathering
+        self._first = first
+        self._count = count
+
+    async def settled(self) -> None:
+        """Wait until each record is stored or has failed; failures then count as reported to the caller."""
+        gathering, first = self._gathering, self._first
+        if gathering.find(first) is None:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            gathering.wait(first, waiter)
+            await waiter
+        for delivery in self._deliveries():
+            delivery.watched = True
+            await delivery.settled()
+
+    def stored_at(self) -> ReceiptRange | None:
+        """Return where the records are if they are settled and all stored, one behind the other in one partition."""
+        delivery = self._gathering.delivery
+        if delivery is None or not delivery.done or delivery.error is not None or delivery.offsets is not None:
+            return None
+        return ReceiptRange(delivery.partition, delivery.base_offset + self._first, self._count)
+
+    def outcomes(self) -> list[Receipt | TidelogError]:
+        """Return the receipt of each settled record, or the error that it met."""
+        found = [self._gathering.find(self._first + at) for at in range(self._count)]
+        return [
+            delivery.receipt(at) if delivery.error is None else again(delivery.error)
+            for delivery, at in (place for place in found if place is not None)
+        ]
+
+    def _deliveries(self) -> Sequence[Delivery]:
+        delivery = self._gathering.delivery
+        if delivery is not None:
+            return (delivery,)
+        found = (self._gathering.find(self._first + at) for at in range(self._count))
+        return list({id(place[0]): place[0] for place in found if place is not None}.values())
+
+
+def note_trace(receipt: PendingReceipt | PendingReceipts) -> None:
+    """Have publishes of records that have not left yet carry the context of what runs."""
+    context = trace_contexts.current()
+    if not context:
+        return
+    if isinstance(receipt, PendingReceipt):
+        if receipt.gathering.traces[-1:] != (context,):
+            receipt.gathering.traces += (context,)
+        return
+    for delivery in deliveries_of(receipt):
+        delivery.traces += (context,)

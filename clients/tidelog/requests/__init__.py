@@ -1,0 +1,1 @@
+"""Requests to partition owners and coordinators, one question a time."""

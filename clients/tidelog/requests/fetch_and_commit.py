@@ -1,0 +1,295 @@
+"""FETCH, COMMIT and COMMITTED: what a reader asks of partition owners and coordinators, one question a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from tidelog.cluster.connection import Connection, results_of
+from tidelog.cluster.fallback_replicas import Reached
+from tidelog.cluster.metadata import gone_error
+from tidelog.cluster.routing import Router
+from tidelog.errors import (
+    EpochChangingError,
+    InvalidRequestError,
+    TidelogError,
+    UnknownTopicError,
+    error_of,
+    error_of_read,
+    told,
+)
+from tidelog.fetch_options import FETCH_BYTES_DEFAULT, projection_message
+from tidelog.model import Committed, Fetched, TopicPartition
+from tidelog.requests import list_offsets
+from tidelog.requests.conversions import check_position, checked_group, committed_of
+from tidelog.requests.paging import in_requests
+from tidelog.requests.partial_results import Commits, tell_done
+from tidelog.requests.record_filters import record_filter
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.record_batch import RecordBatch, iter_batches
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX
+
+HELD_BACK_LOOK_S: Final = 1.0
+"""How often a node is asked that holds a reader to a quota, at least; it keeps each question for seconds itself."""
+_MS: Final = 1000
+
+
+async def fetch(
+    router: Router,
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    max_bytes: int = FETCH_BYTES_DEFAULT,
+    min_bytes: int = 0,
+    wait_ms: int = 0,
+    key: bytes | None = None,
+    tag: str | None = None,
+    columns: Sequence[str] | None = None,
+    since_us: int | None = None,
+    until_us: int | None = None,
+    end_offset: int | None = None,
+    nearest: bool = False,
+    topic_id: bytes = b"",
+    control: bool = False,
+) -> Fetched:
+    """Read whole batches from `offset` on, or what is wanted of them; `control`: also those of the broker's own.
+
+    See `Client.fetch`.
+    """
+    if offset < 0 or not 0 < max_bytes <= FETCH_BYTES_MAX or not 0 <= wait_ms <= FETCH_WAIT_MS_MAX:
+        raise InvalidRequestError(
+            f"offset {offset}, max_bytes {max_bytes} (1 to {FETCH_BYTES_MAX}), wait_ms {wait_ms} "
+            f"(0 to {FETCH_WAIT_MS_MAX}): one of them is out of range"
+        )
+    entry = pb.FetchEntry(partition=partition, offset=offset, topic_id=topic_id)
+    if (wanted := record_filter(key, tag)) is not None:
+        entry.filter.CopyFrom(wanted.to_message())
+    if (projection := projection_message(columns, since_us, until_us, end_offset)) is not None:
+        entry.projection.CopyFrom(projection)
+    request = pb.Fetch(entries=[entry], min_bytes=min_bytes, max_bytes=max_bytes, wait_ms=wait_ms)
+
+    async def attempt() -> Fetched:
+        near = await router.near_reader(topic, partition) if nearest else None
+        if near is not None:
+            try:
+                fetched = await _fetched_from(router, near, topic, request, end_offset or 0, control=control)
+                if offset <= fetched.high_watermark:
+                    return fetched  # else only the owner can tell whether there is such an offset
+            except TidelogError as error:  # the owner knows whether it is one
+                if error.retriable:
+                    router.nearby.shun(near.connection.address, told(error))
+        reached = await router.reading_connection(topic, partition)
+        return await _fetched_from(router, reached, topic, request, end_offset or 0, control=control)
+
+    while True:
+        try:
+            return await router.about_topic(topic, attempt, repeatable=True, partition=partition)
+        except _HeldBack as held:
+            # Not a failure, whose time is bounded: reads go on when the quota lets them.
+            await asyncio.sleep(min(held.for_s, HELD_BACK_LOOK_S))
+
+
+class _HeldBack(Exception):  # noqa: N818 - no error: nobody but `fetch` sees it
+    """A node has records, and gives none, since who asks has read as much as a quota lets him for now."""
+
+    def __init__(self, for_s: float) -> None:
+        super().__init__()
+        self.for_s = for_s
+
+
+async def _fetched_from(
+    router: Router, reached: Reached, topic: str, request: pb.Fetch, end_offset: int, *, control: bool
+) -> Fetched:
+    """Ask a node once; `end_offset`: up to there there are records, as whoever asks knows."""
+    route = await router.topic(topic)
+    envelope = pb.Envelope(fetch=request)
+    (entry,) = envelope.fetch.entries
+    if entry.topic_id and entry.topic_id != route.topic_id:
+        raise UnknownTopicError(f"the topic {topic!r} that was to be read was deleted; the one of that name is another")
+    entry.topic_id = route.topic_id
+    partition, offset = entry.partition, entry.offset
+    where = [TopicPartition(topic, partition)]
+    frame = await router.call_reader(where, reached, envelope, wait_s=request.wait_ms / _MS)
+    (result,) = results_of(frame.envelope.fetch_reply.results, 1, reached.connection)
+    if result.HasField("error"):
+        raise error_of(result.error, reached.connection.name)
+    known_end = router.ends.known(route.topic_id, partition, epoch=result.epoch)
+    router.ends.note(route.topic_id, partition, epoch=result.epoch, end_offset=result.high_watermark)
+    # An owner that ends before has lost something; another replica may only not have heard of it yet.
+    known_end = max(known_end, result.high_watermark, 0 if reached.is_owner else end_offset)
+    got_on = result.next_offset > offset  # past records that are not wanted, too
+    if not result.length and not got_on and offset < known_end:
+        held_ms = max(frame.envelope.throttle_ms, frame.envelope.caller_throttle_ms)
+        if held_ms and request.wait_ms:  # a lookup, which does not wait for records, is given up as others are
+            raise _HeldBack(held_ms / _MS)
+        raise _lags(reached.connection, topic, partition, offset)
+    batches = parse_batches(frame.attachment, TopicPartition(topic, partition), offset, control=control)
+    router.epochs.read(route.topic_id, partition, batches)
+    return Fetched(
+        batches=batches,
+        next_offset=result.next_offset,
+        log_start_offset=result.log_start_offset,
+        high_watermark=result.high_watermark,
+        epoch=result.epoch,
+    )
+
+
+def _lags(connection: Connection, topic: str, partition: int, offset: int) -> TidelogError:
+    """Return the error for a record that is committed, and that the node which was asked does not have yet."""
+    host, port = connection.address
+    return EpochChangingError(f"{host}:{port} cannot read {topic!r}/{partition} up to offset {offset} yet; try again")
+
+
+def parse_batches(
+    attachment: memoryview, where: TopicPartition, offset: int, *, control: bool = False
+) -> list[RecordBatch]:
+    """Cut an attachment into batches, without what lies before `offset`; the broker's own with `control` only.
+
+    Raises:
+        CorruptBatchError, UnsupportedBatchError: the bytes are damaged, or of a newer version; says where.
+    """
+    wanted: list[RecordBatch] = []
+    at = offset
+    try:
+        for view in iter_batches(attachment):
+            batch = RecordBatch.parse(view).slice_from(offset)
+            at = batch.end_offset
+            if len(batch) and (control or not batch.control):
+                wanted.append(batch)
+    except ProtocolError as error:
+        raise error_of_read(error, where.topic, where.partition, at) from error
+    return wanted
+
+
+async def commit(
+    router: Router,
+    group: str,
+    topic: str,
+    positions: Mapping[int, int],
+    *,
+    reset: bool,
+    note: str,
+    topic_id: bytes | None = None,
+) -> dict[int, Committed]:
+    """Commit a group's positions in the topic `topic_id`, None for whichever has the name. See `Client.commit`."""
+    checked_group(group)
+    if not isinstance(positions, Mapping):
+        raise InvalidRequestError(f"positions to commit are partition -> next offset to read, not {positions!r}")
+    for partition, offset in positions.items():
+        check_position(TopicPartition(topic, partition), offset)
+    if not positions:
+        return {}
+    done: dict[bytes, dict[int, Committed]] = {}
+    """By topic id: what one try has committed is not asked for by the next one, which asks for the rest."""
+
+    async def ask(connection: Connection) -> dict[int, Committed]:
+        route = await router.topic(topic)
+        if topic_id is not None and route.topic_id != topic_id:
+            raise gone_error(topic)
+        held = done.setdefault(route.topic_id, {})
+        refused = await list_offsets.beyond_ends(router, topic, route.topic_id, positions)
+        wanted = [each for each in positions.items() if each[0] not in held and each[0] not in refused]
+        for part in in_requests(wanted):
+            entries = [
+                pb.CommitEntry(
+                    topic_id=route.topic_id,
+                    partition=partition,
+                    next_offset=next_offset,
+                    note=note,
+                    # Who moves a position by hand goes by the log as it is now, not by what was read here at some time.
+                    record_epoch=None if reset else router.epochs.at(route.topic_id, partition, next_offset),
+                )
+                for partition, next_offset in part
+            ]
+            envelope = pb.Envelope(commit=pb.Commit(group=group, reset=reset, entries=entries))
+            frame = await router.call(connection, envelope)
+            results = results_of(frame.envelope.commit_reply.results, len(entries), connection)
+            stored = committed_of([one for one in results if not one.HasField("error")], {route.topic_id: topic})
+            held |= {each.partition: each for each in stored}
+            failures = [error_of(one.error, connection.name) for one in results if one.HasField("error")]
+            for failure in sorted(failures, key=lambda each: each.retriable):
+                raise failure
+        for refusal in refused.values():
+            raise refusal
+        return {partition: held[partition] for partition in positions if partition in held}
+
+    # A commit that is repeated says the same again, and without reset positions only move forward. With it, a copy that
+    # is late could undo a newer reset, so that one goes to one node at a time.
+    try:
+        return await router.about_topic(topic, lambda: router.at_any(ask, repeatable=not reset), repeatable=True)
+    except TidelogError as error:
+        route = router.metadata.topic(topic)
+        tell_done(error, done.get(topic_id or (route.topic_id if route is not None else b""), {}), "committed")
+        raise
+
+
+async def commit_topics(
+    router: Router,
+    group: str,
+    positions: Mapping[TopicPartition, int],
+    *,
+    note: str,
+    topic_ids: Mapping[str, bytes],
+) -> Commits:
+    """Commit a group's positions, one topic after the other until one fails; `topic_ids`: see `commit`."""
+    by_topic: dict[str, dict[int, int]] = {}
+    for where, offset in positions.items():
+        by_topic.setdefault(where.topic, {})[where.partition] = offset
+    commits = Commits({}, {})
+    for topic, of_topic in by_topic.items():
+        try:
+            stored = await commit(router, group, topic, of_topic, reset=False, note=note, topic_id=topic_ids.get(topic))
+        except TidelogError as error:
+            commits.failed.update({TopicPartition(topic, partition): error for partition in of_topic})
+            break
+        commits.held.update({TopicPartition(topic, partition): each for partition, each in stored.items()})
+    return commits
+
+
+async def committed(router: Router, group: str, topic: str | None) -> list[Committed]:
+    """Return a group's positions. See `Client.committed`."""
+    checked_group(group)
+
+    async def ask(connection: Connection) -> list[Committed]:
+        asked = pb.Committed(group=group)
+        if topic is not None:
+            # Of the topic, not of the partitions that are known here: there may be more.
+            asked.topic_id = (await router.topic(topic)).topic_id
+        results: list[pb.CommittedResult] = []
+        while True:
+            reply = (await router.call(connection, pb.Envelope(committed=asked))).envelope.committed_reply
+            results += reply.results
+            if not reply.HasField("last") or reply.last == asked.after:
+                break
+            asked.after.CopyFrom(reply.last)
+        for each in results:
+            if each.HasField("record_epoch"):
+                router.epochs.told(each.topic_id, each.partition, offset=each.next_offset, epoch=each.record_epoch)
+        if topic is not None:
+            return committed_of(results, {asked.topic_id: topic})
+        return committed_of(results, await _names(router, connection, results))
+
+    if topic is None:
+        return await router.retrying(lambda: router.at_any(ask), repeatable=True, about=f"group {group!r}")
+    return await router.about_topic(topic, lambda: router.at_any(ask), repeatable=True)
+
+
+async def _names(router: Router, connection: Connection, results: Iterable[pb.CommittedResult]) -> dict[bytes, str]:
+    """Return the topics' names by id: as the node tells them, or as they are known here.
+
+    A node of an older release tells none; then all that it has is looked at.
+    """
+    named = {result.topic_id: result.topic or router.metadata.name_of(result.topic_id) for result in results}
+    if None in named.values():
+        question = pb.Metadata()
+        while True:
+            reply = (await router.call(connection, pb.Envelope(metadata=question))).envelope.metadata_reply
+            router.take_metadata(reply, connection.address)
+            if not reply.HasField("next") or reply.next == question.cursor:
+                break
+            question.cursor.CopyFrom(reply.next)
+        named = {topic_id: name or router.metadata.name_of(topic_id) for topic_id, name in named.items()}
+    return {topic_id: name for topic_id, name in named.items() if name is not None}

@@ -1,0 +1,44 @@
+"""The newest record of a key: where it is, then the record."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidelog.cluster.routing import Router
+from tidelog.errors import EpochChangingError, OffsetOutOfRangeError
+from tidelog.model import Record
+from tidelog.requests import fetch_and_commit, list_offsets
+from tidelog.requests.conversions import NewestOf
+from tidelog_proto.batch.partitioner import partition_for_key
+
+_TRIES_MAX: Final = 8
+"""Between the two questions a newer record may have come and retention or compaction have deleted the older one."""
+
+
+async def newest_of_key(router: Router, topic: str, key: bytes, partition: int | None) -> Record | None:
+    """Return the newest committed record of a key, or None. See `Client.get`."""
+    if partition is None:
+        route = await router.about_topic(topic, lambda: router.topic(topic), repeatable=True)
+        partition = partition_for_key(key, len(route.partitions))
+    for _ in range(_TRIES_MAX):
+        place = (await list_offsets.list_offsets(router, topic, NewestOf(key), [partition]))[partition]
+        if not place.found:
+            return None
+        try:
+            fetched = await fetch_and_commit.fetch(
+                router,
+                topic,
+                partition,
+                place.offset,
+                max_bytes=1,
+                min_bytes=1,
+                wait_ms=0,
+                key=key,
+            )
+        except OffsetOutOfRangeError:
+            continue
+        for batch in fetched.batches:
+            for record in batch:
+                if record.offset == place.offset:
+                    return Record(topic, partition, *record)
+    raise EpochChangingError(f"the newest record of the key in {topic}/{partition} is replaced all the time; try again")

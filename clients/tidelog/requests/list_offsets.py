@@ -1,0 +1,159 @@
+"""LIST_OFFSETS: where a point in the log of partitions lies, and which positions lie beyond the ends of theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from tidelog.cluster.connection import Connection, results_of
+from tidelog.cluster.fallback_replicas import Reached
+from tidelog.cluster.routing import Router
+from tidelog.errors import OffsetOutOfRangeError, TidelogError, UnknownTopicError
+from tidelog.model import Offset, TopicPartition
+from tidelog.requests.conversions import At, NewestOf, list_offsets_entry, offset_of
+from tidelog.requests.paging import in_requests
+from tidelog_proto import broker_pb2 as pb
+
+OFFSETS_PER_REQUEST: Final = 256
+"""Of how many partitions a node is asked at a time where they lie: it may have to open each of them first."""
+ENDS_S: Final = 2.0
+"""For so long owners are asked for ends before a commit; a position about which nobody answers is committed."""
+
+
+class OffsetSearch:
+    """Looks for one point in the log of several partitions; what was found is kept between tries.
+
+    So one partition without an owner does not make all the others be asked again. The log's end only owners tell, who
+    confirm it; another replica that is asked in place of one says what is missing. All else any replica tells.
+
+    Attributes:
+        found: by partition.
+        failures: why the others were not found by the last try.
+    """
+
+    def __init__(self, router: Router, topic: str, at: At | NewestOf, wanted: Iterable[int]) -> None:
+        self.found: dict[int, Offset] = {}
+        self.failures: dict[int, TidelogError] = {}
+        self._router = router
+        self._topic = topic
+        self._at: At | NewestOf = at
+        self._wanted = list(dict.fromkeys(wanted))
+
+    @property
+    def missing(self) -> list[int]:
+        """The partitions that were not found yet."""
+        return [partition for partition in self._wanted if partition not in self.found]
+
+    async def attempt(self) -> dict[int, Offset]:
+        """Look for those that are missing, once; return all.
+
+        Raises:
+            TidelogError: the first failure; one that no repeating mends comes first.
+        """
+        self.failures = {}
+        missing = self.missing
+        reached: list[Reached | BaseException] = []
+        for part in in_requests(missing, OFFSETS_PER_REQUEST):
+            reaching = [self._router.reading_connection(self._topic, partition) for partition in part]
+            reached += await asyncio.gather(*reaching, return_exceptions=True)
+        groups: dict[Connection, tuple[Reached, list[int]]] = {}
+        for partition, one in zip(missing, reached, strict=True):
+            if isinstance(one, BaseException):
+                self._note([partition], one)
+            else:
+                groups.setdefault(one.connection, (one, []))[1].append(partition)
+        await asyncio.gather(*(self._ask_in_turn(one, group) for one, group in groups.values()))
+        if any(isinstance(failure, UnknownTopicError) for failure in self.failures.values()):
+            self.found.clear()  # the name may stand for another topic now
+        for failure in sorted(self.failures.values(), key=lambda each: each.retriable):
+            raise failure
+        return {partition: self.found[partition] for partition in self._wanted}
+
+    async def _ask_in_turn(self, reached: Reached, group: list[int]) -> None:
+        """Ask a node for some partitions after the others, until it fails: what is left fails with it."""
+        for start in range(0, len(group), OFFSETS_PER_REQUEST):
+            try:
+                await self._ask(reached, group[start : start + OFFSETS_PER_REQUEST])
+            except TidelogError as failure:
+                self._note(group[start:], failure)
+                return
+
+    async def _ask(self, reached: Reached, group: list[int]) -> None:
+        route = await self._router.topic(self._topic)
+        entries = [list_offsets_entry(route.topic_id, partition, self._at) for partition in group]
+        envelope = pb.Envelope(list_offsets=pb.ListOffsets(entries=entries))
+        asked = [TopicPartition(self._topic, partition) for partition in group]
+        frame = await self._router.call_reader(asked, reached, envelope)
+        results = results_of(frame.envelope.list_offsets_reply.results, len(group), reached.connection)
+        by_time = self._at not in {"earliest", "latest"}
+        for partition, result in zip(group, results, strict=True):
+            try:
+                found = self.found[partition] = offset_of(result, by_time=by_time)
+                if self._at == "latest":
+                    end_offset = found.high_watermark
+                    self._router.ends.note(route.topic_id, partition, epoch=None, end_offset=end_offset)
+            except TidelogError as error:
+                self._router.learn_from(self._topic, error, partition)
+                self.failures[partition] = error
+
+    def _note(self, partitions: Iterable[int], failure: BaseException) -> None:
+        if not isinstance(failure, TidelogError):
+            raise failure
+        self.failures.update(dict.fromkeys(partitions, failure))
+
+
+async def list_offsets(
+    router: Router, topic: str, at: At | NewestOf, partitions: Iterable[int] | None
+) -> dict[int, Offset]:
+    """Resolve a point in the log. See `Client.list_offsets`."""
+    wanted = list(partitions or ())
+    if partitions is None:  # all, those included that were added since this client last looked
+        wanted = sorted((await router.about_topic(topic, lambda: router.topic_now(topic), repeatable=True)).partitions)
+    return await router.about_topic(topic, OffsetSearch(router, topic, at, wanted).attempt, repeatable=True)
+
+
+async def ends_of(router: Router, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:
+    """Return the ends of logs as their owners say; without those that do not say it now."""
+    topics: dict[str, list[int]] = {}
+    for where in partitions:
+        topics.setdefault(where.topic, []).append(where.partition)
+    ends: dict[TopicPartition, Offset] = {}
+    for topic, numbers in topics.items():
+        search = OffsetSearch(router, topic, "latest", numbers)
+        with contextlib.suppress(TidelogError):
+            await search.attempt()
+        ends |= {TopicPartition(topic, number): offset for number, offset in search.found.items()}
+    return ends
+
+
+async def beyond_ends(
+    router: Router, topic: str, topic_id: bytes, positions: Mapping[int, int]
+) -> dict[int, OffsetOutOfRangeError]:
+    """Return why positions lie beyond the ends of their partitions, by partition, where that can be told.
+
+    A group would wait there for records that may never be, or skip those that come to lie in front. The node that
+    stores positions does not know where the logs of others end. A client does for the most part: it has read up to
+    there. So the owner is asked only about what lies beyond all that is known here: whoever commits what he was handed
+    asks nobody.
+    """
+    doubted = [number for number, offset in positions.items() if offset > router.ends.newest(topic_id, number)]
+    if not doubted:
+        return {}
+    search = OffsetSearch(router, topic, "latest", doubted)
+    with contextlib.suppress(TidelogError, TimeoutError):  # whoever stores the position says what is wrong, if anything
+        async with asyncio.timeout(ENDS_S):
+            await search.attempt()
+    return {
+        number: beyond(topic, number, positions[number], end)
+        for number, end in search.found.items()
+        if positions[number] > end.high_watermark
+    }
+
+
+def beyond(topic: str, partition: int, offset: int, end: Offset) -> OffsetOutOfRangeError:
+    """Return the error for a position behind the end that an owner has told."""
+    error = OffsetOutOfRangeError(f"{topic}/{partition}: {offset} lies beyond the end of the log, {end.high_watermark}")
+    error.log_start_offset, error.high_watermark = end.log_start_offset, end.high_watermark
+    return error

@@ -1,0 +1,164 @@
+"""Answers that come in pages: asked for one after the other, and put together.
+
+A topic may be spread over pages. What follows it under the same id is more of it; under another id it was made again in
+between, and what came before is gone. A node whose pages do not go on anywhere is not asked for ever.
+
+A question about more partitions than one request may name is several, too: `in_requests`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from typing import Protocol, TypeVar
+
+from tidelog.cluster.routing import Router
+from tidelog.errors import BadReplyError
+from tidelog.model import Topic
+from tidelog.requests.conversions import partition_of, topic_of
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
+
+
+class _TopicPage(Protocol):
+    """What answers TOPIC list and describe, CLUSTER_STATUS and METADATA."""
+
+    @property
+    def next(self) -> pb.TopicCursor:
+        """Where it ended."""
+        ...
+
+    def HasField(self, field_name: str, /) -> bool:  # noqa: N802 - protobuf's name
+        """Whether there is more."""
+        ...
+
+
+PageT = TypeVar("PageT", bound=_TopicPage)
+EntryT = TypeVar("EntryT")
+
+
+def in_requests(entries: list[EntryT], most: int | None = None) -> Iterator[list[EntryT]]:
+    """Yield what a request each may name, in order; nothing of nothing. `most`: so many, where that is fewer."""
+    most = most or ENTRIES_PER_REQUEST_MAX
+    for start in range(0, len(entries), most):
+        yield entries[start : start + most]
+
+
+def request_count(entries: int) -> int:
+    """Return how many requests so many entries make."""
+    return -(-entries // ENTRIES_PER_REQUEST_MAX)
+
+
+class Gathered:
+    """Topics of which pages tell, in the order in which they were first told of."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, pb.TopicInfo] = {}
+
+    def add(self, infos: Iterable[pb.TopicInfo]) -> None:
+        """Take a page."""
+        for info in infos:
+            known = self._topics.get(info.name)
+            if known is None or known.topic_id != info.topic_id:
+                self._topics[info.name] = info
+                continue
+            known.config.CopyFrom(info.config)
+            known.partitions.extend(info.partitions)
+
+    def topics(self) -> list[pb.TopicInfo]:
+        """Return them all."""
+        return list(self._topics.values())
+
+
+async def pages(ask: Callable[[pb.TopicCursor | None], Awaitable[PageT]]) -> AsyncIterator[PageT]:
+    """Yield an answer's pages.
+
+    Args:
+        ask: asks for the page behind a cursor; None for the first.
+
+    Raises:
+        BadReplyError: the pages do not go on.
+        TidelogError: what `ask` raises.
+    """
+    cursor: pb.TopicCursor | None = None
+    while True:
+        page = await ask(cursor)
+        yield page
+        if not page.HasField("next"):
+            return
+        if page.next == cursor:
+            raise BadReplyError(f"a node gives the page behind {page.next.topic!r} again and again")
+        cursor = page.next
+
+
+async def listed(router: Router, *, internal: bool) -> list[pb.TopicInfo]:
+    """Return all topics, by TOPIC list."""
+    gathered = Gathered()
+
+    async def ask(cursor: pb.TopicCursor | None) -> pb.TopicReply:
+        envelope = pb.Envelope(topic_list=pb.TopicList(internal=internal, cursor=cursor))
+        return (await router.call_any(lambda: envelope, repeatable=True)).envelope.topic_reply
+
+    async for page in pages(ask):
+        gathered.add(page.topics)
+    return gathered.topics()
+
+
+async def listed_briefly(router: Router, *, after: str, limit: int) -> tuple[list[pb.TopicInfo], bool]:
+    """Return at most `limit` topics whose names come behind `after`, without partitions, and whether there are more."""
+    found: list[pb.TopicInfo] = []
+    first = pb.TopicCursor(topic=after) if after else None
+
+    async def ask(cursor: pb.TopicCursor | None) -> pb.TopicReply:
+        asked = pb.TopicList(cursor=cursor or first, limit=limit - len(found), brief=True)
+        return (await router.call_any(lambda: pb.Envelope(topic_list=asked), repeatable=True)).envelope.topic_reply
+
+    async for page in pages(ask):
+        found += page.topics
+        if len(found) >= limit:
+            return found[:limit], len(found) > limit or page.HasField("next")
+    return found, False
+
+
+async def whole(router: Router, reply: pb.TopicReply) -> Topic:
+    """Return the topic of an answer, which may hold its first partitions only, with all of them.
+
+    Raises:
+        UnknownTopicError: it was deleted meanwhile.
+        TidelogError: the answer has this error in place of the topic, or a request for a further page failed.
+    """
+    (info,) = reply.topics
+    if not reply.HasField("next"):
+        return topic_of(info)
+    partitions = [partition_of(each) for each in info.partitions]
+
+    async def ask(cursor: pb.TopicCursor | None) -> pb.TopicReply:
+        asked = pb.TopicDescribe(name=info.name, cursor=cursor or reply.next)
+        envelope = pb.Envelope(topic_describe=asked)
+        return (await router.call_any(lambda: envelope, repeatable=True)).envelope.topic_reply
+
+    async for page in pages(ask):
+        for more in page.topics:
+            if more.topic_id != info.topic_id:
+                partitions.clear()  # it was made again in between
+            info = more
+            partitions += map(partition_of, more.partitions)
+    return topic_of(info, partitions)
+
+
+async def status(router: Router, *, nodes_only: bool = False) -> pb.ClusterStatusReply:
+    """Return the state of the cluster, with all topics unless `nodes_only`."""
+    gathered = Gathered()
+    found = pb.ClusterStatusReply()
+
+    async def ask(cursor: pb.TopicCursor | None) -> pb.ClusterStatusReply:
+        asked = pb.ClusterStatus(cursor=cursor, nodes_only=nodes_only)
+        frame = await router.call_any(lambda: pb.Envelope(cluster_status=asked), repeatable=True)
+        return frame.envelope.cluster_status_reply
+
+    async for page in pages(ask):
+        found.cluster_id = page.cluster_id
+        found.nodes.extend(page.nodes)
+        gathered.add(page.topics)
+    if not nodes_only:
+        found.topics.extend(gathered.topics())
+    return found

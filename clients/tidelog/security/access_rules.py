@@ -1,0 +1,368 @@
+"""API keys, users, rules and quotas: who may do what, and how much. In the client that is `Client.security`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Literal
+
+from tidelog.auth.scram_password import Password, user_of
+from tidelog.cluster.callers import Caller, Identified, identified, proven
+from tidelog.cluster.routing import Router, repeated
+from tidelog.errors import ForbiddenError, InvalidRequestError
+from tidelog.security.quotas import Quota, QuotaUsage, quota_of, quota_to, usage_of
+from tidelog_proto import broker_pb2 as pb
+
+Operation = Literal[
+    "produce", "consume", "create", "alter", "delete", "describe", "group", "cluster", "impersonate", "all"
+]
+Resource = Literal["topic", "group", "cluster"]
+
+OPERATIONS: Final[dict[str, pb.Operation]] = {
+    "produce": pb.OP_PRODUCE,
+    "consume": pb.OP_CONSUME,
+    "create": pb.OP_CREATE,
+    "alter": pb.OP_ALTER,
+    "delete": pb.OP_DELETE,
+    "describe": pb.OP_DESCRIBE,
+    "group": pb.OP_GROUP,
+    "cluster": pb.OP_CLUSTER,
+    "impersonate": pb.OP_IMPERSONATE,
+    "all": pb.OP_ALL,
+}
+RESOURCES: Final[dict[str, pb.Resource]] = {"topic": pb.RES_TOPIC, "group": pb.RES_GROUP, "cluster": pb.RES_CLUSTER}
+_OPERATION_NAMES: Final = {number: name for name, number in OPERATIONS.items()}
+_RESOURCE_NAMES: Final = {number: name for name, number in RESOURCES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyInfo:
+    """An API key, without its secret.
+
+    Attributes:
+        key_id: what it is called; `tlk_ID_SECRET` begins with it.
+        principal: who shows it.
+        roles: of that principal.
+        created_us, expires_us: in microseconds since 1970; None: it does not expire.
+        note: what it is for.
+    """
+
+    key_id: str
+    principal: str
+    roles: tuple[str, ...]
+    created_us: int
+    expires_us: int | None
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserInfo:
+    """A user with a password.
+
+    Attributes:
+        name: the principal.
+        roles: of that principal.
+        changed_us: when the password was set, in microseconds since 1970.
+    """
+
+    name: str
+    roles: tuple[str, ...]
+    changed_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """A key that was made. The key itself is told this once, and kept nowhere."""
+
+    info: KeyInfo
+    api_key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRule:
+    """What a rule says.
+
+    Attributes:
+        principal: a name, "role:NAME", or "*" for everybody.
+        operations: what is allowed, or denied.
+        resource: of what kind.
+        name: of the resource; empty for the cluster.
+        prefix: whether `name` is the beginning of the names that are meant; "" with it: all.
+        deny: what is denied is denied, whatever else is allowed.
+        rule_id: chosen by the cluster.
+    """
+
+    principal: str
+    operations: tuple[str, ...]
+    resource: str
+    name: str = ""
+    prefix: bool = False
+    deny: bool = False
+    rule_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether something is allowed, and why."""
+
+    allowed: bool
+    because: str
+
+
+class Security:
+    """See the module.
+
+    Args:
+        router: the client's.
+        check: refuses use where the client is of no use.
+    """
+
+    def __init__(self, router: Router, check: Callable[[], None]) -> None:
+        self._router = router
+        self._check_usable = check
+
+    async def create_key(
+        self, principal: str, *, roles: Sequence[str] = (), expires_us: int | None = None, note: str = ""
+    ) -> NewKey:
+        """Make an API key and return it: it is told this once.
+
+        Args:
+            principal: who will show it.
+            roles: of that principal.
+            expires_us: when it ends, in microseconds since 1970; None: never.
+            note: what it is for.
+        """
+        asked = pb.ApiKey(principal=principal, roles=roles, expires_us=expires_us or 0, note=note)
+        reply = await self._change(pb.SecurityChange(create_key=asked))
+        return NewKey(_key(reply.key), reply.api_key)
+
+    async def revoke_key(self, key_id: str) -> None:
+        """Let a key be none any more; connections that have shown it end within a second."""
+        await self._change(pb.SecurityChange(revoke_key=key_id))
+
+    async def key_page(self, *, after: str = "") -> tuple[list[KeyInfo], str]:
+        """Return up to 1,000 keys, without their secrets, and what to give as `after` for those behind them.
+
+        Args:
+            after: "" for the first page, else what the page before has told. "" in the end: there are no more.
+        """
+        reply = await self._page(pb.SecurityList.KEYS, after)
+        return [*map(_key, reply.keys)], reply.last
+
+    async def api_keys(self) -> list[KeyInfo]:
+        """Return all keys, without their secrets."""
+        found: list[KeyInfo] = []
+        async for reply in self._pages(pb.SecurityList.KEYS):
+            found += map(_key, reply.keys)
+        return found
+
+    async def create_user(self, name: str, password: str, *, roles: Sequence[str] = ()) -> UserInfo:
+        """Make a user with a password. The password is not sent: nodes keep what verifies it.
+
+        Args:
+            name: the principal, in the form that SASLprep gives it.
+            password: 8 to 1,024 characters.
+            roles: of that principal.
+
+        Raises:
+            InvalidRequestError: there is such a user, or an argument is no such thing.
+        """
+        asked = await user_of(name, password, tuple(roles))
+        return _user((await self._change(pb.SecurityChange(create_user=asked))).user)
+
+    async def set_password(self, name: str, password: str) -> UserInfo:
+        """Give a user another password; roles stay. Connections that the old one was proven for end within a second.
+
+        Raises:
+            InvalidRequestError: there is no such user, or the password may not be one.
+        """
+        asked = await user_of(name, password)
+        return _user((await self._change(pb.SecurityChange(set_password=asked))).user)
+
+    async def delete_user(self, name: str) -> None:
+        """Remove a user; its connections end within a second.
+
+        Raises:
+            InvalidRequestError: there is no such user.
+        """
+        await self._change(pb.SecurityChange(delete_user=name))
+
+    async def users(self) -> list[UserInfo]:
+        """Return all users with passwords, by name."""
+        found: list[UserInfo] = []
+        async for reply in self._pages(pb.SecurityList.USERS):
+            found += map(_user, reply.users)
+        return sorted(found, key=lambda user: user.name)
+
+    async def grant(self, rule: AccessRule) -> AccessRule:
+        """Add a rule, one that denies, too, and return it with its id."""
+        try:
+            asked = pb.AccessRule(
+                principal=rule.principal,
+                deny=rule.deny,
+                operations=[OPERATIONS[name] for name in rule.operations],
+                resource=RESOURCES[rule.resource],
+                name=rule.name,
+                prefix=rule.prefix,
+            )
+        except KeyError as error:
+            raise InvalidRequestError(
+                f"{error.args[0]!r} is no operation ({', '.join(OPERATIONS)}) or resource ({', '.join(RESOURCES)})"
+            ) from None
+        reply = await self._change(pb.SecurityChange(grant=asked))
+        return _rule(reply.rule)
+
+    async def revoke(self, rule_id: str) -> None:
+        """Remove a rule."""
+        await self._change(pb.SecurityChange(revoke_rule=rule_id))
+
+    async def rule_page(self, *, after: str = "") -> tuple[list[AccessRule], str]:
+        """Return up to 1,000 rules, and what to give as `after` for those behind them; see `key_page`."""
+        reply = await self._page(pb.SecurityList.RULES, after)
+        return [*map(_rule, reply.rules)], reply.last
+
+    async def rules(self) -> list[AccessRule]:
+        """Return all rules."""
+        found: list[AccessRule] = []
+        async for reply in self._pages(pb.SecurityList.RULES):
+            found += map(_rule, reply.rules)
+        return found
+
+    async def set_quota(self, subject: str, quota: Quota) -> None:
+        """Bound how much somebody may have, instead of what bounded him before; it holds everywhere within a second.
+
+        Args:
+            subject: a principal; "role:NAME" and "*" for each principal with that role, and each; "address:CIDR" for
+                each address of a network; "default" for whoever no narrower quota speaks of.
+            quota: what it does not name it does not bound.
+        """
+        await self._change(pb.SecurityChange(set_quota=quota_to(subject, quota)))
+
+    async def remove_quota(self, subject: str) -> None:
+        """Remove the quota of a subject; what it held back goes on at once."""
+        await self._change(pb.SecurityChange(remove_quota=subject))
+
+    async def quotas(self) -> dict[str, Quota]:
+        """Return all quotas, by their subjects."""
+        found: dict[str, Quota] = {}
+        async for reply in self._pages(pb.SecurityList.QUOTAS):
+            found |= {quota.subject: quota_of(quota) for quota in reply.quotas}
+        return found
+
+    async def quota_usage(self) -> list[QuotaUsage]:
+        """Return what callers with quotas use of each node that answers; at most 1,000 of a node."""
+        self._check_usable()
+        envelope = pb.Envelope(security_list=pb.SecurityList(what=pb.SecurityList.QUOTA_USAGE))
+        frame = await self._router.call_any(partial(repeated, envelope), repeatable=True)
+        return [usage_of(usage) for usage in frame.envelope.security_list_reply.usages]
+
+    async def test(
+        self,
+        operation: Operation,
+        resource: Resource,
+        name: str = "",
+        *,
+        principal: str = "",
+        roles: Sequence[str] = (),
+    ) -> Verdict:
+        """Return whether somebody may do something: the caller, or another principal for who may change permissions."""
+        self._check_usable()
+        asked = pb.AccessTest(
+            principal=principal, roles=roles, operation=OPERATIONS[operation], resource=RESOURCES[resource], name=name
+        )
+        frame = await self._router.call_any(partial(repeated, pb.Envelope(access_test=asked)), repeatable=True)
+        return Verdict(frame.envelope.access_test_reply.allowed, frame.envelope.access_test_reply.because)
+
+    async def check(self, operation: Operation, resource: Resource, name: str = "") -> None:
+        """Refuse what the caller may not do, before anything is prepared for it; a refusal is audited.
+
+        Raises:
+            ForbiddenError: it may not.
+        """
+        self._check_usable()
+        asked = pb.AccessTest(operation=OPERATIONS[operation], resource=RESOURCES[resource], name=name, enforce=True)
+        frame = await self._router.call_any(partial(repeated, pb.Envelope(access_test=asked)), repeatable=True)
+        reply = frame.envelope.access_test_reply
+        if not reply.allowed:  # a node of an earlier release only says so
+            raise ForbiddenError(reply.because)
+
+    async def identify(self, credentials: pb.Credentials | Password, *, again: bool = True) -> Identified:
+        """Return who has shown credentials, for a gateway that may `impersonate`; a password is proven, not sent.
+
+        Args:
+            credentials: what was shown.
+            again: whether nodes that cannot say it now are asked again until the request timeout is over.
+
+        Raises:
+            NotIdentifiedError: nobody whom the cluster knows, and why.
+            TidelogError: this client may not ask, or nobody answers.
+        """
+        self._check_usable()
+        if isinstance(credentials, Password):
+            return await proven(partial(self._ask, again=again), credentials)
+        return identified(await self._ask(pb.Identify(credentials=credentials), again=again))
+
+    async def _ask(self, asked: pb.Identify, *, again: bool) -> pb.IdentifyReply:
+        make = partial(repeated, pb.Envelope(identify=asked))
+        if again:
+            frame = await self._router.call_any(make, repeatable=True)
+        else:
+            frame = await self._router.at_any(lambda connection: self._router.call(connection, make()))
+        return frame.envelope.identify_reply
+
+    async def revision(self) -> bytes:
+        """Return what is the same for as long as no identity and no rule changes, for who may `impersonate`.
+
+        Another node, or the same after a restart, says something else; nothing needs to have changed then.
+        """
+        self._check_usable()
+        envelope = pb.Envelope(identify=pb.Identify(only_revision=True))
+        frame = await self._router.call_any(partial(repeated, envelope), repeatable=True)
+        return frame.envelope.identify_reply.revision
+
+    def for_caller(self, caller: Caller) -> Router:
+        """Return what `Client` takes as `router` to ask on behalf of a caller, over the connections of this one."""
+        self._check_usable()
+        return self._router.for_caller(caller)
+
+    async def _change(self, change: pb.SecurityChange) -> pb.SecurityChangeReply:
+        self._check_usable()
+        envelope = pb.Envelope(security_change=change)
+        frame = await self._router.call_any(partial(repeated, envelope), repeatable=False)
+        return frame.envelope.security_change_reply
+
+    async def _page(self, what: pb.SecurityList.What, after: str) -> pb.SecurityListReply:
+        self._check_usable()
+        envelope = pb.Envelope(security_list=pb.SecurityList(what=what, after=after))
+        frame = await self._router.call_any(partial(repeated, envelope), repeatable=True)
+        return frame.envelope.security_list_reply
+
+    async def _pages(self, what: pb.SecurityList.What) -> AsyncIterator[pb.SecurityListReply]:
+        after = ""
+        while True:
+            reply = await self._page(what, after)
+            yield reply
+            if not reply.last:
+                return
+            after = reply.last
+
+
+def _key(key: pb.ApiKey) -> KeyInfo:
+    return KeyInfo(key.key_id, key.principal, tuple(key.roles), key.created_us, key.expires_us or None, key.note)
+
+
+def _user(user: pb.ScramUser) -> UserInfo:
+    return UserInfo(user.name, tuple(user.roles), user.created_us)
+
+
+def _rule(rule: pb.AccessRule) -> AccessRule:
+    return AccessRule(
+        rule.principal,
+        tuple(_OPERATION_NAMES[operation] for operation in rule.operations),
+        _RESOURCE_NAMES[rule.resource],
+        rule.name,
+        prefix=rule.prefix,
+        deny=rule.deny,
+        rule_id=rule.rule_id,
+    )

@@ -1,0 +1,1 @@
+"""Partitions that a consumer reads: subscriptions, prefetch, positions, records of batches."""

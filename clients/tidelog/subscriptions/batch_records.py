@@ -1,0 +1,69 @@
+"""The records of one batch, made of whole columns, from any of them on: what the cursor runs over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from typing import Any
+
+from tidelog.model import ConsumedBatch, Record, RecordColumns, record_columns, records_from
+from tidelog.subscriptions.deserializers import Decoder, Decoding, decoder_of
+
+
+class Rows:
+    """The records of a batch. Its columns are made once; to begin anywhere in them costs the same.
+
+    Args:
+        batch: with at least one record.
+        decoding: how keys and values are decoded.
+
+    Attributes:
+        batch: the batch.
+        offsets: of its records.
+        values: as they were sent; who empties this list has whoever runs over the records come to the end.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH when the body does not decode.
+    """
+
+    def __init__(self, batch: ConsumedBatch, decoding: Decoding) -> None:
+        self.batch = batch
+        self._columns = columns = record_columns(batch.batch)
+        assert isinstance(columns.values, list)
+        self.values: list[Any] = columns.values
+        self.offsets = batch.batch.offset_list()
+        self._key_decoder: Decoder | None = None
+        self._value_decoder: Decoder | None = None
+        if decoding.key is not None and isinstance(columns.keys, list):
+            self._key_decoder = decoder_of(columns.keys, decoding.key)
+        if decoding.value is not None:
+            self._value_decoder = decoder_of(self.values, decoding.value)
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def start(self, index: int) -> tuple[Iterator[int], Iterator[Record]]:
+        """Return the offsets from one record on, and the records, which advance the offsets one by one.
+
+        A record that does not decode raises what its deserialiser raises; its offset is taken by then.
+        """
+        offsets, columns = self._from(index)
+        if self._key_decoder is not None:
+            columns = columns._replace(keys=self._key_decoder(columns.keys))
+        if self._value_decoder is not None:
+            columns = columns._replace(values=self._value_decoder(columns.values))
+        return offsets, records_from(self.batch.topic, self.batch.partition, offsets, columns)
+
+    def as_sent(self, index: int) -> Record:
+        """Return one record without decoding it."""
+        return next(records_from(self.batch.topic, self.batch.partition, *self._from(index)))
+
+    def _from(self, index: int) -> tuple[Iterator[int], RecordColumns]:
+        return _iterator(self.offsets, index), RecordColumns(*(_iterator(each, index) for each in self._columns))
+
+
+def _iterator(column: Iterable[Any], index: int) -> Any:
+    iterator: Any = iter(column)
+    if index and not isinstance(column, repeat):
+        iterator.__setstate__(index)  # of lists and ranges: a slice would copy what is left
+    return iterator

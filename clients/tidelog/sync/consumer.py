@@ -1,0 +1,384 @@
+"""The consumer for programs that block. The client's loop receives batches; records are made in the caller's thread."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import math
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
+
+from tidelog.base.internal import internal
+from tidelog.base.loop_thread import LoopThread
+from tidelog.consume import consumer as asynchronous
+from tidelog.consume.background_commits import OnCommit
+from tidelog.consume.consumer import SeekTo
+from tidelog.errors import InvalidRequestError, TidelogError
+from tidelog.groups.session_clock import session_time
+from tidelog.model import Committed, ConsumedBatch, Record, TopicPartition
+from tidelog.subscriptions.cursor import Cursor
+
+_SIGNALS_S: Final = 0.5
+"""Python misses a signal that comes between its last look and the wait for a lock: a consumer looks again so often."""
+
+T = TypeVar("T")
+
+
+class _Asked(Generic[T]):
+    """Something that is asked of the loop once at a time: who is interrupted while it waits finds it again."""
+
+    def __init__(self, thread: LoopThread, make: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._thread = thread
+        self._make = make
+        self._future: concurrent.futures.Future[T] | None = None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it was asked for by somebody who was interrupted, and may have come long ago."""
+        return self._future is not None
+
+    def get(self, timeout_s: float | None = None) -> T:
+        """Wait for it.
+
+        Raises:
+            TimeoutError: it is still asked for.
+        """
+        if self._future is None:
+            self._future = self._thread.submit(self._make)
+        future = self._future
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not future.done():
+            left_s = _SIGNALS_S if deadline is None else min(_SIGNALS_S, deadline - time.monotonic())
+            concurrent.futures.wait([future], timeout=max(0.0, left_s))
+            if deadline is not None and time.monotonic() >= deadline and not future.done():
+                raise TimeoutError
+        self._future = None
+        return self._thread.result_of(future)
+
+
+class _Taken(NamedTuple):
+    """A batch that the loop has taken, and how often the user had been taken away from its partition by then."""
+
+    batch: ConsumedBatch
+    where: TopicPartition
+    departures: int
+
+
+def _of(record: Record) -> TopicPartition:
+    return TopicPartition(record.topic, record.partition)
+
+
+class Consumer:
+    """See `tidelog.Consumer`. Made by `tidelog.sync.Client.consumer`."""
+
+    def __init__(self, client: object, thread: LoopThread, consumer: asynchronous.Consumer) -> None:
+        self._client = client  # is held for one thing only: it is not closed while this consumer lives
+        self._thread = thread
+        self._consumer = consumer
+        self._cursor = consumer.cursor
+        # The only one that loads the cursor: of two, one would load a batch over what the other has loaded.
+        self._more = _Asked(thread, consumer.more)
+        self._next = _Asked(thread, self._take_next)
+        self._held: list[_Taken] = []
+        """Batches that came for a wait which was interrupted, of partitions that were paused after it."""
+        self._turns = _Asked(thread, consumer.turn)
+        self._is_member = consumer.reads_until < math.inf
+        self._taken: list[Record] = []
+        """What `poll` has taken and not returned, as it was interrupted."""
+        self._departures: dict[TopicPartition, int] = {}
+        """How often the user had been taken away from the partitions of those records by then."""
+
+    def __enter__(self) -> Self:
+        self.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __iter__(self) -> Iterator[Record]:
+        return self._records_of_member() if self._is_member else self._records()
+
+    def _records(self) -> Iterator[Record]:
+        cursor = self._cursor
+        while True:
+            try:
+                yield from cursor.records
+            except Exception as error:  # noqa: BLE001 - a deserialiser of the user's may raise anything
+                cursor.failed(error)
+                continue
+            except KeyboardInterrupt:  # in the middle of a deserialiser: the record was not handed out
+                cursor.again()
+                raise
+            if not cursor.open() and not self.fill():
+                return
+
+    def _records_of_member(self) -> Iterator[Record]:
+        """As `_records`, with a look at the clock before each record: when the session is over it is another's."""
+        cursor, sure_until = self._cursor, 0.0
+        while True:
+            if session_time() >= sure_until:
+                sure_until = self._be_sure()
+            try:
+                record = next(cursor.records, None)
+            except Exception as error:  # noqa: BLE001 - see above
+                cursor.failed(error)
+                continue
+            except KeyboardInterrupt:
+                cursor.again()
+                raise
+            if record is not None:
+                yield record
+            elif not cursor.open() and not self.fill():
+                return
+
+    def _be_sure(self) -> float:
+        """Have dropped what may be another's by now; return until when nothing is, by `session_time`."""
+        if session_time() >= self.reads_until:
+            self.turn()
+        return self.reads_until
+
+    def __next__(self) -> Record:
+        return next(iter(self))
+
+    def batches(self) -> Iterator[ConsumedBatch]:
+        """See `tidelog.Consumer.batches`."""
+        while True:
+            self._be_sure()
+            batch = self._cursor.rest()
+            if batch is not None:
+                yield batch
+                del batch
+            elif not self.fill():
+                return
+
+    def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[Record]:
+        """See `tidelog.Consumer.poll`. What a call that Ctrl-C ended has taken, the next one returns."""
+        if max_records < 1 or timeout_s < 0:
+            raise InvalidRequestError("max_records is at least 1, timeout_s not negative")
+        self.begin()
+        taken = [each for each in self._taken if self._departures[_of(each)] == self._departed(each)]
+        self._taken = []
+        if not taken:
+            self.ask(polls=True)
+        try:
+            self._take_more(taken, max_records, time.monotonic() + timeout_s)
+        except BaseException:  # Ctrl-C, or an error that has come behind what was taken
+            self._keep(self._cursor.kept(taken))
+            raise
+        if len(taken) > max_records:
+            self._keep(taken[max_records:])
+        return taken[:max_records]
+
+    def _departed(self, record: Record) -> int:
+        return self._cursor.departures_from(_of(record))
+
+    def _keep(self, records: list[Record]) -> None:
+        """Keep what was taken and not returned for the next call."""
+        self._taken = records
+        self._departures = {_of(each): self._departed(each) for each in records}
+
+    def _take_more(self, taken: list[Record], max_records: int, deadline: float) -> None:
+        """Add what is there to what was taken; whoever is interrupted has it there."""
+        sure_until, losses = self._be_sure(), self._cursor.losses
+        while len(taken) < max_records:
+            try:
+                before = len(taken)
+                self._cursor.take(max_records - before, taken)
+                # Where something is left it lies behind a record that does not decode: the next call goes on there.
+                is_end = len(taken) == before or self._cursor.has_left or not self.has_arrivals
+                if len(taken) >= max_records or (taken and is_end):
+                    break
+                wait_s = _SIGNALS_S if taken else max(0.0, deadline - time.monotonic())
+                if not self._more.get(wait_s):
+                    break
+            except TimeoutError:
+                break
+            except TidelogError:
+                if not taken:
+                    raise
+                break
+        if session_time() >= sure_until:
+            self._be_sure()
+        if self._cursor.losses != losses:
+            # What is given up in good order meanwhile waits until the user is done with what is returned here.
+            taken[:] = self._cursor.kept(taken)
+
+    @internal
+    def ask(self, *, polls: bool = False) -> None:
+        """See `tidelog.Consumer.ask`."""
+        if self._consumer.commits_processed:
+            self._thread.run(lambda: self._consumer.ask(polls=polls))
+        else:
+            self._cursor.asked(polls=polls)
+
+    @internal
+    def more(self) -> bool:
+        """See `tidelog.Consumer.more`."""
+        return self._more.get()
+
+    def next_batch(self) -> ConsumedBatch | None:
+        """See `tidelog.Consumer.next_batch`."""
+        if self._held and (taken := self._no_longer_paused()) is not None:
+            return taken.batch
+        while True:
+            is_late = self._next.is_late
+            if (taken := self._next.get()) is None:
+                return None
+            # The loop may have taken it long ago, for a wait that was interrupted: it may be another's by now, lie
+            # behind a place that the user has sought, or in a partition that he has paused.
+            self._be_sure()
+            if not self._is_current(taken):
+                continue
+            if is_late and taken.where in self.paused():
+                self._held.append(taken)
+                continue
+            return taken.batch
+
+    def _is_current(self, taken: _Taken) -> bool:
+        return self._cursor.departures_from(taken.where) == taken.departures
+
+    def _no_longer_paused(self) -> _Taken | None:
+        """Return what was held the longest of a partition that is no longer paused; None where there is nothing."""
+        self._be_sure()
+        self._held = [each for each in self._held if self._is_current(each)]
+        paused = self.paused()
+        for each in self._held:
+            if each.where not in paused:
+                self._held.remove(each)
+                return each
+        return None
+
+    async def _take_next(self) -> _Taken | None:
+        batch = await self._consumer.next_batch()
+        if batch is None:
+            return None
+        where = TopicPartition(batch.topic, batch.partition)
+        return _Taken(batch, where, self._cursor.departures_from(where))
+
+    @internal
+    def fill(self) -> bool:
+        """See `tidelog.Consumer.fill`."""
+        self.ask()
+        return self._more.get()
+
+    @property
+    @internal
+    def reads_until(self) -> float:
+        """See `tidelog.Consumer.reads_until`."""
+        return self._consumer.reads_until
+
+    @internal
+    def turn(self) -> None:
+        """See `tidelog.Consumer.turn`."""
+        self._turns.get()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._consumer.closed
+
+    @property
+    def skipped(self) -> int:
+        """See `tidelog.Consumer.skipped`."""
+        return self._consumer.skipped
+
+    @property
+    @internal
+    def cursor(self) -> Cursor:
+        """See `tidelog.Consumer.cursor`."""
+        return self._cursor
+
+    @property
+    @internal
+    def has_arrivals(self) -> bool:
+        """See `tidelog.Consumer.has_arrivals`."""
+        return self._consumer.has_arrivals
+
+    def begin(self) -> None:
+        """See `tidelog.Consumer.begin`."""
+        self._thread.run(self._consumer.begin)
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """See `tidelog.Consumer.assignment`."""
+        return self._in_loop(self._consumer.assignment)
+
+    def assign(self, positions: Mapping[TopicPartition, int | None]) -> None:
+        """See `tidelog.Consumer.assign`."""
+        self._thread.run(lambda: self._consumer.assign(positions))
+
+    def unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        """See `tidelog.Consumer.unassign`."""
+        self._thread.run(lambda: self._consumer.unassign(partitions))
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """See `tidelog.Consumer.pause`."""
+        self._in_loop(lambda: self._consumer.pause(*partitions))
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """See `tidelog.Consumer.resume`."""
+        self._in_loop(lambda: self._consumer.resume(*partitions))
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """See `tidelog.Consumer.paused`."""
+        return self._in_loop(self._consumer.paused)
+
+    def position(self) -> dict[TopicPartition, int]:
+        """See `tidelog.Consumer.position`."""
+        return self._consumer.position()
+
+    def commit(
+        self, positions: Mapping[TopicPartition, int] | None = None, *, note: str = ""
+    ) -> dict[TopicPartition, Committed]:
+        """See `tidelog.Consumer.commit`."""
+        return self._thread.run(lambda: self._consumer.commit(positions, note=note))
+
+    def commit_soon(
+        self, positions: Mapping[TopicPartition, int] | None = None, *, on_commit: OnCommit | None = None
+    ) -> None:
+        """See `tidelog.Consumer.commit_soon`.
+
+        `on_commit` is called in the client's own thread, where nothing of this client that blocks may be called.
+        """
+        self._in_loop(lambda: self._consumer.commit_soon(positions, on_commit=on_commit))
+
+    @property
+    def generation(self) -> int:
+        """See `tidelog.Consumer.generation`."""
+        return self._consumer.generation
+
+    @property
+    def member_id(self) -> str:
+        """See `tidelog.Consumer.member_id`."""
+        return self._consumer.member_id
+
+    def seek(self, partition: TopicPartition | int, to: SeekTo) -> None:
+        """See `tidelog.Consumer.seek`."""
+        self._thread.run(lambda: self._consumer.seek(partition, to))
+
+    def seek_to_key(self, partition: TopicPartition | int, key: bytes) -> bool:
+        """See `tidelog.Consumer.seek_to_key`."""
+        return self._thread.run(lambda: self._consumer.seek_to_key(partition, key))
+
+    def close(self) -> None:
+        """See `tidelog.Consumer.close`."""
+        if not self._thread.closed:
+            self._thread.run(self._consumer.close)
+
+    def abort(self) -> None:
+        """See `tidelog.Consumer.abort`."""
+        if not self._thread.closed:
+            self._thread.run(self._consumer.abort)
+
+    def _in_loop(self, do: Callable[[], T]) -> T:
+        """Do something in the loop's thread, which alone changes what is read."""
+
+        async def done() -> T:
+            return do()
+
+        return self._thread.run(done)

@@ -1,0 +1,93 @@
+"""Receipts of the blocking client: waited for with `result` instead of `await`.
+
+What is known already is told without the client's loop, so also when the client is closed, and for a hundredth of the
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Protocol, TypeVar
+
+from tidelog.base.loop_thread import LoopThread
+from tidelog.errors import UsageError
+from tidelog.model import Receipt
+from tidelog.produce import receipts as asynchronous_receipts
+from tidelog.produce.open_batch import Gathering
+from tidelog.produce.receipts import Receipts
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+class _Pending(Protocol[T_co]):
+    """What both kinds of receipts are for an event loop."""
+
+    def done(self) -> bool: ...
+
+    def __await__(self) -> Generator[Any, None, T_co]: ...
+
+
+class PendingReceipt:
+    """See `tidelog.PendingReceipt`: a record that is accepted and on its way."""
+
+    __slots__ = ("_gathering", "_index", "_thread")
+
+    def __init__(self, thread: LoopThread, gathering: Gathering, index: int) -> None:
+        self._thread = thread
+        self._gathering = gathering
+        self._index = index
+
+    def done(self) -> bool:
+        """Whether `result` would not wait."""
+        return asynchronous_receipts.PendingReceipt(self._gathering, self._index).done()
+
+    def result(self, timeout_s: float | None = None) -> Receipt:
+        """Wait for the acknowledgement; what is known may be asked for also when the client is closed.
+
+        Raises:
+            TidelogError: the record was not acknowledged.
+            TimeoutError: not yet.
+        """
+        return _result(self._thread, asynchronous_receipts.PendingReceipt(self._gathering, self._index), timeout_s)
+
+
+class PendingReceipts:
+    """See `tidelog.PendingReceipts`: many records that are accepted and on their way."""
+
+    def __init__(self, thread: LoopThread, pending: asynchronous_receipts.PendingReceipts) -> None:
+        self._thread = thread
+        self._pending = pending
+
+    def done(self) -> bool:
+        """Whether `result` would not wait."""
+        return self._pending.done()
+
+    def result(self, timeout_s: float | None = None) -> Receipts:
+        """Wait for the acknowledgements; what is known may be asked for also when the client is closed.
+
+        Raises:
+            TidelogError: not all of the records were acknowledged; a note says how many were.
+            TimeoutError: not yet.
+        """
+        return _result(self._thread, self._pending, timeout_s)
+
+
+def _result(thread: LoopThread, pending: _Pending[T], timeout_s: float | None) -> T:
+    if not pending.done():
+
+        async def wait() -> T:
+            return await pending
+
+        try:
+            return thread.run(wait, timeout_s=timeout_s)
+        except UsageError as error:
+            if not pending.done():
+                error.definite = False  # the loop cannot be asked; the record was accepted, and may be stored
+                raise
+    try:
+        pending.__await__().send(None)
+    except StopIteration as end:
+        outcome: T = end.value
+        return outcome
+    raise AssertionError("what is done waits for nothing")

@@ -1,0 +1,183 @@
+"""Batches of a partition joined into larger ones with the columns that a reader wants; never record by record.
+
+What no record of a batch uses is not on the wire (keys, headers, tags, timestamps of their own) and is filled in with
+one Arrow call; what is the same for all records (topic, partition) or counts up (offset) is made when a joined batch
+leaves. Engines take a fixed time for each batch, so small ones are worth joining.
+
+Rejected: dictionary-encoded topics (readers want the plain type that the schema names).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidelog_proto.batch.columns import no_headers
+from tidelog_proto.batch.header import Flags
+from tidelog_proto.batch.record_batch import RecordBatch
+
+JOINED_BYTES: Final = 768 * 1024
+"""A joined batch leaves when it holds this many bytes, however few its rows. An engine's time for a batch is little
+beside that for so many bytes, and a record batch that has them by itself is not copied."""
+
+_WIRE: Final = {
+    "timestamp": Flags.TIMESTAMP,
+    "key": Flags.KEY,
+    "value": Flags.VALUE,
+    "headers": Flags.HEADERS,
+    "tag": Flags.TAG,
+}
+"""The columns that come from the log, and what says that a batch has them; the others are made here."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireBatch:
+    """What a task wants of one record batch.
+
+    Attributes:
+        offsets: each record's, ascending; where the log was compacted with gaps.
+        base_timestamp_us: every record's timestamp if there is no such column (µs since 1970).
+        arrays: the wanted columns that are present, by name, `rows` long.
+    """
+
+    offsets: npt.NDArray[np.int64]
+    base_timestamp_us: int
+    arrays: Mapping[str, pa.Array[Any]]
+
+    @property
+    def rows(self) -> int:
+        """How many records."""
+        return len(self.offsets)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the columns reference."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def cut(self, start: int, end: int) -> WireBatch:
+        """Return the records with start <= offset < end, without a copy; possibly none."""
+        first, stop = np.searchsorted(self.offsets, (start, end)).tolist()
+        return self.slice(first, max(first, stop) - first)
+
+    def where(self, chosen: pa.BooleanArray) -> WireBatch:
+        """Return the records at which `chosen`, `rows` long, is true; null counts as false."""
+        if chosen.true_count == self.rows:
+            return self
+        arrays = {name: array.filter(chosen) for name, array in self.arrays.items()}
+        kept = chosen.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
+        return WireBatch(self.offsets[kept], self.base_timestamp_us, arrays)
+
+    def slice(self, first: int, rows: int) -> WireBatch:
+        """Return at most `rows` records from the one at `first` on, without a copy."""
+        offsets = self.offsets[first : first + rows]
+        if len(offsets) == self.rows:
+            return self
+        arrays = {name: array.slice(first, len(offsets)) for name, array in self.arrays.items()}
+        return WireBatch(offsets, self.base_timestamp_us, arrays)
+
+
+def wire_batch(batch: RecordBatch, schema: pa.Schema) -> WireBatch:
+    """Take the columns of `schema` out of a fetched batch; nothing is decoded for none of them, but for gaps."""
+    present = [name for name, flag in _WIRE.items() if batch.header.flags & flag and name in schema.names]
+    columns = batch.columns() if present else None
+    arrays = {} if columns is None else {name: columns.column(name) for name in present}
+    return WireBatch(batch.offsets().to_numpy(), batch.header.base_timestamp_us, arrays)
+
+
+class Joiner:
+    """Joins the batches of one partition into batches of one schema. Not thread-safe.
+
+    `add` takes a batch and gives back the joined batches that are full, `finish` gives the rest.
+
+    Args:
+        schema: what is wanted: columns of the wire, `offset`, and those of `constants`. Headers that may be null are
+            null where a record has none, others are empty lists.
+        constants: the columns that are the same in all rows, by name, as Arrow's scalars.
+        max_records: of a joined batch, which is let go early at `JOINED_BYTES`.
+    """
+
+    def __init__(self, schema: pa.Schema, constants: Mapping[str, Any], *, max_records: int) -> None:
+        assert max_records > 0
+        self._schema = schema
+        self._constants = constants
+        self._max_records = max_records
+        self._repeated: dict[str, pa.Array[Any]] = {}
+        """The longest column of each constant that was made: shorter ones are its beginning, and cost nothing."""
+        self._pieces: list[WireBatch] = []
+        self._rows = 0
+        self._bytes = 0
+
+    def add(self, batch: WireBatch) -> Iterator[pa.RecordBatch]:
+        """Take a batch in and yield what is full."""
+        start = 0
+        while start < batch.rows:
+            piece = batch.slice(start, self._max_records - self._rows)
+            self._pieces.append(piece)
+            self._rows += piece.rows
+            self._bytes += piece.nbytes
+            start += piece.rows
+            if self._rows >= self._max_records or self._bytes >= JOINED_BYTES:
+                yield self._joined()
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Yield what is left, if anything is."""
+        if self._pieces:
+            yield self._joined()
+
+    def _joined(self) -> pa.RecordBatch:
+        joined = pa.RecordBatch.from_arrays([self._column(field) for field in self._schema], schema=self._schema)
+        assert joined.num_rows == self._rows
+        self._pieces, self._rows, self._bytes = [], 0, 0
+        return joined
+
+    def _column(self, field: pa.Field[pa.DataType]) -> pa.Array[Any]:
+        if field.name in self._constants:
+            return self._constant(field.name)
+        if field.name == "offset":
+            return _one([pa.array(piece.offsets) for piece in self._pieces])
+        return _one([_column(piece, field) for piece in self._pieces])
+
+    def _constant(self, name: str) -> pa.Array[Any]:
+        longest = self._repeated.get(name)
+        if longest is None or len(longest) < self._rows:
+            longest = self._repeated[name] = pa.repeat(self._constants[name], self._rows)
+        return longest.slice(0, self._rows)
+
+
+def _column(piece: WireBatch, field: pa.Field[pa.DataType]) -> pa.Array[Any]:
+    """Return a wire column of a piece, made up if the batch does not have it."""
+    column = piece.arrays.get(field.name)
+    if column is not None:
+        column = _without_empty_lists(column) if field.name == "headers" and field.nullable else column
+        return column if column.type.equals(field.type, check_metadata=True) else column.cast(field.type)
+    if field.name == "timestamp":
+        at: Any = pa.scalar(piece.base_timestamp_us, pa.int64()).cast(field.type)
+        times: pa.Array[Any] = pa.repeat(at, piece.rows)
+        return times
+    if field.name == "headers" and not field.nullable:
+        return no_headers(piece.rows)
+    return _nulls(piece.rows, field.type)
+
+
+def _without_empty_lists(lists: Any) -> pa.Array[Any]:
+    """Return the lists with null for each empty one: no headers are null, whatever else is in the batch."""
+    # A slice's offsets keep their place in the whole array, and a mask is only taken with offsets of their own.
+    offsets = pa.array(lists.offsets.to_numpy())
+    starts = offsets.to_numpy()
+    without: pa.Array[Any] = pa.ListArray.from_arrays(offsets, lists.values, mask=pa.array(starts[1:] == starts[:-1]))
+    return without
+
+
+def _nulls(rows: int, of: Any) -> pa.Array[Any]:
+    """Return nulls; `of` is any type (the stubs list each concrete one, and the base class is none of them)."""
+    nulls: pa.Array[Any] = pa.nulls(rows, of)
+    return nulls
+
+
+def _one(arrays: list[pa.Array[Any]]) -> pa.Array[Any]:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)

@@ -1,0 +1,221 @@
+"""`tidelog group`: which groups there are, who is in them, how far behind they are; moving and deleting them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any, Final
+
+import typer
+
+from tidelog import Client, GroupInfo, GroupMemberInfo, Lag
+from tidelog.groups.admin import ResetTo
+from tidelog_cli.base.output import (
+    ABSENT,
+    DEFAULT_BOOTSTRAP,
+    BootstrapOption,
+    JsonOption,
+    line_of,
+    print_json,
+    print_table,
+    time_text,
+)
+from tidelog_cli.base.session import with_client
+from tidelog_cli.records.consume import parse_start
+
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
+TopicOption = Annotated[str | None, typer.Option(help="Only this topic.")]
+
+_NOTE_CHARS: Final = 40
+"""Of a note in a table; `--json` has all of it."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add `group` and its sub-commands to the command."""
+    group_app = typer.Typer(help="Look at consumer groups, move and delete them.", no_args_is_help=True)
+    group_app.command("list")(list_groups)
+    group_app.command("describe")(describe)
+    group_app.command("lag")(lag)
+    group_app.command("reset")(reset)
+    group_app.command("delete")(delete)
+    app.add_typer(group_app, name="group")
+
+
+def list_groups(*, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
+    """List the groups there are."""
+
+    async def work(client: Client) -> list[GroupInfo]:
+        return await client.groups.list()
+
+    groups = with_client(bootstrap, work)
+    if as_json:
+        print_json([_group_json(group) for group in groups])
+        return
+    print_table(
+        ("group", "state", "members", "positions", "generation", "last commit"),
+        [
+            (
+                group.name,
+                group.state,
+                group.member_count,
+                group.position_count,
+                group.generation,
+                ABSENT if group.last_commit_us is None else time_text(group.last_commit_us),
+            )
+            for group in groups
+        ],
+    )
+
+
+def describe(
+    group: GroupArgument,
+    *,
+    topic: TopicOption = None,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show a group: its members with what each reads, its positions, the partitions' ends and the lag between them.
+
+    Partitions of its topics for which it has committed nothing are shown, too: all that they hold is lag.
+    """
+
+    async def work(client: Client) -> tuple[GroupInfo, Sequence[Lag]]:
+        return await client.groups.describe(group), await client.groups.lag(group, topic)
+
+    info, rows = with_client(bootstrap, work)
+    readers = {where: member for member in info.members for where in member.reads}
+    if as_json:
+        print_json(_group_json(info) | {"partitions": [_lag_json(row) for row in rows]})
+        return
+    typer.echo(
+        f"{info.name}: {info.state}, generation {info.generation}, {info.member_count} members, "
+        f"shared {info.assignor or ABSENT}, coordinated by {info.coordinator}, made by {info.creator or ABSENT}"
+    )
+    if info.members:
+        print_table(
+            ("member", "instance", "client", "host", "reads", "is to read"),
+            [
+                (
+                    _short(member),
+                    member.instance_id or ABSENT,
+                    member.client_id,
+                    member.host,
+                    len(member.reads),
+                    len(member.is_to_read),
+                )
+                for member in info.members
+            ],
+        )
+    _print_lag(rows, {where: _short(member) for where, member in readers.items()})
+
+
+def lag(
+    group: GroupArgument,
+    *,
+    topic: TopicOption = None,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show how far behind a group is, by partition."""
+
+    async def work(client: Client) -> Sequence[Lag]:
+        return await client.groups.lag(group, topic)
+
+    rows = with_client(bootstrap, work)
+    if as_json:
+        print_json([_lag_json(row) for row in rows])
+    else:
+        _print_lag(rows, {})
+
+
+def reset(
+    group: GroupArgument,
+    *,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="WHERE", help="earliest, latest, an offset, a time (ISO 8601, UTC) or how long ago (7d)."
+        ),
+    ],
+    topic: TopicOption = None,
+    partition: Annotated[list[int] | None, typer.Option(help="Only this one of the topic; may be given again.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say where it would stand.")] = False,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Move a group's positions, back or forth. Its members are to be stopped first: they would go on where they are."""
+    target: ResetTo = parse_start(to, "--to")
+
+    async def work(client: Client) -> Sequence[Lag]:
+        return await client.groups.reset(group, target, topic=topic, partitions=partition, dry_run=dry_run)
+
+    rows = with_client(bootstrap, work)
+    if as_json:
+        print_json([_lag_json(row) for row in rows])
+    else:
+        _print_lag(rows, {})
+        if dry_run:
+            typer.echo("Nothing was changed: --dry-run.")
+
+
+def delete(group: GroupArgument, *, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
+    """Delete a group with all its positions. It has no members."""
+
+    async def work(client: Client) -> None:
+        await client.groups.delete(group)
+
+    with_client(bootstrap, work)
+    typer.echo(f"The group {group!r} is deleted.")
+
+
+def _print_lag(rows: Sequence[Lag], readers: dict[Any, str]) -> None:
+    columns = ("topic", "partition", "next offset", "high watermark", "lag", "committed at")
+    has_notes = any(row.note for row in rows)
+    print_table(
+        (*columns, *(["note"] if has_notes else []), *(["reader"] if readers else [])),
+        [
+            (
+                row.topic,
+                row.partition,
+                ABSENT if row.next_offset is None else f"{row.next_offset:,}",
+                row.end_offset,
+                row.lag,
+                ABSENT if row.commit_timestamp_us is None else time_text(row.commit_timestamp_us),
+                *([line_of(row.note, _NOTE_CHARS) if row.note else ABSENT] if has_notes else []),
+                *([readers.get((row.topic, row.partition), ABSENT)] if readers else []),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _short(member: GroupMemberInfo) -> str:
+    return member.member_id[:8]
+
+
+def _group_json(group: GroupInfo) -> dict[str, Any]:
+    told = asdict(group)
+    last_commit_us = told.pop("last_commit_us")
+    told["members"] = [
+        asdict(member)
+        | {
+            key: [{"topic": topic, "partition": partition} for topic, partition in where]
+            for key, where in (("reads", member.reads), ("is_to_read", member.is_to_read))
+        }
+        for member in group.members
+    ]
+    return told | {"last_commit_ms": None if last_commit_us is None else last_commit_us // 1000}
+
+
+def _lag_json(row: Lag) -> dict[str, Any]:
+    """Return what is told of one partition; where the group has no position, all of it is still to be read."""
+    return {
+        "topic": row.topic,
+        "partition": row.partition,
+        "next_offset": row.next_offset,
+        "high_watermark": row.end_offset,
+        "lag": row.lag,
+        "commit_timestamp_ms": None if row.commit_timestamp_us is None else row.commit_timestamp_us // 1000,
+        "note": row.note,
+        "epoch": row.epoch,
+    }

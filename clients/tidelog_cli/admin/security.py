@@ -1,0 +1,276 @@
+"""`tidelog key` and `tidelog acl`: API keys, and rules of who may do what."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Final, cast
+
+import typer
+
+from tidelog import Client
+from tidelog.security.access_rules import (
+    OPERATIONS,
+    RESOURCES,
+    AccessRule,
+    KeyInfo,
+    NewKey,
+    Operation,
+    Resource,
+    Verdict,
+)
+from tidelog_cli.base.failures import CommandFailed
+from tidelog_cli.base.output import (
+    ABSENT,
+    DEFAULT_BOOTSTRAP,
+    BootstrapOption,
+    JsonOption,
+    print_json,
+    print_table,
+    time_text,
+)
+from tidelog_cli.base.session import with_client
+from tidelog_proto.auth.api_key import new_key
+
+PrincipalArgument = Annotated[str, typer.Argument(metavar="PRINCIPAL", show_default=False)]
+OperationsArgument = Annotated[
+    str, typer.Argument(metavar="OPERATIONS", help=f"{', '.join(OPERATIONS)}; several with commas.", show_default=False)
+]
+ResourceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RESOURCE",
+        help="topic:NAME, group:NAME or cluster; a NAME that ends in * is a prefix.",
+        show_default=False,
+    ),
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Keep the key in a new file that only you may read.", show_default=False),
+]
+_DAY_US: Final = 24 * 3600 * 1_000_000
+
+
+def register_keys(app: typer.Typer) -> None:
+    """Add `key` and its sub-commands to the command."""
+    key_app = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
+    key_app.command("new")(new)
+    key_app.command("create")(create)
+    key_app.command("list")(list_keys)
+    key_app.command("revoke")(revoke_key)
+    app.add_typer(key_app, name="key")
+
+
+def register_rules(app: typer.Typer) -> None:
+    """Add `acl` and its sub-commands to the command."""
+    acl_app = typer.Typer(help="Say who may do what.", no_args_is_help=True)
+    acl_app.command("grant")(grant)
+    acl_app.command("revoke")(revoke)
+    acl_app.command("list")(list_rules)
+    acl_app.command("test")(judge)
+    app.add_typer(acl_app, name="acl")
+
+
+def new(*, out: OutOption = None) -> None:
+    """Make a key for a node's admin_key_file, without asking anybody: `tidelog key new --out admin.key`."""
+    with _kept_in(out) as keep:
+        keep(new_key().text)
+    if not sys.stdout.isatty() or out is not None:
+        mode = "" if out is not None else "chmod 600 the file; "
+        typer.echo(
+            f'{mode}the node: auth = "required", admin_key_file = FILE; clients: TIDELOG_API_KEY_FILE=FILE', err=True
+        )
+
+
+def create(
+    principal: PrincipalArgument,
+    *,
+    role: Annotated[list[str] | None, typer.Option(help="A role of the principal; may be repeated.")] = None,
+    days: Annotated[int | None, typer.Option(min=1, help="It expires after so many days; never unless given.")] = None,
+    note: Annotated[str, typer.Option(help="What it is for.")] = "",
+    out: OutOption = None,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Make an API key and print it, or keep it in a file: it is shown this once."""
+    expires_us = None if days is None else time.time_ns() // 1000 + days * _DAY_US
+
+    async def work(client: Client) -> NewKey:
+        return await client.security.create_key(principal, roles=role or (), expires_us=expires_us, note=note)
+
+    made: NewKey | None = None
+    try:
+        with _kept_in(out) as keep:  # there is a file before there is a key that would be lost without one
+            made = with_client(bootstrap, work)
+            if as_json and out is None:
+                print_json({"api_key": made.api_key} | asdict(made.info))
+            else:
+                keep(made.api_key)
+    except OSError as error:
+        if made is None:
+            raise
+        raise CommandFailed(
+            f"the key {made.info.key_id} of {principal} was made and could not be written: {error.strerror}; "
+            f"nobody has it, so revoke it: tidelog key revoke {made.info.key_id}"
+        ) from error
+    if as_json and out is not None:
+        print_json(asdict(made.info))
+    elif out is not None:
+        typer.echo(f"the key {made.info.key_id} of {principal} is in {out}")
+    elif sys.stderr.isatty():
+        typer.echo("It is shown this once: keep it in a file that only you may read.", err=True)
+
+
+@contextmanager
+def _kept_in(out: Path | None) -> Iterator[Callable[[str], None]]:
+    """Give what keeps a key: in a new file that nobody else can read at any moment, or on the standard output.
+
+    Raises:
+        CommandFailed: the file cannot be made, or there is one; where the block fails there is none in the end.
+    """
+    if out is None:
+        yield typer.echo
+        return
+    try:
+        descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise CommandFailed(f"cannot keep the key in {out}: {error.strerror}", 2) from error
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            yield lambda key: print(key, file=file)
+    except BaseException:
+        out.unlink(missing_ok=True)
+        raise
+
+
+def list_keys(*, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
+    """List the API keys, without their secrets."""
+
+    async def work(client: Client) -> list[KeyInfo]:
+        return await client.security.api_keys()
+
+    keys = with_client(bootstrap, work)
+    if as_json:
+        print_json([asdict(key) for key in keys])
+        return
+    print_table(
+        ("id", "principal", "roles", "created", "expires", "note"),
+        [
+            (
+                key.key_id,
+                key.principal,
+                ", ".join(key.roles),
+                time_text(key.created_us),
+                ABSENT if key.expires_us is None else time_text(key.expires_us),
+                key.note,
+            )
+            for key in keys
+        ],
+    )
+
+
+def revoke_key(
+    key_id: Annotated[str, typer.Argument(metavar="ID", show_default=False)],
+    *,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Revoke an API key; who has shown it is cut off."""
+
+    async def work(client: Client) -> None:
+        await client.security.revoke_key(key_id)
+
+    with_client(bootstrap, work)
+    typer.echo(f"revoked {key_id}")
+
+
+def grant(
+    principal: PrincipalArgument,
+    operations: OperationsArgument,
+    resource: ResourceArgument,
+    *,
+    deny: Annotated[bool, typer.Option("--deny", help="Deny instead of allowing.")] = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Allow a principal ("role:NAME", "*" for everybody) operations on a resource, or deny them."""
+    kind, name, prefix = _resource(resource)
+    rule = AccessRule(principal, tuple(operations.split(",")), kind, name, prefix=prefix, deny=deny)
+
+    async def work(client: Client) -> AccessRule:
+        return await client.security.grant(rule)
+
+    typer.echo(with_client(bootstrap, work).rule_id)
+
+
+def revoke(
+    rule_id: Annotated[str, typer.Argument(metavar="RULE", help="As `acl list` shows it.", show_default=False)],
+    *,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Remove a rule."""
+
+    async def work(client: Client) -> None:
+        await client.security.revoke(rule_id)
+
+    with_client(bootstrap, work)
+    typer.echo(f"revoked {rule_id}")
+
+
+def list_rules(*, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
+    """List the rules."""
+
+    async def work(client: Client) -> list[AccessRule]:
+        return await client.security.rules()
+
+    rules = with_client(bootstrap, work)
+    if as_json:
+        print_json([asdict(rule) for rule in rules])
+        return
+    print_table(
+        ("rule", "", "principal", "operations", "resource"),
+        [
+            (
+                rule.rule_id,
+                "deny" if rule.deny else "allow",
+                rule.principal,
+                ", ".join(rule.operations),
+                rule.resource if rule.resource == "cluster" else f"{rule.resource}:{rule.name}{'*' * rule.prefix}",
+            )
+            for rule in rules
+        ],
+    )
+
+
+def judge(
+    principal: PrincipalArgument,
+    operation: Annotated[str, typer.Argument(metavar="OPERATION", show_default=False)],
+    resource: ResourceArgument,
+    *,
+    role: Annotated[list[str] | None, typer.Option(help="A role of the principal; may be repeated.")] = None,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Say whether a principal may do something, and by which rule; exit with 1 where it may not."""
+    kind, name, _ = _resource(resource)
+    if operation not in OPERATIONS or operation == "all":
+        raise CommandFailed(f"{operation!r} is no operation: {', '.join(OPERATIONS)}", 2)
+
+    async def work(client: Client) -> Verdict:
+        return await client.security.test(
+            cast("Operation", operation), cast("Resource", kind), name, principal=principal, roles=role or ()
+        )
+
+    verdict = with_client(bootstrap, work)
+    typer.echo(f"{'allowed' if verdict.allowed else 'denied'}: {verdict.because}")
+    if not verdict.allowed:
+        raise typer.Exit(1)
+
+
+def _resource(text: str) -> tuple[str, str, bool]:
+    kind, _, name = text.partition(":")
+    if kind not in RESOURCES or (kind == "cluster") != (not name):
+        raise CommandFailed(f"{text!r} is no resource: topic:NAME, group:NAME (NAME* for a prefix) or cluster", 2)
+    return kind, name.removesuffix("*"), name.endswith("*")

@@ -1,0 +1,111 @@
+"""`tidelog user`: people and programs with passwords, which are never an option of a command."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from getpass import getpass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from tidelog import Client
+from tidelog.auth.authentication_exchange import text_of
+from tidelog.errors import InvalidRequestError
+from tidelog.security import UserInfo
+from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, print_json, print_table, time_text
+from tidelog_cli.base.session import with_client
+from tidelog_proto.auth.scram import PASSWORD_CHARS_MAX
+
+FROM_STDIN: Final = "-"
+
+UserArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of the user: the principal.", show_default=False)]
+PasswordFileOption = Annotated[
+    str,
+    typer.Option(metavar="FILE", help="The file of the password; - is the standard input. A terminal is asked."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `user` and its sub-commands to the command."""
+    user_app = typer.Typer(help="Make, list and delete users with passwords.", no_args_is_help=True)
+    user_app.command("create")(create)
+    user_app.command("password")(set_password)
+    user_app.command("list")(list_users)
+    user_app.command("delete")(delete)
+    app.add_typer(user_app, name="user")
+
+
+def create(
+    name: UserArgument,
+    *,
+    role: Annotated[list[str] | None, typer.Option(help="A role of the user; may be repeated.")] = None,
+    password_file: PasswordFileOption = "",
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Make a user; the password is asked for."""
+    password = _password(password_file)
+
+    async def work(client: Client) -> UserInfo:
+        return await client.security.create_user(name, password, roles=role or ())
+
+    typer.echo(f"created user {with_client(bootstrap, work).name}")
+
+
+def set_password(
+    name: UserArgument, *, password_file: PasswordFileOption = "", bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP
+) -> None:
+    """Give a user another password; who is connected with the old one is cut off."""
+    password = _password(password_file)
+
+    async def work(client: Client) -> UserInfo:
+        return await client.security.set_password(name, password)
+
+    typer.echo(f"user {with_client(bootstrap, work).name} has another password")
+
+
+def list_users(*, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
+    """List the users with passwords."""
+
+    async def work(client: Client) -> list[UserInfo]:
+        return await client.security.users()
+
+    users = with_client(bootstrap, work)
+    if as_json:
+        print_json([asdict(user) for user in users])
+        return
+    print_table(
+        ("user", "roles", "password of"),
+        [(user.name, ", ".join(user.roles), time_text(user.changed_us)) for user in users],
+    )
+
+
+def delete(name: UserArgument, *, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
+    """Delete a user, who is cut off; rules about the principal stay."""
+
+    async def work(client: Client) -> None:
+        await client.security.delete_user(name)
+
+    with_client(bootstrap, work)
+    typer.echo(f"deleted user {name}")
+
+
+def _password(file: str) -> str:
+    if file == FROM_STDIN:
+        return _one(sys.stdin.read(PASSWORD_CHARS_MAX + 1))
+    if file:
+        return _one(text_of(Path(file), "password", PASSWORD_CHARS_MAX))
+    if not sys.stdin.isatty():
+        raise InvalidRequestError("there is no terminal to ask for the password: give --password-file FILE, or -")
+    password = getpass("Password: ")
+    if getpass("Again: ") != password:
+        raise InvalidRequestError("the passwords differ; nothing has changed")
+    return _one(password)
+
+
+def _one(text: str) -> str:
+    password = text.strip()
+    if not password:
+        raise InvalidRequestError("no password was given")
+    return password

@@ -1,0 +1,142 @@
+"""Where partitions end, as owners confirm it: found before anything is read, or, without a quorum, while it is read.
+
+What is committed can be read where nobody can confirm that it is all. So a partition whose end is not known is read on,
+the user is told, and it counts as read once its end was confirmed and reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeVar
+
+from tidelog import Client, ConsumedBatch, Consumer
+from tidelog.errors import NodeUnreachableError, TidelogError
+from tidelog.subscriptions.consumer_options import PATIENCE_S, TELL_EVERY_S
+from tidelog_cli.base.output import note
+
+TRY_S: Final = 1.5
+
+T = TypeVar("T")
+
+
+async def insisting(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask until there is an answer, while some node answers at all; the client's log says what is missing.
+
+    Raises:
+        TidelogError: trying again would not help, or no node can be reached.
+    """
+    while True:
+        try:
+            return await ask()
+        except NodeUnreachableError:
+            raise
+        except TidelogError as error:
+            if not error.retriable:
+                raise
+
+
+class Ends:
+    """The ends of some partitions of a topic.
+
+    Args:
+        client: connected.
+        topic: its name.
+        partitions: whose ends are wanted.
+
+    Attributes:
+        known: partition -> offset, as far as that is confirmed.
+    """
+
+    def __init__(self, client: Client, topic: str, partitions: Iterable[int]) -> None:
+        self.known: dict[int, int] = {}
+        self._client = client
+        self._topic = topic
+        self._wanted = list(partitions)
+        self._changed = asyncio.Event()
+        self._finding: asyncio.Task[None] | None = None
+
+    @property
+    def missing(self) -> list[int]:
+        """The partitions whose end nobody has confirmed yet."""
+        return [partition for partition in self._wanted if partition not in self.known]
+
+    async def find(self) -> None:
+        """Find all, or go on in the background.
+
+        Raises:
+            TidelogError: trying again would not help.
+        """
+        if not self._wanted:
+            return
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._ask(self._wanted)
+        except TimeoutError:
+            pass
+        except TidelogError as error:
+            if not error.retriable:
+                raise
+        if self.missing:
+            self._finding = asyncio.get_running_loop().create_task(self._find_missing(), name=f"ends of {self._topic}")
+
+    async def next_batch(self, consumer: Consumer) -> ConsumedBatch | None:
+        """Wait for the next batch, or until more ends are known; then, as when the consumer was closed, None.
+
+        Raises:
+            TidelogError: reading cannot go on, or an end cannot be had.
+        """
+        if self._finding is None:
+            return await consumer.next_batch()
+        if self._finding.done():
+            self._finding.result()
+            self._finding = None
+            return None
+        self._changed.clear()
+        getting = asyncio.ensure_future(consumer.next_batch())
+        changed = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait({getting, changed, self._finding}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+            getting.cancel()
+            await asyncio.wait({getting, changed})
+        return None if getting.cancelled() else getting.result()
+
+    async def close(self) -> None:
+        """Give up what is missing."""
+        if self._finding is not None:
+            self._finding.cancel()
+            await asyncio.gather(self._finding, return_exceptions=True)
+
+    async def _find_missing(self) -> None:
+        tell_at = 0.0
+        while True:
+            await asyncio.gather(*map(self._try_one, self.missing))
+            if not self.missing:
+                return
+            if time.monotonic() >= tell_at:
+                tell_at = time.monotonic() + TELL_EVERY_S
+                names = ", ".join(map(str, self.missing))
+                note(
+                    f"tidelog: {self._topic}: nobody can confirm where partitions {names} end; "
+                    "what is known to be committed is read, and the rest waited for"
+                )
+            await asyncio.sleep(TRY_S)
+
+    async def _try_one(self, partition: int) -> None:
+        try:
+            async with asyncio.timeout(TRY_S):
+                await self._ask([partition])
+        except TimeoutError:
+            return
+        except TidelogError as error:
+            if not error.retriable:
+                raise
+        else:
+            self._changed.set()
+
+    async def _ask(self, partitions: list[int]) -> None:
+        listed = await self._client.list_offsets(self._topic, "latest", partitions)
+        self.known.update({partition: found.offset for partition, found in listed.items()})

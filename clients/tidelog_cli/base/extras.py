@@ -1,0 +1,48 @@
+"""Modules of the package's extras, so that a command names a missing extra before it starts anything."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Final
+
+from tidelog_cli.base.failures import CommandFailed
+
+MODULES: Final = {
+    "broker": ("cryptography", "prometheus_client", "pydantic", "pydantic_settings", "jwt", "uvloop"),
+    "gateway": (
+        *("cryptography", "fastapi", "fastapi_offline", "msgspec", "orjson", "prometheus_client", "pydantic"),
+        *("pydantic_settings", "typing_extensions", "uvicorn", "uvloop", "websockets"),
+    ),
+    "top": ("textual",),
+    "loadtest": ("httptools", "locust", "uvloop", "websocket"),
+}
+"""Extra -> modules that it brings and the bare package does not."""
+
+
+def missing_from(*extras: str) -> str:
+    """Return the missing modules of these extras and how to install them, without an import; "" if none is missing."""
+    lacking = [extra for extra in extras if not all(map(_is_installed, MODULES[extra]))]
+    if not lacking:
+        return ""
+    names = dict.fromkeys(name for extra in lacking for name in MODULES[extra] if not _is_installed(name))
+    return (
+        f"not installed here (no module {', '.join(map(repr, names))}); run: pip install 'tidelog[{','.join(extras)}]'"
+    )
+
+
+def require_extras(command: str, *extras: str) -> None:
+    """Refuse a command that would find something missing in the middle.
+
+    Raises:
+        CommandFailed: some of these extras is not installed.
+    """
+    missing = missing_from(*extras)
+    if missing:
+        raise CommandFailed(f"what `tidelog {command}` needs is {missing}")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False

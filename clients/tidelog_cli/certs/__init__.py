@@ -1,0 +1,1 @@
+"""`tidelog certs`: a small certificate authority and its files."""

@@ -1,0 +1,1 @@
+"""`tidelog cluster`: nodes, what they hold, and the files that found a cluster."""

@@ -1,0 +1,312 @@
+"""`tidelog cluster`: the nodes, what they hold, and what should go elsewhere.
+
+`init` (see `cluster_init`), `status`, `drain`, `undrain`, `remove`, `rebalance`; and `unsafe-recover`, when a quorum is
+lost for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import sys
+import time
+from typing import Annotated, Any, Final
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from tidelog import Client, ClusterStatus, Node, Partition
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.base.output import (
+    ABSENT,
+    DEFAULT_BOOTSTRAP,
+    BootstrapOption,
+    JsonOption,
+    bytes_text,
+    note,
+    print_json,
+    print_table,
+)
+from tidelog_cli.base.session import with_client
+from tidelog_cli.cluster.drain_progress import LOOK_S, counted, tell_drain, tell_fetching, watch
+from tidelog_cli.cluster.init import init
+from tidelog_cli.topics.description import topic_document
+from tidelog_cli.topics.replica_status import copies_text
+
+WaitOption = Annotated[bool, typer.Option("--wait", help="Return when it is done, and say how far it is.")]
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", show_default=False)]
+
+SHOWN_MAX = 8
+"""So many partitions without a quorum are named."""
+WARN_DAYS: Final = 30
+"""A certificate that ends in less is warned of."""
+DAY_S: Final = 24 * 3600
+NO_ANSWER: Final = "no answer"
+"""The state of a node of which only others tell."""
+_UNTOLD: Final = frozenset({"away", "no owner", "idle"})
+"""The states of a partition of which nobody who answers has a copy that is open."""
+
+_LOAD: Final = ("uptime_ms", "connections", "in_flight_bytes", "data_bytes", "disk_free_bytes")
+
+NODE_COLUMNS = (
+    "node",
+    "address",
+    "zone",
+    "roles",
+    "state",
+    "up",
+    "connections",
+    "in flight",
+    "data",
+    "disk free",
+    "cert ends",
+)
+PARTITION_COLUMNS = ("topic", "partition", "owner", "epoch", "copies (records behind)", "records", "size", "state")
+
+
+def register(app: typer.Typer) -> None:
+    """Add `cluster` and its sub-commands to the command."""
+    cluster_app = typer.Typer(help="Found a cluster, look at it, and after it.", no_args_is_help=True)
+    cluster_app.command("init")(init)
+    cluster_app.command("status")(status)
+    cluster_app.command("drain")(drain)
+    cluster_app.command("undrain")(undrain)
+    cluster_app.command("remove")(remove)
+    cluster_app.command("rebalance")(rebalance)
+    cluster_app.command("unsafe-recover")(unsafe_recover)
+    app.add_typer(cluster_app, name="cluster")
+
+
+def status(
+    *,
+    internal: Annotated[bool, typer.Option("--internal", help="Also the broker's own topics.")] = False,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show every node's state and load, and every partition's owner, copies, records and size."""
+    cluster = with_client(bootstrap, lambda client: client.cluster_status())
+    if as_json:
+        print_json(status_document(cluster))
+    else:
+        print_status(cluster, internal=internal)
+
+
+def print_status(cluster: ClusterStatus, *, internal: bool) -> None:
+    """Write the nodes and the partitions as tables; `internal`: also of the broker's own topics."""
+    print_table(NODE_COLUMNS, [_node_row(node) for node in cluster.nodes], title=f"cluster {cluster.cluster_id.hex()}")
+    print_table(
+        PARTITION_COLUMNS,
+        [
+            (
+                topic.name,
+                partition.partition,
+                partition.owner,
+                partition.epoch,
+                copies_text(partition),
+                ABSENT if is_untold(partition) else partition.high_watermark - partition.log_start_offset,
+                ABSENT if is_untold(partition) else bytes_text(partition.size_bytes),
+                partition.state,
+            )
+            for topic in cluster.topics
+            if internal or not topic.name.startswith("__")
+            for partition in topic.partitions
+        ],
+    )
+    if missing := missing_text(cluster):
+        note(missing)
+    for text in ending_texts(cluster, time.time()):
+        note(text)
+
+
+def ending_texts(cluster: ClusterStatus, now_s: float) -> list[str]:
+    """Return which nodes have a certificate, or believe a CA, that ends within 30 days, or has ended: a line each."""
+    texts: list[str] = []
+    for node in cluster.nodes:
+        for what, ends_us in (("certificate", node.certificate_ends_us), ("CA", node.ca_ends_us)):
+            if ends_us is None or ends_us / 1e6 - now_s >= WARN_DAYS * DAY_S:
+                continue
+            verb = "ends" if ends_us / 1e6 > now_s else "has ended"
+            texts.append(
+                f"the {what} of {node.node_id} {verb} on {date_text(ends_us)}: issue a newer one and put it in its "
+                "place (tidelog certs issue … --replace); who connects after that takes this node no more"
+            )
+    return texts
+
+
+def date_text(at_us: int | None) -> str:
+    """Return a day, in UTC, for a table."""
+    return ABSENT if at_us is None else f"{dt.datetime.fromtimestamp(at_us / 1e6, dt.UTC):%Y-%m-%d}"
+
+
+def missing_text(cluster: ClusterStatus) -> str:
+    """Return what cannot be done for want of a quorum, and who would mend it; empty when all partitions have theirs."""
+    users_first = sorted(cluster.topics, key=lambda topic: topic.name.startswith("__"))
+    names = [f"{t.name}/{p.partition}" for t in users_first for p in t.partitions if p.state == "no quorum"]
+    if not names:
+        return ""
+    shown = ", ".join(names[:SHOWN_MAX]) + (", …" if len(names) > SHOWN_MAX else "")
+    away = ", ".join(node.node_id for node in cluster.nodes if not node.alive) or "nodes that gossip believes alive"
+    effects = {"__meta": "topics and nodes cannot be changed", "__offsets": "some groups' positions cannot be had"}
+    lacking = {name.rpartition("/")[0] for name in names}
+    internal = [f"; {effect}" for name, effect in effects.items() if name in lacking]
+    return (
+        f"{counted(len(names), 'partition')} without a quorum ({shown}): nothing can be written there, what is "
+        f"committed can be read{''.join(internal)}; away: {away}"
+    )
+
+
+def drain(node: NodeArgument, *, wait: WaitOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
+    """Move everything away from a node; it gets nothing new."""
+
+    async def work(client: Client) -> None:
+        await client.drain_node(node)
+        told = tell_drain(node, await client.cluster_status())
+        sys.stdout.write(f"{told.text}\n")
+        if wait:
+            await watch(client, lambda cluster: tell_drain(node, cluster), last=told.text)
+
+    with_client(bootstrap, work)
+
+
+def undrain(node: NodeArgument, *, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
+    """Let a node that was drained have copies and partitions again."""
+    with_client(bootstrap, lambda client: client.drain_node(node, draining=False))
+    sys.stdout.write(f"{node} may have copies again; `tidelog cluster rebalance` moves some there\n")
+
+
+def remove(
+    node: NodeArgument,
+    *,
+    accepted: Annotated[
+        bool,
+        typer.Option(
+            "--yes-i-accept-data-loss", help="Also while others lack history that only it may have.", show_default=False
+        ),
+    ] = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Remove a drained node for good; its id never comes back."""
+    with_client(bootstrap, lambda client: client.remove_node(node, accept_data_loss=accepted))
+    sys.stdout.write(f"removed {node}\n")
+
+
+def rebalance(*, wait: WaitOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
+    """Move copies and ownership to where they belong, a few partitions at a time."""
+
+    async def work(client: Client) -> None:
+        moves = await client.rebalance()
+        sys.stdout.write(f"{counted(moves, 'partition')} to move\n")
+        if wait:
+            while moves:
+                await asyncio.sleep(LOOK_S)
+                moves = await client.rebalance()  # what could not move yet is tried again
+            await watch(client, tell_fetching)
+
+    with_client(bootstrap, work)
+
+
+def unsafe_recover(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, show_default=False)],
+    *,
+    node: Annotated[
+        str, typer.Option("--node", metavar="NODE", help="A node with a copy: it goes on alone.", show_default=False)
+    ],
+    accepted: Annotated[
+        bool, typer.Option("--yes-i-accept-data-loss", help="Do not warn: do it.", show_default=False)
+    ] = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Let a partition go on without its quorum. Acknowledged records may be lost."""
+    if not accepted:
+        sys.stderr.write(
+            f"{topic}/{partition} would go on with what {node} and other living replicas hold. Records that were\n"
+            "acknowledged and lie only on nodes that are away now are LOST, and such a node must be replaced if it\n"
+            "comes back. Do this only when the quorum is gone for good; wait for its nodes otherwise.\n"
+        )
+        raise CommandFailed("nothing was done: say --yes-i-accept-data-loss to do it", EXIT_USAGE)
+    told = with_client(bootstrap, lambda client: client.recover_unsafely(topic, partition, node))
+    how = (
+        f"without a quorum; {node} goes on alone, `tidelog cluster rebalance` makes copies"
+        if told.unsafe
+        else "and nothing was lost: a quorum of its replicas answered"
+    )
+    sys.stdout.write(f"{topic}/{partition}: epoch {told.epoch} ends at offset {told.end_offset:,} {how}\n")
+
+
+def nodes_table(cluster: ClusterStatus) -> Table:
+    """Return the nodes as a table for a live view."""
+    table = Table("node", "address", "state", "owns", "data", box=SIMPLE_HEAD, pad_edge=False)
+    for node in cluster.nodes:
+        owned = sum(p.owner == node.node_id for topic in cluster.topics for p in topic.partitions)
+        address = f"{node.host}:{node.port}"
+        data = ABSENT if node.state == NO_ANSWER else bytes_text(node.data_bytes)
+        table.add_row(node.node_id, address, state_text(node), str(owned), data)
+    return table
+
+
+def state_text(node: Node) -> str:
+    """Return a node's state in a word or two: what it says itself, and what the others say if that is worse."""
+    words = [node.state if node.alive else "dead"]
+    if node.membership in {"suspect", "left", "unknown"}:
+        words = [node.membership]
+    if node.draining:
+        words.append("draining")
+    return ", ".join(words)
+
+
+def _node_row(node: Node) -> tuple[object, ...]:
+    load = (
+        f"{node.uptime_ms // 1000:,} s",
+        node.connections,
+        bytes_text(node.in_flight_bytes),
+        bytes_text(node.data_bytes),
+        bytes_text(node.disk_free_bytes),
+    )
+    return (
+        node.node_id,
+        f"{node.host}:{node.port}",
+        node.zone,
+        ", ".join(node.roles),
+        state_text(node),
+        *(ABSENT if node.state == NO_ANSWER else each for each in load),
+        date_text(node.certificate_ends_us),
+    )
+
+
+def is_untold(partition: Partition) -> bool:
+    """Whether nobody who answers has a copy that is open: its offsets are not known."""
+    return partition.state in _UNTOLD
+
+
+def status_document(cluster: ClusterStatus) -> dict[str, Any]:
+    """Return the status as the JSON object that `--json` prints."""
+    return {
+        "cluster_id": cluster.cluster_id.hex(),
+        "nodes": [
+            {
+                "node_id": node.node_id,
+                "host": node.host,
+                "port": node.port,
+                "zone": node.zone,
+                "roles": list(node.roles),
+                "incarnation": node.incarnation,
+                "alive": node.alive,
+                "membership": node.membership,
+                "draining": node.draining,
+                "state": node.state,
+                "software": node.software,
+                "certificate_ends_ms": _ms(node.certificate_ends_us),
+                "ca_ends_ms": _ms(node.ca_ends_us),
+            }
+            | {name: None if node.state == NO_ANSWER else getattr(node, name) for name in _LOAD}
+            for node in cluster.nodes
+        ],
+        "topics": [topic_document(topic, copies=True) for topic in cluster.topics],
+        "warnings": ending_texts(cluster, time.time()),
+    }
+
+
+def _ms(at_us: int | None) -> int | None:
+    return None if at_us is None else at_us // 1000

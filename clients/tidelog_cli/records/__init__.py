@@ -1,0 +1,1 @@
+"""`tidelog produce` and `tidelog consume`: records in and out of a topic."""

@@ -1,0 +1,307 @@
+"""`tidelog consume`: a topic's records to standard output, up to its end or for ever.
+
+Where to begin and where to end are settled per partition before anything is read, so that a run without --follow
+ends by itself however fast others publish (`end_offsets.py` has the partitions without a quorum). A group's position is
+committed only for what has left this process.
+
+Records are written unbuffered and in the background: whoever reads them slowly (a pager) must not keep the client from
+answering its node, and a buffer that a stuck thread holds could not be flushed at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, Literal, Protocol
+
+import typer
+
+from tidelog import Client, ConsumedBatch, Consumer, Offset
+from tidelog.errors import GroupNotEmptyError
+from tidelog.subscriptions.consumer_options import PATIENCE_S
+from tidelog_cli.base.background_io import call_in_background
+from tidelog_cli.base.end_offsets import Ends, insisting
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption
+from tidelog_cli.base.session import with_client
+from tidelog_cli.base.times import ago, is_duration, moment_of
+from tidelog_cli.records.group_consumption import COMMIT_PERIOD_S, check_nobody_shares, follow_as_member, shared
+from tidelog_proto.text.record_lines import ValueForm, record_line
+
+Start = Literal["earliest", "latest"] | int | datetime
+
+
+class ByteSink(Protocol):
+    """Where the records go: a raw stream, which may take a part of what it is given."""
+
+    def write(self, content: memoryview, /) -> int | None:
+        """Take some of `content` and return how many bytes; None when it would block."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """How far each partition has been written out, and where it ends.
+
+    Attributes:
+        positions: per partition, the next offset to write out.
+        ends: per partition, where to stop; empty to go on for ever.
+        records_left: how many records may still be written; None for any number.
+        unbegun: partitions of which nobody can say yet where they begin.
+        unended: partitions that have an end, which nobody has confirmed yet.
+    """
+
+    positions: dict[int, int]
+    ends: Mapping[int, int] = field(default_factory=dict)
+    records_left: int | None = None
+    unbegun: set[int] = field(default_factory=set)
+    unended: set[int] = field(default_factory=set)
+
+    def unfinished(self) -> list[int]:
+        """Return the partitions that have something left to read."""
+        if self.records_left == 0:
+            return []
+        left = {p for p, position in self.positions.items() if p not in self.ends or position < self.ends[p]}
+        return sorted(left | self.unbegun | self.unended)
+
+    def learned(self, positions: Mapping[int, int], unended: Iterable[int]) -> None:
+        """Note where partitions begin of which that was not known, and which ends still are not."""
+        self.unended = set(unended)
+        self.positions |= {partition: offset for partition, offset in positions.items() if partition in self.unbegun}
+        self.unbegun -= positions.keys()
+
+    def take(self, batch: ConsumedBatch) -> int:
+        """Return how many records of `batch`, from its first on, are to be written out."""
+        wanted = len(batch)
+        if (end := self.ends.get(batch.partition)) is not None:
+            wanted = min(wanted, batch.batch.count_below(end))
+        return wanted if self.records_left is None else min(wanted, self.records_left)
+
+    def written(self, batch: ConsumedBatch, count: int) -> None:
+        """Note that the first `count` records of `batch` have left this process: the next one is what follows them."""
+        end = self.ends.get(batch.partition)
+        if end is not None and batch.batch.base_offset >= end:
+            return  # nothing of it was wanted
+        self.unbegun.discard(batch.partition)
+        whole = count == len(batch)
+        self.positions[batch.partition] = batch.batch.end_offset if whole else batch.batch.offset_list()[count]
+        if self.records_left is not None:
+            self.records_left -= count
+
+
+def register(app: typer.Typer) -> None:
+    """Add `consume` to the command."""
+    app.command("consume")(consume)
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    *,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="WHERE", help="earliest, latest, an offset, a time (ISO 8601, UTC) or how long ago (7d)."
+        ),
+    ] = "earliest",
+    group: Annotated[
+        str | None,
+        typer.Option(help="Go on where the group stopped, and commit; with --follow share the topic with its members."),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more records at the end.")] = False,
+    max_records: Annotated[int | None, typer.Option("--max", min=1, help="Stop after this many records.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only records with this key.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Only records with this tag.")] = None,
+    partition: Annotated[list[int] | None, typer.Option(help="Only this one; may be given again.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a record instead of its value.")] = False,
+    value: Annotated[
+        ValueForm | None,
+        typer.Option(help="With --json: values as JSON where they are (unless told), as text, or as base64."),
+    ] = None,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Write a topic's records to standard output, one a line, and stop at its end unless told to --follow.
+
+    With --group and --follow, and without --partition, it is a member of the group: several of them share the topic.
+    What is printed is committed.
+    What --json prints can be published again: `tidelog produce --format records`.
+    """
+    if value is not None and not as_json:
+        raise CommandFailed("--value says how --json prints values: give --json, too", EXIT_USAGE)
+    form = (value or ValueForm.JSON) if as_json else None
+    begin = parse_start(start)
+
+    async def work(client: Client) -> None:
+        if group is not None and follow and not partition:
+            if isinstance(begin, int):
+                await _check_beginnings(client, topic, group, begin)
+            await follow_as_member(
+                client,
+                topic,
+                group,
+                start=begin,
+                key=None if key is None else key.encode(),
+                tag=tag,
+                max_records=max_records,
+                write=lambda batch, count: write_out(batch, count, _standard_output(), form),
+            )
+            return
+        if group is not None:
+            await check_nobody_shares(client, group)
+        partitions = partition or [p.partition for p in (await client.topic(topic)).partitions]
+        wanted = None if key is None else key.encode()
+        async with client.consumer(
+            topic, group=group, start=begin, partitions=partitions, key=wanted, tag=tag
+        ) as consumer:
+            begun = _positions(consumer)
+            if isinstance(begin, int):
+                await _check_range(client, topic, begun, begin)
+            elif group is not None and begin != "earliest":
+                await _keep_beginning(client, topic, begun, group)
+            ends = Ends(client, topic, [] if follow else partitions)
+            await ends.find()
+            begun = _positions(consumer)
+            reading = Reading(begun, ends.known, max_records, set(partitions) - begun.keys())
+            reading.unended.update(ends.missing)
+            try:
+                await _run(client, consumer, reading, ends, topic=topic, group=group, form=form)
+            finally:
+                await ends.close()
+
+    with_client(bootstrap, work)
+
+
+def parse_start(text: str, option: str = "--from") -> Start:
+    """Return what `--from`, or another option like it, means.
+
+    Raises:
+        CommandFailed: it is none of earliest, latest, an offset and an ISO 8601 time.
+    """
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        return ago(text, datetime.now(UTC)) if is_duration(text) else moment_of(text)
+    except ValueError as error:
+        raise CommandFailed(
+            f"{option} {text!r}: give earliest, latest, an offset, a time like 2013-01-01T05:00:00, or how long ago, "
+            "like 7d",
+            EXIT_USAGE,
+        ) from error
+
+
+async def _keep_beginning(client: Client, topic: str, positions: Mapping[int, int], group: str) -> None:
+    """Commit where a group begins for the first time: the end of now, the next run would not find again."""
+    held = {c.partition for c in await client.committed(group, topic)}
+    begun = {partition: position for partition, position in positions.items() if partition not in held}
+    if begun:
+        await client.commit(group, topic, begun)
+
+
+async def _check_beginnings(client: Client, topic: str, group: str, begin: int) -> None:
+    """As `_check_range`, of the partitions in which the group has no position."""
+    held = {c.partition for c in await client.committed(group, topic)}
+    numbers = [p.partition for p in (await client.topic(topic)).partitions]
+    await _check_range(client, topic, dict.fromkeys((p for p in numbers if p not in held), begin), begin)
+
+
+async def _check_range(client: Client, topic: str, positions: Mapping[int, int], begin: int) -> None:
+    """Say what `--from` with an offset will not find: it would give nothing, or wait for long.
+
+    Raises:
+        CommandFailed: the offset is out of range in some of them: it would give nothing, or wait for long.
+    """
+    asked = [partition for partition, position in positions.items() if position == begin]
+    found: dict[int, Offset] = {}
+    with contextlib.suppress(TimeoutError):  # without a quorum nobody knows; `Ends` says so
+        async with asyncio.timeout(PATIENCE_S):
+            found = await client.list_offsets(topic, "latest", asked) if asked else {}
+    bounds = {p: (offset.log_start_offset, offset.high_watermark) for p, offset in sorted(found.items())}
+    outside = [partition for partition, (start, end) in bounds.items() if not start <= begin <= end]
+    if outside:
+        told = ", ".join(f"partition {p} has {bounds[p][0]} to {bounds[p][1]}" for p in outside)
+        raise CommandFailed(
+            f"offset {begin} of {topic!r} is out of range: {told} (where the next record will be); "
+            "choose partitions with --partition"
+        )
+
+
+async def _offsets(
+    client: Client, topic: str, partitions: list[int], at: Literal["earliest", "latest"] | datetime
+) -> dict[int, int]:
+    listed = await client.list_offsets(topic, at, partitions)
+    return {partition: found.offset for partition, found in listed.items()}
+
+
+def _positions(consumer: Consumer) -> dict[int, int]:
+    """Return partition -> next offset, of the one topic that is read."""
+    return {where.partition: offset for where, offset in consumer.position().items()}
+
+
+async def _run(
+    client: Client,
+    consumer: Consumer,
+    reading: Reading,
+    ends: Ends,
+    *,
+    topic: str,
+    group: str | None,
+    form: ValueForm | None,
+) -> None:
+    committed = dict(reading.positions)
+    sink = _standard_output()
+
+    async def commit() -> None:
+        moved = {p: position for p, position in reading.positions.items() if position != committed.get(p)}
+        if group is not None and moved:
+            try:
+                await client.commit(group, topic, moved)
+            except GroupNotEmptyError as error:
+                raise shared(group) from error
+            committed.update(moved)
+
+    last_commit_s = time.monotonic()
+    try:
+        while reading.unfinished():
+            batch = await ends.next_batch(consumer)
+            if batch is None:
+                reading.learned(_positions(consumer), ends.missing)
+                continue
+            count = reading.take(batch)
+            await call_in_background(partial(write_out, batch, count, sink, form))
+            reading.written(batch, count)
+            if time.monotonic() - last_commit_s >= COMMIT_PERIOD_S:
+                await insisting(commit)
+                last_commit_s = time.monotonic()
+    finally:
+        await commit()
+
+
+def _standard_output() -> ByteSink:
+    sink: ByteSink = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
+    return sink
+
+
+def write_out(batch: ConsumedBatch, count: int, sink: ByteSink, form: ValueForm | None) -> None:
+    """Write the first `count` records of `batch`, one a line.
+
+    `form` makes them JSON, with values as it says; None writes values alone, and an empty line for a tombstone.
+    """
+    if form is not None:
+        records = zip(range(count), batch.batch, strict=False)
+        lines = [record_line(record, batch.topic, batch.partition, form).encode() for _, record in records]
+    else:
+        lines = [value or b"" for value in batch.batch.values()[:count]]
+    rest = memoryview(b"\n".join([*lines, b""]))
+    while rest:
+        taken = sink.write(rest)
+        if taken is None:
+            raise CommandFailed("standard output does not wait for its reader (O_NONBLOCK); put `| cat` behind")
+        rest = rest[taken:]

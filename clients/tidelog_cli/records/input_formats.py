@@ -1,0 +1,428 @@
+"""Read what is to be published as Arrow record batches, a bounded piece at a time.
+
+Text is cut into lines by Arrow, not by Python, so that a file of small lines costs no object per record. What a
+batch has is a `value` column and, where asked for, `key` and `timestamp`; a Parquet or Arrow file that has a `value`
+column of its own is taken as it is, and one with other columns becomes a JSON object per row. Lines that are records
+(`records`) say all of a record: see there.
+Rejected: reading a whole file (memory), and guessing the format from the content (surprises).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.base.output import note
+from tidelog_cli.base.times import timestamp_us_of
+from tidelog_cli.records.json_records import records_of
+from tidelog_proto.batch.columns import TIMESTAMP_TYPE
+from tidelog_proto.text.json_text import BYTE_ORDER_MARK, JsonNumber, exact_json, json_text, members
+from tidelog_proto.text.record_lines import finite
+
+CHUNK_BYTES: Final = 1 << 20
+"""Text read at once."""
+
+LINE_BYTES_MAX: Final = 8 << 20
+"""A longer line is refused: it is the bound on memory, and well below what a batch may hold."""
+
+ROWS_PER_BATCH: Final = 8192
+"""Rows of a Parquet or Arrow file taken at once."""
+
+_FILE_MAGIC: Final = b"ARROW1"
+_SECONDS: Final = re.compile(r"(\d\d:\d\d:\d\d)(?:\.(\d+))?")
+
+AnyArray: TypeAlias = "pa.Array[Any]"
+
+
+class ByteReader(Protocol):
+    """A raw byte stream: a read gives what is there, not all that was asked for."""
+
+    def read(self, size: int, /) -> bytes | None:
+        """Return at most `size` bytes; none at the end."""
+
+
+class Format(StrEnum):
+    """How the input is cut into records."""
+
+    LINES = "lines"
+    NDJSON = "ndjson"
+    RECORDS = "records"
+    PARQUET = "parquet"
+    ARROW = "arrow"
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Where in the input keys and timestamps stand.
+
+    Attributes:
+        key: the JSON field or column that becomes the key.
+        timestamp: the JSON field or column that becomes the timestamp: ISO 8601 or ms since 1970.
+        key_delimiter: of lines: what ends the key at the line's beginning.
+    """
+
+    key: str | None = None
+    timestamp: str | None = None
+    key_delimiter: bytes | None = None
+
+
+NO_FIELDS: Final = Fields()
+
+_FORMAT_OF_SUFFIX: Final = {
+    ".ndjson": Format.NDJSON,
+    ".jsonl": Format.NDJSON,
+    ".parquet": Format.PARQUET,
+    ".arrow": Format.ARROW,
+    ".arrows": Format.ARROW,
+    ".feather": Format.ARROW,
+    ".ipc": Format.ARROW,
+}
+
+
+_LINES_SUFFIXES: Final = frozenset({"", ".txt", ".text", ".log", ".lines"})
+
+
+def format_of(path: Path) -> Format:
+    """Return the format that a file's extension names; lines for text files and files without an extension.
+
+    Raises:
+        CommandFailed: the extension is of a kind that is not read: its lines are not its records.
+    """
+    suffix = path.suffix.lower()
+    if suffix in _LINES_SUFFIXES or (suffix[1:].isdecimal() and Path(path.stem).suffix.lower() in _LINES_SUFFIXES):
+        return Format.LINES
+    found = _FORMAT_OF_SUFFIX.get(suffix)
+    if found is None:
+        known = ", ".join(sorted((_LINES_SUFFIXES - {""}) | _FORMAT_OF_SUFFIX.keys()))
+        raise CommandFailed(
+            f"{path}: files of kind {path.suffix} are not read (known: {known}); convert it to one of them, or give "
+            "--format lines to publish each of its lines as it is, or another --format",
+            EXIT_USAGE,
+        )
+    return found
+
+
+def read_file(path: Path, file_format: Format, fields: Fields = NO_FIELDS) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a file.
+
+    Args:
+        path: the file.
+        file_format: how to cut it.
+        fields: where keys and timestamps stand.
+
+    Raises:
+        CommandFailed: the content is not what the format says; names the file and, for text, the line.
+        OSError: the file cannot be read.
+    """
+    try:
+        if file_format is Format.PARQUET:
+            with pq.ParquetFile(path, pre_buffer=False, buffer_size=CHUNK_BYTES) as parquet:
+                yield from rows_as_records(parquet.iter_batches(ROWS_PER_BATCH), fields)
+        elif file_format is Format.ARROW:
+            yield from rows_as_records(_arrow_batches(path), fields)
+        else:
+            with path.open("rb", buffering=0) as stream:
+                yield from read_stream(stream, file_format, fields)
+    except pa.ArrowInvalid as error:
+        raise CommandFailed(f"{path} is no {file_format} file: {error}") from error
+    except CommandFailed as error:
+        raise CommandFailed(f"{path}: {error}") from error
+
+
+def read_stream(stream: ByteReader, file_format: Format, fields: Fields = NO_FIELDS) -> Iterator[pa.RecordBatch]:
+    r"""Yield the lines of a byte stream, as they arrive, without their `\n`.
+
+    NDJSON and records skip blank lines; `lines` keeps them as empty values. A last line needs no newline. A byte order
+    mark in front of the first line is left out, and said so.
+
+    Raises:
+        CommandFailed: a line is not what the format says; names the line.
+    """
+    if file_format in {Format.PARQUET, Format.ARROW}:
+        raise CommandFailed(f"{file_format} is read from files only, not from a stream")
+    first_line = 1
+    for text in _whole_lines(stream):
+        if first_line == 1 and text.startswith(BYTE_ORDER_MARK):
+            text = text.removeprefix(BYTE_ORDER_MARK)  # noqa: PLW2901 - it is no part of the first line
+            note("a byte order mark (UTF-8) at the beginning was left out")
+        lines = pc.split_pattern(pa.array([text], pa.binary()), "\n").flatten()
+        if file_format is Format.RECORDS:
+            batch = records_of([line or b"" for line in lines.to_pylist()], first_line)
+        elif file_format is Format.NDJSON or fields.key is not None or fields.timestamp is not None:
+            batch = _json_objects(lines, fields, first_line)
+        elif fields.key_delimiter is not None:
+            batch = _keyed_lines(lines, fields.key_delimiter, first_line)
+        else:
+            batch = pa.record_batch([lines], names=["value"])
+        if batch is not None:
+            yield batch
+        first_line += len(lines)
+
+
+def rows_as_records(batches: Iterable[pa.RecordBatch], fields: Fields = NO_FIELDS) -> Iterator[pa.RecordBatch]:
+    """Yield records of columnar rows: a `value` column as it is, anything else as a JSON object per row.
+
+    Raises:
+        CommandFailed: there is no such column, or one cannot be what it shall become.
+    """
+    told: set[str] = set()
+
+    def tell_once(line: str) -> None:
+        if line not in told:
+            told.add(line)
+            note(line)
+
+    for rows in batches:
+        if not rows.num_rows:
+            continue
+        names = rows.schema.names
+        for name in (fields.key, fields.timestamp):
+            if name is not None and name not in names:
+                raise CommandFailed(f"there is no column {name!r}; columns: {', '.join(names)}")
+        added: dict[str, AnyArray] = {}
+        if fields.key is not None:
+            added["key"] = _as_binary(rows.column(fields.key))
+        if fields.timestamp is not None:
+            added["timestamp"] = _as_timestamps(rows.column(fields.timestamp), fields.timestamp)
+            if _has_rests(added["timestamp"]):
+                tell_once(f"column {fields.timestamp!r}: timestamps of records are cut to microseconds")
+        if "value" in names:
+            # Columns that became something else are gone, and what they became stands where it belongs.
+            gone = {fields.key, fields.timestamp, *added} & {*names}
+            kept = {name: rows.column(name) for name in names if name not in gone}
+        else:
+            documents = _python_rows(rows)
+            sent = [finite(row) for row in documents]
+            if sent != documents:  # a NaN equals nothing, so a row that had one differs
+                tell_once(
+                    "NaN and infinities are published as null, since JSON has no such numbers; to keep them, publish a "
+                    "`value` column of bytes"
+                )
+            values = [json.dumps(row, default=_json_default, allow_nan=False).encode() for row in sent]
+            kept = {"value": pa.array(values, pa.binary())}
+        yield pa.record_batch(kept | added)
+
+
+def _whole_lines(stream: ByteReader) -> Iterator[bytes]:
+    """Yield pieces that end where a line ends (without that last newline), as soon as they are there."""
+    pending: list[bytes] = []
+    pending_bytes = 0
+    while chunk := stream.read(CHUNK_BYTES):
+        head, newline, tail = chunk.rpartition(b"\n")
+        if newline:
+            yield b"".join([*pending, head])
+            pending, pending_bytes = [], 0
+        if tail:
+            pending.append(tail)
+            pending_bytes += len(tail)
+        if pending_bytes > LINE_BYTES_MAX:
+            raise CommandFailed(
+                f"a line is longer than {LINE_BYTES_MAX:,} bytes; publish such values from files of Arrow"
+            )
+    if pending:
+        yield b"".join(pending)
+
+
+def _keyed_lines(lines: AnyArray, delimiter: bytes, first_line: int) -> pa.RecordBatch:
+    parts: Any = pc.split_pattern(lines, delimiter.decode(), max_splits=1)
+    counts = pc.list_value_length(parts)
+    without = pc.index(counts, 1).as_py()
+    if without >= 0:
+        raise CommandFailed(f"line {first_line + without} has no {delimiter.decode()!r} that would end its key")
+    return pa.record_batch([pc.list_element(parts, 0), pc.list_element(parts, 1)], names=["key", "value"])
+
+
+def _json_objects(lines: AnyArray, fields: Fields, first_line: int) -> pa.RecordBatch | None:
+    """Return lines that are JSON objects, as they are, with the keys and timestamps that stand in them."""
+    values: list[bytes] = []
+    keys: list[bytes | None] = []
+    stamps_us: list[int] = []
+    for number, line in enumerate(lines.to_pylist(), first_line):
+        if not line or line.isspace():
+            continue
+        values.append(line)
+        if fields.key is None and fields.timestamp is None:
+            _check_object(line, number)
+            continue
+        document = _json_object(line, number)
+        if fields.key is not None:
+            keys.append(_key_of(_field(document, fields.key, number), fields.key, line))
+        if fields.timestamp is not None:
+            try:
+                stamps_us.append(timestamp_us_of(_whole(_field(document, fields.timestamp, number))))
+            except ValueError as error:
+                raise CommandFailed(f"line {number}, field {fields.timestamp!r}: {error}") from error
+    if not values:
+        return None
+    columns: dict[str, AnyArray] = {"value": pa.array(values, pa.binary())}
+    if fields.key is not None:
+        columns["key"] = pa.array(keys, pa.binary())
+    if fields.timestamp is not None:
+        columns["timestamp"] = pa.array(stamps_us, pa.int64()).cast(TIMESTAMP_TYPE)
+    return pa.record_batch(columns)
+
+
+def _check_object(line: bytes, number: int) -> None:
+    try:
+        text = json_text(line)
+    except ValueError as error:
+        raise CommandFailed(f"line {number} is no JSON: {error}") from error
+    if not text.lstrip().startswith("{"):
+        raise _no_object(number)
+
+
+def _json_object(line: bytes, number: int) -> dict[str, Any]:
+    try:
+        document = exact_json(line)
+    except ValueError as error:
+        raise CommandFailed(f"line {number} is no JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise _no_object(number)
+    return document
+
+
+def _no_object(number: int) -> CommandFailed:
+    return CommandFailed(f"line {number} is no JSON object; --format lines takes every line as it is")
+
+
+def _field(document: dict[str, Any], name: str, number: int) -> Any:
+    if name not in document:
+        raise CommandFailed(f"line {number} has no field {name!r}")
+    return document[name]
+
+
+def _key_of(key: Any, name: str, line: bytes) -> bytes | None:
+    """Return a key's bytes: of text its content, of other JSON the exact text in the line."""
+    if key is None or isinstance(key, str):
+        return None if key is None else key.encode()
+    return [value for member, value in members(line.decode()) if member == name][-1].encode()
+
+
+def _whole(stamp: Any) -> Any:
+    if not isinstance(stamp, JsonNumber):
+        return stamp
+    if not stamp.removeprefix("-").isdecimal():
+        raise ValueError(f"{stamp} is not a whole number of milliseconds since 1970")
+    return int(stamp)
+
+
+def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    with pa.memory_map(str(path)) as source:
+        is_file = source.read(len(_FILE_MAGIC)) == _FILE_MAGIC
+        source.seek(0)
+        if is_file:
+            with pa.ipc.open_file(source) as reader:
+                for at in range(reader.num_record_batches):
+                    yield from _pieces(reader.get_batch(at))
+        else:
+            with pa.ipc.open_stream(source) as stream:
+                for batch in stream:
+                    yield from _pieces(batch)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    for start in range(0, batch.num_rows, ROWS_PER_BATCH):
+        yield batch.slice(start, ROWS_PER_BATCH)
+
+
+def _as_binary(column: AnyArray) -> AnyArray:
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        return column.cast(pa.binary())
+    return column.cast(pa.string()).cast(pa.binary())
+
+
+def _as_timestamps(column: AnyArray, name: str) -> AnyArray:
+    """Return a column as times; integers are ms since 1970, text is ISO 8601."""
+    if column.null_count:
+        raise CommandFailed(f"column {name!r} has {column.null_count:,} rows without a time")
+    if pa.types.is_timestamp(column.type) or pa.types.is_integer(column.type):
+        return column  # the client takes those, and says what is no time
+    try:
+        stamps_us = [timestamp_us_of(stamp) for stamp in column.to_pylist()]
+    except ValueError as error:
+        raise CommandFailed(f"column {name!r}: {error}") from error
+    return pa.array(stamps_us, pa.int64()).cast(TIMESTAMP_TYPE)
+
+
+def _has_rests(stamps: AnyArray) -> bool:
+    """Return whether any of these times has a part below a microsecond."""
+    if getattr(stamps.type, "unit", None) != "ns":
+        return False
+    whole = pc.multiply(pc.divide(stamps.cast(pa.int64()), 1000), 1000)
+    return bool(pc.any(pc.not_equal(stamps.cast(pa.int64()), whole)).as_py())
+
+
+def _python_rows(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return rows as Python has them; times in nanoseconds, which it has none for, as ISO 8601 with all digits."""
+    if not any(_has_nanoseconds(field.type) for field in rows.schema):
+        return rows.to_pylist()
+    columns = [
+        [_python_of(scalar) for scalar in column] if _has_nanoseconds(column.type) else column.to_pylist()
+        for column in rows.columns
+    ]
+    return [dict(zip(rows.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _has_nanoseconds(kind: pa.DataType) -> bool:
+    if getattr(kind, "unit", None) == "ns":
+        return True
+    parts: Any = kind
+    if pa.types.is_dictionary(kind):
+        return _has_nanoseconds(parts.value_type)
+    return any(_has_nanoseconds(parts.field(at).type) for at in range(kind.num_fields))
+
+
+def _python_of(scalar: Any) -> Any:
+    if not scalar.is_valid or not _has_nanoseconds(scalar.type):
+        return scalar.as_py()
+    if isinstance(scalar, pa.DictionaryScalar):
+        return _python_of(scalar.value)
+    if isinstance(scalar, pa.StructScalar):
+        return {name: _python_of(part) for name, part in scalar.items()}
+    parts: Any = getattr(scalar, "values", ())
+    if isinstance(scalar, pa.MapScalar):
+        return [[_python_of(pair["key"]), _python_of(pair["value"])] for pair in parts]
+    if isinstance(scalar, (pa.ListScalar, pa.LargeListScalar, pa.FixedSizeListScalar)):
+        return [_python_of(part) for part in parts]
+    if pa.types.is_timestamp(scalar.type):
+        whole, rest_ns = scalar.value // 1000, scalar.value % 1000
+        moment: Any = pa.scalar(whole, pa.timestamp("us", scalar.type.tz)).as_py()
+    elif pa.types.is_time(scalar.type):
+        whole, rest_ns = scalar.value // 1000, scalar.value % 1000
+        moment = pa.scalar(whole, pa.time64("us")).as_py()
+    else:
+        raise CommandFailed(f"a value of type {scalar.type} has no JSON form; add a `value` column of bytes")
+    return _with_nanoseconds(moment.isoformat(), rest_ns)
+
+
+def _with_nanoseconds(moment: str, rest_ns: int) -> str:
+    """Return ISO 8601 in microseconds with the nanoseconds that are left put in."""
+    if not rest_ns:
+        return moment
+    found = _SECONDS.search(moment)
+    assert found is not None, "a moment in microseconds has seconds"
+    fraction = (found[2] or "").ljust(6, "0")
+    return f"{moment[: found.end(1)]}.{fraction}{rest_ns:03}{moment[found.end() :]}"
+
+
+def _json_default(value: object) -> str:
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Decimal):
+        return str(value)
+    raise CommandFailed(f"a value of type {type(value).__name__} has no JSON form; add a `value` column of bytes")

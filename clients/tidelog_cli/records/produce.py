@@ -1,0 +1,134 @@
+"""`tidelog produce`: standard input or files into a topic, as Arrow batches, in bounded memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from io import FileIO
+from pathlib import Path
+from typing import Annotated
+
+import pyarrow as pa
+import typer
+
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption
+from tidelog_cli.base.times import timestamp_us_of
+from tidelog_cli.records.input_formats import NO_FIELDS, Fields, Format, format_of, read_file, read_stream
+from tidelog_cli.records.publishing import AcksChoice, AcksOption, CompressionOption, Piece, publish_all
+from tidelog_cli.records.record_fields import Additions, with_tombstones
+
+
+def register(app: typer.Typer) -> None:
+    """Add `produce` to the command."""
+    app.command("produce")(produce)
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    files: Annotated[list[str] | None, typer.Argument(metavar="[FILES...|-]", show_default=False)] = None,
+    *,
+    file_format: Annotated[
+        Format | None, typer.Option("--format", help="Instead of what the extension says; stdin is lines.")
+    ] = None,
+    key_field: Annotated[str | None, typer.Option(help="The JSON field or column that becomes the key.")] = None,
+    key: Annotated[str | None, typer.Option(help="One key for every record.")] = None,
+    key_delimiter: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What ends the key at the beginning of each line.")
+    ] = None,
+    timestamp_field: Annotated[
+        str | None, typer.Option(help="The JSON field or column with the time: ISO 8601, or ms since 1970.")
+    ] = None,
+    timestamp: Annotated[
+        str | None, typer.Option(metavar="TIME", help="One time for every record: ISO 8601, or ms since 1970.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header for every record; may be given again.")
+    ] = None,
+    tag: Annotated[str | None, typer.Option(help="One tag for every record.")] = None,
+    tombstones: Annotated[bool, typer.Option("--tombstones", help="An empty value becomes a tombstone.")] = False,
+    partition: Annotated[int | None, typer.Option(min=0, help="Instead of the key's partition.")] = None,
+    compression: CompressionOption = None,
+    acks: AcksOption = AcksChoice.QUORUM,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Publish lines of standard input, or files: a record per line (text, .ndjson) or per row (.parquet, .arrow).
+
+    A file of columns without a `value` column becomes one JSON object per row. With --format records each line is a
+    whole record, as `tidelog consume --json` prints it and HTTP takes it.
+    """
+    _refuse_both({"--key": key, "--key-field": key_field, "--key-delimiter": key_delimiter})
+    _refuse_both({"--timestamp": timestamp, "--timestamp-field": timestamp_field})
+    _refuse_no_text(
+        {"--key": key, "--key-delimiter": key_delimiter, "--tag": tag, "--key-field": key_field}
+        | {"--timestamp-field": timestamp_field, "--header": "".join(header or [])}
+    )
+    fields = Fields(key_field, timestamp_field, None if key_delimiter is None else key_delimiter.encode())
+    additions = Additions.of(key=key, timestamp=_timestamp_us(timestamp), headers=header, tag=tag)
+    pieces = additions.to_all(_read_all(_formats(files or ["-"], file_format, fields), fields))
+    batches = with_tombstones(pieces) if tombstones else pieces
+    placed = (Piece(batch, partition) for batch in batches)
+
+    published = publish_all(topic, placed, acks=acks, compression=compression, bootstrap=bootstrap)
+    published.tell(topic, "published {} to {}", as_json=as_json)
+
+
+def _formats(names: list[str], file_format: Format | None, fields: Fields) -> list[tuple[str, Format]]:
+    """Return each name with the format of what it names; all are checked before any is read.
+
+    Raises:
+        CommandFailed: one is of a kind that is not read, or lacks what was asked for.
+    """
+    found = [(name, file_format or (Format.LINES if name == "-" else format_of(Path(name)))) for name in names]
+    return [(name, _checked(one, fields)) for name, one in found]
+
+
+def _read_all(sources: list[tuple[str, Format]], fields: Fields) -> Iterator[pa.RecordBatch]:
+    for name, found in sources:
+        if name == "-":
+            # Unbuffered, so that a line is published when it is there.
+            with FileIO(sys.stdin.fileno(), closefd=False) as stdin:
+                try:
+                    yield from read_stream(stdin, found, fields)
+                except OSError as error:
+                    raise CommandFailed(f"standard input cannot be read: {error.strerror}") from error
+        else:
+            yield from read_file(Path(name), found, fields)
+
+
+def _checked(file_format: Format, fields: Fields) -> Format:
+    """Return the format, if what was asked for can be found in it.
+
+    Raises:
+        CommandFailed: it cannot.
+    """
+    if fields.key_delimiter is not None and (file_format is not Format.LINES or not fields.key_delimiter):
+        raise CommandFailed("--key-delimiter is some text that ends the key in front of a line's value", EXIT_USAGE)
+    if file_format is Format.RECORDS and fields != NO_FIELDS:
+        raise CommandFailed("records have a key and a timestamp_ms of their own: no --…-field with them", EXIT_USAGE)
+    return file_format
+
+
+def _refuse_both(given: dict[str, str | None]) -> None:
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise CommandFailed(f"{' and '.join(names)} exclude each other", EXIT_USAGE)
+
+
+def _refuse_no_text(given: dict[str, str | None]) -> None:
+    """Refuse arguments whose bytes are not UTF-8: Python keeps such bytes as what UTF-8 cannot say."""
+    for name, value in given.items():
+        try:
+            (value or "").encode()
+        except UnicodeEncodeError as error:
+            raise CommandFailed(f"{name} {value!r} is not UTF-8", EXIT_USAGE) from error
+
+
+def _timestamp_us(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return timestamp_us_of(int(text) if text.isascii() and text.isdigit() else text)
+    except ValueError as error:
+        raise CommandFailed(f"--timestamp {text!r}: {error}", EXIT_USAGE) from error

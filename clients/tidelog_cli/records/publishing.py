@@ -1,0 +1,186 @@
+"""What commands that publish have in common: batches into a topic, a few in flight, and what is said of them."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
+
+import pyarrow as pa
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn
+
+from tidelog import Client, Producer, Topic
+from tidelog.errors import TidelogError
+from tidelog.produce.receipts import PendingReceipts, ReceiptRange
+from tidelog_cli.base.background_io import in_background
+from tidelog_cli.base.failures import CommandFailed, describe, exit_code_of
+from tidelog_cli.base.output import bytes_text, print_json
+from tidelog_cli.base.session import with_client
+
+IN_FLIGHT_BATCHES_MAX: Final = 8
+"""Batches given to the producer and not yet acknowledged; with the batches read ahead, the bound on memory."""
+
+
+class CompressionChoice(StrEnum):
+    """The codecs of a record batch."""
+
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class AcksChoice(StrEnum):
+    """Which copies must be durable before a record counts as published."""
+
+    QUORUM = "quorum"
+    ONE = "1"
+    ALL = "all"
+
+
+CompressionOption: TypeAlias = Annotated[CompressionChoice | None, typer.Option(help="Compress the batches.")]
+AcksOption: TypeAlias = Annotated[AcksChoice, typer.Option(help="Copies that must be durable.")]
+
+
+class Piece(NamedTuple):
+    """Records that are published together: where to, None for where their keys belong."""
+
+    records: pa.RecordBatch
+    partition: int | None
+
+
+@dataclass(slots=True)
+class Published:
+    """What has been acknowledged so far; `partitions` maps to [first offset, last offset, records]."""
+
+    records: int = 0
+    size_bytes: int = 0
+    elapsed_s: float = 0.0
+    partitions: dict[int, list[int]] = field(default_factory=dict)
+
+    def add(self, ranges: Sequence[ReceiptRange], size_bytes: int) -> None:
+        """Count one acknowledged batch."""
+        self.size_bytes += size_bytes
+        for partition, base_offset, count in ranges:
+            self.records += count
+            last_offset = base_offset + count - 1
+            span = self.partitions.setdefault(partition, [base_offset, last_offset, 0])
+            span[0], span[1], span[2] = min(span[0], base_offset), max(span[1], last_offset), span[2] + count
+
+    def tell(self, topic: str, sentence: str, *, as_json: bool) -> None:
+        """Print it on stdout: as a JSON document, or in a sentence with places for the records and the topic."""
+        if as_json:
+            print_json(self.document(topic))
+        else:
+            what = "record" if self.records == 1 else "records"
+            sys.stdout.write(sentence.format(f"{self.records:,} {what}", topic) + "\n")
+
+    def document(self, topic: str) -> dict[str, Any]:
+        """Return what `--json` says."""
+        return {
+            "topic": topic,
+            "records": self.records,
+            "elapsed_s": round(self.elapsed_s, 3),
+            "partitions": [
+                {"partition": partition, "records": records, "first_offset": first_offset, "last_offset": last_offset}
+                for partition, (first_offset, last_offset, records) in sorted(self.partitions.items())
+            ],
+        }
+
+
+def publish_all(
+    topic: str,
+    pieces: Iterator[Piece],
+    *,
+    acks: AcksChoice,
+    compression: CompressionChoice | None,
+    bootstrap: str,
+    check: Callable[[Topic], None] = lambda _: None,
+) -> Published:
+    """Publish pieces, read in a thread, to a topic that there is; show how it goes on stderr.
+
+    Args:
+        topic: its name.
+        pieces: what to publish, in order.
+        acks: of the producer.
+        compression: of the producer.
+        bootstrap: the cluster, as `with_client` takes it.
+        check: told of the topic before anything is published; raises CommandFailed where that cannot be.
+
+    Raises:
+        CommandFailed: a batch was refused or its outcome is unknown; says how many records were acknowledged.
+    """
+
+    async def work(client: Client) -> Published:
+        check(await client.topic(topic))  # an unknown one is refused even where there is nothing to publish
+        async with client.producer(
+            topic, acks=acks.value, compression=None if compression is None else compression.value
+        ) as producer:
+            with _publishing_progress() as progress:
+                return await _publish(producer, in_background(pieces), progress)
+
+    started = time.monotonic()
+    published = with_client(bootstrap, work)
+    published.elapsed_s = time.monotonic() - started
+    return published
+
+
+async def _publish(producer: Producer, pieces: AsyncIterator[Piece], progress: Progress) -> Published:
+    """Send every piece, a few in flight at a time and in order; return what was acknowledged.
+
+    Raises:
+        CommandFailed: a batch was refused, its outcome is unknown, or no more can be read; says how many records were
+            acknowledged.
+    """
+    published = Published()
+    shown = progress.add_task("publishing", total=None, size="", rate="")
+    in_flight: deque[tuple[PendingReceipts, int]] = deque()
+    try:
+        async for batch, partition in pieces:
+            in_flight.append((await producer.enqueue_arrow(batch, partition=partition), batch.nbytes))
+            while in_flight and (len(in_flight) >= IN_FLIGHT_BATCHES_MAX or in_flight[0][0].done()):
+                await _settle(in_flight, published)
+            _show(progress, shown, published)
+        while in_flight:
+            await _settle(in_flight, published)
+            _show(progress, shown, published)
+    except (CommandFailed, OSError, TidelogError, TypeError, ValueError) as error:
+        with contextlib.suppress(TidelogError):
+            while in_flight:  # these are published all the same, and count
+                await _settle(in_flight, published)
+        raise CommandFailed(
+            f"{describe(error)} ({published.records:,} records were acknowledged before)", exit_code_of(error)
+        ) from error
+    return published
+
+
+async def _settle(in_flight: deque[tuple[PendingReceipts, int]], published: Published) -> None:
+    receipts, size_bytes = in_flight.popleft()
+    published.add((await receipts).ranges, size_bytes)
+
+
+def _publishing_progress() -> Progress:
+    """Return a progress line on stderr: records, bytes and rate; silent where stderr is no terminal."""
+    console = Console(stderr=True)
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TextColumn("{task.completed:,.0f} records"),
+        TextColumn("{task.fields[size]}  {task.fields[rate]}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _show(progress: Progress, shown: TaskID, published: Published) -> None:
+    elapsed_s = progress.tasks[0].elapsed or 0.0
+    rate = f"{published.records / elapsed_s:,.0f} records/s" if elapsed_s else ""
+    progress.update(shown, completed=published.records, size=bytes_text(published.size_bytes), rate=rate)

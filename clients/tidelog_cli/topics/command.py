@@ -1,0 +1,300 @@
+"""`tidelog topic create|list|describe|alter|delete|delete-records|compact`."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from tidelog import Client, Topic
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, bytes_text, print_json, print_table
+from tidelog_cli.base.session import with_client
+from tidelog_cli.base.times import ago, is_duration, moment_of
+from tidelog_cli.topics.description import (
+    append_text,
+    index_text,
+    plan_text,
+    retention_text,
+    settings_text,
+    topic_document,
+)
+from tidelog_cli.topics.options import (
+    CleanupOption,
+    CompactionLagOption,
+    DeduplicateOption,
+    DeduplicateRecordsOption,
+    DirtyOption,
+    FlushIntervalOption,
+    FlushOption,
+    HoldOption,
+    IndexOption,
+    RetentionOption,
+    RetentionTimeOption,
+    SegmentOption,
+    TombstoneOption,
+    indexes,
+)
+from tidelog_cli.topics.replica_status import copies_text
+
+NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `topic` and its sub-commands to the command."""
+    topic_app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+    topic_app.command("create")(create)
+    topic_app.command("list")(list_topics)
+    topic_app.command("describe")(describe)
+    topic_app.command("alter")(alter)
+    topic_app.command("delete")(delete)
+    topic_app.command("delete-records")(delete_records)
+    topic_app.command("compact")(compact)
+    app.add_typer(topic_app, name="topic")
+
+
+def create(
+    name: NameArgument,
+    *,
+    partitions: Annotated[int, typer.Option(min=1)] = 1,
+    flush: FlushOption = None,
+    flush_interval_ms: FlushIntervalOption = None,
+    retention_ms: RetentionTimeOption = None,
+    retention_bytes: RetentionOption = None,
+    segment_bytes: SegmentOption = None,
+    cleanup: CleanupOption = None,
+    index: IndexOption = None,
+    hold: HoldOption = None,
+    deduplicate: DeduplicateOption = None,
+    deduplicate_records: DeduplicateRecordsOption = None,
+    tombstone_retention_ms: TombstoneOption = None,
+    compaction_lag_ms: CompactionLagOption = None,
+    dirty_percent: DirtyOption = None,
+    replication_factor: Annotated[int | None, typer.Option(min=1, help="Copies; as many as there are nodes.")] = None,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Create a topic; what is not given takes the node's default."""
+    indexed = indexes(index)
+
+    async def work(client: Client) -> Topic:
+        return await client.create_topic(
+            name,
+            partitions=partitions,
+            flush=None if flush is None else flush.value,
+            flush_interval_ms=flush_interval_ms,
+            retention_ms=retention_ms,
+            retention_bytes=retention_bytes,
+            segment_bytes=segment_bytes,
+            cleanup=None if cleanup is None else cleanup.value,
+            hold=hold,
+            deduplicate_s=deduplicate,
+            deduplicate_records=deduplicate_records,
+            tombstone_retention_ms=tombstone_retention_ms,
+            compaction_lag_ms=compaction_lag_ms,
+            dirty_percent=dirty_percent,
+            replication_factor=replication_factor,
+            **indexed,
+        )
+
+    topic = with_client(bootstrap, work)
+    if as_json:
+        print_json(topic_document(topic))
+    else:
+        sys.stdout.write(f"created topic {topic.name} with {_count(topic.partition_count, 'partition')}\n")
+
+
+def list_topics(
+    *,
+    internal: Annotated[bool, typer.Option("--internal", help="Also the broker's own topics.")] = False,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """List the topics."""
+    topics = sorted(with_client(bootstrap, lambda client: client.topics(internal=internal)), key=lambda t: t.name)
+    if as_json:
+        print_json([topic_document(topic) for topic in topics])
+    else:
+        rows = [(t.name, t.partition_count, t.flush, retention_text(t)) for t in topics]
+        print_table(("topic", "partitions", "flush", "retention"), rows)
+
+
+def describe(
+    name: NameArgument, *, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP
+) -> None:
+    """Show a topic's configuration, its partitions with their offsets, sizes and times, and what is deleted next."""
+    topic = with_client(bootstrap, lambda client: client.topic(name))
+    if as_json:
+        print_json(topic_document(topic, copies=True))
+        return
+    sys.stdout.write(
+        f"topic {topic.name}  flush {topic.flush}  {settings_text(topic)}  "
+        f"segments {bytes_text(topic.segment_bytes)}  copies {copy_count_text(topic)}  id {topic.topic_id.hex()}\n"
+    )
+    print_table(
+        (
+            "partition",
+            "owner",
+            "epoch",
+            "copies (records behind)",
+            "log start",
+            "high watermark",
+            "size",
+            "oldest",
+            "newest",
+            "state",
+        ),
+        [
+            (
+                p.partition,
+                p.owner,
+                p.epoch,
+                copies_text(p),
+                p.log_start_offset,
+                p.high_watermark,
+                bytes_text(p.size_bytes),
+                append_text(p.oldest_append_us),
+                append_text(p.newest_append_us),
+                p.state,
+            )
+            for p in topic.partitions
+        ],
+    )
+    for partition in topic.partitions:
+        for text in filter(None, (plan_text(topic, partition), index_text(topic, partition))):
+            sys.stdout.write(f"partition {partition.partition} {text}\n")
+
+
+def alter(
+    name: NameArgument,
+    *,
+    partitions: Annotated[int | None, typer.Option(min=1, help="Can only grow.")] = None,
+    flush: FlushOption = None,
+    flush_interval_ms: FlushIntervalOption = None,
+    retention_ms: RetentionTimeOption = None,
+    retention_bytes: RetentionOption = None,
+    segment_bytes: SegmentOption = None,
+    cleanup: CleanupOption = None,
+    index: IndexOption = None,
+    hold: HoldOption = None,
+    deduplicate: DeduplicateOption = None,
+    deduplicate_records: DeduplicateRecordsOption = None,
+    tombstone_retention_ms: TombstoneOption = None,
+    compaction_lag_ms: CompactionLagOption = None,
+    dirty_percent: DirtyOption = None,
+    replication_factor: Annotated[
+        int | None, typer.Option(min=1, help="Copies; they are made, or dropped, by and by.")
+    ] = None,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Change a topic; what is not given stays."""
+    asked: dict[str, Any] = {
+        "partitions": partitions,
+        "replication_factor": replication_factor,
+        "flush": None if flush is None else flush.value,
+        "flush_interval_ms": flush_interval_ms,
+        "retention_ms": retention_ms,
+        "retention_bytes": retention_bytes,
+        "segment_bytes": segment_bytes,
+        "cleanup": None if cleanup is None else cleanup.value,
+        "hold": hold,
+        "deduplicate_s": deduplicate,
+        "deduplicate_records": deduplicate_records,
+        "tombstone_retention_ms": tombstone_retention_ms,
+        "compaction_lag_ms": compaction_lag_ms,
+        "dirty_percent": dirty_percent,
+        **indexes(index),
+    }
+    changes = {key: value for key, value in asked.items() if value is not None}
+    if not changes:
+        raise CommandFailed("nothing to change: give at least one option, see `tidelog topic alter --help`", EXIT_USAGE)
+    topic = with_client(bootstrap, lambda client: client.alter_topic(name, **changes))
+    if as_json:
+        print_json(topic_document(topic))
+    else:
+        sys.stdout.write(f"altered topic {topic.name}\n")
+
+
+def delete(
+    name: NameArgument,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete a topic and all its records, for good."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise CommandFailed("deleting is for good: confirm with --yes", EXIT_USAGE)
+        if not typer.confirm(f"Delete topic {name} and all its records?"):
+            raise CommandFailed("nothing was deleted")
+    with_client(bootstrap, lambda client: client.delete_topic(name))
+    sys.stdout.write(f"deleted topic {name}\n")
+
+
+def delete_records(
+    name: NameArgument,
+    *,
+    before: Annotated[
+        str, typer.Option(metavar="OFFSET|TIME", help="An offset, a time in ISO 8601, or how long ago: 7d.")
+    ],
+    partition: Annotated[int | None, typer.Option(min=0, help="Only of this one; an offset is of one.")] = None,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete the records in front of an offset or a time, for good. Readers there are told that they are gone."""
+    point = _point_of(before)
+    partitions = None if partition is None else [partition]
+    starts = with_client(bootstrap, lambda client: client.delete_records(name, point, partitions))
+    if as_json:
+        print_json([{"partition": number, "log_start_offset": start} for number, start in sorted(starts.items())])
+        return
+    for number, start in sorted(starts.items()):
+        sys.stdout.write(f"partition {number} begins at offset {start:,}\n")
+
+
+def _point_of(text: str) -> int | datetime:
+    """Return the offset or the moment that an option names.
+
+    Raises:
+        CommandFailed: it names neither.
+    """
+    try:
+        if text.isascii() and text.isdigit():
+            return int(text)
+        return ago(text, datetime.now(UTC)) if is_duration(text) else moment_of(text)
+    except ValueError as error:
+        raise CommandFailed(
+            f"--before {text!r}: give an offset, a time like 2013-01-01T05:00:00, or how long ago, like 7d", EXIT_USAGE
+        ) from error
+
+
+def compact(
+    name: NameArgument,
+    *,
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this one.", show_default=False)] = None,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Compact a topic now, up to its newest record; ends when it is done."""
+    asked = None if partition is None else [partition]
+    done = with_client(bootstrap, lambda client: client.compact_topic(name, asked))
+    if as_json:
+        rows = [{"partition": each, "below": one.below, "size_bytes": one.size_bytes} for each, one in done.items()]
+        print_json({"name": name, "partitions": rows})
+    else:
+        table = [(each, one.below, bytes_text(one.size_bytes)) for each, one in done.items()]
+        print_table(("partition", "compacted below", "size"), table)
+
+
+def copy_count_text(topic: Topic) -> str:
+    """Return how many copies there are, and how many there will be when nodes join."""
+    there = max((len(partition.placement) for partition in topic.partitions), default=0)
+    wanted = topic.replication_factor
+    return str(wanted) if there in {wanted, 0} else f"{there} (of {wanted}, for lack of nodes)"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

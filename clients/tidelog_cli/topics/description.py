@@ -1,0 +1,147 @@
+"""What commands show of a topic: its settings and partitions, for programs and for people."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from tidelog import NextDeletion, Partition, Topic
+from tidelog_cli.base.output import ABSENT, bytes_text, time_text
+from tidelog_cli.topics.replica_status import copy_documents
+from tidelog_proto.limits import MIB
+
+UNINDEXED_BYTES_SHOWN: Final = 4 * MIB
+"""The newest records are always behind by less."""
+_UNITS_S: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def topic_document(topic: Topic, *, copies: bool = False) -> dict[str, Any]:
+    """Return a topic as the JSON object that every command prints; with the copies of each partition if asked to."""
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id.hex(),
+        "flush": topic.flush,
+        "flush_interval_ms": topic.flush_interval_ms,
+        "retention_ms": topic.retention_ms,
+        "retention_bytes": topic.retention_bytes,
+        "segment_bytes": topic.segment_bytes,
+        "replication_factor": topic.replication_factor,
+        "engine": topic.engine,
+        "cleanup": topic.cleanup,
+        "compaction_lag_ms": topic.compaction_lag_ms,
+        "tombstone_retention_ms": topic.tombstone_retention_ms,
+        "dirty_percent": topic.dirty_percent,
+        "index_key": topic.index_key,
+        "index_tag": topic.index_tag,
+        "hold": topic.hold,
+        "deduplicate_s": topic.deduplicate_s,
+        "deduplicate_records": topic.deduplicate_records,
+        "partitions": [
+            {
+                "partition": p.partition,
+                "owner": p.owner,
+                "epoch": p.epoch,
+                "placement": list(p.placement),
+                "log_start_offset": p.log_start_offset,
+                "high_watermark": p.high_watermark,
+                "size_bytes": p.size_bytes,
+                "state": p.state,
+            }
+            | (_details(p) if copies else {})
+            for p in topic.partitions
+        ],
+    }
+
+
+def _details(partition: Partition) -> dict[str, Any]:
+    following = partition.next_deletion
+    return {
+        "oldest_append_ms": partition.oldest_append_us // 1000 or None,
+        "newest_append_ms": partition.newest_append_us // 1000 or None,
+        "next_deletion": following
+        and {
+            "below": following.below,
+            "size_bytes": following.size_bytes,
+            "at_ms": following.at_us and following.at_us // 1000,
+            "bytes_more": following.bytes_more,
+        },
+        "unindexed_bytes": partition.unindexed_bytes,
+        "replicas": copy_documents(partition),
+    }
+
+
+def settings_text(topic: Topic) -> str:
+    """Return what a topic keeps, and how, in a line."""
+    indexes = [name for name, has in (("key", topic.index_key), ("tag", topic.index_tag)) if has]
+    parts = [
+        f"retention {retention_text(topic)}",
+        *([f"cleanup {topic.cleanup}"] if topic.cleanup != "delete" else []),
+        *([f"index {','.join(indexes)}"] if indexes else []),
+        *([f"deduplicate {deduplicate_text(topic)}"] if topic.deduplicate_s or topic.deduplicate_records else []),
+        *(["on hold"] if topic.hold else []),
+    ]
+    return "  ".join(parts)
+
+
+def retention_text(topic: Topic) -> str:
+    """Return how long a topic keeps its records, and how many bytes of them."""
+    bounds = [duration_text(topic.retention_ms / 1000)] if topic.retention_ms else []
+    bounds += [bytes_text(topic.retention_bytes)] if topic.retention_bytes else []
+    return ", ".join(bounds) or "everything"
+
+
+def deduplicate_text(topic: Topic) -> str:
+    """Return among which records a topic looks for a content."""
+    bounds = [duration_text(topic.deduplicate_s)] if topic.deduplicate_s else []
+    bounds += [f"{topic.deduplicate_records:,} records"] if topic.deduplicate_records else []
+    return ", ".join(bounds)
+
+
+def append_text(timestamp_us: int) -> str:
+    """Return when something was appended."""
+    return time_text(timestamp_us) if timestamp_us else ABSENT
+
+
+def plan_text(topic: Topic, partition: Partition, now_s: float | None = None) -> str:
+    """Return what retention does next in a partition; empty where nothing is ever deleted."""
+    following = partition.next_deletion
+    if topic.hold:
+        return "deletes nothing: the topic is on hold"
+    if following is None:
+        return ""
+    whens = list(_whens(following, time.time() if now_s is None else now_s))
+    size = bytes_text(following.size_bytes)
+    return f"deletes the oldest segment ({size}, until offset {following.below:,}) {' or '.join(whens)}"
+
+
+def index_text(topic: Topic, partition: Partition) -> str:
+    """Return how far a partition's indexes have come; empty where it has none, or hardly anything is missing."""
+    missing_bytes = partition.unindexed_bytes
+    if not (topic.index_key or topic.index_tag) or missing_bytes < UNINDEXED_BYTES_SHOWN:
+        return ""
+    return f"has {bytes_text(missing_bytes)} that are not indexed yet, and are looked through"
+
+
+def _whens(following: NextDeletion, now_s: float) -> list[str]:
+    whens: list[str] = []
+    if following.at_us is not None:
+        left_s = following.at_us / 1_000_000 - now_s
+        whens.append(f"in {duration_text(left_s)}" if left_s >= 1 else "now")
+    if following.bytes_more is not None:
+        more = following.bytes_more
+        whens.append(f"once {bytes_text(more)} more are stored" if more else "with the next segment")
+    return whens
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration as people read it, in its two largest units: `6 d 23 h`."""
+    if seconds < 1:
+        return f"{round(seconds * 1000)} ms"
+    left, parts = int(seconds), list[str]()
+    for unit, unit_s in _UNITS_S:
+        count, left = divmod(left, unit_s)
+        if count:
+            parts.append(f"{count} {unit}")
+        if len(parts) == 2 or (parts and not count):
+            break
+    return " ".join(parts)

@@ -1,0 +1,1 @@
+"""`tidelog up`: nodes and a gateway as processes of this machine."""

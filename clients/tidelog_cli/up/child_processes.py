@@ -1,0 +1,134 @@
+"""Child processes that say on stdout when they are ready, and are stopped in order.
+
+A child is another `tidelog` command (`node`, `gateway`), started as `python -m tidelog_cli` by this interpreter. It
+runs in a session of its own, so that Ctrl-C in the terminal reaches the parent alone and the parent decides the order;
+it ends by itself when the parent is killed (see `child`).
+Rejected: running both in this process (the command may not import them, and one would take the other down).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Final
+
+from tidelog_cli.base.failures import CommandFailed
+from tidelog_cli.up.supervised_child import command
+
+READY_TIMEOUT_S: Final = 60.0
+"""From start to the ready line; recovery of a large log is read at disk speed."""
+
+STOP_TIMEOUT_S: Final = 30.0
+"""From SIGTERM to SIGKILL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A running child.
+
+    Attributes:
+        name: what it is called in messages.
+        ready: the fields of its ready line.
+        process: the process.
+        log_name: where its messages are, for people.
+    """
+
+    name: str
+    ready: dict[str, Any]
+    process: Process
+    log_name: str
+
+    async def ended(self) -> CommandFailed:
+        """Wait until the child ends by itself and return that as an error."""
+        code = await self.process.wait()
+        return CommandFailed(f"{self.name} ended by itself with code {code}; see {self.log_name}")
+
+
+@contextlib.asynccontextmanager
+async def running(
+    name: str,
+    arguments: Sequence[str],
+    *,
+    module: str = "tidelog_cli",
+    log: IO[bytes] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> AsyncIterator[Child]:
+    """Run `tidelog *arguments`, enter once it is ready, and stop it on the way out.
+
+    Args:
+        name: what it is called in messages.
+        arguments: the command and its arguments.
+        module: what `python -m` runs; the `tidelog` command unless told.
+        log: an open file that takes its stderr; this process's stderr unless told.
+        environ: its environment; this process's unless told.
+
+    Raises:
+        CommandFailed: it ended, or took longer than READY_TIMEOUT_S, before it was ready.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *command(module, arguments),
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=log,
+        start_new_session=True,
+        env=environ,
+    )
+    log_name = "what it says above" if log is None else log.name
+    try:
+        ready = await _ready_line(name, process, log_name)
+        draining = asyncio.create_task(_drain(process))
+        try:
+            yield Child(name, ready, process, log_name)
+        finally:
+            draining.cancel()
+    finally:
+        await _stop(process)
+
+
+async def _ready_line(name: str, process: Process, log_name: str) -> dict[str, Any]:
+    try:
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            while line := await _next_line(process):
+                if (fields := _event(line)).get("event") == "ready":
+                    return fields
+            code = await process.wait()
+    except TimeoutError as error:
+        raise CommandFailed(f"the {name} was not ready after {READY_TIMEOUT_S:.0f} s; see {log_name}") from error
+    raise CommandFailed(f"the {name} did not start (it ended with code {code}); see {log_name}")
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+async def _next_line(process: Process) -> bytes:
+    assert process.stdout is not None, "stdout is a pipe"
+    return await process.stdout.readline()
+
+
+async def _drain(process: Process) -> None:
+    """Pass on what the child writes later, so that a full pipe never stops it."""
+    assert process.stdout is not None, "stdout is a pipe"
+    while piece := await process.stdout.read(1 << 16):
+        sys.stderr.buffer.write(piece)
+        sys.stderr.flush()
+
+
+async def _stop(process: Process) -> None:
+    if process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+    except TimeoutError:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,239 @@
+"""`tidelog up`: a node, or a whole cluster, and a gateway on this machine, until Ctrl-C.
+
+A single node that ends takes the rest with it; of a cluster any node may end (or be killed, to see what happens) and
+the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+
+from tidelog import Client, ClusterStatus
+from tidelog.client_options import ClientOptions
+from tidelog.errors import TidelogError
+from tidelog_cli.base.extras import require_extras
+from tidelog_cli.base.failures import CommandFailed
+from tidelog_cli.base.output import LOCAL_BOOTSTRAP, JsonOption, bytes_text
+from tidelog_cli.cluster.command import nodes_table
+from tidelog_cli.up.child_processes import Child
+from tidelog_cli.up.local_cluster import LocalNode, is_of_one_node, nodes_in, prepare
+from tidelog_cli.up.local_security import LocalSecurity, secure, secured
+from tidelog_cli.up.local_stack import LocalStack, running_stack
+from tidelog_cli.up.saved_ports import chosen, keep, kept_ports
+from tidelog_proto.names import INTERNAL_PREFIX
+from tidelog_proto.process.file_descriptors import raise_descriptor_limit
+from tidelog_proto.process.standard_streams import queued_streams
+
+STATUS_PERIOD_S: Final = 2.0
+
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def register(app: typer.Typer) -> None:
+    """Add `up` to the command."""
+    app.command("up")(up)
+
+
+@queued_streams()
+def up(
+    *,
+    nodes: Annotated[int | None, typer.Option(min=1, max=9, help="How many; one, or as many as there are.")] = None,
+    data: Annotated[Path, typer.Option(help="The data directory; made if it is not there.")] = Path("tidelog-data"),
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="The native protocol's port, 7400 at first; 0 picks one.")
+    ] = None,
+    management_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Health and metrics, 7401 at first; 0 picks one.")
+    ] = None,
+    http_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="The gateway's port, 8080 at first; 0 picks one.")
+    ] = None,
+    secure_it: Annotated[
+        bool, typer.Option("--secure", help="With TLS, a key for the administrator and a context that has it.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a node, or with --nodes a cluster, and a gateway on this machine until Ctrl-C.
+
+    The nodes of a cluster have ports 10 apart. Started again, it is what it was: a cluster's size and all ports stand
+    in the directory, and so do certificates and keys: what was secure stays so. With --json, the addresses are printed
+    as one JSON object as soon as all are ready.
+    """
+    require_extras("up", "broker", "gateway")
+    raise_descriptor_limit()  # which the processes started here inherit
+    present = nodes_in(data)
+    count = nodes or present or 1
+    ports = chosen(kept_ports(data), native=port, management=management_port, http=http_port)
+    secure_it = secure_it or secured(data) is not None
+    # The directory of a node alone holds nothing else at first; one with certificates is a cluster of one.
+    if count == 1 and present is None and (not secure_it or is_of_one_node(data)):
+        words = {"--data": data, "--port": ports.native, "--management-port": ports.management[0]}
+        command = ("node", *(str(word) for pair in words.items() for word in pair))
+        wanted = [LocalNode("node", ports.native, command, None)]
+    else:
+        wanted = prepare(data, nodes=count, port=port, first_port=ports.native, management_ports=ports.management)
+    security = None
+    if secure_it:
+        security = secure(data, [one.node_id for one in wanted])
+        wanted = [replace(one, command=(*one.command, *security.config(one.node_id))) for one in wanted]
+    asyncio.run(_until_told(data, wanted, ports.http, security, as_json=as_json))
+
+
+async def _until_told(
+    data: Path, wanted: Sequence[LocalNode], http_port: int, security: LocalSecurity | None, *, as_json: bool
+) -> None:
+    """Run the stack; a stop signal at any moment, start-up included, ends it in order."""
+    task = asyncio.current_task()
+    assert task is not None, "runs inside a task"
+    told = False
+
+    def stop() -> None:
+        nonlocal told
+        if not told:
+            told = True
+            task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stop)
+    try:
+        await _run(data, wanted, http_port, security, as_json=as_json)
+    except asyncio.CancelledError:
+        if not told:
+            raise
+
+
+async def _run(
+    data: Path, wanted: Sequence[LocalNode], http_port: int, security: LocalSecurity | None, *, as_json: bool
+) -> None:
+    async with running_stack(wanted, http_port=http_port, security=security) as stack:
+        _keep_ports(data, stack)
+        if security is not None:
+            await security.let_gateway_ask(stack.bootstrap)
+        announce(stack, as_json=as_json)
+        showing = asyncio.create_task(_show_status(stack)) if sys.stdout.isatty() and not as_json else None
+        try:
+            if len(stack.nodes) == 1:
+                raise await _first_to_end(stack.nodes[0], stack.gateway)
+            async with asyncio.TaskGroup() as watching:
+                pairs = zip(stack.nodes, wanted, strict=True)
+                tasks = [watching.create_task(_tell_of_end(node, one)) for node, one in pairs]
+                failed = await _first_to_end(stack.gateway)
+                for task in tasks:
+                    task.cancel()
+            raise failed
+        finally:
+            if showing is not None:
+                showing.cancel()
+
+
+def _keep_ports(data: Path, stack: LocalStack) -> None:
+    nodes = [node.ready for node in stack.nodes]
+    management = [int(ready["management_port"]) for ready in nodes]
+    keep(data, native=int(nodes[0]["port"]), management=management, http=int(stack.gateway.ready["http_port"]))
+
+
+async def _tell_of_end(node: Child, wanted: LocalNode) -> None:
+    """Say that a node of a cluster has ended, and how it is started again."""
+    ended = await node.ended()
+    if node.process.returncode == os.EX_CONFIG:
+        sys.stderr.write(f"{ended}\nThe others go on without it: it was removed, or another process has its id.\n")
+        return
+    sys.stderr.write(f"{ended}\nThe others go on. To start it again: tidelog {shlex.join(wanted.command)}\n")
+
+
+async def _first_to_end(*children: Child) -> CommandFailed:
+    waits = [asyncio.create_task(child.ended()) for child in children]
+    try:
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        return done.pop().result()
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+def announce(stack: LocalStack, *, as_json: bool) -> None:
+    """Say where everything is, and how it is reached."""
+    context = None if stack.security is None else stack.security.keep_context(stack.bootstrap)
+    if as_json:
+        document = {
+            "event": "ready",
+            "bootstrap": stack.bootstrap,
+            "management_url": stack.management_url,
+            "http_url": stack.http_url,
+            "context": context,
+            "nodes": [
+                {
+                    "node_id": node.ready["node_id"],
+                    "address": f"127.0.0.1:{node.ready['port']}",
+                    "management_url": stack.management_url_of(node),
+                    "pid": node.process.pid,
+                }
+                for node in stack.nodes
+            ],
+        }
+        sys.stdout.write(json.dumps(document) + "\n")
+    else:
+        sys.stdout.write(
+            f"Tidelog is up. Ctrl-C stops it.\n"
+            f"  native protocol  {stack.bootstrap}\n"
+            f"  web page         {stack.http_url}/ui\n"
+            f"  HTTP, WebSocket  {stack.http_url}/v1  (documentation: {stack.http_url}/docs)\n"
+            f"  health, metrics  {stack.management_url}/metrics\n"
+        )
+        if context is not None and stack.security is not None:
+            key = shlex.quote(str(stack.security.admin_key))
+            sys.stdout.write(
+                f"It is encrypted, and asks who you are; the CA is {stack.security.certs / 'ca.pem'}\n"
+                f"For commands of the administrator in another terminal:\n  export TIDELOG_CONTEXT={context}\n"
+                f'HTTP shows a key, too: -H "Authorization: Bearer $(cat {key})"\n'
+            )
+        elif stack.bootstrap != LOCAL_BOOTSTRAP:
+            sys.stdout.write(f"For commands in another terminal:\n  export TIDELOG_BOOTSTRAP={stack.bootstrap}\n")
+    sys.stdout.flush()
+
+
+async def _show_status(stack: LocalStack) -> None:
+    with Live(console=Console(), auto_refresh=False, transient=True) as live:
+        options: ClientOptions = {} if stack.security is None else stack.security.client_options(stack.bootstrap)
+        options["client_id"] = "tidelog-up"
+        async with Client(stack.bootstrap, **options) as client:
+            while True:
+                try:
+                    live.update(status_view(await client.cluster_status()), refresh=True)
+                except TidelogError as error:
+                    live.update(f"no status: {error}", refresh=True)
+                await asyncio.sleep(STATUS_PERIOD_S)
+
+
+def status_view(status: ClusterStatus) -> Group:
+    """Return the live view: the nodes, if there are several, and the topics."""
+    topics = status_table(status)
+    return Group(nodes_table(status), topics) if len(status.nodes) > 1 else Group(topics)
+
+
+def status_table(status: ClusterStatus) -> Table:
+    """Return the live table: the users' topics with their records and sizes."""
+    table = Table("topic", "partitions", "records", "size", box=SIMPLE_HEAD, pad_edge=False)
+    for topic in status.topics:
+        if topic.name.startswith(INTERNAL_PREFIX):
+            continue
+        records = sum(partition.high_watermark - partition.log_start_offset for partition in topic.partitions)
+        size_bytes = sum(partition.size_bytes for partition in topic.partitions)
+        table.add_row(topic.name, str(len(topic.partitions)), f"{records:,}", bytes_text(size_bytes))
+    return table

@@ -1,0 +1,124 @@
+"""A cluster on this machine: its agreement, its secret and its nodes' directories, all in one directory.
+
+    DIR/cluster.json   the bootstrap file: the nodes and their ports, chosen once
+    DIR/secret         what the nodes know each other by
+    DIR/node1, …       the nodes' data directories;  DIR/node1.log, …  what they say
+
+The two files are written as `founding_files` says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tidelog.testing.free_ports import HOST, free_ports
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.cluster.founding_files import BOOTSTRAP, SECRET, bootstrap_document, write_bootstrap, write_secret
+from tidelog_proto.process.private_files import PRIVATE_DIR_MODE
+
+__all__ = ["HOST", "PORT_STEP", "LocalNode", "free_ports", "is_of_one_node", "nodes_in", "prepare"]
+
+PORT_STEP: Final = 10
+"""Between the ports of one node and the next; a node's management port stands beside its native one."""
+
+_OF_ONE_NODE: Final = "node.json"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNode:
+    """One node: its id, its native port, and the arguments of the command that runs it."""
+
+    node_id: str
+    port: int
+    command: tuple[str, ...]
+    log: Path | None
+    """Where it writes what it says; None: where this command does."""
+
+
+def nodes_in(data: Path) -> int | None:
+    """Return how many nodes the cluster in a directory has; None when there is no cluster in it."""
+    path = data / BOOTSTRAP
+    return len(_read(path)["nodes"]) if path.exists() else None
+
+
+def is_of_one_node(data: Path) -> bool:
+    """Whether a directory is the data directory of a single node."""
+    return (data / _OF_ONE_NODE).exists()
+
+
+def prepare(
+    data: Path, *, nodes: int, port: int | None, first_port: int, management_ports: Sequence[int]
+) -> list[LocalNode]:
+    """Make a cluster in a directory, or take up the one that is there; its ports stay what they were.
+
+    Args:
+        data: the directory; made if it is not there.
+        nodes: how many.
+        port: the first node's native port, if somebody asked for one; 0 takes free ones.
+        first_port: the same if nobody did.
+        management_ports: each node's, or the first one's; 0 lets each pick one.
+
+    Raises:
+        CommandFailed: the directory is a single node's, or holds a cluster of another size or with other ports.
+        OSError: there are not so many free ports.
+    """
+    if is_of_one_node(data):
+        raise CommandFailed(
+            f"{data} is the directory of a single node, which stays one; give another --data for a cluster", EXIT_USAGE
+        )
+    present = nodes_in(data)
+    if present is None:
+        _found(data, nodes, first_port if port is None else port)
+    elif present != nodes:
+        raise CommandFailed(f"{data} holds a cluster of {present} nodes, not {nodes}", EXIT_USAGE)
+    founders = _read(data / BOOTSTRAP)["nodes"]
+    if port and port != founders[0]["port"]:
+        native = ", ".join(str(founder["port"]) for founder in founders)
+        raise CommandFailed(
+            f"the cluster in {data} uses the ports {native} for good: leave --port out, or found another one "
+            "with --data",
+            EXIT_USAGE,
+        )
+    if len(management_ports) < nodes:
+        first = management_ports[0]
+        management_ports = [first + index * PORT_STEP if first else 0 for index in range(nodes)]
+    return [_node(data, founder, management) for founder, management in zip(founders, management_ports, strict=False)]
+
+
+def _node(data: Path, founder: dict[str, Any], management_port: int) -> LocalNode:
+    node_id = str(founder["node_id"])
+    arguments = {
+        "--bootstrap": data / BOOTSTRAP,
+        "--secret-file": data / SECRET,
+        "--node-id": node_id,
+        "--data": data / node_id,
+        "--management-port": management_port,
+    }
+    command = ["node", *(str(word) for pair in arguments.items() for word in pair)]
+    return LocalNode(node_id, int(founder["port"]), tuple(command), data / f"{node_id}.log")
+
+
+def _found(data: Path, nodes: int, port: int) -> None:
+    """Write the secret, then the bootstrap file: where that stands, all is there."""
+    data.mkdir(mode=PRIVATE_DIR_MODE, parents=True, exist_ok=True)
+    write_secret(data / SECRET, replace=True)
+    ports = [port + index * PORT_STEP for index in range(nodes)] if port else free_ports(nodes)
+    founders = [
+        {"node_id": f"node{number}", "host": HOST, "port": chosen, "gossip_port": chosen}
+        for number, chosen in enumerate(ports, 1)
+    ]
+    document = bootstrap_document(data.resolve().name or "local", founders)
+    write_bootstrap(data / BOOTSTRAP, document, replace=True)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        assert document["nodes"]
+    except (OSError, ValueError, KeyError, AssertionError) as error:
+        raise CommandFailed(f"{path} is no bootstrap file: {error!r}", EXIT_USAGE) from error
+    return document

@@ -1,0 +1,212 @@
+"""The same loops around confluent-kafka, against a broker of Kafka's protocol that somebody else runs.
+
+It is imported when it is asked for and not before: the project does not depend on it. Its calls block, so they belong
+into a thread.
+"""
+
+from __future__ import annotations
+
+import importlib
+import secrets
+import time
+from typing import Any, Final
+
+from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
+from tidelog_loadtest.clients.client_loops import ONE_BY_ONE, ONE_BY_ONE_MAX, READING, Clock, Records, Timed
+from tidelog_loadtest.measure.product import WrongCountError
+
+ANSWER_S: Final = 5.0
+"""How long a broker may take to answer."""
+LOOK_S: Final = 0.1
+READ_AT_A_TIME: Final = 10_000
+QUEUE_RECORDS: Final = 1_000_000
+
+
+class KafkaLoops:
+    """Loops around one broker.
+
+    Args:
+        bootstrap: HOST:PORT of the broker.
+
+    Raises:
+        CommandFailed: confluent-kafka is not installed.
+    """
+
+    def __init__(self, bootstrap: str) -> None:
+        try:
+            self._library: Any = importlib.import_module("confluent_kafka")
+            self._admin: Any = importlib.import_module("confluent_kafka.admin")
+        except ImportError as error:
+            raise CommandFailed(
+                f"--kafka compares with confluent-kafka, which cannot be imported ({error}): "
+                "`python -m pip install confluent-kafka` installs it",
+                EXIT_USAGE,
+            ) from error
+        self._bootstrap = bootstrap
+        self._batches = hasattr(self._library.Producer, "produce_batch")
+
+    @property
+    def version(self) -> str:
+        """The library's version."""
+        return str(self._library.__version__)
+
+    def counterpart(self, loop: str) -> str | None:
+        """Return the name of what stands for a loop of ours; None where there is no such thing."""
+        if loop in READING:
+            return "consume()"
+        if loop == ONE_BY_ONE:
+            return "produce() and flush()"
+        if loop.startswith(("send_many", "send_arrow")):
+            keyed = loop.endswith("keys")
+            call = "produce_batch()" if self._batches else "produce()"
+            return f"{call}, keys" if keyed else call
+        return {
+            "put": "produce()",
+            "put, keys": "produce(), keys",
+            "put, callback": "produce(), callback",
+            "enqueue": "produce()",
+        }.get(loop)
+
+    def make_topic(self, partitions: int) -> str:
+        """Make a topic and return its name. Where that is not allowed, the broker may make it when it is asked about.
+
+        Raises:
+            CommandFailed: the broker does not answer, or has no such topic afterwards.
+        """
+        name = f"tidelog-bench-{secrets.token_hex(4)}"
+        admin = self._admin.AdminClient({"bootstrap.servers": self._bootstrap, "allow.auto.create.topics": True})
+        new = self._admin.NewTopic(name, partitions, 1)
+        refused = admin.create_topics([new], request_timeout=ANSWER_S)[name].exception(2 * ANSWER_S)
+        give_up = time.monotonic() + ANSWER_S
+        while True:
+            try:
+                found = admin.list_topics(name, timeout=ANSWER_S).topics[name]
+            except Exception as error:
+                raise CommandFailed(f"the broker at {self._bootstrap} does not answer: {error}") from error
+            if found.partitions:
+                return name
+            if time.monotonic() >= give_up:  # one that has just started knows its own topics a moment later
+                raise CommandFailed(f"the broker at {self._bootstrap} made no topic: {refused or found.error}")
+            time.sleep(LOOK_S)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; a broker that does not want to is left with it."""
+        admin = self._admin.AdminClient({"bootstrap.servers": self._bootstrap})
+        admin.delete_topics([name], request_timeout=ANSWER_S)[name].exception(2 * ANSWER_S)
+
+    def run(self, loop: str, topic: str, records: Records) -> Timed:
+        """Run what stands for a loop of ours that publishes.
+
+        Raises:
+            WrongCountError: not all records were acknowledged.
+        """
+        producer = self._library.Producer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "queue.buffering.max.messages": QUEUE_RECORDS,
+                "queue.buffering.max.kbytes": QUEUE_RECORDS,
+            }
+        )
+        producer.list_topics(topic, timeout=ANSWER_S)  # it knows the topic when the clock begins, as ours does
+        if loop == ONE_BY_ONE:
+            return self._one_by_one(producer, topic, records)
+        keyed = loop.endswith("keys")
+        clock = Clock()
+        if loop.startswith(("send_many", "send_arrow")) and self._batches:
+            count = 1_000 if "1,000" in loop else 10_000
+            for at in range(0, len(records.values), count):
+                pairs = zip(records.values[at : at + count], records.keys[at : at + count], strict=True)
+                messages = [{"value": value, "key": key} if keyed else {"value": value} for value, key in pairs]
+                self._whole_batch(producer, topic, messages)
+        elif keyed:
+            self._keyed(producer, topic, records)
+        elif loop.endswith("callback"):
+            self._with_callback(producer, topic, records)
+        else:
+            self._plain(producer, topic, records)
+        left = producer.flush(12 * ANSWER_S)
+        timed = clock.stop(len(records.values))
+        if left:
+            raise WrongCountError(f"{left} records of {len(records.values)} were not acknowledged")
+        return timed
+
+    def read(self, topic: str, expected: int) -> Timed:
+        """Read a topic from its beginning.
+
+        Raises:
+            WrongCountError: another number of records came.
+        """
+        consumer = self._library.Consumer(
+            {"bootstrap.servers": self._bootstrap, "group.id": topic, "enable.auto.commit": False}
+        )
+        beginning = self._library.OFFSET_BEGINNING
+        partitions = consumer.list_topics(topic, timeout=ANSWER_S).topics[topic].partitions
+        consumer.assign([self._library.TopicPartition(topic, number, beginning) for number in partitions])
+        seen = 0
+        clock = Clock()
+        quiet_at = time.monotonic() + ANSWER_S
+        while seen < expected and time.monotonic() < quiet_at:
+            messages = consumer.consume(READ_AT_A_TIME, 0.1)
+            values = [message.value() for message in messages if message.error() is None]
+            seen += len(values)
+            if values:
+                quiet_at = time.monotonic() + ANSWER_S
+        timed = clock.stop(seen)
+        consumer.close()
+        if seen != expected:
+            raise WrongCountError(f"{seen} records came back of Kafka's broker; {expected} were acknowledged")
+        return timed
+
+    @staticmethod
+    def _plain(producer: Any, topic: str, records: Records) -> None:
+        produce = producer.produce
+        for value in records.values:
+            try:
+                produce(topic, value)
+            except BufferError:
+                producer.poll(1.0)
+                produce(topic, value)
+
+    @staticmethod
+    def _keyed(producer: Any, topic: str, records: Records) -> None:
+        produce = producer.produce
+        for value, key in zip(records.values, records.keys, strict=True):
+            try:
+                produce(topic, value, key)
+            except BufferError:
+                producer.poll(1.0)
+                produce(topic, value, key)
+
+    @staticmethod
+    def _with_callback(producer: Any, topic: str, records: Records) -> None:
+        def noted(error: object, message: object) -> None:
+            pass
+
+        produce, poll = producer.produce, producer.poll
+        for number, value in enumerate(records.values):
+            try:
+                produce(topic, value, on_delivery=noted)
+            except BufferError:
+                poll(1.0)
+                produce(topic, value, on_delivery=noted)
+            if number % 1_000 == 0:
+                poll(0)
+
+    def _whole_batch(self, producer: Any, topic: str, messages: list[dict[str, bytes]]) -> None:
+        while messages:
+            producer.produce_batch(topic, messages)
+            # It marks what it had no room for.
+            messages = [message for message in messages if message.pop("_error", None) is not None]
+            if messages:
+                producer.poll(1.0)
+
+    @staticmethod
+    def _one_by_one(producer: Any, topic: str, records: Records) -> Timed:
+        times: list[float] = []
+        clock = Clock()
+        for value in records.first(ONE_BY_ONE_MAX).values:
+            began_s = time.perf_counter()
+            producer.produce(topic, value)
+            producer.flush(ANSWER_S)
+            times.append(time.perf_counter() - began_s)
+        return clock.stop(len(times), times)

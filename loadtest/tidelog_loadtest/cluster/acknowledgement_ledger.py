@@ -1,0 +1,147 @@
+"""What was published and acknowledged, and whether it is all there: the benchmark's check that speed cost no record.
+
+Every record carries a number of its own in its first eight bytes. An acknowledgement says at which offsets a run of
+numbers is, so reading the log tells of each acknowledged record whether it is where it was said to be. A record that
+was not acknowledged may be there or not; none may be there twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog import Client
+from tidelog.produce.receipts import ReceiptRange
+from tidelog_loadtest.measure.product import WrongCountError
+
+NUMBER_BYTES: Final = 8
+PROGRESS_S: Final = 30.0
+"""How long reading waits for what must be there before it counts as lost."""
+_WAIT_MS: Final = 200
+
+Numbers = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """Records `first` to `first + count - 1`, acknowledged to be at `base_offset` and behind it."""
+
+    partition: int
+    base_offset: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What reading found: how many records were acknowledged, read, not where they should be, and there again."""
+
+    acked: int = 0
+    read: int = 0
+    lost: int = 0
+    twice: int = 0
+
+    def __add__(self, other: Audit) -> Audit:
+        return Audit(self.acked + other.acked, self.read + other.read, self.lost + other.lost, self.twice + other.twice)
+
+
+class Ledger:
+    """Makes numbered records and keeps what was acknowledged."""
+
+    def __init__(self, size_bytes: int) -> None:
+        assert size_bytes >= NUMBER_BYTES, "a value holds its number"
+        self._size_bytes = size_bytes
+        self._next = 0
+        self._acked: list[Acked] = []
+
+    def records(self, count: int) -> tuple[int, pa.RecordBatch]:
+        """Return the number of the first of `count` new records, and the records."""
+        first = self._next
+        self._next += count
+        values = np.zeros((count, self._size_bytes), np.uint8)
+        values[:, :NUMBER_BYTES] = np.arange(first, first + count, dtype=">u8").view(np.uint8).reshape(count, -1)
+        offsets = np.arange(count + 1, dtype=np.int32) * self._size_bytes
+        buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(values.tobytes())]
+        return first, pa.record_batch({"value": pa.Array.from_buffers(pa.binary(), count, buffers)})
+
+    def acknowledged(self, first: int, ranges: Iterable[ReceiptRange]) -> None:
+        """Note where records from number `first` on are said to be."""
+        for partition, base_offset, count in ranges:
+            self._acked.append(Acked(partition, base_offset, first, count))
+            first += count
+
+    def of(self, partition: int, from_offset: int) -> list[Acked]:
+        """Return what was acknowledged at `from_offset` and behind it."""
+        return [each for each in self._acked if each.partition == partition and each.base_offset >= from_offset]
+
+
+async def audit(client: Client, topic: str, ledger: Ledger, starts: Mapping[int, int]) -> tuple[Audit, dict[int, int]]:
+    """Read partitions to their ends and compare; nothing may be published meanwhile.
+
+    Args:
+        client: connected to the cluster.
+        topic: its name.
+        ledger: what was acknowledged.
+        starts: where to begin in each partition that is to be read.
+
+    Returns:
+        What was found in all of them, and where each ends.
+
+    Raises:
+        WrongCountError: offsets are missing between two batches.
+        TidelogError: the cluster refuses to be read.
+    """
+    found, ends = Audit(), dict(starts)
+    for partition, start in starts.items():
+        acked = ledger.of(partition, start)
+        end = max((each.base_offset + each.count for each in acked), default=start)
+        numbers = await _read(client, topic, partition, start, end)
+        found += compare(acked, numbers, start)
+        ends[partition] = start + len(numbers)
+    return found, ends
+
+
+def compare(acked: Iterable[Acked], numbers: Numbers, start: int) -> Audit:
+    """Return what a partition's records, by their numbers from offset `start` on, say about the acknowledged ones."""
+    total = lost = 0
+    for each in acked:
+        at = each.base_offset - start
+        there = numbers[at : at + each.count]
+        expected = np.arange(each.first, each.first + len(there), dtype=np.uint64)
+        total += each.count
+        lost += each.count - int(np.count_nonzero(there == expected))
+    return Audit(total, len(numbers), lost, len(numbers) - len(np.unique(numbers)))
+
+
+async def _read(client: Client, topic: str, partition: int, start: int, end: int) -> Numbers:
+    """Return the numbers of a partition's records from `start` to its end, which should be `end` or behind it."""
+    pieces: list[Numbers] = []
+    at = start
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + PROGRESS_S
+    while True:
+        wait_ms = _WAIT_MS if at < end else 0
+        fetched = await client.fetch(topic, partition, at, min_bytes=min(wait_ms, 1), wait_ms=wait_ms)
+        for batch in fetched.batches:
+            if batch.base_offset != at:
+                raise WrongCountError(f"{topic}/{partition}: offset {batch.base_offset} comes where {at} should")
+            pieces.append(numbers_of(batch.columns().column("value")))
+            at = batch.end_offset
+            deadline = loop.time() + PROGRESS_S
+        if not fetched.batches and (at >= end or loop.time() > deadline):
+            return np.concatenate([np.empty(0, np.uint64), *pieces])
+
+
+def numbers_of(values: pa.Array[Any]) -> Numbers:
+    """Return the numbers in the values' first bytes."""
+    heads = pc.binary_slice(values.cast(pa.binary()), 0, NUMBER_BYTES)
+    data = heads.buffers()[2]
+    assert data is not None, "values are not null"
+    return np.frombuffer(memoryview(data), dtype=">u8", count=len(values)).astype(np.uint64)

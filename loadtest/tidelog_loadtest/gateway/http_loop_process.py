@@ -1,0 +1,42 @@
+"""Closed loops of one HTTP request in a process of its own.
+
+    python -m tidelog_loadtest.gateway.http_loop_process PORT CONNECTIONS
+
+Each line of standard input is a task as JSON, `{"request": base64, "seconds": s}`; the answer is a line of JSON,
+`{"requests": n, "seconds": s, "cpu_s": s}`, or `{"failure": text}`. The process ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import sys
+import time
+from typing import Any
+
+import uvloop
+
+from tidelog_cli.base.failures import CommandFailed
+from tidelog_loadtest.gateway.http_loop import closed_loop
+
+
+async def serve(port: int, connections: int) -> None:
+    """Do the tasks that standard input names, one after the other, until it ends."""
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        task = json.loads(line)
+        began_s = time.process_time()
+        found: dict[str, Any]
+        try:
+            run = await closed_loop(
+                port, base64.b64decode(task["request"]), connections=connections, seconds=task["seconds"]
+            )
+            found = {"requests": run.requests, "seconds": run.seconds, "cpu_s": time.process_time() - began_s}
+        except (CommandFailed, OSError, TimeoutError) as error:
+            found = {"failure": str(error)}
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(*map(int, sys.argv[1:])))

@@ -1,0 +1,67 @@
+"""`tidelog bench live`: see `live_delivery.py`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from tidelog_loadtest.gateway.live_delivery import LivePlan, LiveResult, measure_live
+
+SOCKETS: Final = (1, 100)
+
+
+class SurfaceName(StrEnum):
+    """Over what is subscribed."""
+
+    WEBSOCKET = "websocket"
+    SSE = "sse"
+
+
+def register(group: typer.Typer) -> None:
+    """Add `live` to `bench`."""
+    group.command("live")(live)
+
+
+def live(
+    *,
+    sockets: Annotated[
+        int | None, typer.Option("--sockets", min=1, max=5_000, help="Subscribers; 1 and 100 unless given.")
+    ] = None,
+    surface: Annotated[SurfaceName, typer.Option("--surface", help="Over what.")] = SurfaceName.WEBSOCKET,
+    size: Annotated[int, typer.Option("--size", min=1, max=100_000, help="Bytes of a value.")] = 100,
+    batch_records: Annotated[int, typer.Option("--batch-records", min=1, max=1_000, help="Records of a frame.")] = 10,
+    rate: Annotated[float, typer.Option("--rate", min=1, max=10_000, help="Frames a second.")] = 100.0,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="How long a round lasts.")] = 4.0,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, max=99, help="Rounds; the medians are shown.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
+) -> None:
+    """Measure what live delivery costs the gateway for each frame and socket, beside a bare broadcast of the frames."""
+    found: list[LiveResult] = []
+    for count in SOCKETS if sockets is None else (sockets,):
+        plan = LivePlan(count, batch_records, size, rate, seconds, rounds, surface=surface.value)
+        sys.stderr.write(f"measuring {rounds} rounds of {count} subscribers and of the probe ...\n")
+        with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as directory:
+            found.append(uvloop.run(measure_live(plan, Path(directory))))
+    if as_json:
+        sys.stdout.write(json.dumps([each.document() for each in found]) + "\n")
+    else:
+        Console().print(_table(found))
+
+
+def _table(found: list[LiveResult]) -> Table:
+    heads = ("subscribers", "frame", "gateway", "relay", "ratio", "broadcast from memory", "ratio")
+    table = Table(*heads, title="CPU a frame and subscriber")
+    for each in found:
+        figures = [f"{each.gateway_us:.1f} us", f"{each.relay_us:.1f} us", f"{each.relay_ratio:.2f}"]
+        figures += [f"{each.memory_us:.1f} us", f"{each.memory_ratio:.2f}"]
+        table.add_row(f"{each.sockets} {each.surface}", f"{each.frame_bytes:,} B", *figures)
+    return table

@@ -1,0 +1,300 @@
+"""`tidelog bench live`: what live delivery costs the gateway for each frame and socket, beside a bare broadcast.
+
+Sockets subscribe to a topic at its end, a producer publishes a batch at a time at a steady rate, and each batch becomes
+one frame for each socket. The probe (`bare_broadcast.py`) broadcasts one of these frames at the same rate: once as a
+relay, which receives each frame over a WebSocket and writes it to all others, and once from memory, where it receives
+nothing. The runs alternate, and what is compared is processor time, which other processes do not change much.
+
+A stream of server-sent events (`--surface sse`) is read by plain HTTP; its probe is the broadcast of WebSocket frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import statistics
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol, cast
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.typing import Subprotocol
+
+from tidelog import Client, Producer
+from tidelog_cli.base.failures import CommandFailed
+from tidelog_cli.up.child_processes import running
+from tidelog_loadtest.measure.footprint import cpu_s
+
+TOPIC: Final = "live"
+CREDIT: Final = 2**53 - 1
+OPEN_AT_ONCE: Final = 20
+WARM_UP_S: Final = 0.5
+OPEN_S: Final = 20.0
+SETTLE_S: Final = 5.0
+Surface = Literal["websocket", "sse"]
+
+
+@dataclass(frozen=True, slots=True)
+class LivePlan:
+    """The parameters of a measurement of live delivery.
+
+    Attributes:
+        sockets: that subscribe.
+        batch_records, size: records of a batch, and bytes of a value.
+        rate: batches a second.
+        seconds: of one run.
+        rounds: runs of each side.
+        partitions: of the topic; batches go to each in turn.
+    """
+
+    sockets: int = 100
+    batch_records: int = 10
+    size: int = 100
+    rate: float = 100.0
+    seconds: float = 4.0
+    rounds: int = 3
+    partitions: int = 1
+    surface: Surface = "websocket"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveResult:
+    """Processor time in microseconds for each frame and socket, medians.
+
+    Attributes:
+        relay_us, memory_us: of the probe, which receives each frame, or has it in memory.
+        relay_ratio, memory_ratio: these divided by `gateway_us`; medians of the rounds.
+    """
+
+    sockets: int
+    surface: str
+    frame_bytes: int
+    frames: int
+    gateway_us: float
+    relay_us: float
+    relay_ratio: float
+    memory_us: float
+    memory_ratio: float
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return asdict(self)
+
+
+class _Counter(asyncio.Protocol):
+    """A client that counts what it is sent by a mark in each frame, and keeps nothing."""
+
+    def __init__(self, request: bytes, begin: bytes, mark: bytes, after: bytes = b"") -> None:
+        self.frames = 0
+        self.begun = asyncio.get_running_loop().create_future()
+        self._request = request
+        self._begin = begin
+        self._mark = mark
+        self._after = after
+        self._head = b""
+        self._tail = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not declared as one
+        self._transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.begun.done():
+            self._head += data
+            if self._after and b"\r\n\r\n" in self._head:
+                self._transport.write(self._after)
+                self._after = b""
+            if self._begin in self._head:
+                self.begun.set_result(None)
+            return
+        data = self._tail + data
+        self.frames += data.count(self._mark)
+        self._tail = data[-len(self._mark) + 1 :]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.begun.done():
+            self.begun.set_exception(exc or CommandFailed(f"the server closed: {self._head[-300:]!r}"))
+
+
+def _handshake(port: int, path: str, protocol: str = "") -> bytes:
+    offered = f"Sec-WebSocket-Protocol: {protocol}\r\n" if protocol else ""
+    return (
+        f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{offered}\r\n"
+    ).encode()
+
+
+def _masked(text: str) -> bytes:
+    """Return a text frame of a client, with a mask of zeros."""
+    data = text.encode()
+    length = bytes([0x80 | len(data)]) if len(data) < 126 else b"\xfe" + len(data).to_bytes(2, "big")
+    return b"\x81" + length + bytes(4) + data
+
+
+async def measure_live(plan: LivePlan, directory: Path) -> LiveResult:
+    """Measure gateway and probe in turns.
+
+    Raises:
+        CommandFailed: a process did not start, or not every frame arrived.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        node_command = ("node", "--data", str(directory / "node"), "--port", "0", "--management-port", "0")
+        node = await stack.enter_async_context(running("node", node_command))
+        bootstrap = f"127.0.0.1:{node.ready['port']}"
+        gateway_command = ("--context=", "gateway", "--bootstrap", bootstrap, "--http-port", "0")
+        gateway = await stack.enter_async_context(running("gateway", gateway_command))
+        probe = await stack.enter_async_context(running("probe", (), module="tidelog_loadtest.gateway.bare_broadcast"))
+        client = await stack.enter_async_context(Client(bootstrap, client_id="tidelog-bench"))
+        await client.create_topic(TOPIC, partitions=plan.partitions, flush="never")
+        producer = await stack.enter_async_context(client.producer(TOPIC))
+        gateway_port, probe_port = int(gateway.ready["http_port"]), int(probe.ready["http_port"])
+        frame = await _frame(gateway_port, plan, producer)
+        feed = await stack.enter_async_context(connect(f"ws://127.0.0.1:{probe_port}/feed", compression=None))
+        gateway_us: list[float] = []
+        relay_us: list[float] = []
+        memory_us: list[float] = []
+        for _ in range(plan.rounds):
+            async with _sockets(_gateway_client(gateway_port, plan), gateway_port, plan) as sockets:
+                gateway_us.append(await _run(plan, gateway.process.pid, sockets, _Publisher(plan, producer)))
+            async with _sockets(_probe_client(probe_port, frame), probe_port, plan) as sockets:
+                relay_us.append(await _run(plan, probe.process.pid, sockets, _Relayed(feed, frame)))
+                memory_us.append(await _run(plan, probe.process.pid, sockets, _Repeated(feed, frame)))
+    return LiveResult(
+        sockets=plan.sockets,
+        surface=plan.surface,
+        frame_bytes=len(frame),
+        frames=plan.rounds * int(plan.rate * plan.seconds),
+        gateway_us=round(statistics.median(gateway_us), 2),
+        relay_us=round(statistics.median(relay_us), 2),
+        relay_ratio=_ratio(relay_us, gateway_us),
+        memory_us=round(statistics.median(memory_us), 2),
+        memory_ratio=_ratio(memory_us, gateway_us),
+    )
+
+
+def _ratio(probe_us: list[float], gateway_us: list[float]) -> float:
+    """Return the median of the ratios of the rounds."""
+    ratios = [probe / max(gateway, 0.01) for probe, gateway in zip(probe_us, gateway_us, strict=True)]
+    return round(statistics.median(ratios), 2)
+
+
+class _Source(Protocol):
+    async def send(self, rate: float, count: int) -> None:
+        """Have so many frames sent, at a rate a second."""
+        ...
+
+
+class _Publisher:
+    """Publishes batches, to each partition in turn."""
+
+    def __init__(self, plan: LivePlan, producer: Producer) -> None:
+        self._values = [b"x" * plan.size] * plan.batch_records
+        self._partitions = plan.partitions
+        self._producer = producer
+        self._at = 0
+
+    async def send(self, rate: float, count: int) -> None:
+        await _at_rate(rate, count, self.send_one)
+
+    async def send_one(self) -> None:
+        self._at += 1
+        await self._producer.send_many(self._values, partition=self._at % self._partitions)
+
+
+class _Relayed:
+    """Has the probe broadcast each frame that it is sent."""
+
+    def __init__(self, feed: ClientConnection, frame: str) -> None:
+        self._feed = feed
+        self._text = f"relay {frame}"
+
+    async def send(self, rate: float, count: int) -> None:
+        await _at_rate(rate, count, lambda: self._feed.send(self._text))
+
+
+class _Repeated:
+    """Has the probe broadcast a frame from memory."""
+
+    def __init__(self, feed: ClientConnection, frame: str) -> None:
+        self._feed = feed
+        self._frame = frame
+
+    async def send(self, rate: float, count: int) -> None:
+        await self._feed.send(f"repeat {rate} {count} {self._frame}")
+        await asyncio.sleep(count / rate)
+
+
+async def _frame(port: int, plan: LivePlan, producer: Producer) -> str:
+    """Return a frame of the gateway's."""
+    protocols = [Subprotocol("tidelog.v1.json")]
+    async with connect(f"ws://127.0.0.1:{port}/v1/ws", subprotocols=protocols, compression=None) as socket:
+        await socket.send(_sub())
+        await socket.recv()
+        await _Publisher(plan, producer).send_one()
+        return str(await socket.recv())
+
+
+def _sub() -> str:
+    return json.dumps({"id": 1, "sub": {"sid": 1, "topic": TOPIC, "credit": {"records": CREDIT}}})
+
+
+def _gateway_client(port: int, plan: LivePlan) -> Any:
+    if plan.surface == "sse":
+        path = f"/v1/topics/{TOPIC}/stream"
+        request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAccept: text/event-stream\r\n\r\n".encode()
+        return lambda: _Counter(request, b"event: begin", b'data: {"partition":')
+    request = _handshake(port, "/v1/ws", "tidelog.v1.json")
+    return lambda: _Counter(request, b'"ok"', b'{"batch":', after=_masked(_sub()))
+
+
+def _probe_client(port: int, frame: str) -> Any:
+    return lambda: _Counter(_handshake(port, "/"), b"\r\n\r\n", frame[:9].encode())
+
+
+@contextlib.asynccontextmanager
+async def _sockets(make: Any, port: int, plan: LivePlan) -> AsyncIterator[list[_Counter]]:
+    """Open all clients; they are subscribed when this begins."""
+    loop = asyncio.get_running_loop()
+    opened: list[tuple[asyncio.Transport, _Counter]] = []
+    try:
+        while len(opened) < plan.sockets:
+            some = range(min(OPEN_AT_ONCE, plan.sockets - len(opened)))
+            opened += await asyncio.gather(*(loop.create_connection(make, "127.0.0.1", port) for _ in some))
+            async with asyncio.timeout(OPEN_S):
+                await asyncio.gather(*(counter.begun for _, counter in opened))
+        yield [counter for _, counter in opened]
+    finally:
+        for transport, _ in opened:
+            transport.close()
+
+
+async def _run(plan: LivePlan, pid: int, sockets: list[_Counter], source: _Source) -> float:
+    """Send at the plan's rate and return what each frame cost the process for each socket, in us."""
+    warm_up, before = int(plan.rate * WARM_UP_S), sockets[0].frames
+    await source.send(plan.rate, warm_up)
+    await _arrived(sockets, before + warm_up)
+    count = int(plan.rate * plan.seconds)
+    before_s, before = cpu_s(pid), sockets[0].frames
+    await source.send(plan.rate, count)
+    await _arrived(sockets, before + count)
+    return (cpu_s(pid) - before_s) * 1e6 / count / len(sockets)
+
+
+async def _at_rate(rate: float, count: int, send: Callable[[], Awaitable[object]]) -> None:
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    for at in range(count):
+        await asyncio.sleep(max(0.0, begin + at / rate - loop.time()))
+        await send()
+
+
+async def _arrived(sockets: list[_Counter], frames: int) -> None:
+    try:
+        async with asyncio.timeout(SETTLE_S):
+            while any(each.frames < frames for each in sockets):  # noqa: ASYNC110 - a hundred of them count
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        least = min(each.frames for each in sockets)
+        raise CommandFailed(f"{least} of {frames} frames arrived: publish at a lower --rate") from None

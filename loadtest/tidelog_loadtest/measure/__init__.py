@@ -1,0 +1,1 @@
+"""How a run is timed, what it costs, and how its figures are shown."""

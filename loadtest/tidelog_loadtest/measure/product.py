@@ -1,0 +1,113 @@
+"""The product's half of a benchmark: the same batches through the client that users have.
+
+Nothing is reached into: what `send_arrow`, `send` and `batches` do for a user is what is timed. A throughput run
+keeps a fixed number of sends under way, as many as the probe keeps payloads in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Literal
+
+import pyarrow as pa
+
+from tidelog import Client
+from tidelog_loadtest.measure.runs import Budget, Run
+
+FlushName = Literal["always", "never"]
+
+
+class WrongCountError(Exception):
+    """A run brought back another number of records than were acknowledged: the log is broken, not slow."""
+
+
+@contextlib.asynccontextmanager
+async def own_topic(
+    client: Client, flush: FlushName, *, retention_bytes: int | None = None, segment_bytes: int | None = None
+) -> AsyncIterator[str]:
+    """Create a topic of one partition, yield its name, and delete it with its records on the way out.
+
+    With `retention_bytes` it keeps about that much; otherwise it keeps all. Segments are the node's unless told.
+    The name is made up for each: a benchmark that runs against somebody's node must not touch what is there.
+    """
+    name = f"bench-{secrets.token_hex(6)}"
+    await client.create_topic(
+        name, partitions=1, flush=flush, retention_bytes=retention_bytes, segment_bytes=segment_bytes
+    )
+    try:
+        yield name
+    finally:
+        await client.delete_topic(name)
+
+
+async def produce_run(
+    client: Client, topic: str, batches: Sequence[pa.RecordBatch], batch_bytes: int, budget: Budget, *, window: int
+) -> Run:
+    """Publish the batches in turn until the budget is spent and all is acknowledged; time each send.
+
+    Args:
+        client: connected to the node.
+        topic: its name; partition 0 is used.
+        batches: canonical columns, all of the same encoded length.
+        batch_bytes: that length, for the rate in bytes.
+        budget: how long.
+        window: sends under way at a time.
+    """
+    run = Run()
+    in_turn = itertools.cycle(batches)
+    async with client.producer(topic, acks="quorum") as producer:
+
+        async def send_in_turn() -> None:
+            while budget.take():
+                columns = next(in_turn)
+                began_ns = time.perf_counter_ns()
+                await producer.send_arrow(columns, partition=0)
+                run.add(columns.num_rows, batch_bytes, time.perf_counter_ns() - began_ns)
+
+        budget.begin()
+        run.begin()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(window):
+                group.create_task(send_in_turn())
+        run.end()
+    return run
+
+
+async def latency_run(client: Client, topic: str, value: bytes, budget: Budget) -> Run:
+    """Publish one record at a time, each after the receipt of the one before it."""
+    run = Run()
+    async with client.producer(topic, acks="quorum") as producer:
+        budget.begin()
+        run.begin()
+        while budget.take():
+            began_ns = time.perf_counter_ns()
+            await producer.send(value, partition=0)
+            run.add(1, len(value), time.perf_counter_ns() - began_ns)
+        run.end()
+    return run
+
+
+async def consume_run(client: Client, topic: str, expected_records: int) -> Run:
+    """Read the topic from its beginning as columns, until every record is here; time the wait for each batch.
+
+    Raises:
+        WrongCountError: more records came than were stored.
+    """
+    run = Run()
+    async with client.consumer(topic, start="earliest") as consumer:
+        stream = aiter(consumer.batches())
+        run.begin()
+        while run.records < expected_records:
+            began_ns = time.perf_counter_ns()
+            consumed = await anext(stream)
+            columns = consumed.batch.columns()
+            run.add(columns.num_rows, consumed.batch.header.length, time.perf_counter_ns() - began_ns)
+        run.end()
+    if run.records != expected_records:
+        raise WrongCountError(f"{run.records} records came back; {expected_records} were acknowledged")
+    return run

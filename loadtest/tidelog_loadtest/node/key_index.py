@@ -1,0 +1,291 @@
+"""`tidelog bench keys`: what indexes of keys and tags, and compaction, cost one node, and what they give.
+
+published   keyed, tagged batches to a topic without indexes and to one with both, by turns in rounds
+looked up   the newest record of keys at random, once the topic with an index has as many records as asked for
+compacted   a topic of so many keys as fit `COMPACTED_KEYS`: how fast a pass goes, and what single publishes to
+another partition of it take meanwhile, and without it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from rich.table import Table
+
+from tidelog import Client, Producer
+from tidelog_cli.up.child_processes import running
+from tidelog_loadtest.measure.environment import Environment
+from tidelog_loadtest.measure.product import FlushName
+from tidelog_loadtest.measure.progress import Tell, say_nothing
+from tidelog_loadtest.stand.payloads import value_batches
+
+PLAIN: Final = "plain"
+INDEXED: Final = "indexed"
+STATE: Final = "state"
+WINDOW: Final = 8
+"""Batches under way."""
+KEY_BYTES: Final = 16
+TAGS: Final = ("red", "green", "blue", "white")
+COMPACTED_KEYS: Final = 100_000
+MOMENTS: Final = 5
+"""Steps that are told of, without the rounds of publishing."""
+QUIET_S: Final = 3.0
+"""How long single publishes are timed without a pass."""
+_MB: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedPlan:
+    """What is measured.
+
+    Attributes:
+        records: of the topic with an index, when keys are looked up.
+        lookups: how many keys.
+        compacted: records of the topic that is compacted.
+        size_bytes, batch_records: of what is published; a key has `KEY_BYTES` more.
+        rounds, seconds: of publishing to each topic.
+        flush: the topics'.
+        data: where files are kept meanwhile.
+    """
+
+    records: int = 10_000_000
+    lookups: int = 2_000
+    compacted: int = 5_000_000
+    size_bytes: int = 100
+    batch_records: int = 4_000
+    rounds: int = 5
+    seconds: float = 2.0
+    flush: FlushName = "never"
+    data: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long something took, in ms: in the middle, for one in a hundred, at the most."""
+
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Times:
+        """Return those of at least one time in s."""
+        middle, late, most = np.percentile(np.array(seconds) * 1000, [50, 99, 100]).tolist()
+        return cls(round(middle, 3), round(late, 3), round(most, 3))
+
+
+@dataclass(slots=True)
+class KeyedResult:
+    """See the module. Rates are records a second, one a round."""
+
+    plan: KeyedPlan
+    rates: dict[str, list[float]] = field(default_factory=lambda: {PLAIN: [], INDEXED: []})
+    stored: int = 0
+    lookup: Times | None = None
+    before_bytes: int = 0
+    after_bytes: int = 0
+    pass_s: float = 0.0
+    quiet: Times | None = None
+    meanwhile: Times | None = None
+
+    @property
+    def ratio(self) -> float:
+        """The rate with indexes as a share of that without: the median of the rounds."""
+        pairs = zip(self.rates[INDEXED], self.rates[PLAIN], strict=True)
+        return statistics.median(indexed / plain for indexed, plain in pairs)
+
+    @property
+    def pass_mb_per_s(self) -> float:
+        """How fast the log was compacted, by its size before."""
+        return self.before_bytes / _MB / self.pass_s if self.pass_s else 0.0
+
+    def document(self, environment: Environment) -> dict[str, Any]:
+        """Return what --json prints."""
+        plan = self.plan
+        return {
+            "benchmark": "keys",
+            "flush": plan.flush,
+            "size_bytes": plan.size_bytes,
+            "batch_records": plan.batch_records,
+            "records_per_s": {name: round(statistics.median(rates)) for name, rates in self.rates.items()},
+            "ratio": round(self.ratio, 3),
+            "stored": self.stored,
+            "lookup": asdict(self.lookup) if self.lookup else None,
+            "compaction": {
+                "before_bytes": self.before_bytes,
+                "after_bytes": self.after_bytes,
+                "mb_per_s": round(self.pass_mb_per_s, 1),
+                "publish_without": asdict(self.quiet) if self.quiet else None,
+                "publish_meanwhile": asdict(self.meanwhile) if self.meanwhile else None,
+            },
+            "environment": asdict(environment),
+        }
+
+    def table(self) -> Table:
+        """Return the same for people."""
+        table = Table(title=f"keys, tags and compaction on one node, flush={self.plan.flush}")
+        for column in ("what", "figure", "p50", "p99", "most"):
+            table.add_column(column, justify="left" if column == "what" else "right")
+        for name, rates in self.rates.items():
+            table.add_row(f"published, {name}", f"{statistics.median(rates):,.0f} records/s", "", "", "")
+        table.add_row("indexed : plain", f"{self.ratio:.2f}", "", "", "")
+        _add_times(table, f"newest of a key among {self.stored:,}", "", self.lookup)
+        size = f"{self.before_bytes / _MB:,.0f} -> {self.after_bytes / _MB:,.0f} MB"
+        table.add_row(f"compacted, {size}", f"{self.pass_mb_per_s:,.0f} MB/s", "", "", "")
+        _add_times(table, "one publish without a pass", "", self.quiet)
+        _add_times(table, "one publish beside a pass", "", self.meanwhile)
+        return table
+
+
+def _add_times(table: Table, what: str, figure: str, times: Times | None) -> None:
+    if times is not None:
+        table.add_row(what, figure, *(f"{one:,.2f} ms" for one in (times.p50_ms, times.p99_ms, times.max_ms)))
+
+
+async def keyed(plan: KeyedPlan, tell: Tell = say_nothing) -> KeyedResult:
+    """Measure; see the module.
+
+    Raises:
+        CommandFailed: the node did not start.
+    """
+    async with AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidelog-bench-", dir=plan.data)))
+        arguments = ("node", "--data", str(directory / "node"), "--port", "0", "--management-port", "0")
+        log = stack.enter_context((directory / "node.log").open("ab"))
+        node = await stack.enter_async_context(running("node", arguments, log=log))
+        client = await stack.enter_async_context(Client(f"127.0.0.1:{node.ready['port']}"))
+        measuring = _Measuring(plan, client, tell)
+        await measuring.publish()
+        await measuring.look_up()
+        await measuring.compact()
+    return measuring.result
+
+
+class _Measuring:
+    def __init__(self, plan: KeyedPlan, client: Client, tell: Tell) -> None:
+        self.result = KeyedResult(plan)
+        self._plan = plan
+        self._client = client
+        self._tell = tell
+        self._done = 0
+        self._values = [batch.column("value") for batch in value_batches(plan.size_bytes, plan.batch_records)]
+        tags = [TAGS[number % len(TAGS)] for number in range(plan.batch_records)]
+        self._tags = pa.array(tags, pa.string())
+        self._next_key = 0
+
+    def _say(self, step: str) -> None:
+        self._done += 1
+        self._tell(step, self._done)
+
+    def _batch(self, keys: range) -> pa.RecordBatch:
+        """Return a batch with these keys, by their numbers."""
+        values = self._values[keys.start // self._plan.batch_records % len(self._values)]
+        return pa.record_batch({"key": keys_of(keys), "value": values, "tag": self._tags})
+
+    async def publish(self) -> None:
+        """Publish by turns to the topic without indexes and to the one with both."""
+        plan = self._plan
+        await self._client.create_topic(PLAIN, flush=plan.flush)
+        await self._client.create_topic(INDEXED, flush=plan.flush, index_key=True, index_tag=True)
+        for _ in range(plan.rounds):
+            for name in (PLAIN, INDEXED):
+                async with self._client.producer(name) as producer:
+                    before, began_s = self._next_key, time.monotonic()
+                    await self._send(producer, until_s=began_s + plan.seconds)
+                    records = self._next_key - before
+                    self.result.rates[name].append(records / (time.monotonic() - began_s))
+                if name == INDEXED:
+                    self.result.stored += records
+                self._say(f"published, {name}")
+        await self._client.delete_topic(PLAIN)
+
+    async def look_up(self) -> None:
+        """Fill the topic with an index, and ask for the newest records of keys that are in it."""
+        plan, result = self._plan, self.result
+        first = self._next_key
+        async with self._client.producer(INDEXED) as producer:
+            await self._send(producer, records=max(plan.batch_records, plan.records - result.stored))
+        result.stored += self._next_key - first
+        self._say("filled")
+        random = np.random.default_rng(7)
+        times: list[float] = []
+        for number in random.integers(first, self._next_key, plan.lookups).tolist():
+            key = keys_of(range(number, number + 1))[0].as_py()
+            began_s = time.perf_counter()
+            found = await self._client.get(INDEXED, key)
+            times.append(time.perf_counter() - began_s)
+            assert found is not None, f"{key!r} was stored"
+            assert found.key == key
+        result.lookup = Times.of(times)
+        self._say("looked up")
+
+    async def compact(self) -> None:
+        """Compact a partition while single records are published to another one of its topic."""
+        plan, result, client = self._plan, self.result, self._client
+        await client.create_topic(
+            STATE, partitions=2, flush=plan.flush, cleanup="compact", dirty_percent=100, compaction_lag_ms=3_600_000
+        )
+        async with client.producer(STATE) as producer:
+            await self._send(producer, records=plan.compacted, modulus=COMPACTED_KEYS)
+            self._say("filled again")
+            result.quiet = Times.of(await self._times(producer, asyncio.create_task(asyncio.sleep(QUIET_S))))
+            self._say("published alone")
+            result.before_bytes = await self._size_bytes()
+            began_s = time.monotonic()
+            compacting = asyncio.create_task(client.compact_topic(STATE, [0]))
+            result.meanwhile = Times.of(await self._times(producer, compacting))
+            await compacting
+            result.pass_s = time.monotonic() - began_s
+        result.after_bytes = await self._size_bytes()
+        self._say("compacted")
+
+    async def _times(self, producer: Producer, other: asyncio.Task[Any]) -> list[float]:
+        """Publish one record after the other until something else is done; return how long each took, in s."""
+        times: list[float] = []
+        while not times or not other.done():
+            began_s = time.perf_counter()
+            await producer.send(b"x" * self._plan.size_bytes, key=b"k", partition=1)
+            times.append(time.perf_counter() - began_s)
+        return times
+
+    async def _size_bytes(self) -> int:
+        return (await self._client.topic(STATE)).partitions[0].size_bytes
+
+    async def _send(
+        self, producer: Producer, *, until_s: float | None = None, records: int = 0, modulus: int | None = None
+    ) -> None:
+        """Send batches of new keys, `WINDOW` at a time, until a time or so many records; keys go round at `modulus`."""
+        left = records
+
+        async def in_turn() -> None:
+            nonlocal left
+            while time.monotonic() < until_s if until_s is not None else left > 0:
+                first, count = self._next_key, self._plan.batch_records
+                self._next_key += count
+                left -= count
+                keys = range(first, first + count)
+                if modulus is not None:
+                    keys = range(first % modulus, first % modulus + count)
+                await producer.send_arrow(self._batch(keys), partition=0)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(WINDOW):
+                group.create_task(in_turn())
+
+
+def keys_of(numbers: range) -> pa.Array[Any]:
+    """Return numbers as keys of `KEY_BYTES`, spread so that neighbours are not alike."""
+    spread = np.arange(numbers.start, numbers.stop, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    data = np.column_stack([spread, np.arange(numbers.start, numbers.stop, dtype=np.uint64)]).tobytes()
+    offsets = np.arange(len(numbers) + 1, dtype=np.int32) * KEY_BYTES
+    return pa.Array.from_buffers(pa.binary(), len(numbers), [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(data)])

@@ -1,0 +1,1 @@
+"""The limit probe: the barest code that does a node's part."""

@@ -1,0 +1,224 @@
+"""The limit probe's sender and reader: the benchmark process's half of the bare copy of a publish and a fetch.
+
+Both are single protocol objects that act inside the socket's callbacks: no task, future or queue per batch, since
+those are the product's costs. `append_run` pushes prepared payloads with a fixed number in flight and times each
+from its write to its reply; `read_run` asks for the stored bytes in large pieces, keeps two requests out, and
+checks the CRC32C of every record batch that comes back, as a consumer must.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple, cast
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from tidelog_loadtest.measure.runs import Budget, Run
+from tidelog_loadtest.probe.wire import APPEND, READ, REPLY, REQUEST, aligned
+from tidelog_proto.batch.gathered_batch import encode_gathered
+from tidelog_proto.batch.header import unpack_header
+from tidelog_proto.limits import HEADER_BYTES
+from tidelog_proto.process.buffers import batch_pool
+
+READS_IN_FLIGHT: Final = 2
+"""One reply is checked while the next is on its way."""
+
+
+class Payload(NamedTuple):
+    """One encoded record batch, ready to send."""
+
+    request: bytes
+    parts: tuple[bytes | memoryview, ...]
+    records: int
+    length_bytes: int
+
+    def wire(self) -> list[bytes | memoryview]:
+        """Return the buffers to write."""
+        return [self.request, *self.parts]
+
+
+class ArrowPayload(NamedTuple):
+    """An Arrow record batch that becomes bytes when it is sent, as the product's do.
+
+    By the least there is to it: large values where they lie, small ones by Arrow's own serialization, and a CRC32C.
+    """
+
+    header: bytes
+    columns: pa.RecordBatch
+    records: int
+    length_bytes: int
+
+    def wire(self) -> list[bytes | memoryview]:
+        """Serialize and return the buffers to write."""
+        gathered = encode_gathered([self.columns], now_us=0)
+        if gathered is not None:
+            parts = (gathered.header, gathered.body, *gathered.rest)
+            crc = 0
+            for part in parts:
+                crc = crc32c(part, crc)
+            return [REQUEST.pack(APPEND, gathered.length, crc, 0, 0), *parts]
+        body = memoryview(self.columns.serialize(memory_pool=batch_pool())).cast("B")
+        request = REQUEST.pack(APPEND, len(self.header) + len(body), crc32c(body, crc32c(self.header)), 0, 0)
+        return [request, self.header, body]
+
+
+def payload_of(header: bytes, body: memoryview, records: int) -> Payload:
+    """Return an encoded batch (128-byte header and body) as a payload of the probe."""
+    length_bytes = len(header) + len(body)
+    request = REQUEST.pack(APPEND, length_bytes, crc32c(body, crc32c(header)), 0, 0)
+    return Payload(request, (header, body), records, length_bytes)
+
+
+class ProbeFailedError(Exception):
+    """The probe's server went away or answered nonsense in the middle of a run."""
+
+
+class _Appender(asyncio.Protocol):
+    def __init__(self, payloads: Sequence[Payload | ArrowPayload], budget: Budget, window: int) -> None:
+        self.done: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+        self._payloads = payloads
+        self._budget = budget
+        self._window = window
+        self._sent_at: deque[int] = deque()
+        self._run = Run()
+        self._sent = 0
+        self._pending = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._budget.begin()
+        self._run.begin()
+        for _ in range(self._window):
+            self._send_next()
+
+    def _send_next(self) -> None:
+        assert self._transport is not None
+        if not self._budget.take():
+            return
+        payload = self._payloads[self._sent % len(self._payloads)]
+        self._sent += 1
+        self._sent_at.append(time.perf_counter_ns())
+        self._transport.writelines(payload.wire())
+
+    def data_received(self, data: bytes) -> None:
+        now_ns = time.perf_counter_ns()
+        data = self._pending + data if self._pending else data
+        whole = len(data) // REPLY.size * REPLY.size
+        self._pending = data[whole:]
+        for _ in range(whole // REPLY.size):
+            payload = self._payloads[self._run.batches % len(self._payloads)]
+            self._run.add(payload.records, payload.length_bytes, now_ns - self._sent_at.popleft())
+            self._send_next()
+        if not self._sent_at and not self.done.done():
+            self._run.end()
+            self.done.set_result(self._run)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(ProbeFailedError(f"the limit probe closed the connection: {exc}"))
+
+
+class _Reader(asyncio.BufferedProtocol):
+    def __init__(self, read_bytes: int) -> None:
+        self.done: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+        self._read_bytes = read_bytes
+        self._run = Run()
+        # One buffer is filled; everything in it is looked at before the next reply is received.
+        self._buffer = memoryview(bytearray(REPLY.size + read_bytes))
+        self._have = 0
+        self._end = 0
+        self._position = 0
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._run.begin()
+        for _ in range(READS_IN_FLIGHT):
+            self._ask()
+
+    def _ask(self) -> None:
+        assert self._transport is not None
+        self._transport.write(REQUEST.pack(READ, self._read_bytes, 0, 0, self._position))
+        self._position += self._read_bytes
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the reply says how much, not the hint
+        return self._buffer[self._have : self._end or REPLY.size]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._have += nbytes
+        if not self._end and self._have == REPLY.size:
+            self._end = REPLY.size + REPLY.unpack_from(self._buffer)[1]
+        if self._end and self._have == self._end:
+            payload = self._buffer[REPLY.size : self._end]
+            self._have = self._end = 0
+            self._reply_whole(payload)
+
+    def _reply_whole(self, payload: memoryview) -> None:
+        if self.done.done():
+            return
+        if not payload:
+            self._run.end()
+            self.done.set_result(self._run)
+            return
+        self._ask()
+        at = 0
+        while at < len(payload):
+            header = unpack_header(payload, at)
+            body = payload[at + HEADER_BYTES : at + header.length]
+            if crc32c(body) != header.body_crc:
+                self.done.set_exception(ProbeFailedError("the limit probe sent back other bytes than were stored"))
+                return
+            self._run.add(header.record_count, header.length)
+            at += aligned(header.length)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(ProbeFailedError(f"the limit probe closed the connection: {exc}"))
+
+
+async def append_run(
+    port: int,
+    payloads: Sequence[Payload | ArrowPayload],
+    budget: Budget,
+    *,
+    window: int,
+    tls: ssl.SSLContext | None = None,
+) -> Run:
+    """Push `payloads` in turn, `window` in flight, until the budget is spent and all is acknowledged.
+
+    With `tls` the event loop encrypts what is sent.
+
+    Raises:
+        ProbeFailedError: the server closed the connection (its stderr says why).
+    """
+    loop = asyncio.get_running_loop()
+    transport, sender = await loop.create_connection(
+        lambda: _Appender(payloads, budget, window), "127.0.0.1", port, ssl=tls
+    )
+    try:
+        return await sender.done
+    finally:
+        transport.close()
+
+
+async def read_run(port: int, *, read_bytes: int, tls: ssl.SSLContext | None = None) -> Run:
+    """Read everything that is stored, `read_bytes` a request, checking every batch.
+
+    All stored payloads must be of one length, and `read_bytes` a multiple of that length `aligned`, so that no
+    batch straddles two replies. `tls` is as for `append_run`.
+
+    Raises:
+        ProbeFailedError: the server closed the connection, or a batch came back changed.
+    """
+    loop = asyncio.get_running_loop()
+    transport, reader = await loop.create_connection(lambda: _Reader(read_bytes), "127.0.0.1", port, ssl=tls)
+    try:
+        return await reader.done
+    finally:
+        transport.close()

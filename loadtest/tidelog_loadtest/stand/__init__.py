@@ -1,0 +1,1 @@
+"""Test stands: nodes and limit probes as child processes, and the payloads of benchmarks."""

@@ -1,0 +1,121 @@
+"""The test stand: a node and a limit probe as children of the benchmark, side by side on one file system.
+
+With `bootstrap` the node is somebody else's; the probe still runs here, and the comparison is then only as good
+as the two machines are alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import ssl
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Final
+
+from tidelog.client_options import ClientOptions
+from tidelog_cli.base.failures import CommandFailed
+from tidelog_cli.up.child_processes import Child, running
+from tidelog_loadtest.stand.secured_node import protect
+
+_LOG_TAIL_BYTES: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """What a benchmark runs against.
+
+    Attributes:
+        bootstrap: the node's address.
+        probe_port: the limit probe's port on loopback.
+        product_pids: name to process id of what a product run costs: the client, and the node if it is ours.
+        probe_pids: the same for a run of the probe.
+        directory: where both keep their files.
+        client_options: what the product's client is made with.
+        probe_tls: how the probe is called; None: in clear text.
+    """
+
+    bootstrap: str
+    probe_port: int
+    product_pids: dict[str, int]
+    probe_pids: dict[str, int]
+    directory: Path
+    client_options: ClientOptions = field(default_factory=ClientOptions)
+    probe_tls: ssl.SSLContext | None = None
+
+
+@contextlib.asynccontextmanager
+async def stand(
+    *,
+    data: Path | None,
+    bootstrap: str | None,
+    sync: bool,
+    payload_bytes: int,
+    window: int,
+    keep_bytes: int | None = None,
+    secure: bool = False,
+) -> AsyncIterator[Stand]:
+    """Start the children, enter when they are ready, stop them and delete their files on the way out.
+
+    Args:
+        data: the directory to make a temporary one in; the system's unless told.
+        bootstrap: a running node to measure instead of an own one.
+        sync: whether the probe syncs (flush=always).
+        payload_bytes: the longest payload that the probe will get.
+        window: the most payloads in flight.
+        keep_bytes: how long the probe's file gets before it begins again at its front; without it there is no bound.
+        secure: whether both speak TLS, and the node asks who calls and what he may; see `protected`.
+
+    Raises:
+        CommandFailed: a child did not start; the message names its log.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="tidelog-bench-", dir=data))
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            product_pids = {"client": os.getpid()}
+            protected = protect(directory) if secure else None
+            client_options = ClientOptions()
+            if bootstrap is None:
+                node = await _start_node(stack, directory, *(protected.node_options if protected else ()))
+                bootstrap = f"127.0.0.1:{node.ready['port']}"
+                product_pids["node"] = node.process.pid
+                if protected:
+                    client_options = await protected.admit(bootstrap)
+            sizes = ["--frame-bytes", str(payload_bytes), "--window", str(window)]
+            if keep_bytes is not None:
+                sizes += ["--keep-bytes", str(keep_bytes)]
+            if protected:
+                sizes += protected.probe_options
+            probe = await _start_probe(stack, directory, *sizes, *(["--sync"] if sync else []))
+            yield Stand(
+                bootstrap=bootstrap,
+                probe_port=probe.ready["port"],
+                product_pids=product_pids,
+                probe_pids={"client": os.getpid(), "probe": probe.process.pid},
+                directory=directory,
+                client_options=client_options,
+                probe_tls=protected.probe_tls if protected else None,
+            )
+    finally:
+        shutil.rmtree(directory)
+
+
+async def _start_node(stack: contextlib.AsyncExitStack, directory: Path, *options: str) -> Child:
+    arguments = ("node", *options, "--data", str(directory / "node"), "--port", "0", "--management-port", "0")
+    log_path = directory / "node.log"
+    log: IO[bytes] = stack.enter_context(log_path.open("wb"))
+    try:
+        return await stack.enter_async_context(running("node", arguments, log=log))
+    except CommandFailed as failure:
+        # The log goes away with the stand, so its end is part of the message.
+        tail = log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+        raise CommandFailed(f"{failure}:\n{tail}", failure.exit_code) from failure
+
+
+async def _start_probe(stack: contextlib.AsyncExitStack, directory: Path, *options: str) -> Child:
+    (directory / "probe").mkdir()
+    arguments = ("--data", str(directory / "probe"), *options)
+    return await stack.enter_async_context(running("limit probe", arguments, module="tidelog_loadtest.probe.server"))

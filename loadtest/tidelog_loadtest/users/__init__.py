@@ -1,0 +1,1 @@
+"""The load test: locust users, mixes, limits and the report."""

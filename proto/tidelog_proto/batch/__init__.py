@@ -1,0 +1,1 @@
+"""The record batch: header, Arrow columns, compression, hashes, verification."""

@@ -1,0 +1,279 @@
+"""The canonical columns of a record batch: their types, their order, and how to make them from what users have.
+
+A batch has the columns that its producer used and no others, always in this order: `timestamp`, `key`, `value`,
+`headers`, `tag`. `value` is always there. No schema travels with a batch: the flags of its header name the columns,
+and this module turns flags into the schema. Rejected: a schema message in every batch, which costs more than a
+small record and lets a producer choose types that a reader does not expect.
+
+Nulls: a null key is "no key", a null value a tombstone, a null tag "no tag", and the value of a header may be null.
+Timestamps, header lists, headers and the keys of headers are never null; "no headers" is an empty list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog_proto.batch.header import COLUMN_FLAGS, Flags
+from tidelog_proto.limits import TAG_BYTES_MAX
+
+Headers = Sequence[tuple[str, bytes | None]]
+"""A record's headers: names and values in the order in which they were given; names may repeat."""
+
+TIMESTAMP_TYPE: Final = pa.timestamp("us", "UTC")
+TIMESTAMP_US_MAX: Final = 253_402_300_799_999_999
+"""The last microsecond of the year 9999; the first is that of 1970. What lies outside is a mistaken unit."""
+HEADER_TYPE: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
+HEADERS_TYPE: Final = pa.list_(HEADER_TYPE)
+OFFSET_DELTA: Final = pa.field("offset_delta", pa.uint32())
+"""What stands in front of the columns of a derived batch: each record's offset less the batch's base offset."""
+
+_FIELDS: Final = (
+    (Flags.TIMESTAMP, pa.field("timestamp", TIMESTAMP_TYPE)),
+    (Flags.KEY, pa.field("key", pa.binary())),
+    (Flags.VALUE, pa.field("value", pa.binary())),
+    (Flags.HEADERS, pa.field("headers", HEADERS_TYPE)),
+    (Flags.TAG, pa.field("tag", pa.string())),
+)
+_FLAG_OF_NAME: Final[Mapping[str, int]] = {field.name: flag for flag, field in _FIELDS}
+_VALUE_SCHEMA: Final = pa.schema([pa.field("value", pa.binary())])
+
+
+def schema_of(flags: int) -> pa.Schema:
+    """Return the schema of the columns that `flags` names (its other bits do not matter)."""
+    return _schema_of(flags & COLUMN_FLAGS)
+
+
+@lru_cache(maxsize=64)
+def _schema_of(flags: int) -> pa.Schema:
+    return pa.schema([field for flag, field in _FIELDS if flags & flag])
+
+
+@lru_cache(maxsize=64)
+def stored_schema_of(flags: int) -> pa.Schema:
+    """Return the schema of what lies in a body with these flags: a derived one has its offset deltas in front."""
+    columns = list(schema_of(flags))
+    return pa.schema([OFFSET_DELTA, *columns] if flags & Flags.DERIVED else columns)
+
+
+def flags_of(schema: pa.Schema) -> int:
+    """Return the column flags of a canonical schema.
+
+    Raises:
+        TypeError: the schema is not canonical; `canonical` makes it so.
+    """
+    if schema is _VALUE_SCHEMA or schema.equals(_VALUE_SCHEMA):
+        return Flags.VALUE
+    flags = 0
+    for name in schema.names:
+        flags |= _FLAG_OF_NAME.get(name, 0)
+    if not flags & Flags.VALUE or not schema.equals(_schema_of(flags)):
+        raise TypeError(f"not the canonical columns of a record batch: {_told(schema)}; see columns.canonical")
+    return flags
+
+
+def import_for_columns() -> None:
+    """Have Arrow import in this thread what it imports for its first column: pandas, where there is one.
+
+    Whoever has columns made in another thread calls it before. A fork in the middle of an import in that thread leaves
+    the child with a module that is being imported for ever, and whatever needs it there waits as long.
+    """
+    pa.array([b""], pa.binary())
+
+
+def columns_of(
+    values: Sequence[bytes | None],
+    *,
+    keys: Sequence[bytes | None] | None = None,
+    timestamps_us: Sequence[int] | None = None,
+    headers: Sequence[Headers | None] | None = None,
+    tags: Sequence[str | None] | None = None,
+) -> pa.RecordBatch:
+    """Build canonical columns from Python values; only the columns that are given are made.
+
+    Args:
+        values: one a record; None is a tombstone.
+        keys: one a record; None is "no key".
+        timestamps_us: one a record, µs since 1970 (UTC).
+        headers: one list of (name, value) a record; None is "no headers".
+        tags: one a record; None is "no tag"; at most `TAG_BYTES_MAX` bytes of UTF-8 each.
+
+    Raises:
+        TypeError: something is not of the type above.
+        ValueError: the columns differ in length, a timestamp is missing, or a tag is too long.
+    """
+    value = pa.array(values, pa.binary())
+    if keys is None and timestamps_us is None and headers is None and tags is None:
+        return pa.RecordBatch.from_arrays([value], schema=_VALUE_SCHEMA)
+    given: dict[str, pa.Array[Any]] = {"value": value}
+    if timestamps_us is not None:
+        given["timestamp"] = pa.array(timestamps_us, pa.int64()).view(TIMESTAMP_TYPE)
+    if keys is not None:
+        given["key"] = pa.array(keys, pa.binary())
+    if headers is not None:
+        given["headers"] = _headers_column(headers)
+    if tags is not None:
+        given["tag"] = pa.array(tags, pa.string())
+    lengths = {name: len(array) for name, array in given.items()}
+    if len(set(lengths.values())) != 1:
+        raise ValueError(f"every column has one entry a record; these have {lengths}")
+    return _assembled(given)
+
+
+def canonical(record_batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Cast a user's Arrow columns to the canonical ones; what is canonical already is returned as it is.
+
+    Columns may come in any order and in any type that Arrow casts: strings, large, fixed-size, view and
+    dictionary-encoded binaries; timestamps of any unit (what is finer than a µs is cut off; without a time zone they
+    are UTC), or as integers, which are ms since 1970; headers as lists of structs or as maps. Null header lists become
+    empty ones.
+
+    Raises:
+        TypeError: a column is unknown, there twice, of a type that does not cast, or `value` is missing.
+        ValueError: a null where none may be, a value that does not fit its type, a time before 1970 or after 9999, or a
+            tag that is too long.
+    """
+    if record_batch.schema.equals(_VALUE_SCHEMA):
+        return record_batch
+    names = record_batch.schema.names
+    unknown = [name for name in names if name not in _FLAG_OF_NAME]
+    if unknown:
+        raise TypeError(f"unknown columns {unknown}; a record has {list(_FLAG_OF_NAME)}")
+    if len(set(names)) != len(names) or "value" not in names:
+        raise TypeError(f"each column once, and always a value column; these are {names}")
+    given: dict[str, pa.Array[Any]] = {}
+    for name in names:
+        target: pa.DataType = _schema_of(_FLAG_OF_NAME[name]).field(0).type
+        array: pa.Array[Any] = record_batch.column(name)
+        given[name] = array if array.type.equals(target) else _cast(name, array, target)
+    if "timestamp" in given:
+        _check_timestamps(given["timestamp"])
+    return _assembled(given)
+
+
+def with_tight_headers(columns: pa.RecordBatch) -> pa.RecordBatch:
+    """Return canonical columns whose header lists hold nothing but their headers.
+
+    Arrow's writer cuts most slices to size, but of a slice without any headers it writes the offsets of the whole
+    array that it was cut from.
+    """
+    at = columns.schema.get_field_index("headers")
+    if at < 0:
+        return columns
+    lists: Any = columns.column(at)
+    if len(lists.flatten()):
+        return columns
+    return columns.set_column(at, "headers", no_headers(len(lists)))
+
+
+def no_headers(count: int) -> pa.Array[Any]:
+    """Return so many empty lists. To repeat one costs half a microsecond each; offsets that are all 0 cost nothing."""
+    offsets = pa.repeat(pa.scalar(0, pa.int32()), count + 1)
+    return pa.ListArray.from_arrays(offsets, pa.nulls(0, HEADER_TYPE), type=HEADERS_TYPE)
+
+
+def _cast(name: str, array: Any, target: pa.DataType) -> pa.Array[Any]:
+    """Cast one column, naming it when that fails."""
+    if name == "headers" and pa.types.is_map(array.type):
+        # A map is a list of structs in memory; Arrow has no kernel for the cast.
+        array = array.cast(pa.map_(pa.string(), pa.binary()))
+        array = array.view(pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), ("value", pa.binary())])))
+    if name == "timestamp" and pa.types.is_integer(array.type):
+        array = _of_milliseconds(array)
+    options = pc.CastOptions(target_type=target, allow_time_truncate=True)
+    try:
+        converted: pa.Array[Any] = array.cast(options=options)
+    except pa.ArrowNotImplementedError as error:
+        raise TypeError(f"column {name}: {array.type} does not cast to {target}") from error
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"column {name}: {error}") from error
+    return converted
+
+
+def _of_milliseconds(array: Any) -> pa.Array[Any]:
+    try:
+        stamps: pa.Array[Any] = array.cast(pa.int64()).cast(pa.timestamp("ms", "UTC"))
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"column timestamp: {error}; integers are ms since 1970") from error
+    return stamps
+
+
+def _assembled(given: Mapping[str, pa.Array[Any]]) -> pa.RecordBatch:
+    """Check the rules that types do not state and put the columns in order."""
+    arrays: list[pa.Array[Any]] = []
+    flags = 0
+    for flag, field in _FIELDS:
+        array = given.get(field.name)
+        if array is None:
+            continue
+        if field.name == "timestamp" and array.null_count:
+            raise ValueError("column timestamp: every record has a timestamp, or the column is left out")
+        if field.name == "headers":
+            array = _without_null_lists(array)
+        elif field.name == "tag":
+            _check_tags(array)
+        arrays.append(array)
+        flags |= flag
+    return pa.RecordBatch.from_arrays(arrays, schema=_schema_of(flags))
+
+
+def _headers_column(headers: Sequence[Headers | None]) -> pa.Array[Any]:
+    """Build the headers column from its flat parts, which is several times faster than from dictionaries."""
+    offsets = [0]
+    keys: list[str] = []
+    values: list[bytes | None] = []
+    for record in headers:
+        for key, value in record or ():
+            keys.append(key)
+            values.append(value)
+        offsets.append(len(keys))
+    if None in keys:
+        raise TypeError("a header has a name")
+    pairs = pa.StructArray.from_arrays(
+        [pa.array(keys, pa.string()), pa.array(values, pa.binary())], fields=list(_header_fields())
+    )
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pairs).cast(HEADERS_TYPE)
+
+
+def _header_fields() -> Iterable[pa.Field[Any]]:
+    return (HEADER_TYPE.field(0), HEADER_TYPE.field(1))
+
+
+def _without_null_lists(array: Any) -> pa.Array[Any]:
+    """Return the headers column with empty lists for null ones.
+
+    Raises:
+        ValueError: a header or its key is null.
+    """
+    if array.null_count:
+        counts: Any = pc.list_value_length(array)
+        ends: Any = pc.cumulative_sum(counts.fill_null(0))
+        offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends.cast(pa.int32())])
+        array = pa.ListArray.from_arrays(offsets, array.flatten()).cast(HEADERS_TYPE)
+    pairs = array.flatten()
+    if pairs.null_count or pairs.field("key").null_count:
+        raise ValueError("column headers: a header is a name and a value, and the name is never null")
+    return array  # type: ignore[no-any-return]  # the stubs lose the element type of list arrays
+
+
+def _check_timestamps(stamps: Any) -> None:
+    extremes: Any = pc.min_max(stamps.view(pa.int64()))
+    for stamp_us in (extremes["min"].as_py(), extremes["max"].as_py()):
+        if stamp_us is not None and not 0 <= stamp_us <= TIMESTAMP_US_MAX:
+            raise ValueError(
+                f"column timestamp: {stamp_us} µs since 1970 is not between the years 1970 and 9999; integers are ms"
+            )
+
+
+def _check_tags(tags: Any) -> None:
+    longest = pc.max(pc.binary_length(tags)).as_py()
+    if longest is not None and longest > TAG_BYTES_MAX:
+        raise ValueError(f"a tag of {longest} bytes; a tag has at most {TAG_BYTES_MAX}")
+
+
+def _told(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)

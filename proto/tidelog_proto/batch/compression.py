@@ -1,0 +1,133 @@
+"""The five codecs of a body, and how long a body is without them.
+
+NONE is the Arrow IPC message as it is. LZ4 and ZSTD are Arrow's own buffer compression: the message stays a message,
+each of its buffers is compressed by itself, and any Arrow reader understands it. GZIP and SNAPPY wrap the whole
+message; Arrow has no place for them inside.
+
+The uncompressed length in the header is exact and is checked before memory is taken:
+
+- NONE: the body length.
+- GZIP, SNAPPY: the length of the message that comes out.
+- LZ4, ZSTD: the message's metadata (prefix and padding included) plus the decompressed length of every buffer, each
+  rounded up to a multiple of 8. That is what a reader needs in memory.
+
+GZIP is one RFC 1952 member at level 1: who wants a better ratio takes ZSTD, which gives it in a tenth of the time.
+SNAPPY is the raw block format, not the framed one.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import Buffer, Codec
+from tidelog_proto.batch.ipc_message import (
+    PREFIX_BYTES,
+    buffer_lengths,
+    metadata_bytes,
+    parse_message,
+    uncompressed_bytes,
+)
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.process.buffers import batch_pool
+
+_GZIP_LEVEL: Final = 1
+_GZIP_WBITS: Final = 31
+_SNAPPY_PREAMBLE_BYTES_MAX: Final = 5
+_CONTEXT: Final[dict[Codec, pa.ipc.IpcWriteOptions]] = {
+    Codec.LZ4: pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False),
+    Codec.ZSTD: pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False),
+}
+_STRONGEST_ZSTD_LEVEL: Final = 19
+
+
+def encode_body(columns: pa.RecordBatch, codec: Codec) -> tuple[memoryview, int]:
+    """Return the body of canonical columns and its uncompressed length in bytes."""
+    if codec in _CONTEXT:
+        body = _message_with_compressed_buffers(columns, _CONTEXT[codec])
+        description = parse_message(body)
+        return body, uncompressed_bytes(description, buffer_lengths(body, description))
+    message = columns.serialize(memory_pool=batch_pool())
+    if codec is Codec.NONE:
+        return _bytes_of(message), message.size
+    if codec is Codec.GZIP:
+        return memoryview(zlib.compress(message, _GZIP_LEVEL, _GZIP_WBITS)), message.size
+    assert codec is Codec.SNAPPY
+    return _bytes_of(pa.Codec("snappy").compress(message)), message.size
+
+
+def strongest_body(columns: pa.RecordBatch) -> tuple[memoryview, int]:
+    """Return the smallest body that zstd makes, at a hundred times the cost, and its uncompressed length in bytes."""
+    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", _STRONGEST_ZSTD_LEVEL), use_threads=False)
+    body = _message_with_compressed_buffers(columns, options)
+    description = parse_message(body)
+    return body, uncompressed_bytes(description, buffer_lengths(body, description))
+
+
+def message_of(body: Buffer, codec: Codec, uncompressed_length: int) -> Buffer:
+    """Return the Arrow IPC message in a body: for GZIP and SNAPPY a new buffer of `uncompressed_length` bytes.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH when the body does not decompress to exactly that many bytes. At most one byte
+            more than that is ever produced.
+    """
+    if codec is Codec.GZIP:
+        return _gunzip(body, uncompressed_length)
+    if codec is Codec.SNAPPY:
+        return _unsnappy(body, uncompressed_length)
+    return body
+
+
+def _message_with_compressed_buffers(columns: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> memoryview:
+    """Write a stream and cut the one message out of it: pyarrow compresses buffers in streams only."""
+    sink = pa.BufferOutputStream(memory_pool=batch_pool())
+    with pa.ipc.new_stream(sink, columns.schema, options=options) as writer:
+        writer.write_batch(columns)
+        end = sink.tell()
+    stream = _bytes_of(sink.getvalue())
+    return stream[PREFIX_BYTES + metadata_bytes(stream) : end]
+
+
+def _gunzip(body: Buffer, uncompressed_length: int) -> Buffer:
+    decompressor = zlib.decompressobj(_GZIP_WBITS)
+    try:
+        # One more than there may be: a limit of 0 would mean none, and the surplus byte gives a bomb away.
+        message = decompressor.decompress(body, uncompressed_length + 1)
+    except zlib.error as error:
+        raise _corrupt(f"the gzip body does not decompress: {error}") from error
+    if len(message) != uncompressed_length or not decompressor.eof or decompressor.unused_data:
+        raise _corrupt(f"the gzip body is not one member of {uncompressed_length} bytes")
+    return message
+
+
+def _unsnappy(body: Buffer, uncompressed_length: int) -> Buffer:
+    claimed = _snappy_length(body)
+    if claimed != uncompressed_length:
+        raise _corrupt(f"the snappy body claims {claimed} bytes, the header {uncompressed_length}")
+    try:
+        message: Any = pa.Codec("snappy").decompress(pa.py_buffer(body), decompressed_size=uncompressed_length)
+    except (OSError, pa.ArrowException) as error:
+        raise _corrupt(f"the snappy body does not decompress: {error}") from error
+    return _bytes_of(message)
+
+
+def _snappy_length(body: Buffer) -> int:
+    """Read the varint in front of a snappy block: the length that a decompressor would take memory for."""
+    length = 0
+    for at, byte in enumerate(bytes(body[:_SNAPPY_PREAMBLE_BYTES_MAX])):
+        length |= (byte & 0x7F) << (7 * at)
+        if byte < 0x80:
+            return length
+    raise _corrupt("the snappy body has no length in front")
+
+
+def _bytes_of(buffer: pa.Buffer) -> memoryview:
+    """Return a buffer as a memoryview of unsigned bytes: pyarrow's own are signed."""
+    return memoryview(buffer).cast("B")
+
+
+def _corrupt(message: str) -> ProtocolError:
+    return ProtocolError(pb.CORRUPT_BATCH, message)

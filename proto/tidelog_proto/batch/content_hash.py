@@ -1,0 +1,188 @@
+"""128-bit hashes of what records say, column by column: key, value, headers and tag; not when they were made.
+
+By these a node drops records whose content a partition has already (ADR 0087), so two contents of one hash would be a
+record that is acknowledged and lost. Nobody may be able to make such a pair, neither by chance nor by design. So the
+hash is drawn from a family by a secret key: for any two contents that differ, whoever chose them, it is the same with a
+probability of 2^-128 over the keys. That holds as long as nobody sees hashes; they are kept in memory alone, so they
+may change with any version.
+
+A record becomes a row of 32-bit numbers x1, x2, ...: of each field its length and 1 more (0 for null, and for a list of
+headers its length), then its bytes, four to a number. With random 64-bit numbers m of the key's own
+
+    h = (m0 + m1 · x1 + m2 · x2 + ...) mod 2^64, of which the upper 32 bits count
+
+is strongly universal (Lemire and Kaser, "Strongly universal string hashing is fast", 2014), and four of them are 128
+bits. The sums are products of matrices, a handful of numpy calls for thousands of records. A field of more than
+`LONG_BYTES` is hashed by keyed BLAKE2b first, one by one: a call is cheap against its bytes. A header is hashed as a
+record is, and a list of headers is the row of their hashes.
+
+Rejected: the hash of the key indexes (`key_hash.py`) with a seed: flipping two bits that one works out once gives equal
+hashes under every seed. SipHash in numpy: three times the cost. `hash()` and the like: an object a record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog_proto.batch.key_hash import LONG_BYTES, Slices, slices_of
+from tidelog_proto.batch.record_batch import RecordBatch
+
+Contents = npt.NDArray[np.uint64]
+"""Hashes: two numbers a record."""
+
+CONTENT_KEY_BYTES: Final = 16
+_SUMS: Final = 4
+_DIGEST_BYTES: Final = 16
+_WORD_BYTES: Final = 8
+_ROWS: Final = 1024
+"""So many are hashed at once: what that takes stays in a processor's cache."""
+_UPPER: Final = np.uint64(0xFFFFFFFF00000000)
+_32: Final = np.uint64(32)
+_MASKS: Final = np.array([(1 << 8 * count) - 1 for count in range(_WORD_BYTES + 1)], np.uint64)
+"""What stays of a word that has so many bytes of a field."""
+
+
+class _Field(NamedTuple):
+    """The random numbers of one field: of its length, of its bytes, and the key for long ones."""
+
+    length: npt.NDArray[np.uint64]
+    words: npt.NDArray[np.uint64]
+    key: bytes
+
+
+class ContentHasher:
+    """Hashes contents by a key of `CONTENT_KEY_BYTES`. It keeps nothing and may be used by any thread."""
+
+    def __init__(self, key: bytes) -> None:
+        assert len(key) == CONTENT_KEY_BYTES
+        self._start = _numbers(key, "start", 1)[0]
+        self._fields = {name: _field(key, name) for name in ("key", "value", "headers", "tag", "name", "content")}
+
+    def hashes(self, batch: RecordBatch) -> Contents:
+        """Return the hash of each record of a batch, or of a slice of one.
+
+        Raises:
+            ProtocolError: CORRUPT_BATCH when the body does not decode.
+        """
+        return self.hashes_of(batch.columns())
+
+    def hashes_of(self, columns: pa.RecordBatch) -> Contents:
+        """Return the hash of each record of canonical columns."""
+        names, count = columns.schema.names, columns.num_rows
+        sums = self._begin(count)
+        for name in ("key", "value", "tag"):
+            if name in names and count:
+                self._add(sums, name, columns.column(name))
+        if "headers" in names and count:
+            self._add_headers(sums, columns.column("headers"))
+        return _ends(sums)
+
+    def _begin(self, count: int) -> npt.NDArray[np.uint64]:
+        return np.tile(self._start, (count, 1))
+
+    def _add(self, sums: npt.NDArray[np.uint64], name: str, column: Any) -> None:
+        """Add a column of bytes or text."""
+        slices = slices_of(column)
+        marks = slices.lengths + 1
+        if column.null_count:
+            valid = column.is_valid().to_numpy(zero_copy_only=False)
+            slices = slices._replace(lengths=np.where(valid, slices.lengths, 0))
+            marks = np.where(valid, marks, 0)
+        _add_slices(sums, self._fields[name], slices, marks)
+
+    def _add_headers(self, sums: npt.NDArray[np.uint64], lists: Any) -> None:
+        """Add a column of header lists: to each record the hashes of its headers, one behind the other."""
+        pairs = lists.flatten()
+        each = self._begin(len(pairs))
+        if len(pairs):
+            self._add(each, "name", pairs.field("key"))
+            self._add(each, "content", pairs.field("value"))
+        digests = np.frombuffer(_ends(each).tobytes(), np.uint8)
+        lengths = pc.list_value_length(lists).to_numpy().astype(np.int64) * _DIGEST_BYTES
+        slices = Slices(digests, np.cumsum(lengths) - lengths, lengths)
+        _add_slices(sums, self._fields["headers"], slices, lengths)
+
+
+def first_of_each(contents: Contents) -> npt.NDArray[np.bool_]:
+    """Return for each record whether none before it has the same hash."""
+    first = np.ones(len(contents), np.bool_)
+    ordered = np.sort(contents[:, 0])
+    if not (ordered[1:] == ordered[:-1]).any():
+        return first  # as nearly always
+    order = np.lexsort((contents[:, 1], contents[:, 0]))  # stable: equal ones stay in their order
+    same = (contents[order[1:]] == contents[order[:-1]]).all(axis=1)
+    first[order[1:][same]] = False
+    return first
+
+
+def _add_slices(sums: npt.NDArray[np.uint64], field: _Field, slices: Slices, marks: npt.NDArray[np.int64]) -> None:
+    sums += marks.astype(np.uint64)[:, None] * field.length
+    data, starts, lengths = slices
+    longest = int(lengths.max(initial=0))
+    if not longest:
+        return
+    if longest <= LONG_BYTES and longest == lengths.min():
+        _add_words(sums, field, slices)
+        return
+    # Rows of about one length share a block. 16-bit numbers are sorted by their digits, in linear time.
+    order = np.argsort(np.minimum(lengths, LONG_BYTES + 1).astype(np.int16), kind="stable")
+    short_count = int(np.count_nonzero(lengths <= LONG_BYTES))
+    short, long = order[:short_count], order[short_count:]
+    part = np.zeros((short_count, _SUMS), np.uint64)
+    _add_words(part, field, Slices(data, starts[short], lengths[short]))
+    sums[short] += part
+    if len(long):
+        view = data.data
+        digests = np.empty((len(long), _DIGEST_BYTES), np.uint8)
+        bounds = zip(starts[long].tolist(), lengths[long].tolist(), strict=True)
+        for at, (start, length) in enumerate(bounds):
+            digest = hashlib.blake2b(view[start : start + length], digest_size=_DIGEST_BYTES, key=field.key)
+            digests[at] = np.frombuffer(digest.digest(), np.uint8)
+        sums[long] += digests.view("<u4").astype(np.uint64) @ field.words[: _DIGEST_BYTES // 4]
+
+
+def _add_words(sums: npt.NDArray[np.uint64], field: _Field, slices: Slices) -> None:
+    """Add fields of at most `LONG_BYTES`, best in the order of their lengths."""
+    data, starts, lengths = slices
+    low, high = int(starts.min(initial=0)), int((starts + lengths).max(initial=0))
+    # Every position of the data as the beginning of a word; the last word of the last field needs more bytes.
+    padded = np.concatenate((data[low:high], np.zeros(_WORD_BYTES, np.uint8)))
+    words = np.ndarray((len(padded) - _WORD_BYTES + 1,), "<u8", padded, strides=(1,))
+    starts = starts - low
+    for begin in range(0, len(starts), _ROWS):
+        rows = slice(begin, begin + _ROWS)
+        some, sizes = starts[rows], lengths[rows]
+        count = -(-int(sizes.max()) // _WORD_BYTES)
+        whole = int(sizes.min()) // _WORD_BYTES
+        at = np.arange(count) * _WORD_BYTES
+        positions = some[:, None] + at
+        if whole < count:
+            np.minimum(positions, len(words) - 1, out=positions)
+        block = words[positions]  # `take` would copy all the words first
+        if whole < count:
+            left = np.clip(sizes[:, None] - at[whole:], 0, _WORD_BYTES)
+            block[:, whole:] &= _MASKS.take(left)
+        numbers = block.view("<u4").astype(np.uint64)
+        sums[rows] += numbers @ field.words[: 2 * count]
+
+
+def _ends(sums: npt.NDArray[np.uint64]) -> Contents:
+    """Return the upper halves of four sums as two numbers."""
+    return (sums[:, 0::2] & _UPPER) | (sums[:, 1::2] >> _32)
+
+
+def _field(key: bytes, name: str) -> _Field:
+    numbers = _numbers(key, name, 1 + LONG_BYTES // 4)
+    return _Field(numbers[0], numbers[1:], hashlib.blake2b(name.encode(), key=key, digest_size=32).digest())
+
+
+def _numbers(key: bytes, name: str, count: int) -> npt.NDArray[np.uint64]:
+    """Return `count` rows of random numbers that nobody knows who does not know the key."""
+    drawn = hashlib.shake_256(key + name.encode()).digest(count * _SUMS * 8)
+    return np.frombuffer(drawn, "<u8").reshape(count, _SUMS)

@@ -1,0 +1,322 @@
+"""Derived batches: what a node leaves of batches when it takes records out of them, with the offsets as they were.
+
+A derived batch carries the DERIVED flag and a first column `offset_delta` (u32): the offset of each record less the
+batch's base offset, ascending. **Derived batches tile**: one covers every offset from its base offset on as far as its
+last offset delta says, whether a record is left there or not, and the next one begins right behind. So whatever finds
+its way by base offsets and ends (indexes, recovery, replication, positions) need not know of gaps.
+
+What `Deriver` makes depends on three things: the range of offsets that is covered, the records that survive in it
+(offset, columns, control or not, and the append timestamp of their batch rounded up to a minute), and the epoch. It
+does not depend on how the records lay in batches before. All of the three come out of a derivation as they went in, and
+hence deriving what was derived already, with fewer survivors, gives the same bytes as deriving the originals at once: a
+replica that missed a round ends where the others are. These are the rules; each looks at survivors only:
+
+- Survivors go into one batch while they are at most `DERIVED_RECORDS_MAX` and weigh at most `DERIVED_WEIGHT_BYTES_MAX`
+  (a record weighs what its columns would take, had it all of them; one that weighs more is alone in its batch), are all
+  control records or all not, have one append timestamp (rounded), and lie within `SPAN_MAX` offsets.
+- The first batch begins where the range does, or, with the first survivor further away than a span, behind as many
+  whole spans without records as lie between; every other batch begins at its first record. A batch reaches to the next
+  one, the last to the end of the range, but never further than a span; what is then not covered is covered by batches
+  without records, of a span each but the last. A range without survivors is covered by those alone.
+- A timestamp column is always there, and so is the value; key, tag and headers are where a record of the batch has one.
+- The body is compressed by lz4 where that saves a quarter, else not at all; by zstd if only that fits a batch.
+- Producer id, epoch, sequence and the owner's incarnation are 0. A batch without records is a header alone, with append
+  timestamp 0.
+
+Rejected: the codec and the exact append timestamp of the sources. Of several sources there are several, and which of
+them a survivor had is not known any more after one round.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from crc32c import crc32c
+
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.canonical_columns import exact_bytes, exact_deltas, exact_headers, exact_timestamps
+from tidelog_proto.batch.columns import stored_schema_of
+from tidelog_proto.batch.compression import encode_body, strongest_body
+from tidelog_proto.batch.header import (
+    NO_TIMESTAMP_US,
+    BatchHeader,
+    Buffer,
+    Codec,
+    Flags,
+    flags_with_codec,
+    stamp_owner,
+)
+from tidelog_proto.batch.record_batch import RecordBatch
+from tidelog_proto.batch.retained_records import Keep, Survivors, joined, survivors_of
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import BATCH_BYTES_MAX, DERIVED_EXTRA_BYTES, HEADER_BYTES, KIB, MIB
+
+DERIVED_RECORDS_MAX: Final = 16 * KIB
+DERIVED_WEIGHT_BYTES_MAX: Final = 1 * MIB
+SPAN_MAX: Final = 2**32
+"""How many offsets one batch covers: its last offset delta is a u32."""
+_DERIVED_BYTES_MAX: Final = BATCH_BYTES_MAX + DERIVED_EXTRA_BYTES
+_COMPRESSED_FROM_BYTES: Final = 1 * KIB
+_WORTH_COMPRESSING: Final = 0.75
+
+
+class Deriver:
+    """Cuts down consecutive batches, which are given one after the other; see the module for what comes out.
+
+    It holds no more than the survivors of one output batch and one source batch. What it returns are whole batches,
+    stamped and chained, ready to be stored behind each other.
+
+    Args:
+        start_offset: where the covered range begins, usually an epoch: the base offset of the first batch.
+        epoch: what the output is stamped with.
+        previous_digest: the running digest in front of the range; 0 at the start of an epoch.
+    """
+
+    def __init__(self, start_offset: int, *, epoch: int, previous_digest: int = 0) -> None:
+        self._epoch = epoch
+        self._base = start_offset
+        self._group = _Group()
+        self.end_offset = start_offset
+        self.digest = previous_digest
+
+    def add(self, batch: RecordBatch, keep: Keep | None = None) -> list[bytearray]:
+        """Take the next batch; return the output batches that are complete.
+
+        Args:
+            batch: any stored batch, also a derived one; not a slice of one.
+            keep: which of its records survive; None for all.
+
+        Raises:
+            ValueError: the batch does not continue the one before, or `keep` does not have an entry a record.
+            ProtocolError: CORRUPT_BATCH when the body does not decode; BATCH_TOO_LARGE as `finish`.
+        """
+        if batch.base_offset != self.end_offset or len(batch) != batch.header.record_count:
+            raise ValueError(f"a batch from offset {batch.base_offset} where {self.end_offset} comes next")
+        rows = survivors_of(batch, keep)
+        self.end_offset = batch.end_offset
+        done: list[bytearray] = []
+        at = 0
+        while rows is not None and at < rows.count:
+            room = self._room(rows, at)
+            if room:
+                self._group.take(rows.slice(at, room))
+                at += room
+            else:
+                done += self._make_room(int(rows.offsets[at]))
+        return done
+
+    def skip_to(self, offset: int) -> None:
+        """Go on with the batch that begins at `offset`: nothing in front of that is left."""
+        self.end_offset = max(self.end_offset, offset)
+
+    def finish(self) -> list[bytearray]:
+        """Return the last output batches: they reach to the end of the last source batch.
+
+        Raises:
+            ProtocolError: BATCH_TOO_LARGE when a record was compressed better than any codec here does, and does not
+                fit a batch any more. Nothing can be derived then; the sources stay as they are.
+        """
+        return self._tiled_to(self.end_offset)
+
+    def _room(self, rows: Survivors, at: int) -> int:
+        """Return how many of the rows from `at` on go into the open group; 0: it is to be closed first."""
+        group = self._group
+        if group.rows and (rows.control, rows.append_us) != (group.control, group.append_us):
+            return 0
+        reach = int(np.searchsorted(rows.offsets, self._base + SPAN_MAX)) - at
+        if reach <= 0:
+            return 0
+        before = int(rows.weights_to[at - 1]) if at else 0
+        fit = int(np.searchsorted(rows.weights_to, before + DERIVED_WEIGHT_BYTES_MAX - group.weight, "right")) - at
+        room = min(reach, fit, DERIVED_RECORDS_MAX - group.count)
+        return max(room, 0) if group.rows else max(room, 1)
+
+    def _make_room(self, offset: int) -> list[bytearray]:
+        """Close what is open in front of the next survivor, or come within reach of it when nothing is open."""
+        if self._group.rows:
+            return self._tiled_to(offset)
+        tiles: list[bytearray] = []
+        while offset - self._base >= SPAN_MAX:
+            tiles.append(self._empty(SPAN_MAX))
+        return tiles
+
+    def _tiled_to(self, end: int) -> list[bytearray]:
+        """Cover everything up to `end`, with what is open and, further than that reaches, without records."""
+        tiles: list[bytearray] = []
+        group, self._group = self._group, _Group()
+        if group.rows:
+            covered = min(end - self._base, SPAN_MAX)
+            batch = _encode(group.rows, self._base, covered - 1)
+            tiles.append(self._stamped(batch, covered, group.append_us))
+        while self._base < end:
+            tiles.append(self._empty(min(end - self._base, SPAN_MAX)))
+        return tiles
+
+    def _empty(self, covered: int) -> bytearray:
+        return self._stamped(_header_alone(covered - 1), covered, 0)
+
+    def _stamped(self, batch: bytearray, covered: int, append_us: int) -> bytearray:
+        self.digest = stamp_owner(
+            batch,
+            base_offset=self._base,
+            append_timestamp_us=append_us,
+            epoch=self._epoch,
+            owner_incarnation=0,
+            previous_digest=self.digest,
+        )
+        self._base += covered
+        return batch
+
+
+def filter_batch(view: Buffer, *, key: bytes | None = None, tag: str | None = None) -> Buffer | None:
+    """Return what a reader wants of one stored batch: `view` itself when that is all of it, None when it is nothing.
+
+    What is between is a derived batch that covers the same offsets, with the batch's own epoch and append timestamp.
+    It stands for itself, without a place in a log: its digest chains to nothing. Control batches match nothing.
+
+    Args:
+        view: header and body.
+        key: records with this key; None for any or none.
+        tag: records with this tag; None for any or none. With a key, both must match.
+
+    Raises:
+        ProtocolError: as `RecordBatch.parse`; BATCH_TOO_LARGE as `Deriver.finish`.
+    """
+    batch = RecordBatch.parse(view)
+    header = batch.header
+    keep = matching_rows(batch, key=key, tag=tag)
+    if keep is None or keep.all():
+        return None if keep is None else view
+    rows = survivors_of(batch, keep)
+    if rows is None:
+        return None
+    derived = _encode([rows], header.base_offset, header.last_offset_delta)
+    stamp_owner(
+        derived,
+        base_offset=header.base_offset,
+        append_timestamp_us=header.append_timestamp_us,
+        epoch=header.epoch,
+        owner_incarnation=0,
+        previous_digest=0,
+    )
+    return derived
+
+
+def matching_rows(batch: RecordBatch, *, key: bytes | None, tag: str | None) -> Keep | None:
+    """Return which records of a batch a reader wants, see `filter_batch`; None for none.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH when the body does not decode.
+    """
+    header = batch.header
+    if batch.control or not header.record_count:
+        return None
+    keep = np.ones(header.record_count, np.bool_)
+    for flag, name, wanted in ((Flags.KEY, "key", key), (Flags.TAG, "tag", tag)):
+        if wanted is None:
+            continue
+        if not header.flags & flag:
+            return None
+        column: Any = batch.columns().column(name)
+        equal: Any = pc.equal(column, pa.scalar(wanted, column.type)).fill_null(False)
+        keep &= equal.to_numpy(zero_copy_only=False)
+    return keep if keep.any() else None
+
+
+class _Group:
+    """The survivors that go into one output batch."""
+
+    def __init__(self) -> None:
+        self.rows: list[Survivors] = []
+        self.count = 0
+        self.weight = 0
+
+    @property
+    def control(self) -> bool:
+        return self.rows[0].control
+
+    @property
+    def append_us(self) -> int:
+        return self.rows[0].append_us
+
+    def take(self, rows: Survivors) -> None:
+        self.rows.append(rows)
+        self.count += rows.count
+        self.weight += int(rows.weights_to[-1])
+
+
+def _encode(rows: list[Survivors], base_offset: int, last_offset_delta: int) -> bytearray:
+    """Return header and body of survivors of one output batch, which is not stamped yet.
+
+    Raises:
+        ProtocolError: BATCH_TOO_LARGE.
+    """
+    offsets = np.concatenate([one.offsets for one in rows])
+    stamps_us = np.concatenate([one.stamps_us for one in rows])
+    arrays = [exact_deltas(offsets - base_offset), exact_timestamps(stamps_us)]
+    flags = Flags.DERIVED | Flags.TIMESTAMP | Flags.VALUE | (Flags.CONTROL if rows[0].control else 0)
+    key = joined(rows, "key")
+    if key.null_count < len(key):
+        flags |= Flags.KEY
+        arrays.append(exact_bytes(key))
+    arrays.append(exact_bytes(joined(rows, "value")))
+    headers = joined(rows, "headers")
+    if len(headers.flatten()):
+        flags |= Flags.HEADERS
+        arrays.append(exact_headers(headers))
+    tag = joined(rows, "tag")
+    if tag.null_count < len(tag):
+        flags |= Flags.TAG
+        arrays.append(exact_bytes(tag))
+    columns = pa.RecordBatch.from_arrays(arrays, schema=stored_schema_of(flags))
+    codec, body, uncompressed_length = _body_of(columns)
+    header = BatchHeader(
+        flags=flags_with_codec(flags, codec),
+        body_length=len(body),
+        uncompressed_length=uncompressed_length,
+        record_count=len(offsets),
+        body_crc=crc32c(body),
+        last_offset_delta=last_offset_delta,
+        base_timestamp_us=int(stamps_us.min()),
+        max_timestamp_us=int(stamps_us.max()),
+    )
+    return bytearray(b"".join((header.pack(), body)))
+
+
+def _body_of(columns: pa.RecordBatch) -> tuple[Codec, memoryview, int]:
+    """Return codec, body and its uncompressed length, decided by the columns alone."""
+    codec = Codec.NONE
+    body, uncompressed_length = encode_body(columns, codec)
+    if len(body) >= _COMPRESSED_FROM_BYTES:
+        smaller, length = encode_body(columns, Codec.LZ4)
+        if len(smaller) <= len(body) * _WORTH_COMPRESSING:
+            codec, body, uncompressed_length = Codec.LZ4, smaller, length
+    for make in (lambda each: encode_body(each, Codec.ZSTD), strongest_body):
+        if HEADER_BYTES + len(body) > _DERIVED_BYTES_MAX:
+            codec = Codec.ZSTD
+            body, uncompressed_length = make(columns)
+    if HEADER_BYTES + len(body) > _DERIVED_BYTES_MAX:
+        raise ProtocolError(
+            pb.BATCH_TOO_LARGE,
+            f"{columns.num_rows} records in a body of {len(body)} bytes; a derived batch has at most "
+            f"{_DERIVED_BYTES_MAX}, and no codec makes them smaller",
+        )
+    return codec, body, uncompressed_length
+
+
+def _header_alone(last_offset_delta: int) -> bytearray:
+    """Return a batch without records, which is not stamped yet."""
+    header = BatchHeader(
+        flags=Flags.DERIVED,
+        body_length=0,
+        uncompressed_length=0,
+        record_count=0,
+        body_crc=0,
+        last_offset_delta=last_offset_delta,
+        base_timestamp_us=NO_TIMESTAMP_US,
+        max_timestamp_us=NO_TIMESTAMP_US,
+    )
+    return bytearray(header.pack())

@@ -1,0 +1,384 @@
+"""The 128 bytes in front of every record batch: little-endian, fixed, CRC'd.
+
+| at | size | field | written by |
+| --- | --- | --- | --- |
+| 0 | 4 | magic `TLRB` | producer |
+| 4 | 1 | version | producer |
+| 5 | 1 | body kind | producer |
+| 6 | 2 | reserved, zero | |
+| 8 | 4 | flags: columns, codec, transactional, control, derived | producer |
+| 12 | 4 | body length (bytes) | producer |
+| 16 | 4 | uncompressed body length (bytes) | producer |
+| 20 | 4 | record count | producer |
+| 24 | 4 | body CRC32C | producer |
+| 28 | 4 | schema id (0: the canonical columns) | producer |
+| 32 | 8 | producer id (0: not idempotent) | producer |
+| 40 | 8 | base sequence | producer |
+| 48 | 4 | producer epoch | producer |
+| 52 | 4 | last offset delta (record count - 1, more in a derived batch) | producer |
+| 56 | 8 | base timestamp (smallest, µs since 1970) | producer |
+| 64 | 8 | max timestamp (µs since 1970) | producer |
+| 72 | 8 | base offset | owner |
+| 80 | 8 | append timestamp (µs since 1970) | owner |
+| 88 | 8 | epoch | owner |
+| 96 | 8 | owner incarnation | owner |
+| 104 | 4 | sequence span: 0 for the record count, more where the owner dropped duplicates | owner |
+| 108 | 12 | reserved, zero | |
+| 120 | 4 | running digest | owner |
+| 124 | 4 | header CRC32C, over bytes 0..123 | both |
+
+The running digest of a batch is the CRC32C of its bytes 0..119, continued from the digest of the batch
+before it in the epoch (0 for the first). It covers the body through the body CRC, so two replicas with
+equal digests at an offset hold the same prefix. It stands behind the bytes that it covers: rejected was a
+digest over the whole header with holes in it, which costs a second pass and a rule to remember.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_RECORDS_MAX,
+    BATCH_UNCOMPRESSED_BYTES_MAX,
+    DERIVED_EXTRA_BYTES,
+    HEADER_BYTES,
+)
+
+MAGIC: Final = int.from_bytes(b"TLRB", "little")
+VERSION: Final = 1
+
+Buffer = bytes | bytearray | memoryview
+"""What the codec reads from; a memoryview must be of bytes (format "B") and contiguous."""
+
+_LAYOUT: Final = struct.Struct("<IBBHIIIIIIQQIIqqQqQQI12xII")
+_MAGIC_AND_LENGTH: Final = struct.Struct("<I4xII")
+_OWNER_FIELDS: Final = struct.Struct("<QqQQ")
+_U32: Final = struct.Struct("<I")
+_OWNER_AT: Final = 72
+_FLAGS_AT: Final = 8
+_DIGEST_AT: Final = 120
+_CRC_AT: Final = 124
+_RESERVED_AT: Final = 108
+_RESERVED: Final = bytes(12)
+
+assert _LAYOUT.size == HEADER_BYTES
+assert _RESERVED_AT + len(_RESERVED) == _DIGEST_AT
+
+
+OFFSET_MAX: Final = 2**63 - 1
+"""What an Arrow column of offsets holds."""
+NO_TIMESTAMP_US: Final = -(2**63)
+"""Base and max timestamp of a batch without records: below every other, so that it never counts as the largest."""
+
+
+class BodyKind(IntEnum):
+    """What the bytes behind the header are."""
+
+    ARROW = 1
+    """One Arrow IPC encapsulated RecordBatch message."""
+
+
+class Flags:
+    """Which columns a batch has, and what kind of batch it is. The codec sits in bits 8..11.
+
+    Plain numbers: an `IntFlag` makes an object at every `&`, which for small batches was a tenth of a publish.
+    """
+
+    TIMESTAMP: Final = 1 << 0
+    KEY: Final = 1 << 1
+    VALUE: Final = 1 << 2
+    HEADERS: Final = 1 << 3
+    TAG: Final = 1 << 4
+    TRANSACTIONAL: Final = 1 << 16
+    CONTROL: Final = 1 << 17
+    DERIVED: Final = 1 << 18
+    PROJECTED: Final = 1 << 19
+    """A node left out columns that the reader did not want (`projection.py`). Sent only, never stored."""
+
+
+class Codec(IntEnum):
+    """How a body is compressed. LZ4 and ZSTD are Arrow's own buffer compression; GZIP and SNAPPY wrap it."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+COLUMN_FLAGS: Final = Flags.TIMESTAMP | Flags.KEY | Flags.VALUE | Flags.HEADERS | Flags.TAG
+_CODEC_SHIFT: Final = 8
+_CODEC_MASK: Final = 0xF << _CODEC_SHIFT
+_DERIVED_COLUMNS: Final = Flags.TIMESTAMP | Flags.VALUE
+_STORED_FLAGS: Final = COLUMN_FLAGS | Flags.TRANSACTIONAL | Flags.CONTROL | Flags.DERIVED | _CODEC_MASK
+_SENT_FLAGS: Final = _STORED_FLAGS | Flags.PROJECTED
+_CODECS: Final = tuple(Codec)
+
+
+class BatchHeader(NamedTuple):
+    """A batch's header as values. Offsets and counts are records, lengths bytes, timestamps µs since 1970.
+
+    A named tuple because one is made for every batch that arrives: a frozen dataclass costs six times as much.
+    """
+
+    flags: int
+    body_length: int
+    uncompressed_length: int
+    record_count: int
+    body_crc: int
+    schema_id: int = 0
+    producer_id: int = 0
+    base_sequence: int = 0
+    producer_epoch: int = 0
+    last_offset_delta: int = 0
+    base_timestamp_us: int = 0
+    max_timestamp_us: int = 0
+    base_offset: int = 0
+    append_timestamp_us: int = 0
+    epoch: int = 0
+    owner_incarnation: int = 0
+    sequence_span: int = 0
+    digest: int = 0
+    body_kind: BodyKind = BodyKind.ARROW
+
+    @property
+    def codec(self) -> Codec:
+        """How the body is compressed."""
+        return _CODECS[(self.flags & _CODEC_MASK) >> _CODEC_SHIFT]
+
+    @property
+    def length(self) -> int:
+        """Header and body in bytes, without padding."""
+        return HEADER_BYTES + self.body_length
+
+    @property
+    def sequences(self) -> int:
+        """How many of its producer's numbers the batch takes: those of records that were dropped are among them."""
+        return self.sequence_span or self.record_count
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the batch's last record."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    def stamped(
+        self, base_offset: int, append_timestamp_us: int, epoch: int, owner_incarnation: int, digest: int
+    ) -> BatchHeader:
+        """Return the header with the owner's fields: `_replace` at a third of its cost."""
+        owned = (base_offset, append_timestamp_us, epoch, owner_incarnation, self[_SPAN_INDEX], digest, self.body_kind)
+        return _made(BatchHeader, (*self[:_OWNER_INDEX], *owned))
+
+    def pack(self) -> bytes:
+        """Return the 128 bytes, header CRC included."""
+        raw = bytearray(
+            _LAYOUT.pack(
+                MAGIC,
+                VERSION,
+                self.body_kind,
+                0,
+                self.flags,
+                self.body_length,
+                self.uncompressed_length,
+                self.record_count,
+                self.body_crc,
+                self.schema_id,
+                self.producer_id,
+                self.base_sequence,
+                self.producer_epoch,
+                self.last_offset_delta,
+                self.base_timestamp_us,
+                self.max_timestamp_us,
+                self.base_offset,
+                self.append_timestamp_us,
+                self.epoch,
+                self.owner_incarnation,
+                self.sequence_span,
+                self.digest,
+                0,
+            )
+        )
+        _U32.pack_into(raw, _CRC_AT, crc32c(memoryview(raw)[:_CRC_AT]))
+        return bytes(raw)
+
+
+_made: Final = tuple.__new__
+"""Makes a header of all its values: a named tuple's own ways come down to this after three more calls."""
+
+_OWNER_INDEX: Final = BatchHeader._fields.index("base_offset")
+_SPAN_INDEX: Final = BatchHeader._fields.index("sequence_span")
+
+
+def flags_with_codec(flags: int, codec: Codec) -> int:
+    """Return `flags` naming `codec`."""
+    return (flags & ~_CODEC_MASK) | (codec << _CODEC_SHIFT)
+
+
+def batch_length(buffer: Buffer, at: int = 0) -> int:
+    """Return the length in bytes (header and body) of the batch at `at`, looking at magic and length only.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH when no whole batch is there, BATCH_TOO_LARGE past the limit.
+    """
+    available = len(buffer) - at
+    if available < HEADER_BYTES:
+        raise _corrupt(f"a batch header is {HEADER_BYTES} bytes, {max(0, available)} are here")
+    magic, flags, body_length = _MAGIC_AND_LENGTH.unpack_from(buffer, at)
+    if magic != MAGIC:
+        raise _corrupt(f"magic is {magic:#010x}, not {MAGIC:#010x}")
+    length = HEADER_BYTES + int(body_length)
+    if length > BATCH_BYTES_MAX + extra_bytes(flags):
+        raise ProtocolError(pb.BATCH_TOO_LARGE, f"{length} bytes; a batch has at most {BATCH_BYTES_MAX}")
+    if length > available:
+        raise _corrupt(f"a batch of {length} bytes, {available} are here")
+    return length
+
+
+def is_one_batch(buffer: Buffer) -> bool:
+    """Whether a buffer is as long as the batch at its start claims to be; the rest is for `unpack_header` to check."""
+    if len(buffer) < HEADER_BYTES:
+        return False
+    return HEADER_BYTES + int(_MAGIC_AND_LENGTH.unpack_from(buffer)[2]) == len(buffer)
+
+
+def extra_bytes(flags: int) -> int:
+    """Return how far a batch with these flags may go past the limits of bytes."""
+    return DERIVED_EXTRA_BYTES if flags & Flags.DERIVED else 0
+
+
+def claims_plain(buffer: Buffer) -> bool:
+    """Whether a header claims an uncompressed body, unchecked: a hint at what its verification will cost."""
+    return len(buffer) < HEADER_BYTES or not _U32.unpack_from(buffer, _FLAGS_AT)[0] & _CODEC_MASK
+
+
+def unpack_header(buffer: Buffer, at: int = 0, *, is_sent: bool = False) -> BatchHeader:
+    """Read the header at `at`, checking everything that can be checked without the body.
+
+    `is_sent`: of a batch that a node has sent to a reader, which may lack columns.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH (short, magic, CRC, reserved bytes, counts), UNSUPPORTED_BATCH (version,
+            body kind, flags, codec, schema), BATCH_TOO_LARGE (lengths or records past the limits).
+    """
+    if len(buffer) - at < HEADER_BYTES:
+        raise _corrupt(f"a batch header is {HEADER_BYTES} bytes, {max(0, len(buffer) - at)} are here")
+    fields = _LAYOUT.unpack_from(buffer, at)
+    magic, version, body_kind, reserved = fields[:4]
+    if magic != MAGIC:
+        raise _corrupt(f"magic is {magic:#010x}, not {MAGIC:#010x}")
+    view = memoryview(buffer)[at : at + HEADER_BYTES]
+    if crc32c(view[:_CRC_AT]) != fields[-1]:
+        raise _corrupt("the header's CRC32C does not match")
+    if version != VERSION:
+        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"batch version {version}; this build reads {VERSION}")
+    if body_kind != BodyKind.ARROW:
+        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"body kind {body_kind} is unknown")
+    if reserved or view[_RESERVED_AT:_DIGEST_AT] != _RESERVED:
+        raise _corrupt("reserved header bytes are not zero")
+    header = _made(BatchHeader, (*fields[4:22], BodyKind.ARROW))
+    _check(header, _SENT_FLAGS if is_sent else _STORED_FLAGS)
+    return header
+
+
+def _check(header: BatchHeader, known_flags: int) -> None:
+    """Refuse flags, lengths and counts that no valid batch has."""
+    if header.flags & ~known_flags or (header.flags & _CODEC_MASK) >> _CODEC_SHIFT >= len(_CODECS):
+        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x} name something unknown")
+    if header.schema_id:
+        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"schema {header.schema_id} is not registered here")
+    extra = extra_bytes(header.flags)
+    if header.length > BATCH_BYTES_MAX + extra:
+        raise ProtocolError(
+            pb.BATCH_TOO_LARGE, f"{header.length} bytes; a batch has at most {BATCH_BYTES_MAX}: send smaller ones"
+        )
+    if header.uncompressed_length > BATCH_UNCOMPRESSED_BYTES_MAX + extra:
+        raise ProtocolError(
+            pb.BATCH_TOO_LARGE,
+            f"{header.uncompressed_length} bytes uncompressed; the limit is {BATCH_UNCOMPRESSED_BYTES_MAX}",
+        )
+    if header.flags & Flags.DERIVED:
+        _check_derived(header)
+    elif not 1 <= header.record_count <= BATCH_RECORDS_MAX:
+        raise _corrupt(f"{header.record_count} records; a batch has 1 to {BATCH_RECORDS_MAX}")
+    elif header.last_offset_delta != header.record_count - 1:
+        raise _corrupt(f"last offset delta {header.last_offset_delta} for {header.record_count} records")
+    if header.sequence_span:
+        _check_span(header)
+    if header.flags & Flags.PROJECTED and not has_body(header) and any(_body_fields(header)):
+        raise _corrupt("a batch without columns has a body")
+    if header.base_timestamp_us > header.max_timestamp_us:
+        raise _corrupt("the base timestamp is after the max timestamp")
+
+
+def _check_span(header: BatchHeader) -> None:
+    """Refuse a span that no owner writes: it is there where records were dropped, and there only."""
+    kept = 0 if header.flags & Flags.CONTROL else header.record_count
+    if header.flags & Flags.DERIVED or not kept < header.sequence_span <= BATCH_RECORDS_MAX:
+        raise _corrupt(f"a span of {header.sequence_span} sequences for {header.record_count} records")
+
+
+def _check_derived(header: BatchHeader) -> None:
+    """Refuse what no derived batch has: see `derived_batch.py`."""
+    if header.record_count > BATCH_RECORDS_MAX:
+        raise _corrupt(f"{header.record_count} records; a batch has at most {BATCH_RECORDS_MAX}")
+    if header.last_offset_delta < header.record_count - 1:
+        raise _corrupt("the last offset delta of a derived batch is below its record count")
+    if header.end_offset > OFFSET_MAX:
+        raise _corrupt(f"a derived batch ends at {header.end_offset}; offsets are below {OFFSET_MAX}")
+    if header.producer_id or header.producer_epoch or header.base_sequence:
+        raise _corrupt("a derived batch has no producer")
+    if header.record_count:
+        if header.flags & _DERIVED_COLUMNS != _DERIVED_COLUMNS and not header.flags & Flags.PROJECTED:
+            raise _corrupt("a derived batch with records has a timestamp and a value column")
+        if header.codec in {Codec.GZIP, Codec.SNAPPY}:
+            raise _corrupt("a derived batch is compressed by buffer or not at all")
+        return
+    if header.flags != Flags.DERIVED or any(_body_fields(header)):
+        raise _corrupt("a batch without records is a header alone, and derived")
+    if (header.base_timestamp_us, header.max_timestamp_us) != (NO_TIMESTAMP_US, NO_TIMESTAMP_US):
+        raise _corrupt("a batch without records has timestamps")
+
+
+def has_body(header: BatchHeader) -> bool:
+    """Whether anything is behind the header: columns, or the offset deltas of a derived batch that has records."""
+    return bool(header.flags & (COLUMN_FLAGS | Flags.DERIVED) and header.record_count)
+
+
+def _body_fields(header: BatchHeader) -> tuple[int, int, int]:
+    return header.body_length, header.uncompressed_length, header.body_crc
+
+
+def stamp_owner(
+    buffer: bytearray | memoryview,
+    *,
+    base_offset: int,
+    append_timestamp_us: int,
+    epoch: int,
+    owner_incarnation: int,
+    previous_digest: int,
+) -> int:
+    """Write the owner's fields into the header at the start of `buffer`, in place; return the new digest.
+
+    The body is not touched: this is all that an owner changes of a producer's bytes, unless it drops duplicates.
+    """
+    _OWNER_FIELDS.pack_into(buffer, _OWNER_AT, base_offset, append_timestamp_us, epoch, owner_incarnation)
+    view = memoryview(buffer)
+    digest = crc32c(view[:_DIGEST_AT], previous_digest)
+    _U32.pack_into(buffer, _DIGEST_AT, digest)
+    _U32.pack_into(buffer, _CRC_AT, crc32c(view[:_CRC_AT]))
+    return digest
+
+
+def digest_after(buffer: Buffer, at: int, previous_digest: int) -> int:
+    """Return the running digest that the header at `at` must carry when `previous_digest` came before it."""
+    return crc32c(memoryview(buffer)[at : at + _DIGEST_AT], previous_digest)
+
+
+def _corrupt(message: str) -> ProtocolError:
+    return ProtocolError(pb.CORRUPT_BATCH, message)

@@ -1,0 +1,158 @@
+"""Batches as they are sent to who wants some of their columns only: the others are left out, and nothing is decoded.
+
+The buffers of an Arrow message lie column behind column, each compressed by itself if at all. So those of the wanted
+columns are copied as they are behind a description of their own, and the header says which columns there are now, and
+PROJECTED: what it does not name may be in the log all the same. Where nothing of the body is wanted, the header is all.
+
+The body's CRC has to be made anew. So the old one is checked first: else damage would get a CRC that is right.
+
+Batches that gain little are sent as they are: small ones, and those that gzip or snappy has compressed as a whole,
+unless nothing of the body is wanted.
+
+Rejected: decoding and encoding again by Arrow, which decompresses and compresses what nobody looks at.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from tidelog_proto.batch.arrow_layout import check_layout, places_of
+from tidelog_proto.batch.columns import HEADERS_TYPE, OFFSET_DELTA, TIMESTAMP_TYPE, stored_schema_of
+from tidelog_proto.batch.compression import encode_body
+from tidelog_proto.batch.header import COLUMN_FLAGS, OFFSET_MAX, BatchHeader, Buffer, Codec, Flags, unpack_header
+from tidelog_proto.batch.ipc_message import (
+    PREFIX_BYTES,
+    NumberPlaces,
+    buffer_lengths,
+    metadata_bytes,
+    number_places,
+    padded,
+    parse_message,
+    uncompressed_bytes,
+)
+from tidelog_proto.batch.record_batch import body_of
+from tidelog_proto.limits import KIB
+
+WHOLE_BYTES_MAX: Final = 2 * KIB
+"""A body that is no longer is sent as it is: to cut it costs more than its bytes."""
+_IN_ONE_PIECE: Final = frozenset({Codec.GZIP, Codec.SNAPPY})
+_NUMBER: Final = struct.Struct("<q")
+_PAIR: Final = struct.Struct("<2q")
+
+
+def _one_of_each() -> dict[str, Any]:
+    """Return a value of each column. Made when asked for: pyarrow imports pandas, where there is one, for the first."""
+    return {
+        OFFSET_DELTA.name: pa.array([0], OFFSET_DELTA.type),
+        "timestamp": pa.array([0], pa.int64()).view(TIMESTAMP_TYPE),
+        "key": pa.array([b"k"], pa.binary()),
+        "value": pa.array([b"v"], pa.binary()),
+        "headers": pa.array([[("k", b"v")]], HEADERS_TYPE),
+        "tag": pa.array(["t"], pa.string()),
+    }
+
+
+class Projection(NamedTuple):
+    """What a reader can do without.
+
+    Attributes:
+        columns: the wanted ones, as flags.
+        from_us, until_us: batches whose records are all older than the one, or none older than the other, may be left
+            out; µs since 1970; None for no such bound.
+        end_offset: batches that begin here or behind may be left out.
+    """
+
+    columns: int = COLUMN_FLAGS
+    from_us: int | None = None
+    until_us: int | None = None
+    end_offset: int = OFFSET_MAX
+
+    def skips(self, header: BatchHeader) -> bool:
+        """Whether none of a batch's records lies between the two times."""
+        is_older = self.from_us is not None and header.max_timestamp_us < self.from_us
+        return is_older or (self.until_us is not None and header.base_timestamp_us >= self.until_us)
+
+    def keeps(self, header: BatchHeader) -> bool:
+        """Whether all of a batch is wanted, whenever its records are."""
+        has_times = self.from_us is not None or self.until_us is not None
+        return not has_times and not header.flags & COLUMN_FLAGS & ~self.columns
+
+
+class _Template(NamedTuple):
+    head: bytes
+    places: NumberPlaces
+
+
+def needs_body(header: BatchHeader, columns: int) -> bool:
+    """Whether a batch is sent with a body to who wants these columns."""
+    return bool(header.record_count and header.flags & (columns & COLUMN_FLAGS | Flags.DERIVED))
+
+
+def project(batch: Buffer, columns: int) -> Buffer:
+    """Return exactly one batch's bytes without the columns that are not among `columns` (flags), or as it is.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH when the batch is damaged, as far as it is looked at.
+    """
+    header = unpack_header(batch)
+    if not header.record_count or not header.flags & COLUMN_FLAGS & ~columns:
+        return batch
+    if not needs_body(header, columns):
+        return head_alone(header)
+    if header.body_length <= WHOLE_BYTES_MAX or header.codec in _IN_ONE_PIECE:
+        return batch
+    return _cut(header, body_of(header, batch), header.flags & columns & COLUMN_FLAGS)
+
+
+def head_alone(header: BatchHeader) -> bytes:
+    """Return a batch without any column: a header."""
+    kind = header.flags & Flags.CONTROL
+    bare = header._replace(flags=kind | Flags.PROJECTED, body_length=0, uncompressed_length=0, body_crc=0, digest=0)
+    return bare.pack()
+
+
+def _cut(header: BatchHeader, body: memoryview, kept: int) -> bytes:
+    description = parse_message(body)
+    lengths = buffer_lengths(body, description)
+    check_layout(description, lengths, flags=header.flags, record_count=header.record_count)
+    nodes, buffers = places_of(header.flags, kept)
+    template = _template(kept | header.flags & Flags.DERIVED, header.codec)
+    head, places, pieces = bytearray(template.head), template.places, list[Buffer]()
+    at = 0
+    for number, index in enumerate(buffers):
+        begin, stored = description.buffers[index]
+        _PAIR.pack_into(head, PREFIX_BYTES + places.buffers_at + number * _PAIR.size, at, stored)
+        begin += description.body_at
+        pieces.append(body[begin : begin + padded(stored)])
+        at += padded(stored)
+    for number, index in enumerate(nodes):
+        _PAIR.pack_into(head, PREFIX_BYTES + places.nodes_at + number * _PAIR.size, *description.nodes[index])
+    _NUMBER.pack_into(head, PREFIX_BYTES + places.record_count_at, header.record_count)
+    _NUMBER.pack_into(head, PREFIX_BYTES + places.body_length_at, at)
+    cut = b"".join((head, *pieces))
+    # The description of what is sent is shorter than that of the whole; the buffers are what they were.
+    whole = description._replace(body_at=len(head))
+    projected = header._replace(
+        flags=header.flags & ~COLUMN_FLAGS | kept | Flags.PROJECTED,
+        body_length=len(cut),
+        uncompressed_length=uncompressed_bytes(whole, (lengths[index] for index in buffers)),
+        body_crc=crc32c(cut),
+        digest=0,
+    )
+    return projected.pack() + cut
+
+
+@lru_cache(maxsize=64)
+def _template(stored: int, codec: Codec) -> _Template:
+    """Return a message's front for columns (and offset deltas), whose numbers are those of one row."""
+    schema = stored_schema_of(stored)
+    one_of_each = _one_of_each()
+    row = pa.RecordBatch.from_arrays([one_of_each[name] for name in schema.names], schema=schema)
+    message, _ = encode_body(row, codec)
+    head = bytes(message[: PREFIX_BYTES + metadata_bytes(message)])
+    return _Template(head, number_places(head[PREFIX_BYTES:]))

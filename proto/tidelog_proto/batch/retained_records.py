@@ -1,0 +1,137 @@
+"""The records of stored batches that survive, as columns, with all that decides in which derived batch they go.
+
+That is what a derivation keeps exactly: each record's offset and content, whether it is a control record, and the
+append timestamp of its batch, rounded up (a multiple stays what it is when it is rounded again).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog_proto.batch.canonical_columns import Int64s
+from tidelog_proto.batch.columns import HEADERS_TYPE, no_headers
+from tidelog_proto.batch.record_batch import RecordBatch
+
+Keep = npt.NDArray[np.bool_]
+"""One entry a record of a batch: whether it survives."""
+
+APPEND_QUANTUM_US: Final = 60_000_000
+"""Append timestamps are rounded up to this, so that retention deletes nothing early and runs of records share one."""
+
+_APPEND_US_MAX: Final = (2**63 - 1) // APPEND_QUANTUM_US * APPEND_QUANTUM_US
+_RECORD_WEIGHT_BYTES: Final = 28
+"""Delta, timestamp, and the four offsets of key, value, headers and tag."""
+_HEADER_WEIGHT_BYTES: Final = 8
+"""The offsets of its key and value."""
+_TYPES: Final[dict[str, Any]] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": HEADERS_TYPE,
+    "tag": pa.string(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Survivors:
+    """Survivors of one source batch, or some of them.
+
+    Attributes:
+        offsets, stamps_us: one a record.
+        columns: `key`, `value`, `headers` and `tag`, those that are there.
+        weights_to: the weights of the records up to and with each.
+        control, append_us: of the source, `append_us` rounded up.
+    """
+
+    offsets: Int64s
+    stamps_us: Int64s
+    columns: dict[str, Any]
+    weights_to: Int64s
+    control: bool
+    append_us: int
+
+    @property
+    def count(self) -> int:
+        """Records."""
+        return len(self.offsets)
+
+    def slice(self, at: int, count: int) -> Survivors:
+        """Return `count` of them from the one at `at` on; shares the memory."""
+        part = slice(at, at + count)
+        columns = {name: column.slice(at, count) for name, column in self.columns.items()}
+        return Survivors(
+            self.offsets[part],
+            self.stamps_us[part],
+            columns,
+            self.weights_to[part] - (self.weights_to[at - 1] if at else 0),
+            self.control,
+            self.append_us,
+        )
+
+
+def survivors_of(batch: RecordBatch, keep: Keep | None) -> Survivors | None:
+    """Return the survivors of a batch, None when there is none; nothing is decoded then.
+
+    Raises:
+        ValueError: `keep` does not have one bool a record.
+        ProtocolError: CORRUPT_BATCH when the body does not decode.
+    """
+    header = batch.header
+    if keep is not None and (keep.dtype != np.bool_ or keep.shape != (header.record_count,)):
+        raise ValueError(f"{keep.shape} of {keep.dtype} for {header.record_count} records: one bool a record")
+    if not (header.record_count if keep is None else keep.any()):
+        return None
+    columns = batch.columns()
+    offsets = batch.offsets().to_numpy()
+    if keep is not None and not keep.all():
+        columns = columns.filter(pa.array(keep))
+        offsets = offsets[keep]
+    by_name: dict[str, Any] = dict(zip(columns.schema.names, columns.columns, strict=True))
+    stamps = by_name.pop("timestamp", None)
+    return Survivors(
+        offsets,
+        np.full(len(offsets), header.base_timestamp_us) if stamps is None else stamps.view(pa.int64()).to_numpy(),
+        by_name,
+        np.cumsum(_weights(by_name)),
+        batch.control,
+        min(-(-header.append_timestamp_us // APPEND_QUANTUM_US) * APPEND_QUANTUM_US, _APPEND_US_MAX),
+    )
+
+
+def _weights(columns: dict[str, Any]) -> Int64s:
+    """Return what each record counts towards the weight of a batch, whatever columns lie beside it."""
+    weights = np.full(len(columns["value"]), _RECORD_WEIGHT_BYTES, np.int64)
+    for name, column in columns.items():
+        if name == "headers":
+            weights += _header_weights(column)
+        else:
+            weights += _byte_lengths(column)
+    return weights
+
+
+def _byte_lengths(column: Any) -> Int64s:
+    lengths: Any = pc.binary_length(column).fill_null(0)
+    return lengths.to_numpy().astype(np.int64)  # type: ignore[no-any-return]  # pyarrow's arrays are untyped here
+
+
+def _header_weights(lists: Any) -> Int64s:
+    pairs = lists.flatten()
+    each = _byte_lengths(pairs.field("key")) + _byte_lengths(pairs.field("value")) + _HEADER_WEIGHT_BYTES
+    weights_to = np.concatenate((np.zeros(1, np.int64), np.cumsum(each)))
+    ends = np.cumsum(pc.list_value_length(lists).to_numpy(), dtype=np.int64)
+    return np.diff(weights_to[ends], prepend=0)
+
+
+def joined(survivors: list[Survivors], name: str) -> Any:
+    """Return one column of them all, with nulls (or no headers) for those whose source does not have it."""
+
+    def absent(count: int) -> Any:
+        return no_headers(count) if name == "headers" else pa.nulls(count, _TYPES[name])
+
+    parts: list[Any] = [one.columns[name] if name in one.columns else absent(one.count) for one in survivors]
+    return pa.concat_arrays(parts)

@@ -1,0 +1,1 @@
+"""Frames between a socket and requests, and name resolution."""

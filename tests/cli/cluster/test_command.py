@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.cli.conftest import Cli
+
+from tidelog import ClusterStatus, Node, Partition, Topic
+from tidelog_cli.base import failures
+from tidelog_cli.base.output import ABSENT
+from tidelog_cli.cluster.command import ending_texts, missing_text, print_status, state_text, status_document
+
+
+def test_the_status_shows_node_and_topics(cli: Cli, topic: str, node: str) -> None:
+    assert cli("produce", topic, stdin=b"a\nb\n").code == 0
+    status = json.loads(cli("cluster", "status", "--json").out)
+    (only,) = status["nodes"]
+    assert only["state"] == "running"
+    assert f"{only['host']}:{only['port']}" == node
+    (mine,) = [described for described in status["topics"] if described["name"] == topic]
+    assert sum(p["high_watermark"] for p in mine["partitions"]) == 2
+    assert [copy["copy_fault"] for p in mine["partitions"] for copy in p["replicas"]] == [""] * len(mine["partitions"])
+    shown = cli("cluster", "status").out
+    assert only["node_id"] in shown
+    assert topic in shown
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("words", [("drain", "n"), ("undrain", "n"), ("remove", "n"), ("rebalance",)])
+def test_a_node_on_its_own_has_nowhere_to_move_anything(cli: Cli, words: tuple[str, ...]) -> None:
+    told = cli("cluster", *words)
+    assert told.code == failures.EXIT_FAILED
+    assert "stands alone" in told.err
+
+
+@pytest.mark.parametrize(
+    ("node", "text"),
+    [
+        (Node("a", "h", 1, state="running"), "running"),
+        (Node("a", "h", 1, state="running", membership="suspect", draining=True), "suspect, draining"),
+        (Node("a", "h", 1, alive=False, state="no answer", membership="dead"), "dead"),
+        (Node("a", "h", 1, alive=False, state="no answer", membership="left"), "left"),
+    ],
+)
+def test_a_nodes_state_is_what_the_others_say_if_that_is_worse(node: Node, text: str) -> None:
+    assert state_text(node) == text
+
+
+def test_nothing_is_made_up_of_what_a_dead_node_cannot_tell(capsys: pytest.CaptureFixture[str]) -> None:
+    away, idle = Partition(0, "a", 3, ("a",), state="away"), Partition(1, "b", 3, ("b",), state="idle")
+    status = ClusterStatus(b"", (Node("a", "h", 1, alive=False, state="no answer"),), (Topic("t", b"", (away, idle)),))
+    (node,) = status_document(status)["nodes"]
+    assert (node["uptime_ms"], node["data_bytes"], node["disk_free_bytes"]) == (None, None, None)
+    print_status(status, internal=False)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert next(row for row in rows if row[:1] == ["a"])[-5:] == [ABSENT] * 5
+    told = [row[-3:] for row in rows if row[:1] == ["t"]]
+    assert told == [[ABSENT, ABSENT, "away"], [ABSENT, ABSENT, "idle"]], "no records would be a claim"
+
+
+def test_a_recovery_that_may_lose_records_warns_first(cli: Cli) -> None:
+    told = cli("cluster", "unsafe-recover", "flights", "0", "--node", "log1")
+    assert told.code == failures.EXIT_USAGE
+    assert "are LOST" in told.err
+    assert "--yes-i-accept-data-loss" in told.err
+
+
+def test_a_node_on_its_own_has_no_quorum_to_lose(cli: Cli) -> None:
+    told = cli("cluster", "unsafe-recover", "flights", "0", "--node", "log1", "--yes-i-accept-data-loss")
+    assert told.code == failures.EXIT_FAILED
+    assert "stands alone" in told.err
+
+
+def test_the_status_says_what_a_lost_quorum_takes_away() -> None:
+    nodes = (Node("a", "h", 1), Node("b", "h", 2, alive=False), Node("c", "h", 3, alive=False))
+    lost = Partition(0, "a", 0, (), 0, 0, 0, "no quorum")
+    topics = tuple(Topic(name, bytes(16), (lost,)) for name in ("__offsets", "t"))
+    told = missing_text(ClusterStatus(bytes(16), nodes, topics))
+    assert told.startswith("2 partitions without a quorum (t/0, __offsets/0): nothing can be written there")
+    assert "groups' positions cannot be had" in told
+    assert "topics and nodes" not in told
+    assert told.endswith("away: b, c")
+    many = Topic("t", bytes(16), tuple(Partition(n, "a", 0, (), 0, 0, 0, "no quorum") for n in range(20)))
+    assert "20 partitions without a quorum (t/0, " in missing_text(ClusterStatus(bytes(16), nodes, (many,)))
+    assert "t/7, …)" in missing_text(ClusterStatus(bytes(16), nodes, (many,)))
+    assert not missing_text(ClusterStatus(bytes(16), nodes))
+
+
+def test_certificates_that_end_soon_are_warned_of() -> None:
+    now_s = 1_800_000_000
+    days_us = 24 * 3600 * 1_000_000
+
+    def ending(node_id: str, days: float | None, ca_days: float = 400) -> Node:
+        ends = None if days is None else int(now_s * 1e6 + days * days_us)
+        return Node(node_id, "h", 1, certificate_ends_us=ends, ca_ends_us=int(now_s * 1e6 + ca_days * days_us))
+
+    nodes = (ending("a", 31), ending("b", 29), ending("c", -1), ending("d", 300, ca_days=5), ending("e", None))
+    texts = ending_texts(ClusterStatus(b"", nodes), now_s)
+    assert [text.partition(" on ")[0] for text in texts] == [
+        "the certificate of b ends",
+        "the certificate of c has ended",
+        "the CA of d ends",
+    ]
+    assert "on 2027-02-13: issue a newer one" in texts[0]
+    told = status_document(ClusterStatus(b"", nodes))
+    assert told["nodes"][0]["certificate_ends_ms"] == now_s * 1000 + 31 * 24 * 3600 * 1000
+    assert told["nodes"][4]["certificate_ends_ms"] is None
+    assert isinstance(told["warnings"], list)

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from tidelog.admin.topic_figures import FigureSums
+from tidelog.model import TopicFigures
+from tidelog_proto import broker_pb2 as pb
+
+
+def partition(**told: object) -> pb.PartitionInfo:
+    return pb.PartitionInfo(**({"state": "active"} | told))  # type: ignore[arg-type]
+
+
+def figures(*pages: list[pb.TopicInfo]) -> dict[str, TopicFigures]:
+    sums = FigureSums()
+    for page in pages:
+        sums.add(page)
+    return sums.figures()
+
+
+def test_sums_go_over_all_pages_of_a_topic() -> None:
+    first = partition(log_start_offset=10, high_watermark=30, size_bytes=5)
+    second = partition(high_watermark=4, size_bytes=6)
+    topic = pb.TopicInfo(name="t", topic_id=b"1")
+    found = figures(
+        [pb.TopicInfo(name="t", topic_id=b"1", partitions=[first]), pb.TopicInfo(name="u", topic_id=b"2")],
+        [pb.TopicInfo(name="t", topic_id=b"1", partitions=[second])],
+    )
+    assert set(found) == {"t", "u"}
+    assert found["t"] == TopicFigures(topic.topic_id, 2, 24, 34, 11)
+    assert found["u"] == TopicFigures(b"2")
+
+
+def test_a_topic_that_was_made_again_between_two_pages_counts_alone() -> None:
+    old = pb.TopicInfo(name="t", topic_id=b"1", partitions=[partition(high_watermark=9)])
+    new = pb.TopicInfo(name="t", topic_id=b"2", partitions=[partition(high_watermark=1)])
+    assert figures([old], [new])["t"] == TopicFigures(b"2", 1, 1, 1)
+
+
+def test_an_idle_partition_is_counted_and_adds_nothing() -> None:
+    found = figures([pb.TopicInfo(name="t", partitions=[partition(state="idle"), partition(high_watermark=2)])])["t"]
+    assert (found.partitions, found.idle, found.records, found.unavailable) == (2, 1, 2, 0)
+
+
+def test_partitions_that_take_no_records_are_unavailable() -> None:
+    states = ["active", "sealed", "no quorum", "limbo", "failed", "no owner", "away"]
+    found = figures([pb.TopicInfo(name="t", partitions=[partition(state=state) for state in states])])["t"]
+    assert found.unavailable == 5
+
+
+def test_partitions_with_a_copy_that_lacks_something_are_under_replicated() -> None:
+    def with_replica(**told: object) -> pb.PartitionInfo:
+        replica = pb.ReplicaInfo(**({"streaming": True} | told))  # type: ignore[arg-type]
+        return partition(replicas=[pb.ReplicaInfo(streaming=True), replica])
+
+    partitions = [
+        with_replica(),
+        with_replica(lag=5),
+        with_replica(streaming=False),
+        with_replica(missing_epochs=1),
+        with_replica(copy_fault="damaged"),
+    ]
+    found = figures([pb.TopicInfo(name="t", partitions=partitions)])["t"]
+    assert found.under_replicated == 3

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tidelog.base.loop_thread import LoopThread
+from tidelog.errors import ClosedError, ForkedError, UsageError
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    thread = LoopThread("test loop")
+    yield thread
+    thread.stop()
+
+
+async def answer() -> int:
+    return 42
+
+
+async def fail() -> None:
+    raise ValueError("as it is")
+
+
+def test_nothing_runs_before_it_is_needed(thread: LoopThread) -> None:
+    assert all(each.name != "test loop" for each in threading.enumerate())
+    assert thread.run(answer) == 42
+    assert any(each.name == "test loop" and each.daemon for each in threading.enumerate())
+    assert thread.started
+
+
+def test_errors_come_as_they_are(thread: LoopThread) -> None:
+    with pytest.raises(ValueError, match="as it is"):
+        thread.run(fail)
+
+
+def test_a_timeout_cancels(thread: LoopThread) -> None:
+    cancelled = threading.Event()
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    with pytest.raises(TimeoutError):
+        thread.run(forever, timeout_s=0.01)
+    assert cancelled.wait(5)
+
+
+def test_who_waits_while_it_is_stopped_is_told_so(thread: LoopThread) -> None:
+    began, told = threading.Event(), list[BaseException]()
+
+    async def forever() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    def wait(of_submitted: bool) -> None:
+        try:
+            if of_submitted:
+                thread.result_of(thread.submit(forever))
+            else:
+                thread.run(forever)
+        except BaseException as error:  # noqa: BLE001 - whatever it is
+            told.append(error)
+
+    waiting = [threading.Thread(target=wait, args=(each,)) for each in (False, True)]
+    for each in waiting:
+        began.clear()
+        each.start()
+        assert began.wait(5)
+    thread.stop()
+    for each in waiting:
+        each.join(5)
+    assert [type(error) for error in told] == [ClosedError] * 2
+    assert not any(isinstance(error, ClosedError) and error.definite for error in told), (
+        "nobody knows how far they came"
+    )
+
+
+def test_a_call_that_would_wait_for_itself_is_refused(thread: LoopThread) -> None:
+    async def inside() -> None:
+        thread.run(answer)
+
+    with pytest.raises(UsageError, match="wait for itself"):
+        thread.run(inside)
+
+
+def test_stopping_cancels_what_runs_and_ends_the_thread(thread: LoopThread) -> None:
+    began = threading.Event()
+
+    async def forever() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    future = thread.submit(forever)
+    assert began.wait(5)
+    thread.stop()
+    thread.stop()
+    assert future.cancelled()
+    assert thread.closed
+    assert all(each.name != "test loop" for each in threading.enumerate())
+    with pytest.raises(ClosedError):
+        thread.run(answer)
+
+
+def test_what_ends_a_program_ends_nothing_here(thread: LoopThread, caplog: pytest.LogCaptureFixture) -> None:
+    async def leave() -> None:
+        asyncio.get_running_loop().call_soon(sys.exit, 3)
+
+    for _ in range(2):
+        thread.run(leave)
+        assert thread.run(answer) == 42
+    assert "SystemExit(3) was raised in the thread 'test loop'" in caplog.text
+
+
+def test_what_ends_a_program_while_the_thread_is_stopped_does_not_keep_it(thread: LoopThread) -> None:
+    async def both() -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_soon(thread.stop)
+        loop.call_soon(sys.exit, 3)
+
+    thread.run(both)
+    ends_at = time.monotonic() + 5
+    while any(each.name == "test loop" for each in threading.enumerate()):
+        assert time.monotonic() < ends_at
+        time.sleep(0.01)
+
+
+def test_behind_a_fork_it_is_refused(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    thread.run(answer)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getpid", lambda: -1)
+        assert thread.closed
+        thread.stop()
+        with pytest.raises(ForkedError):
+            thread.run(answer)
+    assert thread.run(answer) == 42, "the parent goes on"

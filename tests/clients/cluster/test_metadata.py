@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import pytest
+from tests.holding import longest_of
+
+from tidelog.cluster import metadata as metadata_module
+from tidelog.cluster.metadata import Metadata
+from tidelog.errors import EpochChangingError, UnknownTopicError
+from tidelog_proto import broker_pb2 as pb
+
+HERE = ("127.0.0.1", 7400)
+
+
+def reply(owner: str, epoch: int, topic_id: bytes = b"1" * 16, serial: int = 0) -> pb.MetadataReply:
+    return pb.MetadataReply(
+        nodes=[pb.NodeInfo(node_id="a", host="ha", port=1), pb.NodeInfo(node_id="b", host="hb", port=2)],
+        topics=[
+            pb.TopicInfo(
+                name="t",
+                topic_id=topic_id,
+                serial=serial,
+                partitions=[pb.PartitionInfo(partition=0, owner=owner, epoch=epoch)],
+            )
+        ],
+    )
+
+
+def test_owners_are_found() -> None:
+    metadata = Metadata()
+    assert metadata.owner_address("t", 0) is None
+    assert metadata.merge(reply("a", 0), HERE) == {}
+    assert metadata.owner_address("t", 0) == ("ha", 1)
+    assert metadata.owner_address("t", 1) is None
+    assert metadata.addresses() == [("ha", 1), ("hb", 2)]
+    assert metadata.name_of(b"1" * 16) == "t"
+
+
+def test_an_older_epoch_does_not_move_an_owner_back() -> None:
+    metadata = Metadata()
+    metadata.merge(reply("b", 3), HERE)
+    metadata.merge(reply("a", 2), HERE)
+    assert metadata.owner_address("t", 0) == ("hb", 2)
+    metadata.merge(reply("a", 4), HERE)
+    assert metadata.owner_address("t", 0) == ("ha", 1)
+
+
+def test_nobody_replaces_no_owner_of_the_same_epoch() -> None:
+    metadata = Metadata()
+    metadata.merge(reply("b", 3), HERE)
+    metadata.merge(reply("", 3), HERE)
+    assert metadata.owner_address("t", 0) == ("hb", 2)
+    metadata.merge(reply("", 4), HERE)
+    assert metadata.owner_address("t", 0) is None
+    metadata.merge(reply("a", 4), HERE)
+    assert metadata.owner_address("t", 0) == ("ha", 1)
+
+
+def test_an_epoch_that_was_heard_of_outdates_what_is_known() -> None:
+    metadata = Metadata()
+    metadata.heard_of_epoch("t", 0, 3)
+    metadata.merge(reply("b", 3), HERE)
+    metadata.heard_of_epoch("t", 0, 3)
+    assert metadata.owner_address("t", 0) == ("hb", 2)
+    metadata.heard_of_epoch("t", 0, 5)
+    metadata.merge(reply("a", 4), HERE)
+    route = metadata.route("t", 0)
+    assert route is not None
+    assert (route.owner, route.epoch) == ("", 5)
+    metadata.merge(reply("a", 5), HERE)
+    assert metadata.owner_address("t", 0) == ("ha", 1)
+
+
+def test_the_address_of_the_newest_incarnation_counts() -> None:
+    metadata = Metadata()
+    for incarnation, port in ((2, 20), (1, 10)):
+        answer = reply("a", 0)
+        answer.nodes[0].incarnation, answer.nodes[0].port = incarnation, port
+        metadata.merge(answer, HERE)
+    assert metadata.owner_address("t", 0) == ("ha", 20)
+
+
+def test_only_news_counts_as_a_revision() -> None:
+    metadata = Metadata()
+    metadata.merge(reply("a", 1), HERE)
+    before = metadata.revision
+    metadata.merge(reply("a", 1), HERE)
+    metadata.merge(reply("b", 0), HERE)
+    metadata.heard_of_epoch("t", 0, 1)
+    metadata.forget("unknown")
+    assert metadata.revision == before
+    metadata.merge(reply("b", 2), HERE)
+    assert metadata.revision > before
+
+
+def test_another_id_is_another_topic_whatever_its_epochs() -> None:
+    metadata = Metadata()
+    metadata.merge(reply("b", 3), HERE)
+    metadata.merge(reply("a", 0, b"2" * 16), HERE)
+    assert metadata.owner_address("t", 0) == ("ha", 1)
+
+
+def test_a_topic_with_an_error_is_forgotten_and_reported() -> None:
+    metadata = Metadata()
+    metadata.merge(reply("a", 0), HERE)
+    gone = pb.MetadataReply(topics=[pb.TopicInfo(name="t", error=pb.Error(code=pb.UNKNOWN_TOPIC, message="no"))])
+    errors = metadata.merge(gone, HERE)
+    assert isinstance(errors["t"], UnknownTopicError)
+    assert metadata.topic("t") is None
+
+
+def test_a_node_without_an_address_is_where_the_answer_came_from() -> None:
+    metadata = Metadata()
+    answer = reply("a", 0)
+    answer.nodes[0].host = ""
+    answer.nodes[0].port = 0
+    metadata.merge(answer, HERE)
+    assert metadata.owner_address("t", 0) == HERE
+
+
+def test_what_is_known_says_from_which_epoch_on_there_is_news() -> None:
+    metadata = Metadata()
+    assert metadata.known(["t"]) is None
+    assert metadata.known([]) == []
+    metadata.merge(reply("a", 3), HERE)
+    [known] = metadata.known(["t"]) or []
+    assert (known.topic_id, list(known.news_from)) == (b"1" * 16, [4])
+    metadata.heard_of_epoch("t", 0, 5)
+    [known] = metadata.known(["t"]) or []
+    assert list(known.news_from) == [5], "who owns it then is not known"
+    assert metadata.known(["t", "u"]) is None
+
+
+def test_a_partition_that_was_left_out_is_news_in_any_epoch() -> None:
+    metadata = Metadata()
+    answer = reply("a", 3)
+    answer.topics[0].partitions[0].partition = 2
+    metadata.merge(answer, HERE)
+    [known] = metadata.known(["t"]) or []
+    assert list(known.news_from) == [0, 0, 4]
+
+
+OLD, NEW = b"1" * 16, b"2" * 16
+
+
+def id_of(metadata: Metadata) -> bytes | None:
+    route = metadata.topic("t")
+    return route.topic_id if route is not None else None
+
+
+def test_an_older_topic_of_the_name_does_not_come_back() -> None:
+    metadata = Metadata()
+    metadata.merge(reply("a", 0, OLD, serial=3), HERE)
+    assert metadata.merge(reply("a", 0, NEW, serial=5), HERE) == {}
+    assert id_of(metadata) == NEW
+    errors = metadata.merge(reply("b", 7, OLD, serial=3), HERE)
+    assert isinstance(errors["t"], EpochChangingError), "another node may know better: try again"
+    assert id_of(metadata) == NEW
+    metadata.forget("t")
+    assert isinstance(metadata.merge(reply("b", 7, OLD, serial=3), HERE)["t"], EpochChangingError)
+    assert id_of(metadata) is None
+
+
+@pytest.mark.parametrize("serial", [0, 3])
+def test_a_topic_that_is_gone_does_not_come_back(serial: int) -> None:
+    metadata = Metadata()
+    metadata.merge(reply("a", 0, OLD, serial=serial), HERE)
+    metadata.gone("t", OLD)
+    assert id_of(metadata) is None
+    assert isinstance(metadata.merge(reply("a", 9, OLD, serial=serial), HERE)["t"], EpochChangingError)
+    assert metadata.merge(reply("a", 0, NEW, serial=serial and serial + 1), HERE) == {}
+    metadata.gone("t", OLD)
+    assert id_of(metadata) == NEW, "what is said of an older one says nothing of this one"
+
+
+def test_who_made_a_topic_is_told_of_no_older_one() -> None:
+    metadata = Metadata()
+    metadata.merge(reply("a", 0, OLD, serial=3), HERE)
+    metadata.made(pb.TopicInfo(name="t", topic_id=NEW, serial=4))
+    assert "t" in metadata.merge(reply("a", 0, OLD, serial=3), HERE)
+    assert metadata.merge(reply("a", 0, NEW, serial=4), HERE) == {}
+
+
+def test_a_node_that_cannot_say_takes_nothing_away() -> None:
+    metadata = Metadata()
+    metadata.merge(reply("a", 0), HERE)
+    unsure = pb.TopicInfo(name="t", error=pb.Error(code=pb.EPOCH_CHANGING))
+    assert "t" in metadata.merge(pb.MetadataReply(topics=[unsure]), HERE)
+    assert metadata.topic("t") is not None
+
+
+def test_what_is_remembered_of_topics_that_are_gone_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_module, "REMEMBERED_MAX", 3)
+    metadata = Metadata()
+    for number in range(9):
+        metadata.gone("t", bytes([number]) * 16)
+        metadata.made(pb.TopicInfo(name=f"t-{number}", topic_id=bytes(16), serial=1))
+    assert longest_of(metadata) == 3

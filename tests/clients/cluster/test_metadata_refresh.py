@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from tidelog.cluster.metadata_refresh import HOLD_S, TOPICS_PER_QUESTION, Question, Refresher
+from tidelog.errors import ClosedError, NodeUnreachableError, TidelogError, UnknownTopicError
+
+
+class Asked:
+    """Notes the questions and answers them as told."""
+
+    def __init__(self) -> None:
+        self.rounds: list[tuple[list[str], int]] = []
+        self.holds_s: list[float] = []
+        self.sure: list[tuple[bool, frozenset[str]]] = []
+        self.news = False
+        self.errors: dict[str, TidelogError] = {}
+        self.failure: TidelogError | None = None
+        self.hold: asyncio.Event | None = None
+        self.begun = asyncio.Event()
+
+    async def __call__(self, question: Question) -> tuple[bool, Mapping[str, TidelogError]]:
+        self.rounds.append((question.topics, question.rounds))
+        self.holds_s.append(question.hold_s)
+        self.sure.append((question.confirmed, question.sure))
+        self.begun.set()
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.failure is not None:
+            raise self.failure
+        return self.news, self.errors
+
+
+@pytest.fixture
+def asked() -> Asked:
+    return Asked()
+
+
+@pytest.fixture
+def refresher(asked: Asked) -> Refresher:
+    return Refresher(asked)
+
+
+async def test_what_is_wanted_at_once_is_one_question(asked: Asked, refresher: Refresher) -> None:
+    await asyncio.gather(*(refresher.want(topic) for topic in ("a", "b", "a")))
+    assert [topics for topics, _ in asked.rounds] == [["a", "b"]]
+
+
+async def test_what_is_wanted_meanwhile_is_the_next_question(asked: Asked, refresher: Refresher) -> None:
+    asked.hold = asyncio.Event()
+    first = refresher.want("a")
+    await asked.begun.wait()
+    others = [refresher.want("b"), refresher.want("c")]
+    assert refresher.want("a") is first, "it is being asked"
+    asked.hold.set()
+    await asyncio.gather(first, *others)
+    assert [topics for topics, _ in asked.rounds] == [["a"], ["b", "c"]]
+
+
+async def test_rounds_without_news_are_counted_and_news_begins_anew(asked: Asked, refresher: Refresher) -> None:
+    for _ in range(3):
+        await refresher.want("a")
+    asked.news = True
+    await refresher.want("a")
+    await refresher.want("a")
+    assert [rounds for _, rounds in asked.rounds] == [0, 1, 2, 3, 0]
+
+
+async def test_rounds_without_news_are_spaced_out(asked: Asked, refresher: Refresher) -> None:
+    await refresher.want("a")
+    loop = asyncio.get_running_loop()
+    gaps = []
+    for _ in range(4):
+        begun = loop.time()
+        await refresher.want("a")
+        gaps.append(loop.time() - begun)
+    assert all(gap >= least for gap, least in zip(gaps, [0.005, 0.01, 0.02, 0.04], strict=True))
+
+
+async def test_errors_of_a_topic_and_of_a_round_reach_who_asked(asked: Asked, refresher: Refresher) -> None:
+    asked.errors = {"b": UnknownTopicError("no")}
+    good, bad = refresher.want("a"), refresher.want("b")
+    await good
+    with pytest.raises(UnknownTopicError):
+        await bad
+    asked.failure = NodeUnreachableError("down")
+    with pytest.raises(NodeUnreachableError):
+        await refresher.want("a")
+    asked.failure = None
+    await refresher.want("a")
+
+
+async def test_a_question_stays_within_the_protocols_bound(asked: Asked, refresher: Refresher) -> None:
+    await asyncio.gather(*(refresher.want(str(number)) for number in range(TOPICS_PER_QUESTION + 1)))
+    assert [len(topics) for topics, _ in asked.rounds] == [TOPICS_PER_QUESTION, 1]
+
+
+async def test_closing_ends_what_is_asked_and_what_waits(asked: Asked, refresher: Refresher) -> None:
+    asked.hold = asyncio.Event()
+    answers = [refresher.want("a")]
+    await asked.begun.wait()
+    answers.append(refresher.want("b"))
+    await refresher.close()
+    answers.append(refresher.want("c"))
+    for answer in answers:
+        with pytest.raises(ClosedError):
+            await answer
+
+
+async def test_a_bug_in_asking_is_told_and_does_not_end_it(asked: Asked, refresher: Refresher) -> None:
+    asked.failure = ValueError("bug")  # type: ignore[assignment] # no error of the client's
+    with pytest.raises(ValueError, match="bug"):
+        await refresher.want("a")
+    asked.failure = None
+    await refresher.want("a")
+
+
+async def test_only_who_is_patient_has_the_answer_held_back(asked: Asked, refresher: Refresher) -> None:
+    await refresher.want("a", patient=True)
+    await asyncio.gather(refresher.want("a", patient=True), refresher.want("b"))
+    await refresher.want("b", patient=True)
+    await asyncio.gather(refresher.want("c"), refresher.want("c", patient=True))
+    await refresher.want("c", patient=True)
+    assert asked.holds_s == [HOLD_S, 0.0, HOLD_S, 0.0, HOLD_S]
+
+
+async def test_who_joins_a_question_that_is_held_back_hurries_no_later_one(asked: Asked, refresher: Refresher) -> None:
+    asked.hold = asyncio.Event()
+    first = refresher.want("a", patient=True)
+    await asked.begun.wait()
+    assert refresher.want("a") is first
+    asked.hold.set()
+    await first
+    await refresher.want("a", patient=True)
+    assert asked.holds_s == [HOLD_S, HOLD_S]
+
+
+async def test_after_an_answer_that_was_held_back_the_next_question_is_due_at_once(
+    asked: Asked, refresher: Refresher
+) -> None:
+    asked.hold = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.call_later(0.05, asked.hold.set)
+    await refresher.want("a", patient=True)
+    await asyncio.sleep(0)
+    assert refresher._next_at <= loop.time(), "what was waited for counts"
+
+
+async def test_who_decides_by_the_answer_joins_no_older_question(asked: Asked, refresher: Refresher) -> None:
+    asked.hold = asyncio.Event()
+    first = refresher.want("a")
+    await asked.begun.wait()
+    fresh, sure = refresher.want("a", fresh=True), refresher.want("a", sure=True)
+    assert fresh is sure is not first
+    asked.hold.set()
+    await asyncio.gather(first, fresh)
+    await refresher.want("a")
+    assert [topics for topics, _ in asked.rounds] == [["a"]] * 3
+    await refresher.want("a", fresh=True)
+    assert asked.sure == [(False, frozenset()), (True, frozenset({"a"})), (False, frozenset()), (True, frozenset())]

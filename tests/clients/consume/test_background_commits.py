@@ -1,0 +1,279 @@
+"""Commits that nobody waits for: their order, what is joined, what is told and when, and that they are bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tests.clients.consume.test_consumer import T0, publish
+from tests.clients.fake_node import FakeNode
+from tests.clients.sharing import Silence, new_topic, positions, reading, silence, until
+
+from tidelog import Client, Group, TopicPartition
+from tidelog.consume.background_commits import CALLBACKS_MAX, PARTITIONS_MAX, CommitsSoon
+from tidelog.errors import (
+    BufferFullError,
+    ClosedError,
+    ConnectionLostError,
+    InvalidRequestError,
+    MemberFencedError,
+    TidelogError,
+    UnknownTopicError,
+)
+from tidelog.model import Committed
+from tidelog.requests.partial_results import Commits
+
+__all__ = ["silence"]
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Store:
+    """Stores what it is given when the gate is open, or fails."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[TopicPartition, int]] = []
+        self.gate = asyncio.Event()
+        self.failed: dict[TopicPartition, TidelogError] = {}
+        self.error: TidelogError | None = None
+
+    async def __call__(self, wanted: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes]) -> Commits:
+        self.asked.append(dict(wanted))
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        held = {where: Committed(*where, offset, "") for where, offset in wanted.items() if where not in self.failed}
+        return Commits(held, self.failed)
+
+
+class Told:
+    """What a callback was told, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[dict[TopicPartition, int], TidelogError | None]] = []
+
+    def __call__(self, held: dict[TopicPartition, Committed], error: TidelogError | None) -> None:
+        self.told.append(({where: each.next_offset for where, each in held.items()}, error))
+
+
+async def test_one_is_under_way_at_a_time_and_the_newest_position_of_each_partition_counts() -> None:
+    store, first, later = Store(), Told(), Told()
+    soon = CommitsSoon(store, "g", dict)
+    soon.add({A: 1}, first)
+    await asyncio.sleep(0)
+    soon.add({A: 3, B: 2}, later)
+    soon.add({A: 2}, later)  # whoever goes back says so last
+    await asyncio.sleep(0)
+    assert (store.asked, first.told) == ([{A: 1}], [])
+    store.gate.set()
+    await soon.settled()
+    assert store.asked == [{A: 1}, {A: 2, B: 2}]
+    soon.add({B: 3}, None)
+    await soon.settled()
+    assert store.asked[2:] == [{B: 3}], "what was stored waits no more"
+    assert (first.told, later.told) == ([({A: 1}, None)], [({A: 2, B: 2}, None)])
+
+
+async def test_settling_waits_for_what_was_asked_for_before_and_for_nothing_later() -> None:
+    store = Store()
+    soon = CommitsSoon(store, "g", dict)
+    await soon.settled()
+
+    def again(*_: object) -> None:
+        store.gate.clear()
+        soon.add({A: 2}, None)
+
+    soon.add({A: 1}, again)
+    settling = asyncio.create_task(soon.settled())
+    await asyncio.sleep(0)
+    assert not settling.done()
+    store.gate.set()
+    async with asyncio.timeout(5):
+        await settling
+        await until(lambda: len(store.asked) == 2)
+        store.gate.set()
+        await soon.settled()
+
+
+async def test_errors_are_told_by_the_callback_or_by_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    store, told = Store(), Told()
+    soon = CommitsSoon(store, "g", dict)
+    store.gate.set()
+    refused = store.failed[B] = MemberFencedError("another one has it")
+    soon.add({A: 1, B: 1}, told)
+    await soon.settled()
+    store.error = lost = ConnectionLostError("gone")
+    soon.add({A: 2}, told)
+    await soon.settled()
+    soon.refuse(refused, told)
+    assert len(told.told) == 2, "a call is over before anything is told of it"
+    await asyncio.sleep(0)
+    assert told.told == [({A: 1}, refused), ({}, lost), ({}, refused)]
+    assert not caplog.records
+    with caplog.at_level(logging.WARNING, "tidelog.consumer"):
+        soon.add({A: 3}, None)
+        await soon.settled()
+    assert ["positions are not committed" in record.message for record in caplog.records] == [True]
+
+
+async def test_a_position_in_an_earlier_topic_of_a_name_is_none_in_the_one_that_was_made_again() -> None:
+    store, told, ids = Store(), Told(), {"t": b"old", "u": b"u"}
+    other = TopicPartition("u", 0)
+    soon = CommitsSoon(store, "g", lambda: ids)
+    soon.add({A: 1}, None)
+    await asyncio.sleep(0)
+    soon.add({A: 1000, B: 1000, other: 3}, told)
+    ids["t"] = b"new"
+    soon.add({B: 2}, told)
+    store.gate.set()
+    await soon.settled()
+    assert store.asked == [{A: 1}, {B: 2, other: 3}]
+    ((held, error),) = told.told
+    assert held == {B: 2, other: 3}
+    assert isinstance(error, UnknownTopicError)
+
+
+async def test_a_callback_that_raises_ends_nothing() -> None:
+    loop, met, told = asyncio.get_running_loop(), list[Any](), Told()
+    loop.set_exception_handler(lambda _, context: met.append(context["exception"]))
+
+    def raises(*_: object) -> None:
+        raise ZeroDivisionError
+
+    store = Store()
+    store.gate.set()
+    soon = CommitsSoon(store, "g", dict)
+    soon.add({A: 1}, raises)
+    soon.add({A: 1}, told)
+    await soon.settled()
+    soon.add({A: 2}, told)
+    await soon.settled()
+    assert [type(each) for each in met] == [ZeroDivisionError]
+    assert told.told == [({A: 1}, None), ({A: 2}, None)]
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_what_was_cancelled_is_told_and_keeps_nobody_waiting(*, begun: bool) -> None:
+    store, first, later = Store(), Told(), Told()
+    soon = CommitsSoon(store, "g", dict)
+    soon.add({A: 1}, first)
+    if begun:
+        await asyncio.sleep(0)
+    soon.add({A: 2}, later)
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:  # as asyncio.run does at its end
+        if task.get_name() == "commits soon of g":
+            task.cancel()
+    async with asyncio.timeout(5):
+        await soon.settled()
+        await until(lambda: len(first.told) == len(later.told) == 1)
+    assert all(isinstance(error, ClosedError) and not held for held, error in first.told + later.told)
+    store.gate.set()
+    soon.add({A: 3}, later)
+    await soon.settled()
+    assert later.told[1:] == [({A: 3}, None)], "the next one is stored"
+
+
+async def test_what_waits_is_bounded() -> None:
+    store, told = Store(), Told()
+    soon = CommitsSoon(store, "g", dict)
+    for number in range(CALLBACKS_MAX):
+        soon.add({A: number}, lambda *_: None)
+    with pytest.raises(BufferFullError):
+        soon.add({A: CALLBACKS_MAX}, told)
+    soon.add({A: CALLBACKS_MAX}, None)
+    with pytest.raises(BufferFullError):
+        soon.add({TopicPartition("t", number): 0 for number in range(1, PARTITIONS_MAX + 1)}, None)
+    for number in range(PARTITIONS_MAX + 1):
+        soon.add({A: number}, None)
+    store.gate.set()
+    await soon.settled()
+    assert store.asked == [{A: PARTITIONS_MAX}]
+    assert told.told == []
+
+
+# ------------------------------------------------------------------------------------------------ in a consumer
+
+
+async def test_who_is_no_member_commits_soon_and_closing_waits_for_it(node: FakeNode, client: Client) -> None:
+    await publish(node, b"0", b"1", b"2")
+    told = Told()
+    async with client.consumer("t", group="g", partitions="all") as consumer:
+        for offset in range(3):
+            assert (await anext(consumer)).offset == offset
+            consumer.commit_soon(on_commit=told)
+            await asyncio.sleep(0)
+        assert told.told == []
+    assert told.told == [({T0: 1}, None), ({T0: 3}, None)]
+    assert [each.next_offset for each in await client.committed("g", "t")] == [3]
+
+
+async def test_a_commit_that_is_waited_for_comes_behind_those_that_are_not(node: FakeNode, client: Client) -> None:
+    node.reach("t", 3)
+    first, second = Told(), Told()
+    consumer = client.consumer("t", group="g", partitions="all")
+    consumer.commit_soon({T0: 1}, on_commit=first)
+    await asyncio.sleep(0)
+    consumer.commit_soon({T0: 2}, on_commit=second)
+    assert (await consumer.commit({T0: 3}))[T0].next_offset == 3
+    assert (first.told, second.told) == ([({T0: 1}, None)], [({T0: 2}, None)])
+
+
+async def test_of_several_topics_the_callback_hears_what_is_stored_and_what_is_not(
+    node: FakeNode, client: Client
+) -> None:
+    node.reach("t", 3)
+    told = Told()
+    async with client.consumer("t", group="g", partitions="all") as consumer:
+        consumer.commit_soon({T0: 1, TopicPartition("nowhere", 0): 1}, on_commit=told)
+    ((held, error),) = told.told
+    assert held == {T0: 1}
+    assert isinstance(error, TidelogError)
+
+
+async def test_what_is_none_is_refused_at_once(client: Client) -> None:
+    async with client.consumer("t") as alone, client.consumer("t", group="g", partitions="all") as consumer:
+        with pytest.raises(InvalidRequestError, match="no group"):
+            alone.commit_soon()
+        for offset in (-1, 2**63):
+            with pytest.raises(InvalidRequestError, match="no offset"):
+                consumer.commit_soon({T0: offset})
+    assert await client.committed("g") == []
+
+
+@pytest.mark.e2e
+@pytest.mark.usefixtures("silence")
+async def test_the_next_member_begins_where_the_one_before_commits_soon_as_it_gives_up(real: Client) -> None:
+    topic = await new_topic(real, partitions=1, records=10)
+    told = Told()
+    consumer = real.consumer(
+        topic, group=Group(topic, commit="manual", on_revoked=lambda _: consumer.commit_soon(on_commit=told))
+    )
+    assert len(await consumer.poll(4)) == 4
+    await consumer.close()
+    where = TopicPartition(topic, 0)
+    assert told.told == [({where: 4}, None)]
+    assert await positions(real, topic) == {where: 4}
+
+
+@pytest.mark.e2e
+async def test_who_has_lost_what_he_read_hears_it_once(shared_node: str, real: Client, silence: Silence) -> None:
+    topic = await new_topic(real, partitions=1, records=5)
+    wish = Group(topic, commit="manual", session_timeout_s=0.8)
+    told = Told()
+    async with Client(shared_node) as other, reading(other.consumer(topic, group=wish)) as first:
+        await until(lambda: len(first.seen) == 5)
+        member = first.consumer.member_id
+        silence.for_good = True
+        silence.of.add(member)
+        await until(lambda: first.consumer.member_id != member)
+        silence.routers.clear()
+        await until(lambda: len(first.seen) == 10)
+        first.consumer.commit_soon(on_commit=told)
+        await until(lambda: len(told.told) == 1)
+        first.consumer.commit_soon(on_commit=told)
+        await until(lambda: len(told.told) == 2)
+    assert isinstance(told.told[0][1], MemberFencedError)
+    assert told.told[1] == ({TopicPartition(topic, 0): 5}, None)

@@ -1,0 +1,171 @@
+"""Several topics in one consumer, and topics that match a pattern."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.clients.consume.test_consumer import end_all, nothing_comes, numbered, places, publish, take
+from tests.clients.fake_node import FakeNode
+
+from tidelog import Client, TopicPartition, sync
+from tidelog.consume import topic_discovery
+from tidelog.errors import (
+    InvalidRequestError,
+    UnknownTopicError,
+)
+from tidelog_proto import broker_pb2 as pb
+
+T0 = TopicPartition("t", 0)
+WIDE = [TopicPartition("wide", number) for number in range(4)]
+
+
+async def test_several_topics_are_read_in_one_and_committed_by_one_group(node: FakeNode, client: Client) -> None:
+    await publish(node, *numbered(3))
+    await publish(node, *numbered(2), topic="wide", partition=2)
+    async with client.consumer("t", "wide", group="g", partitions="all") as consumer:
+        assert consumer.assignment() == {T0, *WIDE}
+        assert sorted(await places(consumer, 5)) == [("t", 0, n) for n in range(3)] + [("wide", 2, n) for n in range(2)]
+        assert consumer.position() == dict.fromkeys(WIDE, 0) | {T0: 3, WIDE[2]: 2}
+        held = await consumer.commit()
+        assert {where: each.next_offset for where, each in held.items()} == {T0: 3, WIDE[2]: 2}
+    assert node.requests.count("subscribe") == 1, "one subscription for all at one node"
+    await publish(node, b"new", topic="wide", partition=2)
+    async with client.consumer("wide", "t", group="g", partitions="all") as consumer:
+        assert await places(consumer, 1) == [("wide", 2, 2)]
+
+
+async def test_start_and_partitions_are_given_by_topic(node: FakeNode, client: Client) -> None:
+    await publish(node, *numbered(4))
+    await publish(node, *numbered(4), topic="wide", partition=1)
+    async with client.consumer("t", "wide", start={WIDE[1]: 3}) as consumer:
+        assert consumer.position() == {T0: 0, WIDE[1]: 3}, "of a topic that start names these partitions only"
+    async with client.consumer("t", "wide", start=2, partitions={"t": [0], "wide": [1, 1]}) as consumer:
+        assert consumer.position() == {T0: 2, WIDE[1]: 2}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"start": {0: 1}},
+        {"start": {TopicPartition("other", 0): 1}},
+        {"start": {T0: -1}},
+        {"partitions": [0]},
+        {"partitions": {"t": [0]}},
+        {"pattern": "t"},
+        {"dead_letter": "no such/name", "value_deserializer": "json"},
+    ],
+)
+def test_what_does_not_say_of_which_topic_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError if "dead_letter" not in options else Exception):
+        Client("127.0.0.1:1").consumer("t", "wide", **options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"topics": (["t", "wide"],)}, r"one by one, as in consumer\('a', 'b'\)"),
+        ({"topics": (b"t",)}, "no name"),
+        ({"topics": ("t",), "group": 123}, "group is a name"),
+        ({"topics": ("t",), "partitions": 0}, "partitions is some numbers"),
+        ({"topics": ("t",), "dead_letter": 5, "value_deserializer": "json"}, "name is text"),
+        ({"pattern": b"t"}, "pattern is text"),
+    ],
+)
+def test_what_is_of_another_type_is_refused_with_what_is_wanted(arguments: dict[str, Any], text: str) -> None:
+    for client in (Client("127.0.0.1:1"), sync.Client("127.0.0.1:1")):
+        with pytest.raises(InvalidRequestError, match=text):
+            client.consumer(*arguments.get("topics", ()), **{k: v for k, v in arguments.items() if k != "topics"})
+
+
+async def test_positions_of_another_type_are_refused_with_what_is_wanted(node: FakeNode, client: Client) -> None:
+    async with client.consumer("t", group="g", partitions="all") as consumer:
+        for wrong, text in (
+            ({0: 1}, "of which topic is partition 0"),
+            ({("t", 0): 1}, "of which topic"),
+            ([1], "positions to commit are"),
+            ({TopicPartition("t", "0"): 1}, "a partition of 't' is a number"),  # type: ignore[arg-type]
+            ({T0: "1"}, "an offset to commit for t/0 is a number"),
+            ({T0: 1.0}, "is a number"),
+        ):
+            positions: Any = wrong
+            with pytest.raises(InvalidRequestError, match=text):
+                await consumer.commit(positions)
+            with pytest.raises(InvalidRequestError, match=text):
+                consumer.commit_soon(positions)
+    for group, given, text in ((123, {0: 1}, "name is text"), ("g", {T0: 1}, "is a number"), ("g", [1], "next offset")):
+        what: Any = (group, "t", given)
+        with pytest.raises(InvalidRequestError, match=text):
+            await client.commit(*what)
+    with pytest.raises(InvalidRequestError, match="name is text"):
+        await client.groups.describe(5)  # type: ignore[arg-type]
+
+
+async def test_the_dead_letter_topic_is_never_read(node: FakeNode, client: Client) -> None:
+    dead: dict[str, Any] = {"dead_letter": "wide", "value_deserializer": "json"}
+    with pytest.raises(InvalidRequestError, match="'wide' is this consumer's dead-letter topic"):
+        client.consumer("t", "wide", **dead)
+    async with client.consumer(pattern="t|wide", **dead) as consumer:
+        assert consumer.assignment() == {T0}
+        with pytest.raises(InvalidRequestError, match="dead-letter"):
+            await consumer.assign({WIDE[0]: 0})
+        assert consumer.assignment() == {T0}
+    async with client.consumer(**dead) as consumer:
+        with pytest.raises(InvalidRequestError, match="dead-letter"):
+            await consumer.assign({WIDE[0]: None})
+
+
+async def test_topics_that_match_are_taken_in_also_later(
+    node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add_topic("orders.eu")
+    await publish(node, b"eu", topic="orders.eu")
+    async with client.consumer(pattern=r"orders\..*", start="latest") as consumer:
+        assert consumer.assignment() == {("orders.eu", 0)}
+        assert await nothing_comes(consumer)
+    monkeypatch.setattr(topic_discovery, "NEW_PARTITIONS_S", 0.01)
+    async with client.consumer(pattern=r"orders\..*", start="latest") as consumer:
+        node.add_topic("orders.us")
+        node.add_topic("other.us")
+        await publish(node, b"us", topic="orders.us")
+        assert await take(consumer, 1) == [b"us"], "of what comes later nothing is missed"
+        assert consumer.assignment() == {("orders.eu", 0), ("orders.us", 0)}
+
+
+async def test_a_pattern_goes_on_without_a_topic_that_is_deleted_and_takes_in_another_of_its_name(
+    node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_discovery, "NEW_PARTITIONS_S", 0.01)
+    await publish(node, b"t")
+    async with client.consumer(pattern="t|wide") as consumer:
+        assert await take(consumer, 1) == [b"t"]
+        await client.delete_topic("t")
+        end_all(node, pb.UNKNOWN_TOPIC)
+        await publish(node, b"wide", topic="wide", partition=3)
+        assert await take(consumer, 1) == [b"wide"]
+        assert T0 not in consumer.assignment()
+        node.add_topic("t")
+        await publish(node, b"anew")
+        assert await take(consumer, 1) == [b"anew"]
+
+
+async def test_a_named_topic_that_is_gone_ends_reading(node: FakeNode, client: Client) -> None:
+    async with client.consumer("t", "wide") as consumer:
+        await node.received("subscribe")
+        await client.delete_topic("t")
+        end_all(node, pb.UNKNOWN_TOPIC)
+        with pytest.raises(UnknownTopicError):
+            await anext(consumer)
+
+
+async def test_a_partition_that_was_assigned_by_hand_meanwhile_is_not_begun_again(
+    node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_discovery, "NEW_PARTITIONS_S", 0.01)
+    await publish(node, *numbered(4), topic="wide", partition=1)
+    async with client.consumer("wide", "t") as consumer:
+        node.add_topic("wide", 5)
+        await publish(node, *numbered(4), topic="wide", partition=4)
+        await consumer.assign({TopicPartition("wide", 4): 3})
+        assert max(await places(consumer, 5)) == ("wide", 4, 3)
+        assert await nothing_comes(consumer)

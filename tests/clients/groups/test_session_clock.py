@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+import time
+
+from tidelog.groups.session_clock import session_time
+
+
+def test_it_counts_from_the_start_of_the_machine() -> None:
+    before, told, after = (
+        time.clock_gettime(time.CLOCK_BOOTTIME),
+        session_time(),
+        time.clock_gettime(time.CLOCK_BOOTTIME),
+    )
+    assert before <= told <= after

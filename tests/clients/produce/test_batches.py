@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import asyncio
+import traceback
+from typing import Any
+
+import pytest
+
+from tidelog.errors import OverloadedError
+from tidelog.produce.batches import ColumnsLoad, Delivery, LooseLoad, OutgoingBatch, join_columns, join_loose
+from tidelog_proto.batch.columns import columns_of
+from tidelog_proto.batch.header import unpack_header
+from tidelog_proto.batch.record_batch import encode_batch
+
+
+def loose(values: list[bytes | None], **columns: Any) -> LooseLoad:
+    return LooseLoad(values, partition=0, deadline=0.0, size_bytes=10 * len(values), **columns)
+
+
+def test_loose_records_become_only_the_columns_they_use() -> None:
+    plain = loose([b"a", None], keys=[], headers=[], tags=[])
+    assert plain.columns().equals(columns_of([b"a", None]))
+    assert (plain.count, plain.size_bytes, plain.timestamped) == (2, 20, False)
+
+
+def test_loose_loads_are_joined_and_columns_that_some_lack_are_filled_up() -> None:
+    bare, keyed = loose([b"a"]), loose([b"b", None], keys=[b"k", None])
+    rich = loose([b"c"], headers=[[("h", b"x")]], tags=["t"])
+    assert join_loose([bare, keyed, rich]).equals(
+        columns_of(
+            [b"a", b"b", None, b"c"],
+            keys=[None, b"k", None, None],
+            headers=[(), (), (), [("h", b"x")]],
+            tags=[None, None, None, "t"],
+        )
+    )
+    stamped = [loose([b"a"], timestamps_us=[1]), loose([b"b"], timestamps_us=[2])]
+    assert all(load.timestamped for load in stamped)
+    assert join_loose(stamped).equals(columns_of([b"a", b"b"], timestamps_us=[1, 2]))
+
+
+def test_one_plain_record_is_told_apart() -> None:
+    assert loose([b"a"]).single() == (b"a", None)
+    assert loose([b"a"], keys=[b"k"]).single() == (b"a", b"k")
+    for other in (loose([None]), loose([b"a", b"b"]), loose([b"a"], tags=["t"]), loose([b"a"], timestamps_us=[1])):
+        assert other.single() is None
+
+
+def test_parts_are_joined_in_order() -> None:
+    one, two = columns_of([b"a"]), columns_of([b"b", b"c"])
+    assert join_columns([one]) is one
+    assert join_columns([one, two]).equals(columns_of([b"a", b"b", b"c"]))
+
+
+async def test_a_delivery_has_one_outcome() -> None:
+    load = ColumnsLoad(columns_of([b"a"]), partition=4, deadline=0.0, size_bytes=1)
+    waiting = asyncio.ensure_future(load.delivery)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    load.delivery.succeed(7, 8)
+    await waiting
+    assert (load.delivery.partition, load.delivery.base_offset, load.delivery.timestamp_us) == (4, 7, 8)
+    with pytest.raises(AssertionError):
+        load.delivery.fail(OverloadedError("late"))
+
+
+async def test_failures_reach_who_waits_and_who_comes_later() -> None:
+    delivery = Delivery(0)
+    waiting = asyncio.ensure_future(delivery)
+    await asyncio.sleep(0)
+    delivery.fail(OverloadedError("full"))
+    for waiter in (waiting, delivery):
+        with pytest.raises(OverloadedError):
+            await waiter
+    assert delivery.watched
+
+
+async def test_a_failure_of_many_does_not_grow_by_who_is_told_of_it() -> None:
+    delivery = Delivery(0)
+    delivery.fail(OverloadedError("full"))
+    lengths: list[int] = []
+    for _ in range(3):
+        with pytest.raises(OverloadedError) as caught:
+            await delivery
+        caught.value.add_note("of one")
+        lengths.append(len(traceback.format_exception(caught.value)))
+    assert len(set(lengths)) == 1
+
+
+def batch_of(*sizes: int) -> OutgoingBatch:
+    loads = [ColumnsLoad(columns_of([b"x"] * size), partition=0, deadline=1.0, size_bytes=size * 10) for size in sizes]
+    encoded = encode_batch(columns_of([b"x"] * sum(sizes)), now_us=1, producer_id=9, base_sequence=4)
+    return OutgoingBatch(loads, encoded, 4, 1.0)
+
+
+def test_a_batch_has_the_records_of_its_loads() -> None:
+    batch = batch_of(2, 3)
+    assert batch.count == 5
+
+
+def test_loads_get_their_share_of_the_offsets() -> None:
+    batch = batch_of(2, 3, 1)
+    batch.succeed(100, 5)
+    assert [load.delivery.base_offset for load in batch.loads] == [100, 102, 105]
+    assert {load.delivery.timestamp_us for load in batch.loads} == {5}
+
+
+def test_new_numbers_change_the_header_and_nothing_else() -> None:
+    batch = batch_of(2)
+    batch.maybe_stored = True
+    before, body = unpack_header(batch.encoded.header), bytes(batch.encoded.body)
+    batch.renumber(producer_id=10, producer_epoch=3, base_sequence=11)
+    after = unpack_header(batch.encoded.header)
+    assert after == before._replace(producer_id=10, producer_epoch=3, base_sequence=11)
+    assert bytes(batch.encoded.body) == body
+    assert (batch.base_sequence, batch.maybe_stored) == (11, False)

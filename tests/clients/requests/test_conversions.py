@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from tidelog.errors import InvalidRequestError, InvalidTopicError, OverloadedError, UnknownTopicError
+from tidelog.requests import conversions
+from tidelog_proto import broker_pb2 as pb
+
+
+def test_a_described_topic_has_its_partitions_in_order() -> None:
+    info = pb.TopicInfo(name="t", topic_id=b"i" * 16, config=pb.TopicConfig(flush=pb.INTERVAL, flush_interval_ms=5))
+    for partition in (1, 0):
+        info.partitions.add(partition=partition, owner="n", high_watermark=partition + 10, placement=["n"])
+    topic = conversions.topic_of(info)
+    assert [(each.partition, each.high_watermark) for each in topic.partitions] == [(0, 10), (1, 11)]
+    assert (topic.flush, topic.flush_interval_ms, topic.partition_count) == ("interval", 5, 2)
+    with pytest.raises(UnknownTopicError):
+        conversions.topic_of(pb.TopicInfo(name="t", error=pb.Error(code=pb.UNKNOWN_TOPIC)))
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [
+        ("earliest", pb.ListOffsetsEntry(partition=1, earliest=True)),
+        ("latest", pb.ListOffsetsEntry(partition=1, latest=True)),
+        (1_000_000, pb.ListOffsetsEntry(partition=1, timestamp_us=1_000_000)),
+        (datetime(1970, 1, 1, 0, 0, 1, 5, tzinfo=UTC), pb.ListOffsetsEntry(partition=1, timestamp_us=1_000_005)),
+    ],
+)
+def test_points_in_a_log(at: conversions.At, expected: pb.ListOffsetsEntry) -> None:
+    assert conversions.list_offsets_entry(b"", 1, at) == expected
+
+
+@pytest.mark.parametrize("at", ["newest", True, 1.5, None])
+def test_what_is_no_point_in_a_log(at: object) -> None:
+    with pytest.raises(InvalidRequestError, match="no point"):
+        conversions.list_offsets_entry(b"", 1, at)  # type: ignore[arg-type] # that is the point
+
+
+def test_time_zones_count_and_are_needed() -> None:
+    east = timezone(timedelta(hours=2))
+    assert conversions.microseconds(datetime(1970, 1, 1, 2, 0, 1, tzinfo=east)) == 1_000_000
+    assert conversions.microseconds(datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)) == -1
+    with pytest.raises(InvalidRequestError, match="time zone"):
+        conversions.microseconds(datetime(2026, 1, 1))  # noqa: DTZ001 - that is what is refused
+
+
+def test_offsets_by_time_say_whether_they_were_found() -> None:
+    result = pb.ListOffsetsResult(offset=9, high_watermark=9)
+    assert not conversions.offset_of(result, by_time=True).found
+    assert conversions.offset_of(result, by_time=False).found
+    with pytest.raises(OverloadedError):
+        conversions.offset_of(pb.ListOffsetsResult(error=pb.Error(code=pb.OVERLOADED)), by_time=False)
+
+
+def test_positions_that_were_not_found_or_have_no_topic_are_left_out() -> None:
+    results = [
+        pb.CommittedResult(topic_id=b"a", partition=0, found=True, next_offset=5, note="n", commit_timestamp_us=8),
+        pb.CommittedResult(topic_id=b"a", partition=1),
+        pb.CommittedResult(topic_id=b"gone", partition=0, found=True),
+        pb.CommittedResult(topic_id=b"a", partition=2, found=True, epoch=7),
+        pb.CommittedResult(topic_id=b"a", partition=3, found=True, epoch=7, record_epoch=0),
+    ]
+    only, older, first = conversions.committed_of(results, {b"a": "t"})
+    assert (only.topic, only.partition, only.next_offset, only.note, only.commit_timestamp_us) == ("t", 0, 5, "n", 8)
+    assert (only.epoch, older.epoch, first.epoch) == (None, None, 0), "what older clients told is nobody's"
+    with pytest.raises(OverloadedError):
+        conversions.committed_of([pb.CommittedResult(error=pb.Error(code=pb.OVERLOADED))], {})
+
+
+def test_names() -> None:
+    assert conversions.checked_topic("ok") == "ok"
+    with pytest.raises(InvalidTopicError):
+        conversions.checked_topic("__meta")
+    with pytest.raises(InvalidRequestError):
+        conversions.checked_group("")
+
+
+def test_status() -> None:
+    reply = pb.ClusterStatusReply(cluster_id=b"c" * 16)
+    reply.nodes.add(node=pb.NodeInfo(node_id="n", host="h", port=1, alive=True), state="running", uptime_ms=5)
+    status = conversions.status_of(reply)
+    assert (status.nodes[0].node_id, status.nodes[0].state, status.nodes[0].uptime_ms) == ("n", "running", 5)
+    assert status.cluster_id == b"c" * 16

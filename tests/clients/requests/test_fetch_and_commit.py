@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.clients.fake_node import FakeNode
+
+from tidelog.cluster.routing import Router
+from tidelog.errors import (
+    CorruptBatchError,
+    InvalidRequestError,
+    UnknownTopicError,
+)
+from tidelog.model import TopicPartition
+from tidelog.requests import fetch_and_commit
+from tidelog_proto.batch.columns import columns_of
+from tidelog_proto.batch.header import stamp_owner
+from tidelog_proto.batch.record_batch import encode_batch
+
+
+def stored(base_offset: int, *values: bytes, control: bool = False) -> bytes:
+    data = bytearray(encode_batch(columns_of(values), now_us=1, control=control).to_bytes())
+    stamp_owner(data, base_offset=base_offset, append_timestamp_us=1, epoch=0, owner_incarnation=1, previous_digest=0)
+    return bytes(data)
+
+
+def test_batches_are_cut_trimmed_and_cleared_of_the_brokers_own() -> None:
+    attachment = b"".join([stored(0, b"a"), stored(1, b"b", b"c"), stored(3, b"x", control=True), stored(4, b"d")])
+    where = TopicPartition("t", 3)
+    batches = fetch_and_commit.parse_batches(memoryview(attachment), where, 2)
+    assert [(batch.base_offset, batch.values()) for batch in batches] == [(2, [b"c"]), (4, [b"d"])]
+    with pytest.raises(CorruptBatchError, match="topic 't', partition 3, offset 4: "):
+        fetch_and_commit.parse_batches(memoryview(attachment[:-1]), where, 0)
+
+
+@pytest.mark.parametrize("wrong", [{"offset": -1}, {"max_bytes": 0}, {"max_bytes": 1 << 30}, {"wait_ms": 10**7}])
+async def test_questions_out_of_range_are_not_asked(node: FakeNode, router: Router, wrong: dict[str, int]) -> None:
+    arguments: dict[str, Any] = {"offset": 0, "max_bytes": 100, "min_bytes": 0, "wait_ms": 0, **wrong}
+    with pytest.raises(InvalidRequestError, match="out of range"):
+        await fetch_and_commit.fetch(router, "t", 0, **arguments)
+    assert node.requests == []
+
+
+async def test_committing_nothing_asks_nothing(node: FakeNode, router: Router) -> None:
+    assert await fetch_and_commit.commit(router, "g", "t", {}, reset=False, note="") == {}
+    assert node.requests == []
+
+
+async def test_a_commit_for_a_topic_that_was_made_anew(node: FakeNode, router: Router) -> None:
+    await router.topic("t")
+    node.add_topic("t", topic_id=b"anew".ljust(16))
+    await fetch_and_commit.commit(router, "g", "t", {0: 0}, reset=False, note="")
+    await router.refresh("t")
+    (held,) = await fetch_and_commit.committed(router, "g", "t")
+    assert held.next_offset == 0
+    with pytest.raises(UnknownTopicError):
+        await fetch_and_commit.commit(router, "g", "t", {0: 2}, reset=False, note="", topic_id=b"t".ljust(16, b"\0"))
+
+
+async def test_a_fetch_of_one_topic_is_not_answered_by_a_later_one_of_its_name(node: FakeNode, router: Router) -> None:
+    meant = (await router.topic("t")).topic_id
+    assert (await fetch_and_commit.fetch(router, "t", 0, 0, topic_id=meant)).next_offset == 0
+    node.add_topic("t", topic_id=b"anew".ljust(16))
+    await router.refresh("t")
+    with pytest.raises(UnknownTopicError, match="is another"):
+        await fetch_and_commit.fetch(router, "t", 0, 0, topic_id=meant)
+    assert (await fetch_and_commit.fetch(router, "t", 0, 0)).next_offset == 0
+    assert (await fetch_and_commit.fetch(router, "t", 0, 0, topic_id=b"anew".ljust(16))).next_offset == 0
+
+
+async def test_positions_of_an_unknown_topic(router: Router) -> None:
+    with pytest.raises(UnknownTopicError):
+        await fetch_and_commit.committed(router, "g", "nowhere")

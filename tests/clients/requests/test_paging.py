@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tidelog.errors import BadReplyError
+from tidelog.requests.paging import Gathered, pages
+from tidelog_proto import broker_pb2 as pb
+
+
+def part(name: str, *partitions: int, topic_id: bytes = b"t") -> pb.TopicInfo:
+    infos = [pb.PartitionInfo(partition=index) for index in partitions]
+    return pb.TopicInfo(name=name, topic_id=topic_id, partitions=infos)
+
+
+def answering(*replies: pb.TopicReply) -> tuple[list[str], Callable[[pb.TopicCursor | None], Awaitable[pb.TopicReply]]]:
+    asked: list[str] = []
+    left = list(replies)
+
+    async def ask(cursor: pb.TopicCursor | None) -> pb.TopicReply:
+        asked.append("" if cursor is None else cursor.topic)
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return asked, ask
+
+
+def test_what_pages_tell_of_a_topic_is_put_together() -> None:
+    gathered = Gathered()
+    gathered.add([part("a", 0, 1), part("b", 0)])
+    gathered.add([part("b", 1, 2), part("c", 0)])
+    assert [(one.name, [p.partition for p in one.partitions]) for one in gathered.topics()] == [
+        ("a", [0, 1]),
+        ("b", [0, 1, 2]),
+        ("c", [0]),
+    ]
+
+
+def test_a_topic_that_was_made_again_between_two_pages_is_another_one() -> None:
+    gathered = Gathered()
+    gathered.add([part("a", 0, 1)])
+    gathered.add([part("a", 0, topic_id=b"new")])
+    (one,) = gathered.topics()
+    assert (one.topic_id, len(one.partitions)) == (b"new", 1)
+
+
+async def test_pages_are_asked_for_until_there_are_no_more() -> None:
+    asked, ask = answering(
+        pb.TopicReply(topics=[part("a", 0)], next=pb.TopicCursor(topic="a")),
+        pb.TopicReply(next=pb.TopicCursor(topic="b")),
+        pb.TopicReply(topics=[part("c", 0)]),
+    )
+    assert [[one.name for one in page.topics] async for page in pages(ask)] == [["a"], [], ["c"]]
+    assert asked == ["", "a", "b"]
+
+
+async def test_a_node_that_goes_in_circles_is_not_followed() -> None:
+    _, ask = answering(pb.TopicReply(topics=[part("a", 0)], next=pb.TopicCursor(topic="a")))
+    with pytest.raises(BadReplyError):
+        async for _ in pages(ask):
+            pass

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tidelog_cli.main import build_app
+from tidelog_loadtest.gateway.live_delivery import LivePlan, Surface, measure_live
+
+
+@pytest.mark.parametrize("surface", ["websocket", "sse"])
+async def test_each_frame_reaches_each_socket_of_both_sides(tmp_path: Path, surface: Surface) -> None:
+    plan = LivePlan(sockets=3, rate=50, seconds=0.4, rounds=1, batch_records=2, partitions=2, surface=surface)
+    result = await measure_live(plan, tmp_path)
+    assert (result.sockets, result.frames, result.surface) == (3, 20, surface)
+    assert result.frame_bytes > 200
+    assert result.gateway_us >= 0
+    assert result.relay_us >= 0
+    assert result.memory_us >= 0
+
+
+def test_the_command_prints_what_was_measured() -> None:
+    arguments = ["bench", "live", "--sockets", "2", "--rate", "50", "--seconds", "0.5", "--rounds", "1", "--json"]
+    answer = CliRunner().invoke(build_app(), arguments)
+    assert answer.exit_code == 0, answer.output
+    documents: list[dict[str, Any]] = json.loads(answer.stdout)
+    assert [document["sockets"] for document in documents] == [2]

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tidelog_proto.auth.secret_permissions import complaint_about_file, is_open_to_all
+
+ETC, RUN = Path("/etc/tidelog/key"), Path("/run/secrets/key")
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "path", "is_read_only", "expected"),
+    [
+        (0o600, 1000, ETC, False, False),
+        (0o640, 1000, ETC, False, False),
+        (0o660, 0, ETC, False, False),
+        (0o644, 1000, ETC, False, True),
+        (0o644, 0, ETC, False, True),
+        (0o602, 1000, ETC, False, True),
+        (0o444, 0, RUN, False, False),
+        (0o444, 0, Path("/run/secrets-of-others/key"), False, True),
+        (0o444, 1000, RUN, False, True),
+        (0o644, 0, ETC, True, False),
+        (0o644, 1000, ETC, True, True),
+        (0o666, 0, RUN, True, True),
+    ],
+)
+def test_who_may_read_a_secret(mode: int, owner: int, path: Path, is_read_only: bool, expected: bool) -> None:
+    assert is_open_to_all(stat.S_IFREG | mode, owner, path, is_read_only=is_read_only) is expected
+    assert not is_open_to_all(stat.S_IFIFO | mode, owner, path, is_read_only=is_read_only), "nobody else finds a pipe"
+
+
+def test_the_complaint_names_the_file_its_mode_and_what_mends_it(tmp_path: Path) -> None:
+    key = tmp_path / "my key"
+    key.touch(mode=0o600)
+    assert complaint_about_file(key, "the API key") == ""
+    key.chmod(0o644)
+    assert complaint_about_file(key, "the API key") == (
+        f"every user of this machine may use the API key in {key} (mode 644): chmod 600 '{key}'"
+    )
+    assert complaint_about_file(tmp_path / "none", "the API key") == ""
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_is_not_opened_to_be_judged(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o666)
+    assert complaint_about_file(tmp_path / "pipe", "it") == ""
+    assert complaint_about_file(tmp_path / "none", "it") == ""

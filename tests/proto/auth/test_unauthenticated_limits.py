@@ -1,0 +1,37 @@
+"""Who gives way when too many connections have not said who they are."""
+
+from __future__ import annotations
+
+from tidelog_proto.auth.unauthenticated_limits import Strangers
+
+
+class FakeStranger:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.gave_way = False
+
+    def give_way(self) -> None:
+        self.gave_way = True
+
+
+def test_the_oldest_of_the_largest_crowd_gives_way_and_nobody_else() -> None:
+    strangers = Strangers(4)
+    crowd = [FakeStranger(f"crowd {number}") for number in range(6)]
+    single = FakeStranger("single")
+    assert strangers.came(single, "10.0.0.1") == 0
+    assert sum(strangers.came(one, "10.0.0.2") for one in crowd) == 3
+    assert [one.gave_way for one in crowd] == [True, True, True, False, False, False]
+    assert not single.gave_way
+    assert len(strangers) == 4
+
+
+def test_who_has_said_who_it_is_counts_no_more() -> None:
+    strangers = Strangers(1)
+    first, second = FakeStranger("first"), FakeStranger("second")
+    strangers.came(first, "a")
+    strangers.left(first)
+    strangers.left(first)
+    assert strangers.came(second, "a") == 0
+    assert not first.gave_way
+    assert strangers.make_way() == 0, "the last to come is never sent away for itself"
+    assert len(strangers) == 1

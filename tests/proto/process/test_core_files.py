@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidelog_proto.process.core_files import NOT_WORTH_IT
+
+NODE = ("node", "--data", "data", "--port", "0", "--management-port", "0")
+GATEWAY = ("gateway", "--bootstrap", "127.0.0.1:1", "--http-port", "0")
+
+
+@pytest.mark.parametrize("command", [NODE, GATEWAY], ids=["node", "gateway"])
+def test_a_server_leaves_no_core_file(tmp_path: Path, command: tuple[str, ...]) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tidelog_cli", *command], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["event"] == "ready"
+            limits = Path(f"/proc/{process.pid}/limits").read_text().splitlines()
+            (cores,) = [line.split()[-3:-1] for line in limits if line.startswith("Max core file size")]
+        finally:
+            process.terminate()
+    assert all(int(bound) <= NOT_WORTH_IT for bound in cores)

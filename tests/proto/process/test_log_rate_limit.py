@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tidelog_proto.process.log_rate_limit import SeldomLog
+
+
+def test_so_many_lines_are_said_in_a_time_and_then_how_many_more(caplog: pytest.LogCaptureFixture) -> None:
+    now_s = 100.0
+    seldom = SeldomLog(logging.getLogger("t"), level=logging.WARNING, lines=2, every_s=60, now_s=lambda: now_s)
+    for number in range(5):
+        seldom.say("line %d", number)
+    now_s += 59
+    seldom.say("line 5")
+    assert caplog.messages == ["line 0", "line 1"]
+    now_s += 1
+    seldom.say("line %d", 6)
+    assert caplog.messages[2:] == ["and 4 times more, or something like it", "line 6"]
+    now_s += 600
+    seldom.say("line 7")
+    assert caplog.messages[4:] == ["line 7"]
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
