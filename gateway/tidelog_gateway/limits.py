@@ -16,8 +16,8 @@ from typing import Final
 
 from starlette.types import Receive, Scope
 
+from tidelog_gateway.budget.request_budget import Arrival, Budget
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.incoming import Arrival, Budget
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.settings import GatewaySettings
 

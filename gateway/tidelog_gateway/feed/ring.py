@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from tidelog_gateway.outlet import Outlet
+from tidelog_gateway.budget.connection_output import Outlet
 
 AHEAD_RECORDS_MAX: Final = 1_000
 """How far a new follower may be ahead of the ring in a partition; it gets no records until the ring catches up."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from starlette.types import Scope
 
-from tidelog_gateway.answers import Answer
+from tidelog_gateway.budget.budgeted_answers import Answer
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.fetch import NO_FILTER, fetch_json
 from tidelog_gateway.routes.lanes import Handling, JsonAnswer, prefers_json
