@@ -8,9 +8,9 @@ from prometheus_client import CollectorRegistry
 
 from tidelog.prometheus import PrometheusMetrics
 from tidelog_broker.base.metrics import NodeMetrics
-from tidelog_gateway.incoming import Budget
+from tidelog_gateway.budget.request_budget import Budget
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.metrics import Metrics as GatewayMetrics
-from tidelog_gateway.outgoing import Outgoing
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -196,7 +196,53 @@ def test_modules_are_in_rooms_and_few_stand_at_the_top(package: str) -> None:
     assert len(modules) < TOP_MODULES_MAX
 
 
-GATEWAY_ROOMS = ("administration", "description", "flow", "routes", "bodies", "reading", "http1")
+LEVELS_MAX = {"tidelog": 10}
+"""So many modules stand above each other at most: each imports the next at run time."""
+
+
+def names_that_run(tree: ast.Module) -> set[str]:
+    """Return the names that a module uses outside of annotations, which are never evaluated."""
+    annotations = [getattr(node, field, None) for node in ast.walk(tree) for field in ("annotation", "returns")]
+    unread = {id(node) for each in annotations if each is not None for node in ast.walk(each)}
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in unread}
+
+
+def imported_at_run_time(path: Path, modules: Collection[str]) -> set[str]:
+    """Return the modules that a file imports for more than the names in annotations."""
+    tree = ast.parse(path.read_text())
+    used = names_that_run(tree)
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                if path.name == "__init__.py" or (alias.asname or alias.name) in used:
+                    found |= {name if name in modules else node.module} & set(modules)
+    return found
+
+
+@pytest.mark.parametrize("package", sorted(LEVELS_MAX))
+def test_a_package_has_few_levels(package: str) -> None:
+    modules = {module_name(path): path for path in sources(package)}
+    graph = {
+        name: {other for other in imported_at_run_time(path, modules) if not name.startswith(f"{other}.")} - {name}
+        for name, path in modules.items()
+    }
+    levels: dict[str, int] = {}
+    for name in TopologicalSorter(graph).static_order():
+        levels[name] = 1 + max((levels[other] for other in graph[name]), default=0)
+    deepest = max(levels, key=lambda name: levels[name])
+    assert levels[deepest] <= LEVELS_MAX[package], deepest
+    assert levels["tidelog.errors"] == 1
+
+
+def test_an_import_for_annotations_alone_is_no_level(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text("from a.b import C, D\nfrom a import e\n\ndef f(c: C) -> D:\n    return e.g(c)\n")
+    assert imported_at_run_time(path, {"a", "a.b", "a.e"}) == {"a.e"}
+
+
+GATEWAY_ROOMS = ("administration", "description", "flow", "routes", "bodies", "reading", "http1", "auth", "budget")
 """From the top to the ground; modules outside of rooms stand between them, above `http1`."""
 
 

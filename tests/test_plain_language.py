@@ -137,12 +137,12 @@ AREAS = {
         ),
         277,
     ),
-    "gateway": Area(("gateway",), 341),
-    "protocol": Area(("proto",), 202),
+    "gateway": Area(("gateway",), 342),
+    "protocol": Area(("proto",), 203),
     "Spark": Area(("spark",), 138),
     "load test": Area(("loadtest", "demo"), 139),
     "pages": Area(("docs", "README.md", "SECURITY.md", "CHANGELOG.md"), 1220),
-    "tests": Area(("tests",), 3387),
+    "tests": Area(("tests",), 3388),
 }
 
 EXCEPTIONS: dict[str, str] = {}

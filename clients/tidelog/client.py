@@ -20,7 +20,7 @@ from tidelog.client_options import ClientOptions
 from tidelog.cluster.connection_pool import ConnectionPool, identity_of, parse_addresses
 from tidelog.cluster.contexts import the_context
 from tidelog.cluster.routing import Router
-from tidelog.consume.consumer import Consumer, ConsumerOptions, OnOutOfRange, Start
+from tidelog.consume.consumer import Consumer
 from tidelog.credentials import ApiKey, Credentials, showing
 from tidelog.errors import ClosedError, InvalidRequestError
 from tidelog.fetch_options import FetchOptions
@@ -48,11 +48,20 @@ from tidelog.produce.producer import Producer
 from tidelog.produce.producer_options import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT, ProducerOptions
 from tidelog.produce.serializers import Serializer
 from tidelog.produce.work import Work
-from tidelog.requests import conversions, fetch_and_commit, key_lookup, list_offsets, paging
+from tidelog.requests import (
+    committed_positions,
+    conversions,
+    fetch_and_commit,
+    key_lookup,
+    list_offsets,
+    paging,
+    topic_conversions,
+    whole_topic,
+)
 from tidelog.requests.conversions import At
 from tidelog.requests.record_filters import record_filter
 from tidelog.security.access_rules import Security
-from tidelog.subscriptions.consumer_options import Partitions
+from tidelog.subscriptions.consumer_options import ConsumerOptions, OnOutOfRange, Partitions, Start
 from tidelog.subscriptions.deserializers import Decoding, Deserializer, OnUndecodable
 from tidelog.tls import Tls
 from tidelog.topic_settings import TopicSettings, topic_alter, topic_create
@@ -216,7 +225,7 @@ class Client:
         self._check_usable()
         request = topic_create(conversions.checked_topic(name), {"partitions": partitions, **settings})
         reply = await topic_changes.create(self._router, request)
-        topic = await paging.whole(self._router, reply)
+        topic = await whole_topic.whole(self._router, reply)
         self._router.metadata.made(reply.topics[0])
         return topic
 
@@ -224,7 +233,7 @@ class Client:
         """Return all topics by name; with `internal` also the broker's own."""
         self._check_usable()
         infos = await paging.listed(self._router, internal=internal)
-        return sorted(map(conversions.topic_of, infos), key=lambda topic: topic.name)
+        return sorted(map(topic_conversions.topic_of, infos), key=lambda topic: topic.name)
 
     async def topic_page(self, *, after: str = "", limit: int = 100) -> tuple[list[Topic], bool]:
         """Return some topics by name, without their partitions, and whether there are more behind them.
@@ -240,7 +249,7 @@ class Client:
         if limit <= 0:
             raise InvalidRequestError(f"limit is above zero, not {limit}")
         infos, more = await paging.listed_briefly(self._router, after=after, limit=limit)
-        return [conversions.topic_of(info) for info in infos], more
+        return [topic_conversions.topic_of(info) for info in infos], more
 
     async def topic(self, name: str) -> Topic:
         """Return one topic with its partitions' offsets and sizes.
@@ -249,7 +258,7 @@ class Client:
             UnknownTopicError: there is no such topic.
         """
         self._check_usable()
-        return await paging.whole(self._router, await topic_changes.describe(self._router, name))
+        return await whole_topic.whole(self._router, await topic_changes.describe(self._router, name))
 
     async def alter_topic(self, name: str, **changes: Any) -> Topic:
         """Change settings of a topic, by the names of `create_topic`. Partitions only grow; copies come by and by.
@@ -259,7 +268,7 @@ class Client:
         """
         self._check_usable()
         altered = await topic_changes.alter(self._router, topic_alter(name, changes))
-        return await paging.whole(self._router, altered)
+        return await whole_topic.whole(self._router, altered)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records.
@@ -294,7 +303,7 @@ class Client:
     async def cluster_status(self) -> ClusterStatus:
         """Return nodes and topics as one node sees them."""
         self._check_usable()
-        return conversions.status_of(await paging.status(self._router))
+        return topic_conversions.status_of(await paging.status(self._router))
 
     async def topic_figures(self, *, internal: bool = False) -> dict[str, TopicFigures]:
         """Return the sums of `cluster_status` over each topic's partitions by topic name, with no object for each."""
@@ -304,7 +313,7 @@ class Client:
     async def nodes(self) -> tuple[Node, ...]:
         """Return the nodes as one of them sees them: `cluster_status` without what grows with the topics."""
         self._check_usable()
-        return conversions.status_of(await paging.status(self._router, nodes_only=True)).nodes
+        return topic_conversions.status_of(await paging.status(self._router, nodes_only=True)).nodes
 
     async def drain_node(self, node_id: str, *, draining: bool = True) -> int:
         """Begin to take a node's copies and ownership away, or let it have some; return how many partitions it stores.
@@ -445,7 +454,7 @@ class Client:
     async def committed(self, group: str, topic: str | None = None) -> list[Committed]:
         """Return a group's positions, of one topic or of all; partitions without one are left out."""
         self._check_usable()
-        return await fetch_and_commit.committed(self._router, group, topic)
+        return await committed_positions.committed(self._router, group, topic)
 
     # -------------------------------------------------------------------------------- producers, consumers
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from tidelog.auth.authentication_exchange import SecretFile, Showing, Shown, ShownAtOnce
+from tidelog.auth.authentication_exchange import SecretFile, Showing, Shown, ShownAtOnce, ShownKey
 from tidelog.auth.scram_password import Password
 from tidelog.errors import InvalidRequestError, NodeUnreachableError, TidelogError
 from tidelog_proto import broker_pb2 as pb
@@ -122,19 +122,6 @@ Credentials = ApiKey | Token | TokenFile | Password
 """What `Client(credentials=)` takes."""
 
 
-class _ShownKey:
-    def __init__(self, key: Callable[[], str]) -> None:
-        self._key = key
-
-    async def shown(self) -> Shown:
-        key = self._key()
-        return ShownAtOnce(pb.Credentials(api_key=key) if key else pb.Credentials())
-
-
-NOTHING_SHOWN: Final[Showing] = _ShownKey(str)
-"""For nodes that ask nobody who they are."""
-
-
 def asked_each_time(api_key: ApiKey | None) -> Callable[[], str]:
     """Return what gives the key of a new connection: what was given, or else what the environment names; "": none."""
     if api_key is None:
@@ -159,10 +146,10 @@ def showing(api_key: ApiKey | None = None, credentials: Credentials | None = Non
         raise InvalidRequestError("a client is given api_key or credentials, not both")
     if credentials is None:
         found = None if api_key is not None else _of_environment()
-        return found or _ShownKey(asked_each_time(api_key))
+        return found or ShownKey(asked_each_time(api_key))
     if isinstance(credentials, Token | TokenFile | Password):
         return credentials
-    return _ShownKey(asked_each_time(credentials))
+    return ShownKey(asked_each_time(credentials))
 
 
 def carried(credentials: Credentials | None) -> Credentials | None:

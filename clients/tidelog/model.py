@@ -9,9 +9,9 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 import pyarrow as pa
 
-from tidelog.base.arrow_schema import columns_at
 from tidelog_proto.batch.header import Flags
 from tidelog_proto.batch.record_batch import RecordBatch
+from tidelog_proto.batch.record_schema import columns_at
 
 Flush = Literal["always", "interval", "never"]
 Cleanup = Literal["delete", "compact", "compact,delete"]
@@ -263,7 +263,7 @@ class ConsumedBatch:
         return len(self.batch)
 
     def to_arrow(self) -> pa.RecordBatch:
-        """Return the records as columns, with the same schema for every batch (`base.arrow_schema.RECORDS_SCHEMA`).
+        """Return the records as columns, with the same schema for every batch (`record_schema.RECORDS_SCHEMA`).
 
         partition: int32, offset: int64, timestamp: µs in UTC, key, value: binary, headers: list of structs of key and
         value, tag: string. Key, value and tag are null where a record has none. The columns that the producer sent are

@@ -22,20 +22,20 @@ from tidelog.client_options import ClientOptions
 from tidelog.cluster.callers import Identified
 from tidelog.cluster.contexts import Context
 from tidelog.errors import TidelogError
-from tidelog_gateway import access, cluster, deletion, fetch, groups, keys, offsets, service, topics
+from tidelog_gateway import fetch, keys, offsets, service
 from tidelog_gateway.access_log import AccessLogMiddleware
-from tidelog_gateway.administration import quotas, rule_test
+from tidelog_gateway.administration import access_rules, cluster, groups, quotas, record_deletion, rule_test, topics
+from tidelog_gateway.auth.caller_ticket import KnownCaller
+from tidelog_gateway.auth.credentials import Shown, UserPassword, kind_of
 from tidelog_gateway.bodies import route as publish_route
+from tidelog_gateway.budget.request_budget import Budget
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.callers import Callers, told
 from tidelog_gateway.context import Gateway, gateway_of
-from tidelog_gateway.credentials import Shown, UserPassword, kind_of
 from tidelog_gateway.description import docs_page
 from tidelog_gateway.description.openapi import PROBLEM_ANSWER, install_schema
 from tidelog_gateway.flow.passage import PassageMiddleware
-from tidelog_gateway.incoming import Budget
-from tidelog_gateway.known_caller import KnownCaller
 from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.problems import Problem, from_error, internal, invalid, validation_errors
 from tidelog_gateway.producers import Kept, Producers
 from tidelog_gateway.reading import topic_route
@@ -62,10 +62,10 @@ ROUTERS: Final = (
     topic_route.router,
     stream_route.router,
     keys.router,
-    deletion.router,
+    record_deletion.router,
     offsets.router,
     groups.router,
-    access.router,
+    access_rules.router,
     rule_test.router,
     quotas.router,
     cluster.router,

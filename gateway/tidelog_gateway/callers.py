@@ -31,14 +31,14 @@ from typing import Final
 from tidelog.client import Client
 from tidelog.cluster.callers import Identified, NotIdentifiedError
 from tidelog.errors import AccessError, InvalidRequestError, TidelogError
-from tidelog_gateway.address_turns import FullError
+from tidelog_gateway.auth.caller_ticket import Identify, KnownCaller
+from tidelog_gateway.auth.credentials import Shown, bytes_of, kind_of, refused
+from tidelog_gateway.auth.fair_queue import FullError
+from tidelog_gateway.auth.login_rate_limit import Tries
+from tidelog_gateway.auth.verification_queue import Line, lines, unanswered
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.credentials import Shown, bytes_of, kind_of, refused
-from tidelog_gateway.known_caller import Identify, KnownCaller
-from tidelog_gateway.lines import Line, lines, unanswered
 from tidelog_gateway.problems import Problem, from_error
 from tidelog_gateway.producers import Kept, Producers
-from tidelog_gateway.tries import Tries
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.client_address import counted_address
 

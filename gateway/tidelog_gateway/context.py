@@ -17,16 +17,16 @@ from starlette.responses import Response
 
 from tidelog.client import Client
 from tidelog.model import Fetched
+from tidelog_gateway.auth.caller_ticket import KnownCaller
+from tidelog_gateway.budget.connection_slots import Seats
+from tidelog_gateway.budget.request_budget import Budget
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.feed.feeds import Feeds
 from tidelog_gateway.feed.topic_ends import TopicEnds
 from tidelog_gateway.flow.shared_reads import Place, SharedReads
-from tidelog_gateway.incoming import Budget
-from tidelog_gateway.known_caller import KnownCaller
 from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.producers import Producers
-from tidelog_gateway.seats import Seats
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.ui.sampler import Sampler
 from tidelog_gateway.workers.peers import Peers

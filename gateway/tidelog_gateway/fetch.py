@@ -6,8 +6,8 @@ the node waits for records, not the gateway: no polling anywhere.
 The answer is JSON made here where values are written as each needs it, which is what most clients ask for; every other
 form is made of columns (`reading`).
 
-What a fetch may bring is counted before the node is asked (`outgoing.py`). Whoever has to wait for records holds room
-for few of them meanwhile, so that thousands can wait; what comes at the end of a log is little anyway.
+What a fetch may bring is counted before the node is asked (`response_budget.py`). Whoever has to wait for records holds
+room for few of them meanwhile, so that thousands can wait; what comes at the end of a log is little anyway.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from starlette.responses import Response
 
 from tidelog.errors import OffsetOutOfRangeError
 from tidelog.model import Fetched
-from tidelog_gateway.answers import Answer, answer_of
+from tidelog_gateway.auth.credentials import refused
+from tidelog_gateway.budget.budgeted_answers import Answer, answer_of
 from tidelog_gateway.context import Gateway, GatewayDep, PartitionPath, TopicPath
-from tidelog_gateway.credentials import refused
 from tidelog_gateway.flow.shared_reads import Place, ReadResult, Written
 from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
 from tidelog_gateway.pace import client_gone

@@ -3,7 +3,7 @@
 uvicorn's own protocols bound neither how long a connection may take to send its head nor how many there are; a few
 thousand sockets that send a byte a minute hold its descriptors for ever. The deadline runs from the moment a
 connection is idle and begins to send until its head is whole, and again while the rest of a refused body is
-discarded. A connection over the cap takes the seat of an idle one, see `seats.py`.
+discarded. A connection over the cap takes the seat of an idle one, see `connection_slots.py`.
 
 One request is read at a time: later bytes of the client stay unread until the request is answered.
 """
@@ -20,16 +20,16 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
+from tidelog_gateway.budget.connection_output import Outlet
+from tidelog_gateway.budget.connection_slots import Seat, Seats
+from tidelog_gateway.budget.request_budget import Budget
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.http1.body_receiver import BodyReceiver
 from tidelog_gateway.http1.chunks import ChunkedBody
 from tidelog_gateway.http1.exchange import Exchange
 from tidelog_gateway.http1.head import CHUNKED, HEAD_BYTES_MAX, Head, HeadError, HeadParser, early_fault, upgrade_fault
-from tidelog_gateway.incoming import Budget
-from tidelog_gateway.outgoing import Outgoing
-from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.refusals import refusal_bytes, tls_log
-from tidelog_gateway.seats import Seat, Seats
 from tidelog_proto.process.log_rate_limit import SeldomLog
 from tidelog_proto.tls.stream import SNIFFED_BYTES, begins_tls
 

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidelog_gateway.answers import answer_of
 from tidelog_gateway.any_text import ANY_TEXT
+from tidelog_gateway.budget.budgeted_answers import answer_of
 from tidelog_gateway.context import GatewayDep, TopicPath, json_response
 from tidelog_gateway.fetch import RecordView
 from tidelog_gateway.problems import Problem

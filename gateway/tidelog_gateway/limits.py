@@ -17,9 +17,9 @@ from typing import Final
 from starlette.types import Receive, Scope
 
 from tidelog_gateway.bodies.media_types import ARROW
+from tidelog_gateway.budget.request_budget import Arrival, Body, Budget
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.http1.exchange import Exchange
-from tidelog_gateway.incoming import Arrival, Body, Budget
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.limits import KIB

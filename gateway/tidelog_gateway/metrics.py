@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from tidelog_gateway.incoming import Budget
-from tidelog_gateway.outgoing import Outgoing
+from tidelog_gateway.budget.request_budget import Budget
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_proto.process.standard_streams import dropped_writes
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -23,12 +23,12 @@ from fastapi import FastAPI
 
 from tidelog.cluster.contexts import Context
 from tidelog_gateway.app import create_app, open_client
+from tidelog_gateway.budget.connection_slots import Seats
+from tidelog_gateway.budget.load_shedding import PRESS_S
+from tidelog_gateway.budget.request_budget import Budget
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.flow.entrance import entrance_of
 from tidelog_gateway.http_protocol import bounded_protocol
-from tidelog_gateway.incoming import Budget
-from tidelog_gateway.outgoing import Outgoing
-from tidelog_gateway.pressing import PRESS_S
-from tidelog_gateway.seats import Seats
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.tls import GatewayTls
 from tidelog_gateway.websocket.frames import bounded_websocket

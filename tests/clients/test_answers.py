@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from tests.clients.fake_node import FakeConnection
 
-from tidelog.cluster.connection import ANSWERS, results_of
+from tidelog.cluster.answers import ANSWERS, results_of
 from tidelog.cluster.routing import Router
 from tidelog.errors import BadReplyError
 from tidelog_proto import broker_pb2 as pb

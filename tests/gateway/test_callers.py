@@ -10,21 +10,21 @@ from typing import Any, cast
 
 import pytest
 from tests.broker.stand import settled
+from tests.gateway.auth.test_login_rate_limit import Clock
 from tests.gateway.fake_log import FakeClient, FakeLog
-from tests.gateway.test_tries import Clock
 
 from tidelog.client import Client
 from tidelog.cluster.callers import Identified, NotIdentifiedError
 from tidelog.errors import ForbiddenError, NodeUnreachableError, TidelogError, UnauthenticatedError
 from tidelog_gateway import callers as callers_module
-from tidelog_gateway import lines as lines_module
+from tidelog_gateway.auth import verification_queue as lines_module
+from tidelog_gateway.auth.caller_ticket import KnownCaller
+from tidelog_gateway.auth.credentials import Shown
+from tidelog_gateway.budget.request_budget import Budget
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.callers import Callers, told
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.credentials import Shown
-from tidelog_gateway.incoming import Budget
-from tidelog_gateway.known_caller import KnownCaller
 from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.producers import Kept, Producers
 from tidelog_gateway.settings import GatewaySettings

@@ -17,7 +17,7 @@ from tests.gateway.secured import Secured, bearer, secured
 from tidelog.cluster import throttle
 from tidelog.security.quotas import Quota
 from tidelog_gateway import callers as callers_module
-from tidelog_gateway import lines as lines_module
+from tidelog_gateway.auth import verification_queue as lines_module
 from tidelog_gateway.callers import Callers
 
 KIB = 1024

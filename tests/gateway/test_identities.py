@@ -16,8 +16,8 @@ from tests.gateway.secured import Secured, bearer, secured
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
+from tidelog_gateway.auth.caller_ticket import KnownCaller
 from tidelog_gateway.callers import Callers
-from tidelog_gateway.known_caller import KnownCaller
 
 OWN = [(("produce", "consume", "describe"), "topic", "ann-1"), (("group", "describe"), "group", "ann-g")]
 RECORDS = {"records": [{"value": "x", "partition": 0}]}

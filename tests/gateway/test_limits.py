@@ -8,10 +8,10 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 from tests.gateway.conftest import Serve
 
+from tidelog_gateway.budget.request_budget import Budget
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.flow.passage import PassageMiddleware
-from tidelog_gateway.incoming import Budget
 from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.settings import GatewaySettings
 
 

@@ -13,10 +13,10 @@ from tests.gateway.test_app import problem
 from tidelog.client import Client
 from tidelog.errors import BatchTooLargeError, TidelogError
 from tidelog_gateway.bodies.media_types import TAKEN
+from tidelog_gateway.budget.request_budget import Budget
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.incoming import Budget
 from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.producers import Kept, Producers
 from tidelog_gateway.publish import LOOSE_RECORDS_MAX, publish
 from tidelog_gateway.records_in import Records

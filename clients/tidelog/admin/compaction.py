@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tidelog.admin.long_requests import while_it_speaks
-from tidelog.cluster.connection import results_of
+from tidelog.cluster.answers import results_of
 from tidelog.cluster.routing import Router
 from tidelog.errors import TidelogError, error_of
 from tidelog.model import Compacted

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
-from tidelog.cluster.connection import Connection, results_of
+from tidelog.cluster.answers import results_of
+from tidelog.cluster.connection import Connection
 from tidelog.cluster.routing import Router
 from tidelog.errors import InvalidRequestError, TidelogError, error_of
 from tidelog.requests.conversions import microseconds

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from tidelog.errors import InvalidRequestError, UnauthenticatedError
 from tidelog_proto import broker_pb2 as pb
@@ -119,3 +120,19 @@ def text_of(path: Path, what: str, chars_max: int) -> str:
     if complaint:
         raise InvalidRequestError(complaint)
     return text
+
+
+class ShownKey:
+    """Shows an API key that is asked for at each connection; empty: nothing."""
+
+    def __init__(self, key: Callable[[], str]) -> None:
+        self._key = key
+
+    async def shown(self) -> Shown:
+        """See `Showing`."""
+        key = self._key()
+        return ShownAtOnce(pb.Credentials(api_key=key) if key else pb.Credentials())
+
+
+NOTHING_SHOWN: Final[Showing] = ShownKey(str)
+"""For nodes that ask nobody who they are."""

@@ -5,9 +5,6 @@ of its own. `request` writes at once and returns a future, so that the producer 
 one tick and keep their order; `call` is the comfortable form that waits for its turn. What breaks the connection
 (the peer, garbage, close) ends every pending request with an error that says whether its outcome is known.
 
-`check_answer` and `results_of` say whether an answer is one to the question: one that is not is garbage, and nothing
-behind it on the connection can be trusted.
-
 A peer can be gone without a word: stopped, or behind a cut cable. `silent_s` says for how long an answer has been due
 and nothing came; what to do about it is decided by who knows of other nodes (`owner_changes.py`). Keep-alive probes and
 a bound on unacknowledged bytes let the kernel end such a connection in the end.
@@ -19,14 +16,13 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, cast
 
-from tidelog.auth.authentication_exchange import Showing, Shown
+from tidelog.auth.authentication_exchange import NOTHING_SHOWN, Showing, Shown
 from tidelog.cluster.liveness import Liveness, unsent_in_kernel
 from tidelog.cluster.throttle import Throttle
-from tidelog.credentials import NOTHING_SHOWN
 from tidelog.errors import (
     AccessError,
     BadReplyError,
@@ -62,39 +58,8 @@ KEEPALIVE_EVERY_S: Final = 5
 UNACKNOWLEDGED_MS_MAX: Final = 30_000
 """How long the kernel waits for the peer's kernel; also for a peer that takes no bytes, so not shorter than a stall."""
 
-ANSWERS: Final = {
-    "metadata": "metadata_reply",
-    "publish": "publish_reply",
-    "producer_begin": "producer_begin_reply",
-    "fetch": "fetch_reply",
-    "list_offsets": "list_offsets_reply",
-    "subscribe": "subscribe_reply",
-    "unsubscribe": "unsubscribe_reply",
-    "commit": "commit_reply",
-    "committed": "committed_reply",
-    "group_heartbeat": "group_heartbeat_reply",
-    "group_describe": "group_describe_reply",
-    "group_list": "group_list_reply",
-    "group_delete": "group_delete_reply",
-    "topic_create": "topic_reply",
-    "topic_describe": "topic_reply",
-    "topic_list": "topic_reply",
-    "topic_alter": "topic_reply",
-    "topic_delete": "topic_reply",
-    "cluster_status": "cluster_status_reply",
-    "cluster_change": "cluster_change_reply",
-    "delete_records": "delete_records_reply",
-    "compact": "compact_reply",
-    "security_change": "security_change_reply",
-    "security_list": "security_list_reply",
-    "access_test": "access_test_reply",
-    "identify": "identify_reply",
-}
-"""The kind that answers each kind of request."""
 
 Address = tuple[str, int]
-
-R = TypeVar("R")
 
 
 Answered = Callable[[Frame | TidelogError], None]
@@ -524,36 +489,6 @@ async def _shown(showing: Showing, timeout_s: float) -> Shown:
             return await showing.shown()
     except TimeoutError:
         raise NodeUnreachableError(f"no credentials to connect with were given within {timeout_s:g} s") from None
-
-
-def check_answer(kind: str, frame: Frame, connection: Connection) -> Frame:
-    """Return `frame` if it is what answers `kind`; otherwise close the connection.
-
-    Raises:
-        BadReplyError: it is not.
-    """
-    answered = frame.envelope.WhichOneof("kind")
-    if answered == ANSWERS[kind]:
-        return frame
-    bad = BadReplyError(f"{connection.address[0]}:{connection.address[1]} answered {kind} with {answered}")
-    connection.close(bad)
-    raise bad
-
-
-def results_of(results: Iterable[R], count: int, connection: Connection) -> list[R]:
-    """Return an answer's results if there is one for each question; otherwise close the connection.
-
-    Raises:
-        BadReplyError: there are more or fewer.
-    """
-    found = list(results)
-    if len(found) != count:
-        bad = BadReplyError(
-            f"{connection.address[0]}:{connection.address[1]}: {len(found)} results for {count} entries"
-        )
-        connection.close(bad)
-        raise bad
-    return found
 
 
 def _admit(envelope: pb.Envelope, attachment_bytes: int) -> bool:  # noqa: ARG001 - the receiver's interface

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from tidelog.auth.authentication_exchange import Showing
+from tidelog.auth.authentication_exchange import NOTHING_SHOWN, Showing
 from tidelog.base.backoff import Backoff
 from tidelog.base.loop_affinity import software
 from tidelog.cluster.connection import Address, Connection, connect
 from tidelog.cluster.liveness import Liveness
-from tidelog.credentials import NOTHING_SHOWN
 from tidelog.errors import ClosedError, ConnectionLostError, InvalidRequestError, NodeUnreachableError, TidelogError
 from tidelog.tls import Tls, Trust, tls_of
 from tidelog_proto.limits import CLIENT_ID_BYTES_MAX

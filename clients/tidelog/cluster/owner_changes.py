@@ -28,6 +28,9 @@ from tidelog.errors import ConnectionLostError, TidelogError
 T = TypeVar("T")
 
 SILENCE_S: Final = 0.5
+
+TELL_AFTER_S: Final = 2.0
+"""When the user is told why there is no answer yet."""
 READER_SILENCE_S: Final = 1.5
 GRACE_S: Final = 1.0
 TICKS_PER_SILENCE: Final = 4

@@ -16,8 +16,9 @@ from functools import partial
 from typing import Final, TypeVar
 
 from tidelog.base.backoff import Backoff
+from tidelog.cluster.answers import check_answer
 from tidelog.cluster.callers import Caller, Naming
-from tidelog.cluster.connection import Address, Connection, check_answer
+from tidelog.cluster.connection import Address, Connection
 from tidelog.cluster.connection_pool import ConnectionPool
 from tidelog.cluster.fallback_replicas import Reached, StandIns
 from tidelog.cluster.hedged_requests import race, summary
@@ -25,7 +26,7 @@ from tidelog.cluster.known_ends import Ends
 from tidelog.cluster.metadata import Metadata, joined
 from tidelog.cluster.metadata_refresh import Question, Refresher
 from tidelog.cluster.nearest_replica import Nearby
-from tidelog.cluster.owner_changes import SILENCE_S, Expect, Expectation, Moves, unless_moved
+from tidelog.cluster.owner_changes import SILENCE_S, TELL_AFTER_S, Expect, Expectation, Moves, unless_moved
 from tidelog.cluster.read_epochs import ReadEpochs
 from tidelog.cluster.trace_contexts import carry_current
 from tidelog.errors import (
@@ -52,8 +53,6 @@ T = TypeVar("T")
 HEDGE_S: Final = 0.3
 """How long a node may take to connect or to tell what it knows before another one is asked as well."""
 
-TELL_AFTER_S: Final = 2.0
-"""When the user is told why there is no answer yet."""
 
 _log: Final = logging.getLogger("tidelog.client")
 

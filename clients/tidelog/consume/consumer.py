@@ -27,6 +27,7 @@ from tidelog.consume.topic_discovery import Intake
 from tidelog.errors import InvalidRequestError, MemberFencedError, TidelogError
 from tidelog.groups.member import GroupMember
 from tidelog.groups.options import Group
+from tidelog.groups.partition_handover import Handover
 from tidelog.groups.session_clock import session_time
 from tidelog.model import Committed, ConsumedBatch, Record, TopicPartition
 from tidelog.produce.producer import Producer
@@ -34,11 +35,9 @@ from tidelog.requests import list_offsets
 from tidelog.requests.conversions import NewestOf, checked_positions
 from tidelog.subscriptions.assignment import Assignment
 from tidelog.subscriptions.consumer_meter import ConsumerMeter
-from tidelog.subscriptions.consumer_options import ConsumerOptions, OnOutOfRange, Start, find_rest, resolve_start
+from tidelog.subscriptions.consumer_options import ConsumerOptions, find_rest, resolve_start
 from tidelog.subscriptions.cursor import PASSING_S, Cursor
 from tidelog_proto.batch.record_batch import RecordBatch
-
-__all__ = ["Consumer", "ConsumerOptions", "OnOutOfRange", "SeekTo", "Start"]
 
 T = TypeVar("T")
 
@@ -92,14 +91,12 @@ class Consumer:
         self._soon = CommitsSoon(self._positions.store, f"group {options.group!r}", lambda: assignment.topic_ids)
         self._member: GroupMember | None = None
         if wish is not None:
+            make_handover = partial(
+                Handover, router, options, wish=wish, assignment=assignment, settle_commits=self._soon.settled
+            )
+            asks = self._waiting.any
             self._member = GroupMember(
-                router,
-                options,
-                wish,
-                self._assignment,
-                client_id=client_id,
-                is_waiting=self._waiting.any,
-                settle_commits=self._soon.settled,
+                router, options, wish, assignment, make_handover, client_id=client_id, is_waiting=asks
             )
         self.commits_processed = wish is not None and wish.commit == "processed"
         """Whether asking for more commits what the user is done with."""

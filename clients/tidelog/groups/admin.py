@@ -13,7 +13,7 @@ from tidelog.errors import GroupNotEmptyError, InvalidRequestError, UnknownGroup
 from tidelog.groups.membership import Place
 from tidelog.groups.options import ASSIGNORS, Assignor
 from tidelog.model import Committed, GroupInfo, GroupMemberInfo, GroupState, Lag, Offset, TopicPartition
-from tidelog.requests import fetch_and_commit, list_offsets
+from tidelog.requests import committed_positions, fetch_and_commit, list_offsets
 from tidelog.requests.conversions import checked_group
 from tidelog.requests.paging import in_requests
 from tidelog_proto import broker_pb2 as pb
@@ -88,7 +88,7 @@ class Groups:
     async def lag(self, name: str, topic: str | None = None) -> Sequence[Lag]:
         """Return how far behind a group is, for every partition of the topics that it reads, or of one topic."""
         self._check_usable()
-        committed = await fetch_and_commit.committed(self._router, name, topic)
+        committed = await committed_positions.committed(self._router, name, topic)
         held = {TopicPartition(each.topic, each.partition): each for each in committed}
         topics = {where.topic for where in held} | ({topic} if topic is not None else await self._read_by(name))
         found: list[Lag] = []

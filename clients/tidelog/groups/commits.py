@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tidelog.cluster.connection import Connection, results_of
+from tidelog.cluster.answers import results_of
+from tidelog.cluster.connection import Connection
 from tidelog.cluster.routing import Router
 from tidelog.errors import MemberFencedError, TidelogError, UnknownTopicError, error_of, told
 from tidelog.groups.membership import Membership

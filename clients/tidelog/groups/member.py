@@ -12,16 +12,17 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from tidelog.base.backoff import Backoff
+from tidelog.base.tasks import ended
 from tidelog.cluster.routing import Router
 from tidelog.errors import MemberFencedError, TidelogError, UnknownTopicError, told
 from tidelog.groups.commits import GroupCommits, store_by_and_by, store_quietly
 from tidelog.groups.membership import Membership, Place
 from tidelog.groups.options import ASSIGNORS, Group
-from tidelog.groups.partition_handover import Handover, ended
+from tidelog.groups.partition_handover import Handover
 from tidelog.groups.session_clock import session_time
 from tidelog.model import TopicPartition
 from tidelog.subscriptions.assignment import Assignment
@@ -51,9 +52,9 @@ class GroupMember:
         router: the client's.
         options, wish: what the consumer was asked for.
         assignment: what it reads.
+        make_handover: makes what takes partitions up and gives them up, for the commits of this member.
         client_id: what the client calls itself.
         is_waiting: whether the user waits for records.
-        settle_commits: waits for commits that nobody else waits for.
 
     Attributes:
         turn_at: by `session_time`, from when on `turn` is to be awaited before anything more is handed out.
@@ -65,10 +66,10 @@ class GroupMember:
         options: ConsumerOptions,
         wish: Group,
         assignment: Assignment,
+        make_handover: Callable[..., Handover],
         *,
         client_id: str,
         is_waiting: Callable[[], bool],
-        settle_commits: Callable[[], Awaitable[None]],
     ) -> None:
         assert options.group is not None
         self._router = router
@@ -91,15 +92,7 @@ class GroupMember:
         self._news = asyncio.Event()
         self._running: list[asyncio.Task[None]] = []
         self.commits = GroupCommits(router, lambda: assignment.topic_ids, lambda: self._life)
-        self.handover = Handover(
-            router,
-            options,
-            wish=wish,
-            assignment=assignment,
-            commits=self.commits,
-            settle_commits=settle_commits,
-            changed=self._news.set,
-        )
+        self.handover = make_handover(commits=self.commits, changed=self._news.set)
         assignment.let_go = lambda _: True
         assignment.loads = self._loads = LoadMeter(time.monotonic)
         assignment.doubt(self._is_over)

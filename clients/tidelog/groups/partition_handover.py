@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from typing import Any, Final
 
 from tidelog.base.backoff import Backoff
+from tidelog.base.tasks import ended
 from tidelog.cluster.routing import Router
 from tidelog.errors import (
     ForbiddenError,
@@ -316,11 +317,3 @@ class Handover:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._assignment.broken(error)
-
-
-async def ended(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel tasks and wait until they have ended; the one that asks goes on."""
-    others = [task for task in tasks if task is not asyncio.current_task()]
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)

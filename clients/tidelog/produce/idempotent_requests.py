@@ -22,7 +22,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.cluster.connection import Connection, check_answer, results_of
+from tidelog.cluster.answers import check_answer, results_of
+from tidelog.cluster.connection import Connection
 from tidelog.cluster.routing import Router
 from tidelog.cluster.trace_contexts import carry_current
 from tidelog.errors import (

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from tidelog.cluster.connection import Connection, results_of
+from tidelog.cluster.answers import results_of
+from tidelog.cluster.connection import Connection
 from tidelog.cluster.routing import Router
 from tidelog.errors import EpochChangingError, ProducerFencedError, TidelogError, error_of
 from tidelog.produce.work import Work

@@ -24,10 +24,11 @@ from typing import Final, NamedTuple, Protocol
 
 from tidelog.base.backoff import Backoff
 from tidelog.base.weak_callback import watch_weakly
-from tidelog.cluster.connection import Connection, check_answer, results_of
+from tidelog.cluster.answers import check_answer, results_of
+from tidelog.cluster.connection import Connection
 from tidelog.cluster.metadata import gone_error
-from tidelog.cluster.owner_changes import Expectation
-from tidelog.cluster.routing import TELL_AFTER_S, Router
+from tidelog.cluster.owner_changes import TELL_AFTER_S, Expectation
+from tidelog.cluster.routing import Router
 from tidelog.cluster.throttle import Throttle
 from tidelog.cluster.trace_contexts import carry
 from tidelog.errors import (

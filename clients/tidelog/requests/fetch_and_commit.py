@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tidelog.cluster.connection import Connection, results_of
+from tidelog.cluster.answers import results_of
+from tidelog.cluster.connection import Connection
 from tidelog.cluster.fallback_replicas import Reached
 from tidelog.cluster.metadata import gone_error
 from tidelog.cluster.routing import Router
@@ -247,49 +248,3 @@ async def commit_topics(
             break
         commits.held.update({TopicPartition(topic, partition): each for partition, each in stored.items()})
     return commits
-
-
-async def committed(router: Router, group: str, topic: str | None) -> list[Committed]:
-    """Return a group's positions. See `Client.committed`."""
-    checked_group(group)
-
-    async def ask(connection: Connection) -> list[Committed]:
-        asked = pb.Committed(group=group)
-        if topic is not None:
-            # Of the topic, not of the partitions that are known here: there may be more.
-            asked.topic_id = (await router.topic(topic)).topic_id
-        results: list[pb.CommittedResult] = []
-        while True:
-            reply = (await router.call(connection, pb.Envelope(committed=asked))).envelope.committed_reply
-            results += reply.results
-            if not reply.HasField("last") or reply.last == asked.after:
-                break
-            asked.after.CopyFrom(reply.last)
-        for each in results:
-            if each.HasField("record_epoch"):
-                router.epochs.told(each.topic_id, each.partition, offset=each.next_offset, epoch=each.record_epoch)
-        if topic is not None:
-            return committed_of(results, {asked.topic_id: topic})
-        return committed_of(results, await _names(router, connection, results))
-
-    if topic is None:
-        return await router.retrying(lambda: router.at_any(ask), repeatable=True, about=f"group {group!r}")
-    return await router.about_topic(topic, lambda: router.at_any(ask), repeatable=True)
-
-
-async def _names(router: Router, connection: Connection, results: Iterable[pb.CommittedResult]) -> dict[bytes, str]:
-    """Return the topics' names by id: as the node tells them, or as they are known here.
-
-    A node of an older release tells none; then all that it has is looked at.
-    """
-    named = {result.topic_id: result.topic or router.metadata.name_of(result.topic_id) for result in results}
-    if None in named.values():
-        question = pb.Metadata()
-        while True:
-            reply = (await router.call(connection, pb.Envelope(metadata=question))).envelope.metadata_reply
-            router.take_metadata(reply, connection.address)
-            if not reply.HasField("next") or reply.next == question.cursor:
-                break
-            question.cursor.CopyFrom(reply.next)
-        named = {topic_id: name or router.metadata.name_of(topic_id) for topic_id, name in named.items()}
-    return {topic_id: name for topic_id, name in named.items() if name is not None}

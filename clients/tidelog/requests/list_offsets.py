@@ -7,7 +7,8 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from tidelog.cluster.connection import Connection, results_of
+from tidelog.cluster.answers import results_of
+from tidelog.cluster.connection import Connection
 from tidelog.cluster.fallback_replicas import Reached
 from tidelog.cluster.routing import Router
 from tidelog.errors import OffsetOutOfRangeError, TidelogError, UnknownTopicError

@@ -19,7 +19,7 @@ from tidelog.base.backoff import Backoff
 from tidelog.cluster.routing import Router
 from tidelog.errors import EpochChangingError, InvalidRequestError, NodeUnreachableError, TidelogError, told
 from tidelog.model import Committed, TopicPartition
-from tidelog.requests import fetch_and_commit
+from tidelog.requests import committed_positions
 from tidelog.requests.conversions import checked_group, checked_topic, microseconds
 from tidelog.requests.list_offsets import OffsetSearch
 from tidelog.requests.record_filters import RecordFilter
@@ -381,7 +381,7 @@ async def _committed(router: Router, group: str, topic: str) -> list[Committed]:
     """
     while True:
         try:
-            return await fetch_and_commit.committed(router, group, topic)
+            return await committed_positions.committed(router, group, topic)
         except NodeUnreachableError:
             raise
         except TidelogError as error:

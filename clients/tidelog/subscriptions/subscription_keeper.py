@@ -10,7 +10,6 @@ Three things end the service of a partition: the node says so, the connection br
 
 Where an owner is gone and none follows, for want of a quorum, another replica is subscribed (`fallback_replicas.py`)
 and says what it knows is committed. Every `PROBE_S` it is looked whether the owner is back.
-
 With a zone, a replica in it is read instead of an owner elsewhere (`nearest_replica.py`).
 """
 
@@ -22,7 +21,8 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
-from tidelog.cluster.connection import Address, Connection, results_of
+from tidelog.cluster.answers import results_of
+from tidelog.cluster.connection import Address, Connection
 from tidelog.cluster.fallback_replicas import Reached
 from tidelog.cluster.metadata import gone_error
 from tidelog.cluster.nearest_replica import look_again

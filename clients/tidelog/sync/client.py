@@ -17,7 +17,6 @@ from tidelog.base.refuse_pickling import refuse_to_pickle
 from tidelog.client import REQUEST_TIMEOUT_S_DEFAULT
 from tidelog.client_options import ClientOptions
 from tidelog.cluster.contexts import the_context
-from tidelog.consume.consumer import OnOutOfRange, Start
 from tidelog.credentials import ApiKey, Credentials
 from tidelog.errors import TidelogError
 from tidelog.fetch_options import FetchOptions
@@ -47,7 +46,7 @@ from tidelog.produce.receipts import Receipts
 from tidelog.produce.serializers import Serializer
 from tidelog.produce.thread_handoff import Crossing
 from tidelog.requests.conversions import At
-from tidelog.subscriptions.consumer_options import Partitions
+from tidelog.subscriptions.consumer_options import OnOutOfRange, Partitions, Start
 from tidelog.subscriptions.deserializers import Deserializer, OnUndecodable
 from tidelog.sync.consumer import Consumer
 from tidelog.sync.groups import Groups, told_in_threads

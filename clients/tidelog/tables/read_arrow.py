@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 import pyarrow as pa
 
-from tidelog.base.arrow_schema import RECORDS_SCHEMA
 from tidelog.client_options import ClientOptions
 from tidelog.errors import InvalidRequestError, OffsetOutOfRangeError
 from tidelog.fetch_options import FetchOptions
 from tidelog.model import Fetched, Offset
 from tidelog.requests.offset_ranges import OffsetRange, fetch_options, fetch_range
 from tidelog.tables.joined_batches import Joiner, wire_batch
+from tidelog_proto.batch.record_schema import RECORDS_SCHEMA
 
 if TYPE_CHECKING:
-    from tidelog.sync import Client
+    from tidelog.sync.client import Client
 
 Point = Literal["earliest", "latest"] | datetime | int | Mapping[int, int]
 """A point of a topic: an end of it, a time (a `datetime`, or µs since 1970), or an offset of each partition."""

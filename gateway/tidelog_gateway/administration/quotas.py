@@ -1,6 +1,6 @@
 """`/v1/quotas`: how much callers may have, and what they use of it.
 
-As keys and rules (`tidelog_gateway.access`), quotas are read and changed on behalf of the caller.
+As keys and rules (`tidelog_gateway.administration.access_rules`), quotas are read and changed on behalf of the caller.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 
 from tidelog.security.quotas import FIELDS, Quota
-from tidelog_gateway.access import SecurityDep
+from tidelog_gateway.administration.access_rules import SecurityDep
 from tidelog_gateway.any_text import ANY_TEXT
 from tidelog_gateway.context import json_response
 from tidelog_gateway.json_route import JsonRoute

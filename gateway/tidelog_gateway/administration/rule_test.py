@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from tidelog.security import Resource
-from tidelog_gateway.access import ROLES_MAX, SecurityDep
+from tidelog_gateway.administration.access_rules import ROLES_MAX, SecurityDep
 from tidelog_gateway.context import json_response
 from tidelog_gateway.json_route import JsonRoute
 from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, PRINCIPAL_CHARS_MAX

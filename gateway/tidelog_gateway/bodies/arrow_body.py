@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from starlette.types import Scope
 
-from tidelog_gateway.incoming import Arrival, Body
+from tidelog_gateway.budget.request_budget import Arrival, Body
 from tidelog_gateway.problems import Problem, invalid
 from tidelog_proto.batch.columns import HEADERS_TYPE, TIMESTAMP_TYPE, canonical
 from tidelog_proto.batch.ipc_message import PREFIX_BYTES, describe

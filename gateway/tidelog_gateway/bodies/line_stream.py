@@ -19,14 +19,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tidelog.errors import TidelogError
-from tidelog_gateway.answers import ROOM_WAIT_S
+from tidelog_gateway.auth.credentials import refused
 from tidelog_gateway.bodies.json_lines import PIECE_BYTES, Line, LineBuffer, ParsedLines, parse_lines
 from tidelog_gateway.bodies.media_types import JSON_LINES
 from tidelog_gateway.bodies.trace_context import add_trace
+from tidelog_gateway.budget.budgeted_answers import ROOM_WAIT_S
+from tidelog_gateway.budget.connection_output import Outlet
+from tidelog_gateway.budget.request_budget import Arrival
 from tidelog_gateway.context import Gateway, now_us
-from tidelog_gateway.credentials import refused
-from tidelog_gateway.incoming import Arrival
-from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.pace import turns_of
 from tidelog_gateway.problems import Problem, from_error
 from tidelog_gateway.publish import Outcome, publish_each

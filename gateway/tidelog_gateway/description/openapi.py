@@ -11,7 +11,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from tidelog_gateway.authentication import OPEN_PATHS
+from tidelog_gateway.auth.authentication import OPEN_PATHS
 from tidelog_gateway.description.problem_statuses import statuses_of
 from tidelog_gateway.problems import MEDIA_TYPE, TITLES
 from tidelog_gateway.records_in import body_adapter

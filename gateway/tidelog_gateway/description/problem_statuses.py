@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from tidelog_gateway.authentication import OPEN_PATHS
+from tidelog_gateway.auth.authentication import OPEN_PATHS
 
 _ANY: Final = frozenset({400, 408, 413, 421, 429, 503})
 """Of framing, bodies that do not arrive, limits of memory and connections, and a foreign `Host`."""

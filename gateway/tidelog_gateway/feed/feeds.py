@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidelog.client import Client
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.feed.ring import Follower
 from tidelog_gateway.feed.shared_feed import SharedFeed
 from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.resume_tokens import Scope
 from tidelog_gateway.settings import GatewaySettings
 

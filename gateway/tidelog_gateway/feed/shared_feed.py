@@ -24,13 +24,13 @@ from tidelog.client import Client
 from tidelog.cluster.metadata import gone_error
 from tidelog.errors import OverloadedError, TidelogError
 from tidelog.model import ConsumedBatch
+from tidelog_gateway.budget.connection_output import Outlet
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.feed.lane import Lane, PieceTokens
 from tidelog_gateway.feed.plain_json import PLAIN_RECORDS_MAX, plain_json
 from tidelog_gateway.feed.ring import PUSHES_MAX, Follower, Form, Piece, Ring
 from tidelog_gateway.feed.whole_batch import whole_batch
 from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.outgoing import Outgoing
-from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.records_out import JSON_BYTES_PER_BYTE, JSON_BYTES_PER_RECORD, BatchReader, TakenJson
 from tidelog_gateway.resume_tokens import ResumeTokens, Scope
 from tidelog_gateway.settings import GatewaySettings

@@ -19,21 +19,21 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidelog.errors import TidelogError
-from tidelog_gateway.answers import Answer
-from tidelog_gateway.authentication import Admission, address_of
+from tidelog_gateway.auth.authentication import Admission, address_of
 from tidelog_gateway.bodies import idempotency, trace_context
 from tidelog_gateway.bodies.admission import admit_publish, topic_published_to
 from tidelog_gateway.browser_headers import RAW_BROWSER_HEADERS, with_browser_headers
+from tidelog_gateway.budget.budgeted_answers import Answer
+from tidelog_gateway.budget.connection_output import Outlet, no_room
+from tidelog_gateway.budget.request_budget import Body, Budget
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.callers import Callers, told
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.flow import deadline
 from tidelog_gateway.flow.deadline import Deadline
 from tidelog_gateway.http1.exchange import Exchange
-from tidelog_gateway.incoming import Body, Budget
 from tidelog_gateway.limits import BodyLimits
 from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.outgoing import Outgoing
-from tidelog_gateway.outlet import Outlet, no_room
 from tidelog_gateway.problems import Problem, from_error, internal
 from tidelog_gateway.request_ids import REQUEST_ID_HEADER
 from tidelog_gateway.routes.lanes import JsonAnswer, Lane

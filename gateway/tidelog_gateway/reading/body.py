@@ -14,9 +14,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tidelog.base.arrow_schema import columns_at
 from tidelog.model import Fetched
-from tidelog_gateway.answers import Answer
+from tidelog_gateway.budget.budgeted_answers import Answer
 from tidelog_gateway.pace import Pace
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.reading.forms import Form
@@ -25,6 +24,7 @@ from tidelog_gateway.reading.values import WHAT, ValueEncoding, first_fault
 from tidelog_gateway.records_out import payload_sizes
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.record_batch import RecordBatch
+from tidelog_proto.batch.record_schema import columns_at
 from tidelog_proto.limits import MIB
 
 DECODED_APART_BYTES: Final = 1 * MIB

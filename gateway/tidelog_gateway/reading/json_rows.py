@@ -19,7 +19,7 @@ def json_rows(columns: pa.RecordBatch, encoding: ValueEncoding | None, *, number
     """Return each record as a JSON object, as a column of text.
 
     Args:
-        columns: of `tidelog.base.arrow_schema.RECORDS_SCHEMA`.
+        columns: of `tidelog_proto.batch.record_schema.RECORDS_SCHEMA`.
         encoding: of values; it holds all of them.
         numbered: whether a record says its partition.
         one_line: whether a record may not have line breaks; JSON values with some between their tokens come as text.

@@ -9,7 +9,7 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from tidelog_gateway.answers import answer_of
+from tidelog_gateway.budget.budgeted_answers import answer_of
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.pace import pace_of
 from tidelog_gateway.problems import invalid

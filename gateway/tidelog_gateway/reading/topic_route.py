@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tidelog.errors import OverloadedError
-from tidelog_gateway.answers import answer_of
+from tidelog_gateway.budget.budgeted_answers import answer_of
 from tidelog_gateway.context import Gateway, GatewayDep, TopicPath
 from tidelog_gateway.fetch import WAITING_BYTES, TopicRecordView, Wanted, check_limits, limits_of, while_wanted
 from tidelog_gateway.live_connections import counted, no_room

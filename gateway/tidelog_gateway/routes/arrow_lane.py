@@ -13,8 +13,8 @@ from tidelog_gateway.bodies.arrow_body import arrow_records, room_of
 from tidelog_gateway.bodies.column_publish import publish_columns
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
 from tidelog_gateway.bodies.media_types import ARROW
+from tidelog_gateway.budget.request_budget import Body
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.incoming import Body
 from tidelog_gateway.routes.lanes import Handling, JsonAnswer, is_plain
 from tidelog_gateway.routes.publish_lane import ROUTE
 

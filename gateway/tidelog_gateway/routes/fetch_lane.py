@@ -8,10 +8,10 @@ from typing import Final
 
 from starlette.types import Scope
 
-from tidelog_gateway.answers import Answer
+from tidelog_gateway.budget.budgeted_answers import Answer
+from tidelog_gateway.budget.request_budget import Body
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.fetch import NO_FILTER, fetch_json
-from tidelog_gateway.incoming import Body
 from tidelog_gateway.routes.lanes import Handling, JsonAnswer, prefers_json
 from tidelog_proto.limits import PARTITIONS_MAX
 from tidelog_proto.names import check_topic_name

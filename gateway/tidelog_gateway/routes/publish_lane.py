@@ -11,8 +11,8 @@ from starlette.types import Scope
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
 from tidelog_gateway.bodies.plain_records import plain_records
 from tidelog_gateway.bodies.trace_context import TraceHeaders, add_trace
+from tidelog_gateway.budget.request_budget import Body
 from tidelog_gateway.context import Gateway, json_response, now_us
-from tidelog_gateway.incoming import Body
 from tidelog_gateway.publish import answer_of, publish, publish_at_once
 from tidelog_gateway.records_in import parse_body
 from tidelog_gateway.routes.lanes import Handling, JsonAnswer, is_plain_json

@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from tidelog_gateway.answers import Answer
+from tidelog_gateway.budget.budgeted_answers import Answer
+from tidelog_gateway.budget.connection_output import UNSENT_BYTES, Outlet
 from tidelog_gateway.feed.ring import Form
-from tidelog_gateway.outlet import UNSENT_BYTES, Outlet
 from tidelog_gateway.stream.events import HEARTBEAT, EventForm, event_of
 
 OUTBOX_BYTES: Final = UNSENT_BYTES

@@ -13,9 +13,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tidelog.errors import TidelogError
+from tidelog_gateway.auth.credentials import refused
 from tidelog_gateway.callers import told
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.credentials import refused
 from tidelog_gateway.live_connections import counted
 from tidelog_gateway.problems import Problem, from_error
 from tidelog_gateway.stream.event_sender import EventSender

@@ -13,11 +13,11 @@ from fastapi import APIRouter, Header, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidelog_gateway.answers import answer_of
+from tidelog_gateway.budget.budgeted_answers import answer_of
+from tidelog_gateway.budget.connection_output import Outlet
 from tidelog_gateway.context import Gateway, GatewayDep, TopicPath
 from tidelog_gateway.live_connections import no_room
 from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
-from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.problems import Problem, invalid
 from tidelog_gateway.queries import KeyEncodingQuery, KeyQuery, TagQuery
 from tidelog_gateway.resume_tokens import TOKEN_CHARS_MAX

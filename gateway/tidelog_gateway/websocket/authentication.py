@@ -11,10 +11,10 @@ import contextlib
 
 from starlette.websockets import WebSocket
 
-from tidelog_gateway.authentication import address_of
+from tidelog_gateway.auth.authentication import address_of
+from tidelog_gateway.auth.credentials import Shown, credentials_in, credentials_of, unauthenticated, user_password
 from tidelog_gateway.callers import Callers
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.credentials import Shown, credentials_in, credentials_of, unauthenticated, user_password
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.websocket.codecs import Codec, MessageError
 from tidelog_gateway.websocket.messages import Auth

@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tidelog.errors import TidelogError
+from tidelog_gateway.auth.caller_ticket import KnownCaller
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES, check_values
+from tidelog_gateway.budget.connection_output import Outlet
 from tidelog_gateway.callers import told
 from tidelog_gateway.context import Gateway, now_us
-from tidelog_gateway.known_caller import KnownCaller
 from tidelog_gateway.offsets import commit
-from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.pace import turns_of
 from tidelog_gateway.problems import Problem, from_error
 from tidelog_gateway.publish import answer_of, publish

@@ -23,8 +23,8 @@ from websockets.server import ServerProtocol
 from websockets.typing import StatusLike
 
 from tidelog_gateway.browser_headers import BROWSER_HEADERS
-from tidelog_gateway.incoming import Arrival
-from tidelog_gateway.outlet import UNSENT_BYTES, Outlet
+from tidelog_gateway.budget.connection_output import UNSENT_BYTES, Outlet
+from tidelog_gateway.budget.request_budget import Arrival
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.refusals import CONNECTION_LOG, refusal_bytes
 from tidelog_proto.limits import KIB

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from tidelog_gateway.outlet import Outlet
+from tidelog_gateway.budget.connection_output import Outlet
 from tidelog_gateway.websocket.ws_protocol import Allowance
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.record_batch import RecordBatch

@@ -1,6 +1,6 @@
 """The handshake of `/v1/ws`: who may open a WebSocket, and in which language.
 
-Browsers let any page open a WebSocket to any host, so the `Origin` header is checked here, too (`origins.py`).
+Browsers let any page open a WebSocket to any host, so the `Origin` header is checked here, too (`origin_check.py`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tidelog_gateway.any_text import ANY_TEXT
-from tidelog_gateway.authentication import address_of
+from tidelog_gateway.auth.authentication import address_of
+from tidelog_gateway.auth.origin_check import refuse_foreign
+from tidelog_gateway.budget.connection_slots import Seat
 from tidelog_gateway.context import Gateway, gateway_of
 from tidelog_gateway.live_connections import counted, no_room
-from tidelog_gateway.origins import refuse_foreign
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.request_ids import request_id_of
-from tidelog_gateway.seats import Seat
 from tidelog_gateway.unsupported import refuse_unknown
 from tidelog_gateway.websocket.authentication import of_first_message, of_head
 from tidelog_gateway.websocket.codecs import Codec

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from tidelog_gateway.budget.connection_output import Outlet
 from tidelog_gateway.feed.ring import Form, Piece
-from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.websocket.codecs import Codec
 from tidelog_gateway.websocket.json_codec import JSON
 from tidelog_gateway.websocket.ws_protocol import batch_frame

@@ -4,7 +4,7 @@ import pytest
 
 from tidelog import Partition
 from tidelog.model import Replica
-from tidelog.requests.conversions import topic_of
+from tidelog.requests.topic_conversions import topic_of
 from tidelog_cli.topics.replica_status import FAULT_WORDS, copies_text, copy_documents
 from tidelog_proto import broker_pb2 as pb
 

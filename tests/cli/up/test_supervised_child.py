@@ -16,8 +16,8 @@ from tidelog_cli.up import supervised_child
 
 PARENT = """
 import subprocess, sys, time
-from tidelog_cli import child
-started = subprocess.Popen(child.command(sys.argv[1], sys.argv[2:]))
+from tidelog_cli.up import supervised_child
+started = subprocess.Popen(supervised_child.command(sys.argv[1], sys.argv[2:]))
 print(started.pid, flush=True)
 time.sleep(600)
 """

@@ -6,9 +6,9 @@ import pytest
 from tests.clients.produce.test_record_partitioning import PARTITIONS, gathering_of
 
 from tidelog.errors import OverloadedError
+from tidelog.produce.accumulator import split, whole
 from tidelog.produce.open_batch import SHUT, Gathering, loose_size_bytes, shut_gathering
 from tidelog.produce.receipts import PendingReceipt
-from tidelog.produce.record_partitioning import split, whole
 
 
 def test_sizes_count_everything() -> None:

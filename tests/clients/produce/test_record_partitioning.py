@@ -6,11 +6,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tidelog.produce import record_partitioning
+from tidelog.produce import accumulator
+from tidelog.produce.accumulator import ANYWHERE, split, whole_for
 from tidelog.produce.batches import ColumnsLoad, LooseLoad
 from tidelog.produce.open_batch import Gathering, loose_size_bytes
 from tidelog.produce.receipts import PendingReceipt
-from tidelog.produce.record_partitioning import ANYWHERE, split, whole_for
 from tidelog_proto.batch.partitioner import partition_for_key
 from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
 
@@ -44,7 +44,7 @@ def test_each_record_goes_to_its_partition_in_order_and_its_receipt_finds_it(
     receipts = [PendingReceipt(gathering, number) for number in range(len(given_records))]
     gathering.fill_up()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record_partitioning, "COLUMNS_MIN", columns_min)
+        patch.setattr(accumulator, "COLUMNS_MIN", columns_min)
         loads = split(gathering, PARTITIONS, lambda: KEYLESS).loads
     stored: dict[int, list[bytes | None]] = {}
     for load in loads:

@@ -12,7 +12,7 @@ from tidelog.errors import (
     UnknownTopicError,
 )
 from tidelog.model import TopicPartition
-from tidelog.requests import fetch_and_commit
+from tidelog.requests import committed_positions, fetch_and_commit
 from tidelog_proto.batch.columns import columns_of
 from tidelog_proto.batch.header import stamp_owner
 from tidelog_proto.batch.record_batch import encode_batch
@@ -51,7 +51,7 @@ async def test_a_commit_for_a_topic_that_was_made_anew(node: FakeNode, router: R
     node.add_topic("t", topic_id=b"anew".ljust(16))
     await fetch_and_commit.commit(router, "g", "t", {0: 0}, reset=False, note="")
     await router.refresh("t")
-    (held,) = await fetch_and_commit.committed(router, "g", "t")
+    (held,) = await committed_positions.committed(router, "g", "t")
     assert held.next_offset == 0
     with pytest.raises(UnknownTopicError):
         await fetch_and_commit.commit(router, "g", "t", {0: 2}, reset=False, note="", topic_id=b"t".ljust(16, b"\0"))
@@ -70,4 +70,4 @@ async def test_a_fetch_of_one_topic_is_not_answered_by_a_later_one_of_its_name(n
 
 async def test_positions_of_an_unknown_topic(router: Router) -> None:
     with pytest.raises(UnknownTopicError):
-        await fetch_and_commit.committed(router, "g", "nowhere")
+        await committed_positions.committed(router, "g", "nowhere")

@@ -7,7 +7,7 @@ from tidelog import Client
 from tidelog.cluster.routing import Router
 from tidelog.errors import BadReplyError, OffsetOutOfRangeError
 from tidelog.model import TopicPartition
-from tidelog.requests import fetch_and_commit, list_offsets
+from tidelog.requests import committed_positions, fetch_and_commit, list_offsets
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -28,7 +28,7 @@ async def test_a_position_beyond_the_end_is_not_committed_and_those_beside_it_ar
     with pytest.raises(OffsetOutOfRangeError, match=r"wide/1: 6 lies beyond the end of the log, 5.*partition 0") as no:
         await fetch_and_commit.commit(router, "g", "wide", {0: 5, 1: 6}, reset=False, note="")
     assert (no.value.log_start_offset, no.value.high_watermark) == (0, 5)
-    assert {each.partition: each.next_offset for each in await fetch_and_commit.committed(router, "g", "wide")} == {
+    assert {each.partition: each.next_offset for each in await committed_positions.committed(router, "g", "wide")} == {
         0: 5
     }
     with pytest.raises(OffsetOutOfRangeError):
@@ -62,4 +62,4 @@ async def test_a_position_is_committed_where_no_owner_tells_the_end(
     monkeypatch.setattr(list_offsets, "ENDS_S", 0.05)
     monkeypatch.setattr(FakeConnection, "on_list_offsets", lambda peer, frame: None)
     await fetch_and_commit.commit(router, "g", "t", {0: 7}, reset=False, note="")
-    assert [each.next_offset for each in await fetch_and_commit.committed(router, "g", "t")] == [7]
+    assert [each.next_offset for each in await committed_positions.committed(router, "g", "t")] == [7]

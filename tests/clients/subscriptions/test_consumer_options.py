@@ -10,7 +10,7 @@ from tidelog.cluster.connection_pool import ConnectionPool, Identity
 from tidelog.cluster.routing import Router
 from tidelog.errors import UnknownPartitionError
 from tidelog.model import Committed
-from tidelog.requests import fetch_and_commit
+from tidelog.requests import committed_positions, fetch_and_commit
 from tidelog.subscriptions.consumer_options import (
     PREFETCH_BYTES_DEFAULT,
     ConsumerOptions,
@@ -80,7 +80,7 @@ async def test_positions_are_all_of_the_topic_that_there_is_in_the_end(
     node: FakeNode, router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is made again between two of the questions that a beginning takes."""
-    committed, ids = fetch_and_commit.committed, [node.topics["wide"].topic_id, b"anew".ljust(16)]
+    committed, ids = committed_positions.committed, [node.topics["wide"].topic_id, b"anew".ljust(16)]
 
     async def made_again(*asked: Any) -> list[Committed]:
         held = await committed(*asked)
@@ -89,7 +89,7 @@ async def test_positions_are_all_of_the_topic_that_there_is_in_the_end(
             await router.topic_now("wide")
         return held
 
-    monkeypatch.setattr(fetch_and_commit, "committed", made_again)
+    monkeypatch.setattr(committed_positions, "committed", made_again)
     await fetch_and_commit.commit(router, "g", "wide", {0: 4}, reset=False, note="")
     beginning = await resolve_start(router, "wide", options("earliest", group="g"))
     assert beginning == (ids[1], dict.fromkeys(range(4), 0), None, frozenset())

@@ -10,14 +10,14 @@ from tests.gateway.fake_log import FakeClient, FakeLog
 
 from tidelog.client import Client
 from tidelog.errors import ForbiddenError
+from tidelog_gateway.budget.connection_output import Outlet
+from tidelog_gateway.budget.request_budget import Budget
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.feed.feeds import Feeds
 from tidelog_gateway.feed.ring import Credit, Follower, Piece
 from tidelog_gateway.feed.shared_feed import SharedFeed
 from tidelog_gateway.feed.whole_batch import whole_batch
-from tidelog_gateway.incoming import Budget
 from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.outgoing import Outgoing
-from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.records_out import BatchReader
 from tidelog_gateway.resume_tokens import Scope, positions_in
 from tidelog_gateway.settings import GatewaySettings

@@ -7,9 +7,9 @@ import asyncio
 import pyarrow as pa
 
 from tidelog.model import Fetched
-from tidelog_gateway.answers import Answer
-from tidelog_gateway.outgoing import Outgoing
-from tidelog_gateway.outlet import Outlet
+from tidelog_gateway.budget.budgeted_answers import Answer
+from tidelog_gateway.budget.connection_output import Outlet
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.reading.body import RecordsBody
 from tidelog_gateway.reading.forms import form_of
 from tidelog_gateway.reading.values import ValueEncoding

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.gateway.reading.bodies import batch_of, body_of
 
-from tidelog.base.arrow_schema import RECORDS_SCHEMA, columns_at
 from tidelog_gateway.reading.media_types import ARROW, CSV, JSON, NDJSON
 from tidelog_gateway.records_out import rows_of
 from tidelog_proto.batch.record_batch import RecordBatch, columns_of
+from tidelog_proto.batch.record_schema import RECORDS_SCHEMA, columns_at
 
 BYTES = st.one_of(st.none(), st.binary(max_size=5), st.text(max_size=5).map(str.encode), st.just(b'{"a":"\\n"}'))
 HEADERS = st.lists(st.tuples(st.text(max_size=3), BYTES), max_size=3)

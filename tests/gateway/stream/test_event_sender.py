@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from tidelog_gateway.answers import Answer
+from tidelog_gateway.budget.budgeted_answers import Answer
+from tidelog_gateway.budget.connection_output import Outlet
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.feed.ring import Piece
-from tidelog_gateway.outgoing import Outgoing
-from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.stream.event_sender import OUTBOX_BYTES, EventSender
 from tidelog_gateway.stream.events import HEARTBEAT, RETRY_MS, EventForm, event_of
 from tidelog_proto.limits import MIB

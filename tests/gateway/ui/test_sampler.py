@@ -12,9 +12,9 @@ from tests.gateway.fake_log import FakeLog
 from tidelog.errors import ConnectionLostError
 from tidelog.model import TopicFigures
 from tidelog_gateway.app import create_app
-from tidelog_gateway.incoming import Budget
+from tidelog_gateway.budget.request_budget import Budget
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.ui.sampler import PUBLISH_ROUTE, Sampler, gateway_figures
 from tidelog_proto.batch.record_batch import columns_of

@@ -7,10 +7,10 @@ from tests.gateway.fake_log import FakeClient, FakeLog
 
 from tidelog.client import Client
 from tidelog.errors import GroupNotEmptyError, UnknownPartitionError
+from tidelog_gateway.budget.request_budget import Budget
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.incoming import Budget
 from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.producers import Kept, Producers
 from tidelog_gateway.resume_tokens import ResumeTokens

@@ -14,11 +14,11 @@ from tests.proto.derived_batches import END_OFFSET, SURVIVORS, compacted_log
 from tidelog.client import Client
 from tidelog.errors import UnknownTopicError
 from tidelog.model import ConsumedBatch
+from tidelog_gateway.budget.connection_output import Outlet
+from tidelog_gateway.budget.request_budget import Budget
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.incoming import Budget
 from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.outgoing import Outgoing
-from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.producers import Kept, Producers
 from tidelog_gateway.records_out import BatchReader

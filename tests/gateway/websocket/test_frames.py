@@ -10,9 +10,9 @@ import uvicorn
 from tests.gateway.conftest import Serve, Served
 from uvicorn.server import ServerState
 
-from tidelog_gateway.incoming import Budget
-from tidelog_gateway.outgoing import Outgoing
-from tidelog_gateway.outlet import Outlet
+from tidelog_gateway.budget.connection_output import Outlet
+from tidelog_gateway.budget.request_budget import Budget
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.websocket.frames import FRAGMENTS_MAX, BoundedWebSocket, bounded_websocket
 from tidelog_proto.limits import MIB
 

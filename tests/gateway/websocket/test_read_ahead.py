@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from tidelog_gateway.outgoing import Outgoing
-from tidelog_gateway.outlet import Outlet
+from tidelog_gateway.budget.connection_output import Outlet
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.websocket.read_ahead import AHEAD_BYTES, ReadAhead, Window
 from tidelog_gateway.websocket.ws_protocol import Allowance
 from tidelog_proto.batch.header import Codec

@@ -7,8 +7,8 @@ import pytest
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from tidelog_gateway.outgoing import Outgoing
-from tidelog_gateway.outlet import UNSENT_BYTES, Outlet
+from tidelog_gateway.budget.connection_output import UNSENT_BYTES, Outlet
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.websocket.sending import Sender, SlowClientError
 from tidelog_proto.limits import MIB
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tidelog_gateway.incoming import Budget
+from tidelog_gateway.budget.request_budget import Budget
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.outgoing import Outgoing
 from tidelog_gateway.workers.exposition import families_of, page_of
 from tidelog_gateway.workers.figures import Families, lasting, merged
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from tests.gateway.conftest import OpenApi
 
-from tidelog_gateway.origins import origin_allowed
+from tidelog_gateway.auth.origin_check import origin_allowed
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog_gateway import tries as tries_module
-from tidelog_gateway.tries import Tries
+from tidelog_gateway.auth import login_rate_limit as tries_module
+from tidelog_gateway.auth.login_rate_limit import Tries
 
 
 class Clock:

@@ -14,10 +14,10 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from tidelog_gateway.addresses import refuse_unreadable
-from tidelog_gateway.credentials import Shown, credentials_in, refuse_secrets_in, unauthenticated
-from tidelog_gateway.hosts import Hosts
-from tidelog_gateway.origins import refuse_foreign
+from tidelog_gateway.auth.credentials import Shown, credentials_in, refuse_secrets_in, unauthenticated
+from tidelog_gateway.auth.host_check import Hosts
+from tidelog_gateway.auth.origin_check import refuse_foreign
+from tidelog_gateway.auth.url_encoding import refuse_unreadable
 from tidelog_gateway.settings import GatewaySettings
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/", "/ui"})

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from tidelog_gateway.answers import Answer
+from tidelog_gateway.budget.budgeted_answers import Answer
+from tidelog_gateway.budget.connection_output import Outlet
+from tidelog_gateway.budget.request_budget import Budget
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.flow.passage import PassageMiddleware
-from tidelog_gateway.incoming import Budget
 from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.outgoing import Outgoing
-from tidelog_gateway.outlet import Outlet
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.limits import MIB
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
-from tidelog_gateway.credentials import (
+from tidelog_gateway.auth.credentials import (
     CHALLENGE,
     TOKEN_CHARS_MAX,
     UserPassword,

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tidelog_gateway.pressing import GIVE_WAY_S, PRESS_S, PROGRESS_BYTES
+from tidelog_gateway.budget.load_shedding import GIVE_WAY_S, PRESS_S, PROGRESS_BYTES
 
 WHOLE_WITHIN_S: Final = 30.0
 

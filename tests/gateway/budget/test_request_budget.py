@@ -10,9 +10,9 @@ import pytest
 from tests.gateway.conftest import Serve
 from tests.gateway.websocket.test_frames import CLOSE, opened, received
 
-from tidelog_gateway import incoming as incoming_module
-from tidelog_gateway.incoming import Arrival, Budget, Share
-from tidelog_gateway.pressing import PROGRESS_BYTES
+from tidelog_gateway.budget import request_budget as incoming_module
+from tidelog_gateway.budget.load_shedding import PROGRESS_BYTES
+from tidelog_gateway.budget.request_budget import Arrival, Budget, Share
 from tidelog_proto.limits import MIB
 
 GIVE_WAY_S = 0.05

@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from tidelog.security import AccessRule
-from tidelog_gateway.authentication import OPEN_PATHS
+from tidelog_gateway.auth.authentication import OPEN_PATHS
 from tidelog_gateway.websocket.messages import REQUESTS
 
 

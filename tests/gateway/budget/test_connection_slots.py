@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from tidelog_gateway.seats import Seat, Seats
+from tidelog_gateway.budget.connection_slots import Seat, Seats
 from tidelog_proto.auth.client_address import counted_address
 
 

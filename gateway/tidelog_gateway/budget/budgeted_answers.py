@@ -13,7 +13,7 @@ from typing import Final
 from starlette.requests import HTTPConnection
 from starlette.types import Receive
 
-from tidelog_gateway.outlet import Outlet
+from tidelog_gateway.budget.connection_output import Outlet
 
 ROOM_WAIT_S: Final = 5.0
 """How long a request waits for room before it is answered with 503."""

@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 
 from tidelog import ConsumedBatch
-from tidelog.base.arrow_schema import RECORDS_SCHEMA
 from tidelog_proto.batch.columns import columns_of
 from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
+from tidelog_proto.batch.record_schema import RECORDS_SCHEMA
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NOW_US = int(NOW.timestamp()) * 1_000_000

@@ -6,7 +6,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
-from tidelog_gateway.hosts import Hosts
+from tidelog_gateway.auth.host_check import Hosts
 from tidelog_gateway.settings import GatewaySettings
 
 EVIL = {"Host": "evil.example:8080", "Origin": "http://evil.example:8080"}

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tidelog_gateway.address_turns import AddressTurns, FullError
+from tidelog_gateway.auth.fair_queue import AddressTurns, FullError
 
 
 async def test_of_one_address_few_go_at_a_time_and_others_do_not_wait_for_them() -> None:

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeVar
 
-from tidelog_gateway.address_turns import AddressTurns
-from tidelog_gateway.credentials import Kind
+from tidelog_gateway.auth.credentials import Kind
+from tidelog_gateway.auth.fair_queue import AddressTurns
 from tidelog_gateway.problems import Problem
 
 KEYS_AT_ONCE: Final = 32

@@ -6,9 +6,9 @@ import itertools
 import pytest
 
 from tidelog.errors import NodeUnreachableError
-from tidelog_gateway import lines as lines_module
-from tidelog_gateway.credentials import Shown, kind_of, user_password
-from tidelog_gateway.lines import Line, lines
+from tidelog_gateway.auth import verification_queue as lines_module
+from tidelog_gateway.auth.credentials import Shown, kind_of, user_password
+from tidelog_gateway.auth.verification_queue import Line, lines
 from tidelog_gateway.problems import Problem
 from tidelog_proto import broker_pb2 as pb
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tidelog_gateway.outgoing import Outgoing
-from tidelog_gateway.outlet import UNSENT_BYTES, Outlet
-from tidelog_gateway.pressing import PROGRESS_BYTES
+from tidelog_gateway.budget.connection_output import UNSENT_BYTES, Outlet
+from tidelog_gateway.budget.load_shedding import PROGRESS_BYTES
+from tidelog_gateway.budget.response_budget import Outgoing
 from tidelog_gateway.problems import Problem
 from tidelog_proto.limits import MIB
 

@@ -4,12 +4,12 @@ import asyncio
 import time
 
 import pytest
-from tests.gateway.test_tries import Clock
+from tests.gateway.auth.test_login_rate_limit import Clock
 
 from tidelog.cluster.callers import Identified, NotIdentifiedError
 from tidelog.errors import CredentialsExpiredError, NodeUnreachableError, TidelogError, UnauthenticatedError
-from tidelog_gateway.credentials import Shown
-from tidelog_gateway.known_caller import KnownCaller
+from tidelog_gateway.auth.caller_ticket import KnownCaller
+from tidelog_gateway.auth.credentials import Shown
 from tidelog_proto import broker_pb2 as pb
 
 

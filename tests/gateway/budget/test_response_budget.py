@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from tidelog_gateway.outgoing import SMALL_ANSWER_BYTES, Outgoing
-from tidelog_gateway.pressing import GIVE_WAY_S
+from tidelog_gateway.budget.load_shedding import GIVE_WAY_S
+from tidelog_gateway.budget.response_budget import SMALL_ANSWER_BYTES, Outgoing
 from tidelog_proto.limits import MIB
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog_gateway.addresses import refuse_unreadable
+from tidelog_gateway.auth.url_encoding import refuse_unreadable
 from tidelog_gateway.problems import Problem
 
 

@@ -15,8 +15,8 @@ from typing import Final
 
 from tidelog.cluster.callers import Identified, NotIdentifiedError
 from tidelog.errors import TidelogError, UnauthenticatedError
-from tidelog_gateway.credentials import Shown
-from tidelog_gateway.incoming import Share
+from tidelog_gateway.auth.credentials import Shown
+from tidelog_gateway.budget.request_budget import Share
 from tidelog_gateway.problems import Problem
 
 log = logging.getLogger(__name__)

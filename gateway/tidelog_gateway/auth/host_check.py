@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
-from tidelog_gateway.origins import ANY_ORIGIN
+from tidelog_gateway.auth.origin_check import ANY_ORIGIN
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.auth.host_header import HostNames

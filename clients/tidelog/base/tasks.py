@@ -1,0 +1,14 @@
+"""Tasks that are ended together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+
+async def ended(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel tasks and wait until they have ended; the one that asks goes on."""
+    others = [task for task in tasks if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

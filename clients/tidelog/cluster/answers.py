@@ -1,0 +1,72 @@
+"""Checks that an answer is one to its question; otherwise the connection is closed, as what follows is garbage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+from tidelog.cluster.connection import Connection
+from tidelog.errors import BadReplyError
+from tidelog_proto.wire.frames import Frame
+
+ANSWERS: Final = {
+    "metadata": "metadata_reply",
+    "publish": "publish_reply",
+    "producer_begin": "producer_begin_reply",
+    "fetch": "fetch_reply",
+    "list_offsets": "list_offsets_reply",
+    "subscribe": "subscribe_reply",
+    "unsubscribe": "unsubscribe_reply",
+    "commit": "commit_reply",
+    "committed": "committed_reply",
+    "group_heartbeat": "group_heartbeat_reply",
+    "group_describe": "group_describe_reply",
+    "group_list": "group_list_reply",
+    "group_delete": "group_delete_reply",
+    "topic_create": "topic_reply",
+    "topic_describe": "topic_reply",
+    "topic_list": "topic_reply",
+    "topic_alter": "topic_reply",
+    "topic_delete": "topic_reply",
+    "cluster_status": "cluster_status_reply",
+    "cluster_change": "cluster_change_reply",
+    "delete_records": "delete_records_reply",
+    "compact": "compact_reply",
+    "security_change": "security_change_reply",
+    "security_list": "security_list_reply",
+    "access_test": "access_test_reply",
+    "identify": "identify_reply",
+}
+"""The kind that answers each kind of request."""
+
+R = TypeVar("R")
+
+
+def check_answer(kind: str, frame: Frame, connection: Connection) -> Frame:
+    """Return `frame` if it is what answers `kind`; otherwise close the connection.
+
+    Raises:
+        BadReplyError: it is not.
+    """
+    answered = frame.envelope.WhichOneof("kind")
+    if answered == ANSWERS[kind]:
+        return frame
+    bad = BadReplyError(f"{connection.address[0]}:{connection.address[1]} answered {kind} with {answered}")
+    connection.close(bad)
+    raise bad
+
+
+def results_of(results: Iterable[R], count: int, connection: Connection) -> list[R]:
+    """Return an answer's results if there is one for each question; otherwise close the connection.
+
+    Raises:
+        BadReplyError: there are more or fewer.
+    """
+    found = list(results)
+    if len(found) != count:
+        bad = BadReplyError(
+            f"{connection.address[0]}:{connection.address[1]}: {len(found)} results for {count} entries"
+        )
+        connection.close(bad)
+        raise bad
+    return found

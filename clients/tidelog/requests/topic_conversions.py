@@ -1,0 +1,103 @@
+"""Topics and the status of a cluster between the messages of the wire and the values of the client; no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from tidelog.errors import error_of
+from tidelog.model import ClusterStatus, NextDeletion, Node, Partition, Replica, Topic
+from tidelog.topic_settings import settings_of
+from tidelog_proto import broker_pb2 as pb
+
+_ROLE_NAME: Final[Mapping[int, str]] = {pb.INGESTION: "ingestion", pb.PERSISTENCE: "persistence"}
+
+
+def topic_of(info: pb.TopicInfo, partitions: Iterable[Partition] | None = None) -> Topic:
+    """Return a described topic; `partitions` where not all are in `info`.
+
+    Raises:
+        TidelogError: the error that stands in its place.
+    """
+    if info.HasField("error"):
+        raise error_of(info.error)
+    told = map(partition_of, info.partitions) if partitions is None else partitions
+    return Topic(
+        name=info.name,
+        topic_id=info.topic_id,
+        partitions=tuple(sorted(told, key=lambda each: each.partition)),
+        count=info.config.partitions,
+        **settings_of(info.config),
+    )
+
+
+def partition_of(info: pb.PartitionInfo) -> Partition:
+    """Return a described partition."""
+    return Partition(
+        partition=info.partition,
+        owner=info.owner,
+        epoch=info.epoch,
+        placement=tuple(info.placement),
+        log_start_offset=info.log_start_offset,
+        high_watermark=info.high_watermark,
+        size_bytes=info.size_bytes,
+        state=info.state,
+        replicas=tuple(
+            Replica(
+                one.node_id,
+                one.held_offset,
+                one.lag,
+                one.streaming,
+                one.latency_us,
+                one.missing_epochs,
+                one.missing_records,
+                one.copy_fault,
+            )
+            for one in info.replicas
+        ),
+        oldest_append_us=info.oldest_append_us,
+        newest_append_us=info.newest_append_us,
+        next_deletion=_next_deletion(info),
+        unindexed_bytes=info.unindexed_bytes,
+    )
+
+
+def _next_deletion(partition: pb.PartitionInfo) -> NextDeletion | None:
+    if not partition.HasField("next_deletion"):
+        return None
+    told = partition.next_deletion
+    return NextDeletion(
+        below=told.below,
+        size_bytes=told.size_bytes,
+        at_us=told.at_us or None,
+        bytes_more=told.bytes_more if told.bounded else None,
+    )
+
+
+def status_of(reply: pb.ClusterStatusReply) -> ClusterStatus:
+    """Return the cluster's status."""
+    nodes = tuple(
+        Node(
+            node_id=status.node.node_id,
+            host=status.node.host,
+            port=status.node.port,
+            zone=status.node.zone,
+            incarnation=status.node.incarnation,
+            alive=status.node.alive,
+            software=status.software,
+            uptime_ms=status.uptime_ms,
+            connections=status.connections,
+            in_flight_bytes=status.in_flight_bytes,
+            data_bytes=status.data_bytes,
+            disk_free_bytes=status.disk_free_bytes,
+            state=status.state,
+            roles=tuple(_ROLE_NAME[role] for role in status.roles if role in _ROLE_NAME),
+            membership=status.membership,
+            draining=status.draining,
+            no_quorum=status.no_quorum,
+            certificate_ends_us=status.certificate_ends_us or None,
+            ca_ends_us=status.ca_ends_us or None,
+        )
+        for status in reply.nodes
+    )
+    return ClusterStatus(reply.cluster_id, nodes, tuple(topic_of(info) for info in reply.topics))

@@ -1,0 +1,1 @@
+"""Bounded memory and connections: budgets for requests and answers, and load shedding."""
