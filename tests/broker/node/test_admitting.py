@@ -135,12 +135,12 @@ async def test_a_wiped_founder_does_not_found_a_second_meta_with_one_that_never_
         assert await starts.admitted("b", "c") == set()
 
         starts.begin("a")
-        assert "'a' knows another data directory of 'b'" in str(await starts.ended("b"))
+        assert "'a' has recorded another data directory of 'b'" in str(await starts.ended("b"))
         for _ in range(50):  # b is sent away at once, perhaps before it has written down which directory a has
             if await starts.ends_soon("a"):
                 break
             starts.begin("b")
-            assert "knows another data directory of 'b'" in str(await starts.ended("b"))
+            assert "has recorded another data directory of 'b'" in str(await starts.ended("b"))
         assert await starts.ended("a") is None
         assert await starts.ended("c") is None
         await founded.settled()
@@ -225,7 +225,7 @@ async def test_a_founder_that_is_admitted_goes_on_although_a_late_one_knows_a_di
     caplog.clear()
     await five.start("e")
     await five.settled()
-    await five.until(lambda: "admitted all the same: the founder 'e' knows another" in caplog.text, "it was not asked")
+    await five.until(lambda: "admitted all the same: founder 'e' has recorded another" in caplog.text, "it was not asked")
     assert five.nodes["a"].life.health.state == "running"
 
 

@@ -1,9 +1,9 @@
-"""Which nodes live, as gossip has it, and cannot be spoken with: their connections are gone, in either direction.
+"""Detection of nodes that gossip reports alive but that have no replication connection to or from this node.
 
-Gossip goes by UDP and through third nodes, replication by TCP and directly. A filter that lets the one through and not
-the other leaves an owner that everybody believes in and nobody hears. So a node that has lacked a connection for a
-while, to it or from it, is not counted on, whatever gossip says. It is a hint like all that is said of who is alive:
-where only two nodes cannot reach each other, the third refuses its pre-vote.
+Gossip uses UDP and relays through other nodes; replication uses direct TCP connections. A firewall that passes only
+gossip would leave an owner that all nodes believe alive and none can reach. A node without a connection in either
+direction for `CUT_MS` is therefore treated as unavailable. Like all liveness information this is a hint: if only two
+nodes cannot reach each other, a third refuses the pre-vote.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Collection
 from typing import Final
 
 CUT_MS: Final = 5000
-"""A link that breaks is made again within a second or two, also on a busy machine."""
+"""A broken connection is re-established within one or two seconds, also on a busy machine."""
 
 
 class Reach:
-    """Told again and again which connections stand; says who is cut off. Times are milliseconds of any clock."""
+    """Tracks for how long connections have been missing. Times are milliseconds of any monotonic clock."""
 
     def __init__(self) -> None:
         self._missing_since_ms: dict[str, int] = {}
@@ -24,7 +24,7 @@ class Reach:
     def cut_off(
         self, living: Collection[str], *, outgoing: Collection[str], incoming: Collection[str], now_ms: int
     ) -> frozenset[str]:
-        """Return who of the living has lacked a connection, to it or from it, for `CUT_MS` or longer."""
+        """Return the living nodes that have lacked a connection in either direction for `CUT_MS` or longer."""
         missing = set(living) - (set(outgoing) & set(incoming))
         self._missing_since_ms = {node: self._missing_since_ms.get(node, now_ms) for node in missing}
         return frozenset(node for node, since_ms in self._missing_since_ms.items() if now_ms - since_ms >= CUT_MS)

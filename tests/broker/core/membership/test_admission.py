@@ -156,7 +156,7 @@ def test_only_other_founders_count_and_each_of_them_once() -> None:
 def test_who_is_bound_to_another_directory_is_told_what_to_do() -> None:
     binders = Binders(FOUNDER, directory(2), names(3))
     fault = binders.answered("g0", directory(1))
-    assert "'g0' knows another data directory of 'f'" in fault
+    assert "founder 'g0' has recorded another data directory of 'f'" in fault
     assert "--replace" in fault
     assert binders.answered("joiner", directory(1)) == "", "what is no founder counts for nothing, either way"
 
