@@ -122,7 +122,7 @@ async def test_a_partition_of_another_is_refused_and_the_rest_is_stored(real: Cl
         await fill(real, topic, 2, range(3))
         (mine,), (other,) = first.consumer.assignment(), second.consumer.assignment()
         with pytest.raises(
-            MemberFencedError, match=f"partition {other.partition} of '{topic}' is not .* another one has it"
+            MemberFencedError, match=f"partition {other.partition} of '{topic}' is not .* assigned to another member"
         ):
             await first.consumer.commit({other: 1, mine: 2})
         assert await positions(real, topic) == {mine: 2}

@@ -1,11 +1,11 @@
-"""Evening out what the members of a group have, beginning with who has what and moving as little as that takes.
+"""Balancing of the loads of group members, starting from the current assignment, with few moves.
 
-A partition moves from the fullest member to the emptiest one that has asked for its topic, as long as that brings the
-two closer. Each move makes the sum of the squares of all loads smaller, so there is an end to it.
+A partition moves from the most loaded member to the least loaded subscriber of its topic while that reduces their
+difference. Each move decreases the sum of the squared loads, so the algorithm terminates.
 
-Topics for which the same members have asked are one *kind*: mostly there is one for all. A kind knows its emptiest
-member by a heap whose entries may be out of date, but never say more than a member has; so a load that grows costs
-nothing, and one that has shrunk an entry a kind. That makes a move a matter of microseconds, however many topics.
+Topics with the same set of subscribers are one *kind*; usually all topics are one kind. Each kind finds its least
+loaded member with a lazy heap, whose entries never exceed the real load: an increase costs nothing, a decrease one new
+entry per kind. A move therefore takes microseconds, independent of the number of topics.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from math import inf
 from tidelog_broker.core.topics import PartitionKey
 
 Assignment = dict[str, set[PartitionKey]]
-"""Member -> its partitions; every member is there."""
+"""Partitions by member; contains every member."""
 
 _Weighed = tuple[float, PartitionKey]
 
 
 def askers(members: Mapping[str, frozenset[bytes]], topics: Iterable[bytes]) -> dict[bytes, Sequence[str]]:
-    """Return who has asked for each topic, in order; topics for which the same members have share one list."""
+    """Return the subscribers of each topic, in member order; topics with the same subscribers share one list."""
     by_wish: dict[frozenset[bytes], list[str]] = {}
     for member, wanted in members.items():
         by_wish.setdefault(wanted, []).append(member)
@@ -47,13 +47,13 @@ def even(
     *,
     worth: float,
 ) -> Assignment:
-    """Return who is to have what.
+    """Return the balanced assignment.
 
     Args:
-        members: by member, in the order in which equals are served, the topics that it has asked for.
-        partitions: who has each, if somebody does, and its weight, above zero.
-        worth: above zero, in weights; members that differ by less are left as they are, and a partition that would
-            make the emptier one the fuller one moves only if they come closer by that.
+        members: subscribed topic ids by member; the order breaks ties.
+        partitions: current member, if any, and weight of each partition; weights are above zero.
+        worth: minimum gain in weight, above zero; members that differ by less are left unchanged, and a partition that
+            would reverse their order moves only if it reduces their difference by at least this.
     """
     scales = _Scales(members, askers(members, (topic_id for topic_id, _ in partitions)), worth)
     rest: list[_Weighed] = []
@@ -72,7 +72,7 @@ def even(
 
 
 class _Scales:
-    """What every member has, by kind of topic and weight, and who of those that may have a kind has least."""
+    """The loads of members by kind of topic, and the least loaded subscriber of each kind."""
 
     def __init__(
         self, members: Mapping[str, frozenset[bytes]], who: Mapping[bytes, Sequence[str]], worth: float
@@ -84,7 +84,7 @@ class _Scales:
         numbers = {each: kind for kind, each in enumerate(lists)}
         self._kinds = {topic_id: numbers[id(each)] for topic_id, each in who.items()}
         self._waiting = [[(0.0, self._order[member], member) for member in each] for each in lists.values()]
-        """Kind -> a heap of who may have it by load. Of each member there is an entry that says no more than it has."""
+        """By kind, a heap of its subscribers by load. Each member has an entry that does not exceed its load."""
         self._may_have: dict[str, list[int]] = {member: [] for member in members}
         for kind, heap in enumerate(self._waiting):
             heapify(heap)
@@ -99,7 +99,7 @@ class _Scales:
         return self._kinds[key[0]]
 
     def emptiest(self, kind: int) -> str | None:
-        """Return who has least of those that have asked for a kind of topic; None if nobody has."""
+        """Return the least loaded subscriber of a kind; None without subscribers."""
         heap = self._waiting[kind]
         while heap:
             load, order, member = heap[0]
@@ -110,18 +110,18 @@ class _Scales:
 
     def give(self, member: str, weighed: _Weighed) -> None:
         held = self._has[member].setdefault(self.kind_of(weighed[1]), [])
-        if not held or held[-1] <= weighed:  # most come in order
+        if not held or held[-1] <= weighed:  # the common case
             held.append(weighed)
         else:
             insort(held, weighed)
         self._loads[member] += weighed[0]
 
     def level(self) -> bool:
-        """Move what is worth it, one partition after the other, each from the fullest; return whether there was any.
+        """Move partitions from the most loaded members while that is worth it; return whether any moved.
 
-        Who gives gets emptier, as a rule, and who takes fuller, so what a kind has to offer only gets worse: it is
-        looked at again when it would be the next, and not at all once it offers nothing. What that overlooks comes the
-        next time.
+        Usually a source gets emptier and a target fuller, so the best offer of a kind only gets worse. An offer is
+        therefore recomputed only when it comes first, and a kind without an offer is dropped. Moves that this misses
+        are found by the next call.
         """
         offers = {member: [(-inf, kind) for kind in sorted(has)] for member, has in self._has.items()}
         fullest = [(-self._loads[member], at, member) for member, at in self._order.items()]
@@ -141,7 +141,7 @@ class _Scales:
         return bool(gave)
 
     def _give_one(self, member: str, offers: list[tuple[float, int]]) -> bool:
-        """Move what is best moved from a member, if anything is; `offers`: a heap of what its kinds offered last."""
+        """Make the best move from a member, if there is one; `offers`: a heap of the last known gain of its kinds."""
         while offers:
             kind = offers[0][1]
             offer = self._offer(member, kind)
@@ -158,7 +158,7 @@ class _Scales:
         return False
 
     def _offer(self, member: str, kind: int) -> tuple[float, int, str] | None:
-        """Return what brings a member and the emptiest one of a kind closest: by how much, which one, and who it is."""
+        """Return the best move from a member to the least loaded one of a kind: its gain, index in `held`, target."""
         target = self.emptiest(kind)
         held = self._has[member][kind]
         if target is None or not held:
@@ -166,7 +166,7 @@ class _Scales:
         difference = self._loads[member] - self._loads[target]
         if difference < self._worth:
             return None
-        # Moving w makes a difference d to |d - 2w|: the best is the last that is no more than d / 2, or the next one.
+        # Moving w changes a difference d to |d - 2w|: the best w is the largest one <= d / 2, or the next one.
         behind = bisect_right(held, (difference / 2, (b"\xff" * 17, 0)))
         best: tuple[float, int, str] | None = None
         if behind > 0:

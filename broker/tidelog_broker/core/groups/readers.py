@@ -1,4 +1,4 @@
-"""For whom a member of a group reads: no topic is given to it, or named to it, that its caller may not read."""
+"""Authorization of group members: a member is only assigned, and only shown, topics that its caller may read."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class GroupReader:
-    """A member's caller, as its last question says who that is.
+    """The caller of a member, as of its last request.
 
     Args:
-        session: his; None where callers have no names, and everybody may everything.
+        session: the caller's session; None on a node without authentication, where everything is allowed.
     """
 
     __slots__ = ("_session", "key")
@@ -20,23 +20,23 @@ class GroupReader:
         self.key: tuple[str, frozenset[str]] = (
             ("", frozenset()) if session is None else (session.principal, session.roles)
         )
-        """His name and roles. Who has the same may read the same."""
+        """Principal and roles; equal keys have equal permissions."""
 
     @property
     def principal(self) -> str:
-        """His name; empty where nobody has one."""
+        """Name of the principal; empty without authentication."""
         return self.key[0]
 
     @property
     def rules_changes(self) -> int | None:
-        """As `Session.rules_changes`; None where no rules count."""
+        """As `Session.rules_changes`; None without authentication."""
         return None if self._session is None else self._session.rules_changes
 
     def may_read(self, topic: str) -> bool:
-        """Whether he may know that there is a topic called so, and consume it."""
+        """Return whether the caller may see and consume a topic."""
         session = self._session
         return session is None or (session.may(pb.OP_CONSUME, pb.RES_TOPIC, topic) and session.may_see(topic))
 
 
 ANYBODY = GroupReader(None)
-"""Who may read everything."""
+"""A caller that may read everything."""

@@ -383,7 +383,7 @@ def test_names_are_bounded_and_an_instance_that_starts_again_counts_once(
     first = wish(instance_id="i" * 100, born_us=1)
     monkeypatch.setattr(membership, "WISHES_BYTES_MAX", first.ByteSize() + 10)
     group.join(ADA, first)
-    with pytest.raises(ProtocolError, match="use a pattern"):
+    with pytest.raises(ProtocolError, match="subscribe by pattern"):
         group.join(BOB, wish())
     assert group.join(EVE, wish(instance_id="i" * 100, born_us=2)) == [ADA]
 
