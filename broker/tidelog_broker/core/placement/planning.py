@@ -1,15 +1,14 @@
-"""What the next epoch of a partition should look like: its topic's wishes met by the nodes that there are.
+"""Plans of a partition's next epoch, from the settings of its topic and the registered nodes.
 
-Pure functions of the registry and of who is alive, so every node that has heard the same plans the same. A *takeover*
-asks where an epoch should live if this node opens it: then this node owns it wherever it may, because another owner
-would first have to hear of it. A *planned* move (draining, rebalancing) asks where placement wants it, whoever asks. A
-node that *stops* asks who of the other replicas should own it, an owner whose replica *lags* for a spare node, and an
-owner that only *stands in*, because it merely stores copies, for a replica that may own.
+Pure functions of the registry and of liveness, so nodes with the same information make the same plan. A *takeover*
+plans the epoch that this node opens after a failure; this node owns it if possible, because another owner would first
+have to receive the decision. A *move* (draining, rebalancing) plans what placement computes. A *hand-over* names the
+replica that follows a node that stops, a *spare* replaces a lagging replica, and *relief* moves ownership from a node
+that merely stores copies to a replica with INGESTION.
 
-There are as many copies as the topic wants and registered nodes allow, never as many as are alive: a quorum that
-shrank with each failure would promise nothing. But where too few of those live for a quorum of the next epoch, and
-enough for one of this epoch, a takeover leaves the copies where they are: nodes that have none of them, and are gone,
-must not take down what the others can go on with.
+The number of copies depends on the topic and the registered nodes, never on the live ones: a quorum that shrank with
+every failure would guarantee nothing. If too few nodes of the computed placement are alive for a quorum, and enough of
+the active placement are, a takeover keeps the active placement: dead nodes without a copy must not stop the partition.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class Wishes(NamedTuple):
-    """What a topic asks for each of its partitions. `ack_quorum` 0: a majority of the copies."""
+    """Replication settings of a topic's partitions. `ack_quorum` 0: a majority of the copies."""
 
     replication_factor: int
     ack_quorum: int
@@ -44,12 +43,12 @@ class Wishes(NamedTuple):
 
 
 def wishes_of(config: pb.TopicConfig) -> Wishes:
-    """Return what a topic's configuration asks for."""
+    """Return the replication settings in a topic's configuration."""
     return Wishes(max(config.replication_factor, 1), config.ack_quorum, config.flush or pb.ALWAYS)
 
 
 def wishes_as_they_are(active: pb.EpochDescriptor) -> Wishes:
-    """Return wishes under which nothing changes: those of a topic that is not known (any more)."""
+    """Return replication settings equal to those of the active epoch, for a topic that is unknown or deleted."""
     return Wishes(max(len(active.placement), 1), active.ack_quorum, active.flush or pb.ALWAYS)
 
 
@@ -62,22 +61,22 @@ def takeover_plan(
     *,
     alive: Collection[str],
 ) -> Plan:
-    """Return where the epoch after `active` should live if `node_id` opens it.
+    """Return the epoch after `active` if `node_id` opens it.
 
     Args:
         node_id: this node.
         key: the partition.
-        active: its newest epoch.
-        wishes: its topic's.
-        nodes: all registered ones.
-        alive: those of them that may get copies and ownership now: living, not draining.
+        active: its active epoch.
+        wishes: replication settings of its topic.
+        nodes: all registered nodes.
+        alive: nodes that may get copies and ownership: live and not draining.
     """
     hashed = partition_key(*key)
     try:
         wanted = place(
             hashed, nodes, replication_factor=wishes.replication_factor, alive=alive, ack_quorum=wishes.ack_quorum
         )
-    except NoPersistenceError:  # nothing is registered yet, or all was removed: what there is stays
+    except NoPersistenceError:  # no node with the role is registered: keep the placement
         placement = tuple(active.placement) or (node_id,)
         owner = node_id if node_id in placement else placement[0]
         return Plan(owner, placement, min(max(active.ack_quorum, 1), len(placement)), wishes.flush)
@@ -106,7 +105,7 @@ def rank_of(
     *,
     alive: Collection[str],
 ) -> int:
-    """Return how many living candidates stand before this node; one that is none goes last."""
+    """Return the number of live candidates before this node; a node that is not a candidate ranks last."""
     rank = takeover_rank(node_id, partition_key(*key), nodes, alive=alive, placement=active.placement)
     return len(active.placement) if rank is None else rank
 
@@ -119,9 +118,9 @@ def move_plan(
     *,
     alive: Collection[str],
 ) -> Plan | None:
-    """Return where placement wants a partition; None when it is there, or its wanted nodes are all away.
+    """Return the epoch that placement computes; None if it is active, or no node of the computed placement is alive.
 
-    Args: as `takeover_plan`.
+    Args: as for `takeover_plan`.
     """
     state = PlacedPartition(
         key[0],
@@ -144,11 +143,11 @@ def move_plan(
 
 
 def can_live(plan: Plan, *, alive: Callable[[str], bool]) -> bool:
-    """Whether enough of a plan's nodes are there to write to its epoch, and to end it again.
+    """Return whether enough nodes of a plan are alive to write to its epoch, and to seal it later.
 
     Args:
-        plan: a planned move: the epoch that is there works as it is.
-        alive: whether a node is there; one that is drained is, and stores its copy as ever.
+        plan: the plan.
+        alive: returns whether a node is alive; a draining node is, and keeps storing its copy.
     """
     needed = max(plan.ack_quorum, seal_quorum(len(plan.placement), plan.ack_quorum))
     return sum(1 for node in plan.placement if alive(node)) >= needed
@@ -163,18 +162,17 @@ def hand_over_plan(
     alive: Collection[str],
     behind: Collection[str] = (),
 ) -> Plan | None:
-    """Return the epoch by which `node_id`, which stops, gives its partition to another replica; None without one.
+    """Return the epoch that transfers ownership from a stopping node to another replica; None if there is none.
 
-    The copies stay where they are: most nodes that stop are started again soon, and a copy elsewhere would cost the
-    transfer of the whole log.
+    The placement does not change: most nodes that stop restart soon, and a new copy would transfer the whole log.
 
     Args:
         node_id: the node that stops.
         key: the partition.
-        active: its newest epoch, which `node_id` owns.
-        nodes: all registered ones.
-        alive: nodes that may own something now.
-        behind: replicas that lack some of the log; one of them is named only if there is no other.
+        active: its active epoch, owned by `node_id`.
+        nodes: all registered nodes.
+        alive: nodes that may get ownership.
+        behind: replicas that lack records, used only if there is no other.
     """
     hashed, heirs = partition_key(*key), frozenset(alive) - {node_id}
     for candidates in (heirs.difference(behind), heirs):
@@ -187,9 +185,9 @@ def hand_over_plan(
 def preferred_owner_plan(
     key: PartitionKey, active: pb.EpochDescriptor, nodes: Sequence[NodeEntry], *, alive: Collection[str]
 ) -> Plan | None:
-    """Return the epoch that the preferred one of the replicas owns; None when that is the owner, or nobody can.
+    """Return the epoch owned by the preferred replica; None if it is the owner already, or no replica can own it.
 
-    Args: as `takeover_plan`.
+    Args: as for `takeover_plan`.
     """
     owner = successor(partition_key(*key), nodes, alive=alive, placement=active.placement)
     if owner in {None, active.owner}:
@@ -206,16 +204,16 @@ def relief_plan(
     alive: Collection[str],
     behind: Collection[str] = (),
 ) -> Plan | None:
-    """Return the epoch by which an owner that merely stores copies gives a partition to a replica that may own.
+    """Return the epoch that transfers ownership from a node without INGESTION to a replica with that role.
 
-    None when the owner may own by its role, or no such replica can take over at once. No copy moves.
+    None if the owner has the role, or no such replica can take over immediately. The placement does not change.
 
     Args:
         key: the partition.
-        active: its newest epoch.
-        nodes: all registered ones.
-        alive: nodes that may own something now.
-        behind: replicas that lack some of the log.
+        active: its active epoch.
+        nodes: all registered nodes.
+        alive: nodes that may get ownership.
+        behind: replicas that lack records.
     """
     able = _able(nodes)
     if active.owner in able:
@@ -237,17 +235,17 @@ def spare_plan(
     alive: Collection[str],
     without: str,
 ) -> Plan | None:
-    """Return the epoch in which a spare node stands in the place of the replica `without`; None where there is none.
+    """Return the epoch in which a spare node replaces the replica `without`; None without a spare node.
 
-    Nothing else moves, and the owner stays.
+    The owner and the other replicas do not change.
 
     Args:
         key: the partition.
-        active: its newest epoch.
-        wishes: its topic's.
-        nodes: all registered ones.
-        alive: those of them that may get a copy now.
-        without: one of the epoch's replicas, not its owner.
+        active: its active epoch.
+        wishes: replication settings of its topic.
+        nodes: all registered nodes.
+        alive: nodes that may get a copy.
+        without: one of the epoch's replicas, but not its owner.
     """
     rest = frozenset(alive) - {without}
     try:
@@ -269,9 +267,9 @@ def spare_plan(
 def lacks_copies(
     active: pb.EpochDescriptor, wishes: Wishes, nodes: Sequence[NodeEntry], *, alive: Collection[str]
 ) -> bool:
-    """Whether a partition has fewer copies than wanted, or than the cluster has nodes, and all of those could get one.
+    """Return whether a partition has fewer copies than possible, and live nodes could store all of them.
 
-    Two copies for want of a third node are none that are missed: they would only make writing depend on both.
+    A second copy without a third is not created: writes would then depend on both nodes.
     """
     storing = [node.node_id for node in nodes if Role.PERSISTENCE in node.roles]
     wanted = min(wishes.replication_factor, len(storing))
@@ -281,7 +279,7 @@ def lacks_copies(
 
 
 def lacks_owner(active: pb.EpochDescriptor, nodes: Sequence[NodeEntry], *, alive: Collection[str]) -> bool:
-    """Whether no replica of a partition may own it by its role, dead or alive, and a node that may could get a copy."""
+    """Return whether no replica, dead or alive, has the roles of an owner, and a live node has them."""
     able = _able(nodes)
     return able.isdisjoint(active.placement) and not able.isdisjoint(alive)
 
@@ -294,7 +292,7 @@ def first_epoch(
     alive: Collection[str],
     incarnation: Callable[[str], int],
 ) -> pb.EpochDescriptor:
-    """Return epoch 0 of a new partition: spread over the nodes, owned by the first that is alive.
+    """Return epoch 0 of a new partition, owned by the preferred live node.
 
     Raises:
         NoPersistenceError: no registered node stores copies.
@@ -316,10 +314,10 @@ def first_epoch(
 
 
 def _able(nodes: Sequence[NodeEntry]) -> frozenset[str]:
-    """Return the nodes that may own partitions by their roles."""
+    """Return the nodes with both roles, which may own partitions."""
     return frozenset(node.node_id for node in nodes if node.roles == BOTH_ROLES)
 
 
 def _owned_by(owner: str, active: pb.EpochDescriptor) -> Plan:
-    """Return the epoch that another replica owns and in which nothing else changes."""
+    """Return the active epoch with another owner."""
     return Plan(owner, tuple(active.placement), active.ack_quorum, active.flush or pb.ALWAYS)

@@ -75,7 +75,7 @@ def test_a_removal_is_final_and_stays_in_a_snapshot() -> None:
     assert [one.node_id for one in registry.live()] == ["b"]
     assert [entry.node_id for entry in registry.entries()] == ["b"]
     assert len([*registry.records()]) == 2
-    with pytest.raises(ProtocolError, match="there is no node 'a'; there are: b"):
+    with pytest.raises(ProtocolError, match="node 'a' does not exist; registered nodes: b"):
         registry.drained("a", draining=True)
     with pytest.raises(ProtocolError, match="removed from the cluster"):
         registry.announced(record("a", start=2))
@@ -86,7 +86,7 @@ def test_the_last_node_that_stores_copies_stays() -> None:
     taking = record("b", revision=1)
     del taking.roles[1:]
     registry.apply(taking)
-    with pytest.raises(ProtocolError, match="last node"):
+    with pytest.raises(ProtocolError, match="no other node has the role persistence"):
         registry.removed("a")
     assert registry.removed("b").removed
 
@@ -130,7 +130,7 @@ def test_a_founder_that_says_only_what_the_file_says_is_still_written_down() -> 
 def test_there_are_bounds_to_the_number_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry_module, "NODES_MAX", 2)
     registry = cluster("a", "b")
-    with pytest.raises(ProtocolError, match="2 nodes already"):
+    with pytest.raises(ProtocolError, match="2 nodes are registered"):
         registry.announced(record("c"))
     assert registry.announced(record("a", start=2)) is not None
     registry.apply(registry.removed("b"))
@@ -222,10 +222,10 @@ def test_a_directory_counts_more_than_how_often_it_was_started() -> None:
     assert identity_fault("a", later, OWN, is_new=False, known=known) == ""
     assert identity_fault("a", later, OWN, is_new=True, known=known) == "", "it was registered and died before it knew"
     assert "old copy" in identity_fault("a", make_incarnation(4, 9), OWN, is_new=False, known=known)
-    assert "is new, but the cluster knows" in identity_fault("a", later, OTHER, is_new=True, known=known)
-    assert "is new, but the cluster knows" in identity_fault("a", same, OTHER, is_new=True, known=known)
-    assert "is not the one in which" in identity_fault("a", later, OTHER, is_new=False, known=known)
-    assert "is not the one in which" in identity_fault("a", later, b"", is_new=False, known=known)
+    assert "is new, but the cluster has registered" in identity_fault("a", later, OTHER, is_new=True, known=known)
+    assert "is new, but the cluster has registered" in identity_fault("a", same, OTHER, is_new=True, known=known)
+    assert "does not belong to the registered" in identity_fault("a", later, OTHER, is_new=False, known=known)
+    assert "does not belong to the registered" in identity_fault("a", later, b"", is_new=False, known=known)
 
 
 def test_a_record_from_before_directories_had_ids_gets_one_and_keeps_it() -> None:
@@ -239,7 +239,7 @@ def test_a_record_from_before_directories_had_ids_gets_one_and_keeps_it() -> Non
     registry.apply(registry.drained("a", draining=True))
     assert registry.announced(said) is None
     said.directory_id = OTHER
-    with pytest.raises(ProtocolError, match="is not the one in which") as caught:
+    with pytest.raises(ProtocolError, match="does not belong to the registered") as caught:
         registry.announced(said)
     assert caught.value.code == pb.FORBIDDEN
     said.directory_id = OWN[:-1]
