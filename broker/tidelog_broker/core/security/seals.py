@@ -1,8 +1,8 @@
-"""What a node signs for itself and for the other nodes of its cluster, and gives to somebody else to keep.
+"""HMAC-signed data that a node gives to a client and that any node of the cluster can verify.
 
-A seal is HMAC-SHA256 over a text, and the text behind it. The key is derived from the cluster's secret and id, under a
-label for each use, so that nothing that is sealed for one counts for another, and none of one cluster in another. With
-several secrets the first seals and all verify: a secret is changed without a stop.
+Format: HMAC-SHA256, followed by the data. The key is derived from the cluster secret and cluster id under a label for
+each use, so that signed data is valid only for its use and its cluster. With several secrets the first one signs and
+all verify, which allows rotation without downtime.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _MAC_BYTES: Final = 32
 
 
 class Seals:
-    """See the module.
+    """Signs and verifies data of one use.
 
     Args:
-        label: of the use.
-        secret: of this process, for as long as there is none of a cluster.
+        label: label of the use.
+        secret: process-local secret, used until `use` sets the cluster secrets.
     """
 
     def __init__(self, label: bytes, secret: bytes) -> None:
@@ -30,16 +30,16 @@ class Seals:
         self._made: list[bytes] = []
 
     def use(self, secrets: Iterable[bytes], cluster_id: bytes) -> None:
-        """Go by the secrets of a cluster from now on, as they are at each time: the first seals, all verify."""
+        """Use the secrets of a cluster, which may be rotated later: the first one signs, all verify."""
         self._secrets, self._cluster_id = secrets, cluster_id
         self._made_of = ()
 
     def sealed(self, text: bytes) -> bytes:
-        """Return a text under a seal."""
+        """Return signed data."""
         return hmac.digest(self._keys()[0], text, "sha256") + text
 
     def opened(self, sealed: bytes) -> bytes | None:
-        """Return the text; None: no node of this cluster has sealed it for this use."""
+        """Return the data; None if no node of this cluster has signed it for this use."""
         mac, text = sealed[:_MAC_BYTES], sealed[_MAC_BYTES:]
         is_ours = any(hmac.compare_digest(mac, hmac.digest(key, text, "sha256")) for key in self._keys())
         return text if is_ours and text else None
@@ -48,7 +48,7 @@ class Seals:
         secrets = tuple(self._secrets)
         if secrets != self._made_of:
             assert secrets
-            assert all(secrets), "with an empty secret everybody could sign"
+            assert all(secrets), "anybody could sign with an empty secret"
             self._made = [hmac.digest(secret, self._label + self._cluster_id, "sha256") for secret in secrets]
             self._made_of = secrets
         return self._made

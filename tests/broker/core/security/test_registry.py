@@ -69,7 +69,7 @@ def test_records_are_listed_in_pages_and_bounded(monkeypatch: pytest.MonkeyPatch
     page, more = registry.page(RULE, page[-1].id, 3)
     assert ([one.id for one in page], more) == ([RULE + "r3", RULE + "r4"], False)
     monkeypatch.setattr(registry_module, "RULES_MAX", 5)
-    with pytest.raises(ProtocolError, match="5 of these"):
+    with pytest.raises(ProtocolError, match="there are 5 rule records"):
         registry.refuse_too_many(RULE)
     registry.refuse_too_many(KEY)
 
