@@ -109,7 +109,7 @@ def test_the_same_is_not_noted_twice_and_nothing_that_is_not_committed() -> None
         owner.deletion.propose(offset)
     assert owner.fences() == [END.offset]
     assert len(owner.told) == 1
-    with pytest.raises(AssertionError, match="is not committed"):
+    with pytest.raises(AssertionError, match="exceeds the high watermark"):
         owner.deletion.propose(END.offset + 1)
 
 

@@ -149,7 +149,7 @@ def test_an_envelope_never_breaks_its_limit() -> None:
 
 def test_what_fits_no_frame_is_a_bug_of_the_sender() -> None:
     box = Outbox()
-    with pytest.raises(ProtocolError, match="a backfill_reply of"):
+    with pytest.raises(ProtocolError, match="a backfill_reply has"):
         box.put(pb.BackfillReply(producers=bytes(ENVELOPE_BYTES_MAX)), [])
     with pytest.raises(ProtocolError, match="bytes of batches"):
         box.put(append(1), [memoryview(bytes(FRAME_BYTES_MAX))])
