@@ -36,7 +36,7 @@ def test_partitions_take_turns_and_are_named_once() -> None:
     subscription.add(B, 0)
     assert subscription.turns() == [A, B]
     assert subscription.turns() == [B, A]
-    with pytest.raises(ProtocolError, match="twice"):
+    with pytest.raises(ProtocolError, match="duplicate partition"):
         subscription.add(A, 3)
     subscription.remove(B)
     assert subscription.turns() == [A]

@@ -53,10 +53,10 @@ def test_a_proof_is_what_the_format_says() -> None:
 @pytest.mark.parametrize(
     ("change", "code", "words"),
     [
-        ({"cluster_id": b"d" * 16}, pb.FORBIDDEN, "two clusters told to join each other"),
+        ({"cluster_id": b"d" * 16}, pb.FORBIDDEN, "a data directory cannot change its cluster"),
         ({"bootstrap_hash": b"i" * 32}, pb.FORBIDDEN, "bootstrap files"),
-        ({"node_id": "a"}, pb.FORBIDDEN, "two nodes are called 'a'"),
-        ({"node_id": "a", "incarnation": 7}, pb.FORBIDDEN, "called itself"),
+        ({"node_id": "a"}, pb.FORBIDDEN, "two nodes have the id 'a'"),
+        ({"node_id": "a", "incarnation": 7}, pb.FORBIDDEN, "connected to itself"),
         ({"secrets": ClusterSecrets(b"another")}, pb.UNAUTHENTICATED, "another cluster secret"),
     ],
 )
@@ -80,7 +80,7 @@ def test_who_joined_later_has_no_bootstrap_file() -> None:
 def test_another_version_is_told_apart() -> None:
     hello = hello_of(A, NONCE_A)
     hello.version = PROTOCOL_VERSION + 1
-    with pytest.raises(ProtocolError, match="speaks version") as caught:
+    with pytest.raises(ProtocolError, match="uses protocol version") as caught:
         answer_hello(B, hello, NONCE_B)
     assert caught.value.code == pb.UNSUPPORTED_VERSION
 
@@ -98,7 +98,7 @@ def test_a_malformed_hello_is_refused(change: dict[str, bytes | str]) -> None:
 def test_an_address_answered_by_another_node_is_refused() -> None:
     hello = hello_of(A, NONCE_A)
     reply, _ = answer_hello(B, hello, NONCE_B)
-    with pytest.raises(ProtocolError, match="one address is wrong"):
+    with pytest.raises(ProtocolError, match="correct the advertised address"):
         check_reply(A, "c", hello, reply)
 
 
