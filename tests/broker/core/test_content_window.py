@@ -60,7 +60,7 @@ STEPS = st.lists(
 
 @given(steps=STEPS, records_max=st.integers(1, 40), age_us=st.sampled_from([0, 10, 50]), alike=st.booleans())
 @settings(max_examples=200)
-def test_it_finds_what_a_list_finds(steps: list[Step], records_max: int, age_us: int, alike: bool) -> None:
+def test_results_match_a_naive_implementation(steps: list[Step], records_max: int, age_us: int, alike: bool) -> None:
     taken: list[int] = [0]
 
     def take(size_bytes: int) -> bool:
@@ -91,7 +91,7 @@ def test_it_finds_what_a_list_finds(steps: list[Step], records_max: int, age_us:
     assert window.find(hashed([1]), now_us=now_us, log_start=0).tolist() == [-1]
 
 
-def test_memory_is_bounded_and_asked_for_first() -> None:
+def test_memory_is_bounded_and_reserved_first() -> None:
     room = [200 * 1024 * ROW_BYTES]
     in_use = [0]
 
@@ -126,7 +126,7 @@ def test_memory_is_bounded_and_asked_for_first() -> None:
     assert refused
 
 
-def test_a_batch_longer_than_the_window_leaves_its_end() -> None:
+def test_batch_longer_than_the_window_keeps_its_end() -> None:
     window = ContentWindow(records_max=10, age_us=0, take=lambda _: True, give_back=lambda _: None)
     contents = hashed(list(range(100)))
     assert window.reserve(100)

@@ -48,7 +48,7 @@ def test_later_tick_of_an_earlier_life_refutes() -> None:
     assert claim(3, life(2, tick=5)).is_older_than(life(2, tick=6))
 
 
-def test_lives_that_are_not_listed_any_more_do_not_refute() -> None:
+def test_lives_that_are_no_longer_listed_do_not_refute() -> None:
     assert not claim(9, life(7), life(8), forgotten_below=7).is_older_than(life(3, nonce=99))
     assert claim(9, life(7), life(8), forgotten_below=7).is_older_than(life(7, nonce=99))
 
@@ -71,7 +71,7 @@ def test_only_the_newest_own_lives_are_kept() -> None:
     st.integers(0, 11),
     st.integers(0, 11),
 )
-def test_copy_is_refuted_exactly_if_it_lacks_something_that_was_noted(
+def test_copy_is_refuted_exactly_if_it_lacks_a_recorded_life_or_tick(
     starts: list[tuple[int, bool]], copied_after: int, noted_after: int
 ) -> None:
     """Each start of a node raises ticks; a copy is made after one of them, and another node met one of them.

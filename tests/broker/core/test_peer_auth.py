@@ -38,7 +38,7 @@ def test_two_nodes_of_one_cluster_agree() -> None:
     assert (reply.node_id, reply.incarnation) == ("b", 9)
 
 
-def test_a_proof_is_what_the_format_says() -> None:
+def test_proof_matches_the_documented_format() -> None:
     hello = hello_of(A, NONCE_A)
     reply, _ = answer_hello(B, hello, NONCE_B)
     parts = [b"server", b"c" * 16, b"a", struct.pack("<Q", 7), NONCE_A, b"b", struct.pack("<Q", 9), NONCE_B]
@@ -60,7 +60,7 @@ def test_a_proof_is_what_the_format_says() -> None:
         ({"secrets": ClusterSecrets(b"another")}, pb.UNAUTHENTICATED, "another cluster secret"),
     ],
 )
-def test_each_mismatch_names_its_cause(change: dict[str, Any], code: int, words: str) -> None:
+def test_each_mismatch_has_a_specific_error(change: dict[str, Any], code: int, words: str) -> None:
     other = dataclasses.replace(B, **change)
     error = refusal(A, other)
     assert error.code == code
@@ -68,7 +68,7 @@ def test_each_mismatch_names_its_cause(change: dict[str, Any], code: int, words:
     assert not error.retriable
 
 
-def test_who_joined_later_has_no_bootstrap_file() -> None:
+def test_node_that_joined_later_has_no_bootstrap_file() -> None:
     joined = dataclasses.replace(A, bootstrap_hash=b"")
     hello = hello_of(joined, NONCE_A)
     reply, challenge = answer_hello(B, hello, NONCE_B)
@@ -77,7 +77,7 @@ def test_who_joined_later_has_no_bootstrap_file() -> None:
         challenge.check(reply.proof)
 
 
-def test_another_version_is_told_apart() -> None:
+def test_another_protocol_version_is_refused() -> None:
     hello = hello_of(A, NONCE_A)
     hello.version = PROTOCOL_VERSION + 1
     with pytest.raises(ProtocolError, match="uses protocol version") as caught:
@@ -86,7 +86,7 @@ def test_another_version_is_told_apart() -> None:
 
 
 @pytest.mark.parametrize("change", [{"nonce": b""}, {"nonce": b"1" * 33}, {"node_id": ""}, {"node_id": "x" * 129}])
-def test_a_malformed_hello_is_refused(change: dict[str, bytes | str]) -> None:
+def test_malformed_hello_is_refused(change: dict[str, bytes | str]) -> None:
     hello = hello_of(A, NONCE_A)
     for name, value in change.items():
         setattr(hello, name, value)
@@ -95,7 +95,7 @@ def test_a_malformed_hello_is_refused(change: dict[str, bytes | str]) -> None:
     assert caught.value.code == pb.INVALID_REQUEST
 
 
-def test_an_address_answered_by_another_node_is_refused() -> None:
+def test_address_answered_by_another_node_is_refused() -> None:
     hello = hello_of(A, NONCE_A)
     reply, _ = answer_hello(B, hello, NONCE_B)
     with pytest.raises(ProtocolError, match="correct the advertised address"):
@@ -104,7 +104,7 @@ def test_an_address_answered_by_another_node_is_refused() -> None:
 
 @pytest.mark.parametrize("field", ["node_id", "incarnation", "nonce"])
 @pytest.mark.parametrize("side", ["hello", "reply"])
-def test_a_proof_holds_for_one_conversation_only(field: str, side: str) -> None:
+def test_proof_is_valid_for_one_handshake_only(field: str, side: str) -> None:
     """An answer recorded from another conversation proves nothing in this one."""
     hello = hello_of(A, NONCE_A)
     reply, challenge = answer_hello(B, hello, NONCE_B)
@@ -119,13 +119,13 @@ def test_a_proof_holds_for_one_conversation_only(field: str, side: str) -> None:
     assert caught.value.code == pb.UNAUTHENTICATED
 
 
-def test_the_answerers_proof_is_not_the_callers() -> None:
+def test_proof_of_the_answerer_differs_from_the_callers() -> None:
     reply, challenge = answer_hello(B, hello_of(A, NONCE_A), NONCE_B)
     with pytest.raises(ProtocolError, match="another cluster secret"):
         challenge.check(reply.proof)
 
 
-def test_the_secret_is_not_printed() -> None:
+def test_secret_is_not_printed() -> None:
     _, challenge = answer_hello(B, hello_of(A, NONCE_A), NONCE_B)
     assert "secret" not in repr(A)
     assert "proof" not in repr(challenge)

@@ -45,7 +45,7 @@ def is_worth_it(known: LoadWatch, asked: Question, now: float = 0.0) -> bool:
     return known.is_uneven(held) and known.is_worth_it(asked, now)
 
 
-def test_a_member_that_reads_much_more_is_worth_it_and_few_partitions_move() -> None:
+def test_overloaded_member_causes_a_rebalance_with_few_moves() -> None:
     known = watch(MB, 1.0, MB, 1.0, MB, 1.0, MB, 1.0)
     asked = question(known, {0, 2, 4, 6}, {1, 3, 5, 7})
     assert is_worth_it(known, asked)
@@ -66,12 +66,12 @@ def test_a_member_that_reads_much_more_is_worth_it_and_few_partitions_move() -> 
         ([0.0, 0.0], ({0, 1}, set[int]())),
     ],
 )
-def test_what_is_nearly_even_or_cannot_be_evened_is_left(rates: list[float], held: tuple[set[int], ...]) -> None:
+def test_balanced_or_unbalanceable_loads_cause_no_rebalance(rates: list[float], held: tuple[set[int], ...]) -> None:
     known = watch(*rates)
     assert not is_worth_it(known, question(known, *held))
 
 
-def test_as_long_as_a_rate_is_unknown_nothing_moves() -> None:
+def test_unknown_rate_prevents_a_rebalance() -> None:
     known = watch(MB, MB, 1.0)
     asked = question(known, {0, 1}, {2, 3})
     assert not is_worth_it(known, asked)
@@ -79,7 +79,7 @@ def test_as_long_as_a_rate_is_unknown_nothing_moves() -> None:
     assert is_worth_it(known, asked)
 
 
-def test_who_alone_asks_for_a_topic_keeps_it_and_the_others_are_evened_out() -> None:
+def test_sole_subscriber_of_a_topic_keeps_it_while_others_are_balanced() -> None:
     known = LoadWatch()
     rates = {(U, 0): 200 * MB, (T, 0): 60 * MB, (T, 1): 60 * MB}
     known.note(rates, rates)
@@ -90,7 +90,7 @@ def test_who_alone_asks_for_a_topic_keeps_it_and_the_others_are_evened_out() -> 
     assert not is_worth_it(known, Question(members, sorted(has), has, rates))
 
 
-def test_what_is_no_rate_or_is_not_held_is_ignored() -> None:
+def test_invalid_rates_and_partitions_not_held_are_ignored() -> None:
     known = watch(MB)
     held = {(T, 0)}
     for rate in (nan, inf, -inf, -1.0, 1e13):
@@ -101,7 +101,7 @@ def test_what_is_no_rate_or_is_not_held_is_ignored() -> None:
     assert known.rates == {}
 
 
-def test_a_target_stands_for_a_while_and_is_looked_at_now_and_then() -> None:
+def test_assignment_is_checked_after_a_minimum_age_and_then_at_intervals() -> None:
     known = LoadWatch()
     assert not known.is_due(100.0, 1)
     assert not known.is_due(100.0 + WAIT_MIN_S - 0.1, 1)
@@ -112,7 +112,7 @@ def test_a_target_stands_for_a_while_and_is_looked_at_now_and_then() -> None:
     assert not known.is_due(200.0 + WAIT_MIN_S - 0.1, 2)
 
 
-def test_each_target_that_loads_bring_lets_the_next_one_wait_for_longer() -> None:
+def test_each_rebalance_by_load_doubles_the_wait() -> None:
     known, now, generation = watch(MB, MB, 1.0, 1.0), 0.0, 1
     asked = question(known, {0, 1}, {2, 3})
     waits: list[float] = []
@@ -136,7 +136,7 @@ def test_each_target_that_loads_bring_lets_the_next_one_wait_for_longer() -> Non
     assert next_wait(now + WAIT_MAX_S) == 2 * WAIT_MIN_S, "it begins anew after a calm time"
 
 
-def test_another_target_is_looked_for_the_less_often_the_longer_that_is_in_vain() -> None:
+def test_search_for_a_better_target_backs_off_after_failures() -> None:
     known = watch(9 * MB, MB)
     asked = question(known, {0}, {1})
     now, looks = 0.0, list[float]()
@@ -152,7 +152,7 @@ def test_another_target_is_looked_for_the_less_often_the_longer_that_is_in_vain(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_steady_rates_come_to_rest_within_the_bound(seed: int) -> None:
+def test_steady_rates_converge_within_the_limit(seed: int) -> None:
     """By itself the group gets even, and then nothing moves any more."""
     random_ = random.Random(seed)
     rates = [random_.paretovariate(1.2) * 1e5 for _ in range(60)]

@@ -43,7 +43,7 @@ def keys(group: ConsumerGroup, member_id: str) -> set[PartitionKey]:
         ([(pb.OP_ALL, False), (pb.OP_CONSUME, True)], False),
     ],
 )
-def test_who_may_read_may_see_and_consume(rules: list[tuple[pb.Operation, bool]], may: bool) -> None:
+def test_read_access_requires_describe_and_consume(rules: list[tuple[pb.Operation, bool]], may: bool) -> None:
     permissions = Permissions()
     for number, (operation, deny) in enumerate(rules):
         permissions.put(
@@ -80,7 +80,7 @@ class Callers:
         return ConsumerGroup("g", self.subscribed, self.heard.get)
 
 
-def test_each_member_has_what_its_caller_may_read_and_what_nobody_may_is_nobodys() -> None:
+def test_members_only_get_topics_that_their_callers_may_read() -> None:
     callers = Callers(t=2, u=2, v=2)
     callers.hear(ADA, "ada", T)
     callers.hear(BOB, "bob", T, U)
@@ -101,7 +101,7 @@ def test_each_member_has_what_its_caller_may_read_and_what_nobody_may_is_nobodys
     assert keys(group, ADA) == {(T, 0), (T, 1)}, "what all members together may read is as before"
 
 
-def test_who_has_not_been_heard_of_keeps_its_topics_and_gets_no_others() -> None:
+def test_member_with_an_unknown_caller_keeps_its_topics_and_gets_no_others() -> None:
     callers = Callers(t=1, u=2)
     for member_id, name in ((ADA, "ada"), (BOB, "bob")):
         callers.hear(member_id, name, T)

@@ -111,14 +111,14 @@ def test_two_directories_of_a_founder_are_never_both_admitted(founders: int) -> 
 
 
 @pytest.mark.parametrize("founders", [size for size in SIZES if size > 2])
-def test_the_worlds_tell_a_rule_that_forgets(founders: int) -> None:
+def test_search_finds_a_violation_with_a_forgetful_rule(founders: int) -> None:
     """Who binds a name anew each time that it is asked lets a second directory in: the search can fail."""
     worlds = reached(founders, majority(founders) - 1, ask=lambda current, _: current)
     assert any(len(world.admitted) > 1 for world in worlds)
 
 
 @pytest.mark.parametrize("founders", [3, 5, 7])
-def test_one_binder_fewer_would_be_too_few(founders: int) -> None:
+def test_one_binder_fewer_is_not_sufficient(founders: int) -> None:
     """With s - 1 binders there are two groups that share no more than those whose disks were lost."""
     others, fewer = range(founders - 1), binders_needed(founders) - 1
     lost = majority(founders) - 2
@@ -129,19 +129,19 @@ def test_one_binder_fewer_would_be_too_few(founders: int) -> None:
     )
 
 
-def test_how_many_binders_are_needed() -> None:
+def test_number_of_binders_needed() -> None:
     assert [binders_needed(founders) for founders in SIZES] == [0, 1, 2, 3, 3, 4, 5]
 
 
 @pytest.mark.parametrize("founders", SIZES[1:])
-def test_the_binders_meet_every_majority_that_counted_the_founder(founders: int) -> None:
+def test_binders_intersect_every_majority_that_counted_the_founder(founders: int) -> None:
     others = range(founders - 1)
     for binders in combinations(others, binders_needed(founders)):
         for rest in combinations(others, majority(founders) - 1):
             assert set(binders) & set(rest)
 
 
-def test_only_other_founders_count_and_each_of_them_once() -> None:
+def test_only_other_founders_count_once_each() -> None:
     binders = Binders(FOUNDER, directory(1), names(5))
     assert (binders.missing, binders.waited_for) == (3, ["g0", "g1", "g2", "g3"])
     for peer in ("joiner", FOUNDER, "g1", "g1", "g3"):
@@ -153,7 +153,7 @@ def test_only_other_founders_count_and_each_of_them_once() -> None:
     assert (binders.missing, binders.waited_for) == (0, [])
 
 
-def test_who_is_bound_to_another_directory_is_told_what_to_do() -> None:
+def test_founder_bound_to_another_directory_gets_a_remedy() -> None:
     binders = Binders(FOUNDER, directory(2), names(3))
     fault = binders.answered("g0", directory(1))
     assert "founder 'g0' has recorded another data directory of 'f'" in fault
@@ -161,7 +161,7 @@ def test_who_is_bound_to_another_directory_is_told_what_to_do() -> None:
     assert binders.answered("joiner", directory(1)) == "", "what is no founder counts for nothing, either way"
 
 
-def test_a_name_is_bound_once_and_not_to_who_is_known_as_another() -> None:
+def test_node_id_is_bound_once_and_not_against_its_registration() -> None:
     assert binds_to(question(1), bound=b"", known=None) == directory(1)
     assert binds_to(question(1), bound=directory(1), known=None) == directory(1)
     assert binds_to(question(2), bound=directory(1), known=None) == directory(1)

@@ -8,7 +8,7 @@ BOTH = frozenset("ab")
 
 
 @pytest.mark.parametrize(("outgoing", "incoming"), [("a", "ab"), ("ab", "a"), ("a", "a")])
-def test_who_lacks_a_connection_for_long_is_cut_off(outgoing: str, incoming: str) -> None:
+def test_node_without_a_connection_for_long_is_unreachable(outgoing: str, incoming: str) -> None:
     reach = Reach()
 
     def cut(now_ms: int, out: str = outgoing, into: str = incoming) -> frozenset[str]:
@@ -22,7 +22,7 @@ def test_who_lacks_a_connection_for_long_is_cut_off(outgoing: str, incoming: str
     assert cut(9 + 2 * CUT_MS) == {"b"}
 
 
-def test_who_is_dead_is_gossips_affair_and_counts_from_when_it_lives() -> None:
+def test_dead_node_is_ignored_and_timed_from_its_return() -> None:
     reach = Reach()
     for now_ms in (0, CUT_MS, 2 * CUT_MS):
         assert reach.cut_off("", outgoing="", incoming="", now_ms=now_ms) == frozenset()

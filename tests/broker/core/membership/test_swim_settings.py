@@ -7,7 +7,7 @@ import pytest
 from tidelog_broker.core.membership.swim_settings import SwimSettings
 
 
-def test_the_defaults_find_a_killed_node_within_half_a_second_and_a_silent_one_within_four() -> None:
+def test_defaults_detect_a_killed_node_within_half_a_second_and_a_silent_one_within_four() -> None:
     plain = SwimSettings()
     assert plain.refused_suspicion_ms < 500
     assert plain.protocol_period_ms + plain.suspicion_ms < 1_000
@@ -22,7 +22,7 @@ def test_the_defaults_find_a_killed_node_within_half_a_second_and_a_silent_one_w
         ({"probe_timeout_ms": 51}, r"at least twice probe_timeout_ms \(51\), got 100"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_inconsistent_settings_are_rejected(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SwimSettings(**changes)
     assert SwimSettings(indirect_probes=0, slowness_max=0) != SwimSettings()

@@ -17,7 +17,7 @@ def planned() -> CandidateBench:
     return trial
 
 
-def test_a_quorum_decides_at_once_where_nobody_waits_for_all() -> None:
+def test_quorum_decides_immediately_without_acks_all() -> None:
     trial = planned()
     trial.accept("b", "c")
     assert len(trial.decisions) == 1
@@ -25,7 +25,7 @@ def test_a_quorum_decides_at_once_where_nobody_waits_for_all() -> None:
 
 
 @pytest.mark.parametrize("comes", [True, False])
-def test_where_a_publish_waits_for_all_the_living_have_a_moment_to_accept(*, comes: bool) -> None:
+def test_live_replicas_get_time_to_accept_for_acks_all(*, comes: bool) -> None:
     trial = planned()
     trial.candidate.wait_for_all()
     trial.accept("b", "c")
@@ -40,7 +40,7 @@ def test_where_a_publish_waits_for_all_the_living_have_a_moment_to_accept(*, com
     assert trial.candidate.accepted_by_all == comes
 
 
-def test_the_dead_are_not_waited_for_and_no_refusal_undoes_what_a_quorum_has_accepted() -> None:
+def test_dead_replicas_are_not_waited_for_and_refusals_do_not_undo_a_decision() -> None:
     trial = planned()
     trial.candidate.wait_for_all()
     trial.hints.dead.add("a")

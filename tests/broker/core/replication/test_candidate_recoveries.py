@@ -108,7 +108,7 @@ def parted_in(one: Replica, other: Replica) -> int | None:
 
 
 @pytest.mark.parametrize("hundred", [0, 100, 200, 300])
-def test_of_two_chains_at_most_one_goes_on(hundred: int) -> None:
+def test_at_most_one_of_two_chains_continues(hundred: int) -> None:
     parted = 0
     for seed in range(hundred, hundred + LIVES):
         life = Life(seed)

@@ -41,7 +41,7 @@ def ends(stage: Stage, node: str) -> list[tuple[int, int, bool]]:
     return [(one.epoch, one.end_offset, one.unsafe) for one in news]
 
 
-def test_one_copy_goes_on_without_a_quorum_and_the_chain_says_so() -> None:
+def test_single_copy_continues_without_a_quorum_and_marks_the_chain() -> None:
     stage = Stage()
     owner = stage.owner().state.node_id
     stage.publish("one", "two")
@@ -59,7 +59,7 @@ def test_one_copy_goes_on_without_a_quorum_and_the_chain_says_so() -> None:
     assert replica.state.high_watermark == 3
 
 
-def test_the_longest_living_copy_counts_and_not_the_named_one() -> None:
+def test_longest_live_copy_determines_the_end() -> None:
     stage = Stage()
     owner = stage.owner().state.node_id
     named, longer, *_ = (node for node in NODES if node != owner)
@@ -73,7 +73,7 @@ def test_the_longest_living_copy_counts_and_not_the_named_one() -> None:
     assert stage.logs[named].content() == stage.logs[longer].content()
 
 
-def test_with_five_the_two_that_are_left_put_together_what_they_have() -> None:
+def test_two_of_five_replicas_combine_their_logs() -> None:
     stage = Stage(("a", "b", "c", "d", "e"), quorum=3)
     owner = stage.owner().state.node_id
     named, longer, *lost = (node for node in stage.replicas if node != owner)
@@ -88,7 +88,7 @@ def test_with_five_the_two_that_are_left_put_together_what_they_have() -> None:
     assert stage.replicas[longer].state.active == replica.state.active, "who is there follows"
 
 
-def test_others_that_come_back_cut_what_was_given_up_and_follow() -> None:
+def test_returning_replicas_truncate_and_follow() -> None:
     stage = Stage()
     owner = stage.owner().state.node_id
     behind, other = (node for node in NODES if node != owner)
@@ -109,7 +109,7 @@ def test_others_that_come_back_cut_what_was_given_up_and_follow() -> None:
     assert stage.publish("four") == 2
 
 
-def test_what_was_decided_among_the_lost_does_not_stop_the_recovered_copy() -> None:
+def test_decision_of_lost_replicas_does_not_halt_the_recovered_copy() -> None:
     stage = Stage()
     owner = stage.owner().state.node_id
     cut, other = (node for node in NODES if node != owner)
@@ -132,7 +132,7 @@ def test_what_was_decided_among_the_lost_does_not_stop_the_recovered_copy() -> N
         assert not stage.replicas[node].can_append
 
 
-def test_a_quorum_that_was_decided_twice_by_operators_stops_both() -> None:
+def test_two_unsafe_decisions_about_one_epoch_halt_both() -> None:
     stage = Stage()
     stage.publish("one")
     stage.later(200)
@@ -144,7 +144,7 @@ def test_a_quorum_that_was_decided_twice_by_operators_stops_both() -> None:
     assert all("fork" in (stage.replicas[node].state.halted or "") for node in ("a", "b"))
 
 
-def test_it_is_given_up_after_a_while() -> None:
+def test_unsafe_recovery_has_a_time_limit() -> None:
     stage = Stage()
     owner = stage.owner().state.node_id
     left = next(node for node in NODES if node != owner)
@@ -212,7 +212,7 @@ def two_go_on(stage: Stage, without: str, *texts: str) -> None:
     stage.down = set(NODES) - {without}
 
 
-def test_a_value_that_was_accepted_and_overruled_among_the_lost_is_recovered_as_unsafe() -> None:
+def test_value_accepted_and_overruled_by_lost_replicas_is_recovered_as_unsafe() -> None:
     stage = Stage()
     stage.publish("one")
     stage.later(200)
@@ -234,7 +234,7 @@ def test_a_value_that_was_accepted_and_overruled_among_the_lost_is_recovered_as_
     assert stage.publish("four") == 2
 
 
-def test_a_value_that_was_decided_among_the_lost_ends_the_epoch_where_it_did() -> None:
+def test_value_decided_by_lost_replicas_determines_the_end() -> None:
     """Nobody here can know that. What it had committed is kept; who knows it as decided is overruled all the same."""
     stage = Stage()
     stage.publish("one", "two")
@@ -261,7 +261,7 @@ def test_a_value_that_was_decided_among_the_lost_ends_the_epoch_where_it_did() -
     assert all("fork" in (stage.replicas[node].state.halted or "") for node in (first.state.node_id, other))
 
 
-def test_what_was_accepted_of_a_recovery_before_is_kept_and_stays_unsafe() -> None:
+def test_value_accepted_in_an_earlier_recovery_stays_unsafe() -> None:
     """Its node went down when it had accepted, and before it wrote down that this decides."""
     stage = Stage()
     stage.publish("one")
@@ -287,7 +287,7 @@ def test_what_was_accepted_of_a_recovery_before_is_kept_and_stays_unsafe() -> No
 
 
 @pytest.mark.parametrize("epochs_between", [1, DECISIONS_MAX + 5])
-def test_a_second_recovery_overrules_who_has_followed_the_first(epochs_between: int) -> None:
+def test_second_recovery_overrules_followers_of_the_first(epochs_between: int) -> None:
     stage = Stage()
     stage.publish("one")
     stage.later(200)
@@ -314,7 +314,7 @@ def test_a_second_recovery_overrules_who_has_followed_the_first(epochs_between: 
     assert all("fork" in (stage.replicas[node].state.halted or "") for node in others)
 
 
-def test_who_knows_an_older_recovery_is_overruled_where_the_chains_part_and_not_where_they_are_marked() -> None:
+def test_older_recovery_is_overruled_at_the_fork_and_not_at_the_mark() -> None:
     """The other chain was recovered, too, but behind the point where they part: it has no say there."""
     stage = Stage()
     stage.publish("one")
@@ -333,7 +333,7 @@ def test_who_knows_an_older_recovery_is_overruled_where_the_chains_part_and_not_
     assert "fork" in (stage.replicas[others[0]].state.halted or "")
 
 
-def test_a_node_that_stores_nothing_of_the_epoch_hears_of_the_loss() -> None:
+def test_node_outside_the_epoch_learns_of_the_loss() -> None:
     nodes = ("a", "b", "c", "d")
     stage = Stage(nodes)
     owner = stage.owner()
@@ -351,7 +351,7 @@ def test_a_node_that_stores_nothing_of_the_epoch_hears_of_the_loss() -> None:
     assert ends(stage, "d")[-1] == ends(stage, "a")[-1] == (epoch, 1, True)
 
 
-def test_an_owner_of_another_chain_is_found_out_by_its_appends() -> None:
+def test_owner_of_another_chain_is_detected_by_its_appends() -> None:
     """Nobody has compared chains yet; epochs have the same number on both."""
     stage = Stage()
     stage.publish("one")
@@ -371,7 +371,7 @@ def test_an_owner_of_another_chain_is_found_out_by_its_appends() -> None:
 # --- one step after the other ---------------------------------------------------------------------------------
 
 
-def test_promises_of_a_quorum_that_does_not_accept_decide_as_unsafe() -> None:
+def test_promises_without_a_quorum_of_accepts_decide_as_unsafe() -> None:
     """One of two is left, which is a seal quorum and no ack quorum, and a node that is to have the next copy lives."""
     trial = CandidateBench(("a", "b"))
     trial.hints.next = Plan("b", ("b", "c"), 2)
@@ -391,7 +391,7 @@ def test_promises_of_a_quorum_that_does_not_accept_decide_as_unsafe() -> None:
     assert list(decided.next.placement) == ["b"]
 
 
-def test_a_recovery_that_others_outbid_tries_again_soon() -> None:
+def test_outbid_recovery_retries_soon() -> None:
     """It is given seconds, and nodes that try by themselves may have doubled their distance for minutes."""
     trial = CandidateBench(("a", "b"))
     trial.candidate.recover_unsafely(0)

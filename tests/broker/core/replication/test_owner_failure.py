@@ -45,7 +45,7 @@ class QuietStage(Stage):
         return old, self.replicas[new]
 
 
-def test_an_owner_that_is_halted_is_replaced_although_its_node_lives() -> None:
+def test_halted_owner_is_replaced_while_its_node_is_alive() -> None:
     stage = Stage()
     stage.later(TIMING.grace_ms)
     owner = stage.owner()
@@ -59,7 +59,7 @@ def test_an_owner_that_is_halted_is_replaced_although_its_node_lives() -> None:
     assert stage.publish("two") == 2
 
 
-def test_an_owner_that_is_halted_while_it_opens_asks_nobody_for_producers_any_more() -> None:
+def test_owner_halted_while_opening_stops_asking_for_producers() -> None:
     """Nothing is done at that time, so it would be due again at once, for ever."""
     stage = Stage()
     owner = stage.owner()
@@ -75,7 +75,7 @@ def test_an_owner_that_is_halted_while_it_opens_asks_nobody_for_producers_any_mo
     assert deadline_ms > now_ms
 
 
-def test_an_owner_that_is_halted_for_good_tells_nobody_who_has_gone_on() -> None:
+def test_permanently_halted_owner_stops_announcing_to_informed_nodes() -> None:
     """It takes no decision any more, so it would be answered with the same ones for ever."""
     stage = Stage()
     stage.later(TIMING.grace_ms)
@@ -93,7 +93,7 @@ def test_an_owner_that_is_halted_for_good_tells_nobody_who_has_gone_on() -> None
     assert owner.deadline_ms is None
 
 
-def test_owners_that_give_up_at_once_follow_each_other_slowly() -> None:
+def test_quickly_resigning_owners_replace_each_other_slowly() -> None:
     stage = Stage()
     first = stage.owner()
     first.state.halt("it lacks what nobody holds")
@@ -103,7 +103,7 @@ def test_owners_that_give_up_at_once_follow_each_other_slowly() -> None:
     assert first.state.active.owner != first.state.node_id
 
 
-def test_an_owner_that_is_idle_is_left_alone_and_costs_nothing() -> None:
+def test_idle_owner_is_kept_without_messages() -> None:
     stage = QuietStage()
     stage.publish("one")
     owner = stage.owner()
@@ -114,7 +114,7 @@ def test_an_owner_that_is_idle_is_left_alone_and_costs_nothing() -> None:
     assert (stage.delivered, owner.state.active.epoch) == (0, epoch)
 
 
-def test_an_owner_that_never_spoke_in_its_epoch_is_replaced() -> None:
+def test_owner_silent_since_its_epoch_began_is_replaced() -> None:
     stage = QuietStage()
     stage.publish("one")
     old, new = stage.hand_over()
@@ -151,7 +151,7 @@ class Ranked:
         return self._stage.random_ms(below_ms)
 
 
-def test_a_silent_owner_that_comes_first_in_the_order_is_replaced() -> None:
+def test_silent_first_ranked_owner_is_replaced() -> None:
     """The two others make way for nobody who only waits for the owner's answer; else both begin anew for ever."""
     stage = QuietStage()
     stage.publish("one")
@@ -165,7 +165,7 @@ def test_a_silent_owner_that_comes_first_in_the_order_is_replaced() -> None:
     assert old.state.active.owner != new.state.node_id
 
 
-def test_an_owner_that_is_slow_to_begin_answers_when_it_is_asked() -> None:
+def test_slow_owner_answers_the_pre_vote() -> None:
     stage = QuietStage()
     _, new = stage.hand_over()
     epoch = new.state.active.epoch
@@ -175,7 +175,7 @@ def test_an_owner_that_is_slow_to_begin_answers_when_it_is_asked() -> None:
     assert (stage.owner(), new.state.active.epoch) == (new, epoch)
 
 
-def test_who_comes_back_unnoticed_asks_the_idle_owner_and_is_greeted() -> None:
+def test_returning_replica_asks_the_idle_owner_and_gets_a_heartbeat() -> None:
     """Its link broke and stood again, and nobody told the owner."""
     stage = QuietStage()
     owner = stage.owner()
@@ -190,7 +190,7 @@ def test_who_comes_back_unnoticed_asks_the_idle_owner_and_is_greeted() -> None:
     assert (stage.delivered, owner.state.active.epoch) == (0, epoch), "they have heard it, and ask no more"
 
 
-def test_the_owner_of_a_new_partition_is_given_more_time() -> None:
+def test_owner_of_a_new_partition_gets_more_time() -> None:
     bench = Bench()
     watch = OwnerWatch(bench, 0)
     first_ms = FIRST_EPOCH_FACTOR * TIMING.silent_ms
@@ -205,7 +205,7 @@ def test_the_owner_of_a_new_partition_is_given_more_time() -> None:
     assert watch.reconsider_ms() is None
 
 
-def test_what_was_heard_of_one_owner_says_nothing_of_the_next() -> None:
+def test_activity_of_an_owner_does_not_count_for_the_next() -> None:
     bench = Bench()
     watch = OwnerWatch(bench, 0)
     watch.resigned()

@@ -17,7 +17,7 @@ class Table:
         return self.producers
 
 
-def test_there_is_room_up_to_the_limit() -> None:
+def test_limit_is_shared_by_tables() -> None:
     budget = ProducerBudget(3)
     budget.join(Table(1))
     table = Table(2)

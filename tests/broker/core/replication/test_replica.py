@@ -285,7 +285,7 @@ class Stage:
         return group.end_offset
 
 
-def test_a_group_of_founders_finds_an_owner_and_commits() -> None:
+def test_founders_elect_an_owner_and_commit() -> None:
     stage = Stage()
     end = stage.publish("one", "two")
     assert end == 2
@@ -295,7 +295,7 @@ def test_a_group_of_founders_finds_an_owner_and_commits() -> None:
     assert len({tuple(log.content()) for log in stage.logs.values()}) == 1
 
 
-def test_nothing_is_committed_without_a_quorum_and_everything_once_it_is_back() -> None:
+def test_nothing_is_committed_without_a_quorum_and_all_after_it_returns() -> None:
     stage = Stage()
     owner = stage.owner()
     stage.down = set(NODES) - {owner.state.node_id}
@@ -306,7 +306,7 @@ def test_nothing_is_committed_without_a_quorum_and_everything_once_it_is_back() 
     assert stage.owner().state.high_watermark == 1
 
 
-def test_a_dead_owner_is_replaced_and_its_records_stay() -> None:
+def test_dead_owner_is_replaced_and_records_are_kept() -> None:
     stage = Stage()
     stage.publish("one")
     first = stage.owner()
@@ -324,7 +324,7 @@ def test_a_dead_owner_is_replaced_and_its_records_stay() -> None:
     assert len(stage.logs["a"].content()) == 2
 
 
-def test_a_tail_that_was_never_acknowledged_is_cut() -> None:
+def test_unacknowledged_tail_is_truncated() -> None:
     stage = Stage()
     first = stage.owner()
     stage.down = set(NODES) - {first.state.node_id}
@@ -341,7 +341,7 @@ def test_a_tail_that_was_never_acknowledged_is_cut() -> None:
     assert (decided[-1].epoch, decided[-1].end_offset) == (1, 0)
 
 
-def test_a_planned_roll_over_takes_one_round() -> None:
+def test_planned_roll_over_takes_one_round() -> None:
     stage = Stage()
     stage.publish("one")
     first = stage.owner()
@@ -354,7 +354,7 @@ def test_a_planned_roll_over_takes_one_round() -> None:
 
 
 @pytest.mark.parametrize(("away", "held_by_all"), [(False, 2), (True, 1)])
-def test_a_decided_end_says_what_all_replicas_hold(*, away: bool, held_by_all: int) -> None:
+def test_decision_reports_the_end_held_by_all(*, away: bool, held_by_all: int) -> None:
     stage = Stage()
     stage.publish("one")
     first = stage.owner()
@@ -366,7 +366,7 @@ def test_a_decided_end_says_what_all_replicas_hold(*, away: bool, held_by_all: i
     assert (decided.end_offset, decided.held_by_all) == (2, held_by_all)
 
 
-def test_accepts_of_all_tell_that_all_hold_what_no_acknowledgement_has_told() -> None:
+def test_accepts_of_all_replicas_prove_the_end_held_by_all() -> None:
     stage = Stage()
     first = stage.owner()
     group = first.assign([batch("one")], now_us=1, now_ms=stage.now_ms)
@@ -377,7 +377,7 @@ def test_accepts_of_all_tell_that_all_hold_what_no_acknowledgement_has_told() ->
     assert (decided.end_offset, decided.held_by_all) == (group.end_offset, group.end_offset)
 
 
-def test_a_replica_that_was_away_fetches_what_it_missed() -> None:
+def test_returning_replica_fetches_missing_records() -> None:
     stage = Stage()
     away = next(node for node in NODES if node != stage.owner().state.node_id)
     stage.down = {away}
@@ -389,7 +389,7 @@ def test_a_replica_that_was_away_fetches_what_it_missed() -> None:
     assert stage.replicas[away].state.high_watermark == 6
 
 
-def test_the_owner_that_a_new_partition_is_founded_with_begins_at_once() -> None:
+def test_founding_owner_of_a_new_partition_opens_immediately() -> None:
     genesis = pb.EpochDescriptor(owner="a", owner_incarnation=1, placement=NODES, ack_quorum=2)
     stage = Stage()
 
@@ -415,7 +415,7 @@ def test_the_owner_that_a_new_partition_is_founded_with_begins_at_once() -> None
     assert founded("a", fence=pb.FenceEntry(descriptor=genesis)).state.owner is None, "it may have appended before"
 
 
-def test_an_owner_is_confirmed_by_a_quorum_that_has_promised_nothing() -> None:
+def test_owner_is_confirmed_by_a_quorum_without_promises() -> None:
     stage = Stage()
     stage.publish("one")
     first = stage.owner()
@@ -424,7 +424,7 @@ def test_an_owner_is_confirmed_by_a_quorum_that_has_promised_nothing() -> None:
     assert OwnerConfirmed(number) in stage.news[first.state.node_id]
 
 
-def test_an_owner_whose_replicas_have_promised_is_not_confirmed() -> None:
+def test_owner_with_promised_replicas_is_not_confirmed() -> None:
     stage = Stage()
     stage.publish("one")
     first = stage.owner()
@@ -439,7 +439,7 @@ def test_an_owner_whose_replicas_have_promised_is_not_confirmed() -> None:
     assert first.state.role == "follower"
 
 
-def test_what_was_queued_before_a_full_disk_takes_nothing_along_that_came_after_it() -> None:
+def test_append_failed_on_a_full_disk_does_not_affect_later_ones() -> None:
     """Two appends find no space; between the two answers the owner's repetition is queued, and then written."""
     stage = Stage()
     owner = stage.owner()
@@ -460,7 +460,7 @@ def test_what_was_queued_before_a_full_disk_takes_nothing_along_that_came_after_
     assert follower.state.tail.durable.offset == 1
 
 
-def test_an_owner_that_was_gone_before_the_replica_was_there_is_missed() -> None:
+def test_owner_dead_before_the_replica_started_is_missed() -> None:
     """Nobody tells of its death again, so the replica has to look by itself."""
     stage = Stage()
     stage.down = {"a"}
@@ -485,7 +485,7 @@ class HeldBack(Stage):
             super().deliver()
 
 
-def test_a_new_owner_opens_once_its_own_history_is_whole_although_nobody_else_can_tell() -> None:
+def test_new_owner_opens_once_its_history_is_complete() -> None:
     """The owner that history was moved to has died, and of the two that are left the other still has nothing."""
     stage = HeldBack(tuple("abcdef"))
     stage.owner().roll_over(Plan("a", ("a", "b", "c"), 2), stage.now_ms)

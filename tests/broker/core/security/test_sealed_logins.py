@@ -21,7 +21,7 @@ def of_cluster(*secrets: bytes) -> SealedLogins:
     return logins
 
 
-def test_any_node_of_the_cluster_goes_on_for_half_a_minute() -> None:
+def test_any_node_of_the_cluster_continues_a_login_for_half_a_minute() -> None:
     sealed = of_cluster(SECRET).sealed(FIRST, LOGIN, holder="gate", now_us=NOW_US)
     for logins in (of_cluster(SECRET), of_cluster(NEWER, SECRET)):
         found = logins.opened(sealed, holder="gate", now_us=NOW_US)
@@ -36,12 +36,12 @@ def test_any_node_of_the_cluster_goes_on_for_half_a_minute() -> None:
     assert b"k" * 32 not in sealed, "what verifies a password stays in the node"
 
 
-def test_a_ticket_is_no_login_and_a_login_no_ticket() -> None:
+def test_tickets_and_logins_are_not_interchangeable() -> None:
     logins, tickets = SealedLogins(SECRET), Tickets(SECRET)
     ticket = tickets.signed(pb.Caller(principal="ann"), holder="gate", now_us=NOW_US)
     assert logins.opened(ticket, holder="gate", now_us=NOW_US) is None
 
 
 @given(st.binary(max_size=100) | st.just(b"x" * (LOGIN_BYTES_MAX + 1)))
-def test_garbage_is_nothing(sealed: bytes) -> None:
+def test_garbage_is_not_a_login(sealed: bytes) -> None:
     assert SealedLogins(SECRET).opened(sealed, holder="gate", now_us=NOW_US) is None
