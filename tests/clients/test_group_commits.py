@@ -121,9 +121,8 @@ async def test_a_partition_of_another_is_refused_and_the_rest_is_stored(real: Cl
         await until(lambda: len(first.consumer.assignment()) == len(second.consumer.assignment()) == 1)
         await fill(real, topic, 2, range(3))
         (mine,), (other,) = first.consumer.assignment(), second.consumer.assignment()
-        with pytest.raises(
-            MemberFencedError, match=f"partition {other.partition} of topic '{topic}' is not .* assigned to another member"
-        ):
+        message = f"partition {other.partition} of topic '{topic}' is not .* assigned to another member"
+        with pytest.raises(MemberFencedError, match=message):
             await first.consumer.commit({other: 1, mine: 2})
         assert await positions(real, topic) == {mine: 2}
 

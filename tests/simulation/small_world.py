@@ -211,7 +211,7 @@ class SmallWorld:
         self.bounds.takeovers -= 1
         self.now_ms += PATIENCE_MS
         assert node.replica is not None
-        node.replica.neighbours_changed(self.now_ms)
+        node.replica.liveness_changed(self.now_ms)
         self._pump(node)
 
     def _roll_over(self, node: Node) -> None:

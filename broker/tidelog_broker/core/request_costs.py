@@ -81,7 +81,7 @@ class Cost(NamedTuple):
         """The cost of the largest request."""
         return self.request_us + int(self.entry_us * self.entries_max) + self.mib_us * FRAME_BYTES_MAX // MIB
 
-    def in_one_go_us(self, work_us: int) -> int:
+    def uninterrupted_us(self, work_us: int) -> int:
         """Return the part of a request's cost that is processed without interruption."""
         match self.pace:
             case Pace.AT_ONCE:
@@ -206,6 +206,6 @@ LONG_SLICES: Final[dict[str, str]] = {
 }
 """Kinds whose largest request exceeds `SLICE_US_MAX` without interruption, and the reason."""
 
-assert all(cost.in_one_go_us(cost.largest_us) <= SLICE_US_MAX or kind in LONG_SLICES for kind, cost in COSTS.items()), (
-    "the uninterrupted cost of a request must not exceed SLICE_US_MAX"
-)
+assert all(
+    cost.uninterrupted_us(cost.largest_us) <= SLICE_US_MAX or kind in LONG_SLICES for kind, cost in COSTS.items()
+), "the uninterrupted cost of a request must not exceed SLICE_US_MAX"

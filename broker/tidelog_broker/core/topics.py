@@ -91,7 +91,7 @@ class TopicRegistry:
         """
         record = self._by_name.get(name)
         if record is None:
-            raise no_such_topic(name)
+            raise unknown_topic(name)
         return record
 
     def with_id(self, topic_id: bytes) -> pb.TopicRecord:
@@ -106,10 +106,10 @@ class TopicRegistry:
                 pb.EPOCH_CHANGING, f"this node does not know the topic with id {topic_id.hex()} yet; retry"
             )
         if record is None or record.deleted:
-            raise no_topic_with(topic_id, "does not exist" if record is None else "was deleted")
+            raise unknown_topic_id(topic_id, "does not exist" if record is None else "was deleted")
         return record
 
-    def is_open_question(self, topic_id: bytes, partition: int) -> bool:
+    def may_exist(self, topic_id: bytes, partition: int) -> bool:
         """Return whether an unknown partition may exist: its topic may have been created or extended just now."""
         if not self.may_lag or topic_id in self._denied:
             return False
@@ -175,14 +175,14 @@ class TopicRegistry:
         yield from self._by_id.values()
 
 
-def no_such_topic(name: str) -> ProtocolError:
+def unknown_topic(name: str) -> ProtocolError:
     """Return the error for an unknown topic name."""
     return ProtocolError(
         pb.UNKNOWN_TOPIC, f"topic {name!r} does not exist; create it with: tidelog topic create {name}"
     )
 
 
-def no_topic_with(topic_id: bytes, was: str = "does not exist") -> ProtocolError:
+def unknown_topic_id(topic_id: bytes, was: str = "does not exist") -> ProtocolError:
     """Return the error for a topic id that is unknown, or hidden from the caller."""
     text = f"the topic with id {topic_id.hex()} {was}; refresh the metadata"
     return ProtocolError(pb.UNKNOWN_TOPIC, text, topic_id=topic_id)

@@ -275,7 +275,7 @@ class Compaction:
         """
         epoch = self._state.epoch
         self._watch.step(self.awaited_copies)
-        plan = replace(self._state.replica.ownership.plan_on(), compactions=tuple(compactions))
+        plan = replace(self._state.replica.ownership.plan_next(), compactions=tuple(compactions))
         self._driver.roll_over(plan)
         try:
             async with asyncio.timeout(DECIDE_S):

@@ -281,7 +281,7 @@ class Retention:
     def _roll_over(self, epoch: int) -> None:
         state, replica = self._state, self._state.replica
         if not self._is_over and replica.state.owner is not None and state.epoch == epoch and not replica.moving:
-            self._driver.roll_over(replica.ownership.plan_on())
+            self._driver.roll_over(replica.ownership.plan_next())
 
     def _outdated(self, offset: int, bytes_max: int, committed: int) -> int:
         """Return below which offset segments go, that end there or are past `bytes_max`; 0 for nothing.

@@ -28,7 +28,7 @@ from tidelog_broker.core.replication.effects import (
     EpochFenced,
     FinishFill,
     Halted,
-    KnownLater,
+    LaterSnapshot,
     OwnerConfirmed,
     OwnerReady,
     PeerMessage,
@@ -171,10 +171,10 @@ class ReplicaDriver:
             self.replica.tick(self._tools.now_ms())
             self.pump()
 
-    def neighbours_changed(self) -> None:
+    def liveness_changed(self) -> None:
         """Let the replica look again at who is alive."""
         if not self.stopped:
-            self.replica.neighbours_changed(self._tools.now_ms())
+            self.replica.liveness_changed(self._tools.now_ms())
             self.pump()
 
     def want_owner(self) -> None:
@@ -482,7 +482,7 @@ class ReplicaDriver:
         log_start = self.replica.state.log_start
 
         def done(
-            found: tuple[ProducerTable | None, int, KnownLater | None] | None, error: BaseException | None
+            found: tuple[ProducerTable | None, int, LaterSnapshot | None] | None, error: BaseException | None
         ) -> None:
             self._writing = False
             if self.stopped:
@@ -495,7 +495,7 @@ class ReplicaDriver:
             self.replica.producers_rebuilt(effect, table, last_us, self._tools.now_ms(), later=later)
             self.pump()
 
-        def rebuild() -> tuple[ProducerTable | None, int, KnownLater | None]:
+        def rebuild() -> tuple[ProducerTable | None, int, LaterSnapshot | None]:
             table, last_us = self.view.producers.at(effect.offset, log_start=log_start)
             is_wanted = effect.or_later and (table is None or table.known_from > 0)
             return table, last_us, self.view.producers.later(effect.offset) if is_wanted else None

@@ -15,7 +15,7 @@ from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import Effect, Send
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.core.replication.fence import Fence
-from tidelog_broker.core.replication.log_tail import Tail
+from tidelog_broker.core.replication.log_tail import LogTail
 from tidelog_broker.core.replication.paxos import decision_value
 from tidelog_broker.core.replication.ports import Batch, Plan, Position, Timing
 from tidelog_broker.core.replication.producers import ProducerTable
@@ -148,7 +148,7 @@ class Bench(ReplicaState):
         if held:
             self.store(held)
             start = self.active.start_offset
-            self.tail = Tail(self.active.epoch, start, Position(start, 0))
+            self.tail = LogTail(self.active.epoch, start, Position(start, 0))
             self.tail.extend(ends_of(held))
             self.tail.wrote(end_of(held))
 

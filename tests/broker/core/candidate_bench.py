@@ -48,7 +48,7 @@ class CandidateBench:
     def active(self) -> pb.EpochDescriptor:
         return self.chain.active
 
-    def misses_owner(self, now_ms: int) -> bool:
+    def suspects_owner(self, now_ms: int) -> bool:
         return self.missing
 
     def send(self, to: str, message: PeerMessage) -> None:

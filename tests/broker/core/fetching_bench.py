@@ -32,7 +32,7 @@ class FetchingBench(Bench):
         self.pushes_from: int | None = None
         self.resumed: list[tuple[str, int]] = []
         self.times_whole = 0
-        self.backfill = Backfill(self, whole=self.became_whole)
+        self.backfill = Backfill(self, whole=self.on_log_complete)
         self.backfill.incomplete = set(incomplete)
         self.catch_up = CatchUp(
             self,
@@ -42,7 +42,7 @@ class FetchingBench(Bench):
         )
         self.source = Source(self, incomplete=lambda: self.backfill.incomplete, resume=self.resumes)
 
-    def became_whole(self) -> None:
+    def on_log_complete(self) -> None:
         self.times_whole += 1
 
     def resumes(self, node: str, offset: int, now_ms: int) -> bool:

@@ -60,24 +60,24 @@ def test_late_deletion_of_an_old_id_does_not_affect_the_new_topic() -> None:
 def test_unknown_partition_may_exist_only_if_this_node_may_lag() -> None:
     registry, known, unknown = TopicRegistry(), bytes([1]) * 16, bytes([2]) * 16
     registry.apply(record())
-    assert not registry.is_open_question(unknown, 0)
+    assert not registry.may_exist(unknown, 0)
     with pytest.raises(ProtocolError, match="does not exist"):
         registry.with_id(unknown)
     registry.may_lag = True
-    assert [registry.is_open_question(known, partition) for partition in (0, 1, 2)] == [False, False, True]
-    assert registry.is_open_question(unknown, 0)
+    assert [registry.may_exist(known, partition) for partition in (0, 1, 2)] == [False, False, True]
+    assert registry.may_exist(unknown, 0)
     with pytest.raises(ProtocolError, match="does not know the topic") as refused:
         registry.with_id(unknown)
     assert refused.value.code == pb.EPOCH_CHANGING
     registry.apply(record(revision=2, deleted=True))
-    assert not registry.is_open_question(known, 2)
+    assert not registry.may_exist(known, 2)
 
 
 def test_denied_id_stays_unknown() -> None:
     registry, unknown = TopicRegistry(), bytes([2]) * 16
     registry.may_lag = True
     registry.deny(unknown)
-    assert not registry.is_open_question(unknown, 0)
+    assert not registry.may_exist(unknown, 0)
     with pytest.raises(ProtocolError, match="does not exist") as refused:
         registry.with_id(unknown)
     assert refused.value.code == pb.UNKNOWN_TOPIC
@@ -90,8 +90,8 @@ def test_known_and_internal_topics_cannot_be_denied() -> None:
     for topic_id in (bytes([1]) * 16, META_TOPIC_ID, OFFSETS_TOPIC_ID):
         registry.deny(topic_id)
     assert registry.with_id(bytes([1]) * 16).name == "t"
-    assert registry.is_open_question(bytes([1]) * 16, 2), "it may get more partitions"
-    assert registry.is_open_question(OFFSETS_TOPIC_ID, 0), "it is founded later than a node may be asked for it"
+    assert registry.may_exist(bytes([1]) * 16, 2), "it may get more partitions"
+    assert registry.may_exist(OFFSETS_TOPIC_ID, 0), "it is founded later than a node may be asked for it"
 
 
 def test_number_of_denied_ids_is_limited_and_the_oldest_are_dropped() -> None:
@@ -100,7 +100,7 @@ def test_number_of_denied_ids_is_limited_and_the_oldest_are_dropped() -> None:
     ids = [number.to_bytes(16, "big") for number in range(100, 100 + DENIED_MAX + 2)]
     for topic_id in ids:
         registry.deny(topic_id)
-    assert [registry.is_open_question(one, 0) for one in (*ids[:3], ids[-1])] == [True, True, False, False]
+    assert [registry.may_exist(one, 0) for one in (*ids[:3], ids[-1])] == [True, True, False, False]
 
 
 def test_unset_fields_get_defaults_and_acknowledged_records_are_synced() -> None:

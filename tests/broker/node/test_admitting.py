@@ -225,7 +225,9 @@ async def test_a_founder_that_is_admitted_goes_on_although_a_late_one_knows_a_di
     caplog.clear()
     await five.start("e")
     await five.settled()
-    await five.until(lambda: "admitted all the same: founder 'e' has recorded another" in caplog.text, "it was not asked")
+    await five.until(
+        lambda: "admitted all the same: founder 'e' has recorded another" in caplog.text, "it was not asked"
+    )
     assert five.nodes["a"].life.health.state == "running"
 
 
@@ -291,7 +293,7 @@ async def test_a_wiped_joiner_is_refused_although_the_node_that_it_asks_has_not_
         await founded.stop("d")
         if takes_over:
             meta = founded.nodes[owner].broker.partitions.get(*META_KEY)
-            meta.driver.roll_over(replace(meta.replica.ownership.plan_on(), owner=lagging))
+            meta.driver.roll_over(replace(meta.replica.ownership.plan_next(), owner=lagging))
             await founded.until(lambda: founded.owner(META_KEY, lagging) == lagging, "the owner stays")
         else:
             assert founded.nodes[lagging].broker.nodes.get("d") is None or founded.owner(META_KEY, lagging) == lagging

@@ -61,7 +61,7 @@ def test_too_many_entries_are_refused_before_any_is_looked_at(kind: str) -> None
 
 
 def _knows(node: Node, rule: AccessRule) -> bool:
-    return node.broker.security.registry.stands("rule/" + rule.rule_id)
+    return node.broker.security.registry.exists("rule/" + rule.rule_id)
 
 
 async def _read_on(admin: Client, consumer: Consumer) -> None:

@@ -15,18 +15,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog_broker.core.groups.evening import Assignment, askers, even
+from tidelog_broker.core.groups.rebalancing import Assignment, rebalance, subscribers_by_topic
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
-_WORTH_MOVING: Final = 0.1
+_GAIN_MIN: Final = 0.1
 """Assignor BY_LOAD ignores differences below this fraction of a member's mean load, because rates fluctuate."""
-_IDLE: Final = 0.01
+_IDLE_WEIGHT: Final = 0.01
 """Minimum weight of a partition as a fraction of the mean, so that idle partitions are distributed, too."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AssignmentInput:
     """Input of an assignor.
 
     Attributes:
@@ -42,17 +42,17 @@ class Question:
     loads: Mapping[PartitionKey, float] = field(default_factory=dict[PartitionKey, float])
 
 
-def assign(assignor: pb.Assignor, question: Question) -> Assignment:
+def assign(assignor: pb.Assignor, question: AssignmentInput) -> Assignment:
     """Return the assignment.
 
     Args:
         assignor: the assignor to use; STICKY if it is unset or unknown.
         question: the input.
     """
-    return _WAYS.get(assignor, _sticky)(question)
+    return _ASSIGNORS.get(assignor, _sticky)(question)
 
 
-def _round_robin(asked: Question) -> Assignment:
+def _round_robin(asked: AssignmentInput) -> Assignment:
     """Assign partitions in turn; a member that is skipped for lack of a subscription is considered first next time."""
     given: Assignment = {member: set() for member in asked.members}
     waiting = list(asked.members)
@@ -65,36 +65,38 @@ def _round_robin(asked: Question) -> Assignment:
     return given
 
 
-def _range(asked: Question) -> Assignment:
+def _range(asked: AssignmentInput) -> Assignment:
     """Assign a contiguous range of every topic to each member, so that topics are co-partitioned."""
     given: Assignment = {member: set() for member in asked.members}
     by_topic: dict[bytes, list[PartitionKey]] = defaultdict(list)
     for key in asked.partitions:
         by_topic[key[0]].append(key)
-    for topic_id, members in askers(asked.members, by_topic).items():
+    for topic_id, members in subscribers_by_topic(asked.members, by_topic).items():
         keys = by_topic[topic_id]
         for at, key in enumerate(keys if members else ()):
             given[members[((at + 1) * len(members) - 1) // len(keys)]].add(key)
     return given
 
 
-def _sticky(asked: Question) -> Assignment:
+def _sticky(asked: AssignmentInput) -> Assignment:
     """Balance the numbers of partitions with as few moves as possible."""
-    return even(asked.members, {key: (asked.has.get(key), 1.0) for key in asked.partitions}, worth=1.0)
+    return rebalance(asked.members, {key: (asked.has.get(key), 1.0) for key in asked.partitions}, gain_min=1.0)
 
 
-def _by_load(asked: Question) -> Assignment:
+def _by_load(asked: AssignmentInput) -> Assignment:
     """Balance loads."""
     known = [asked.loads[key] for key in asked.partitions if key in asked.loads]
     if sum(known) < 1:  # negligible in any unit
         return _sticky(asked)
     mean = sum(known) / len(known)
-    weighed = {key: (asked.has.get(key), max(asked.loads.get(key, mean), _IDLE * mean)) for key in asked.partitions}
+    weighed = {
+        key: (asked.has.get(key), max(asked.loads.get(key, mean), _IDLE_WEIGHT * mean)) for key in asked.partitions
+    }
     share = sum(weight for _, weight in weighed.values()) / max(len(asked.members), 1)
-    return even(asked.members, weighed, worth=_WORTH_MOVING * share)
+    return rebalance(asked.members, weighed, gain_min=_GAIN_MIN * share)
 
 
-_WAYS: Final[dict[pb.Assignor, Callable[[Question], Assignment]]] = {
+_ASSIGNORS: Final[dict[pb.Assignor, Callable[[AssignmentInput], Assignment]]] = {
     pb.STICKY: _sticky,
     pb.RANGE: _range,
     pb.ROUND_ROBIN: _round_robin,

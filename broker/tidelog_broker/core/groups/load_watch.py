@@ -15,15 +15,15 @@ from collections.abc import Set as AbstractSet
 from math import isfinite
 from typing import Final
 
-from tidelog_broker.core.groups.assignors import Question, assign
-from tidelog_broker.core.groups.evening import Assignment
+from tidelog_broker.core.groups.assignors import AssignmentInput, assign
+from tidelog_broker.core.groups.rebalancing import Assignment
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import LOAD_BYTES_S_MAX
 
-BUSY: Final = 1.25
+OVERLOAD_FACTOR: Final = 1.25
 """A member above this multiple of the mean load is overloaded."""
-GAIN: Final = 0.08
+GAIN_MIN: Final = 0.08
 """Minimum decrease of the sum of squared loads, in squares of the mean. Moving a tenth of the mean from a member at
 1.25 of it to one at 0.75 reaches this value."""
 SPARE_BYTES_S: Final = 1_000.0
@@ -32,9 +32,9 @@ WAIT_MIN_S: Final = 10.0
 """Initial minimum age of an assignment before a rebalance by load."""
 WAIT_MAX_S: Final = 300.0
 """Maximum of that age; every rebalance by load doubles it."""
-CALM_S: Final = 600.0
+RESET_S: Final = 600.0
 """Time without a rebalance by load after which the minimum age is reset."""
-LOOK_EVERY_S: Final = 2.0
+CHECK_INTERVAL_S: Final = 2.0
 """Interval of the cheap check for imbalance; the expensive computation of a new target backs off after failures."""
 
 
@@ -50,9 +50,9 @@ class LoadWatch:
         self._generation = -1
         self._look_at = 0.0
         self._wait_s = WAIT_MIN_S
-        self._in_vain_s = WAIT_MIN_S
+        self._back_off_s = WAIT_MIN_S
         """Back-off after a new target was computed that was not worth it."""
-        self._brought_at: float | None = None
+        self._rebalanced_at: float | None = None
         """Time of the last rebalance by load."""
 
     def note(self, said: Mapping[PartitionKey, float], held: Collection[PartitionKey]) -> None:
@@ -66,7 +66,7 @@ class LoadWatch:
         self.rates = {key: rate for key, rate in self.rates.items() if key in partitions}
 
     def is_due(self, now: float, generation: int) -> bool:
-        """Return whether `is_uneven` should be called for the current assignment.
+        """Return whether `is_unbalanced` should be called for the current assignment.
 
         Args:
             now: monotonic time in seconds.
@@ -75,15 +75,15 @@ class LoadWatch:
         if generation != self._generation:
             self._generation = generation
             self._look_at = now + self._wait_s
-            self._in_vain_s = WAIT_MIN_S
+            self._back_off_s = WAIT_MIN_S
             return False
         if now < self._look_at:
             return False
-        self._look_at = now + LOOK_EVERY_S
+        self._look_at = now + CHECK_INTERVAL_S
         return True
 
-    def is_uneven(self, held: Collection[AbstractSet[PartitionKey]]) -> bool:
-        """Return whether a member is overloaded, so that `is_worth_it` should be called; False if a rate is unknown.
+    def is_unbalanced(self, held: Collection[AbstractSet[PartitionKey]]) -> bool:
+        """Return whether a member is overloaded and all rates are known; then call `should_rebalance`.
 
         Args:
             held: partitions of each member.
@@ -91,12 +91,12 @@ class LoadWatch:
         if not all(self.rates.keys() >= keys for keys in held):
             return False
         loads = self._loads(held)
-        if loads and self._is_too_much(max(loads), sum(loads) / len(loads)):
+        if loads and self._is_overloaded(max(loads), sum(loads) / len(loads)):
             return True
-        self._in_vain_s = WAIT_MIN_S
+        self._back_off_s = WAIT_MIN_S
         return False
 
-    def is_worth_it(self, asked: Question, now: float) -> bool:
+    def should_rebalance(self, asked: AssignmentInput, now: float) -> bool:
         """Return whether to rebalance by load, and record the rebalance if so.
 
         Takes tens of milliseconds for thousands of partitions.
@@ -110,20 +110,20 @@ class LoadWatch:
             if (member := asked.has.get(key)) in old:
                 old[member].add(key)
         mean = sum(self._loads(old.values())) / len(old)
-        self._look_at = now + self._in_vain_s
-        self._in_vain_s = min(2 * self._in_vain_s, WAIT_MAX_S)
+        self._look_at = now + self._back_off_s
+        self._back_off_s = min(2 * self._back_off_s, WAIT_MAX_S)
         new = assign(pb.BY_LOAD, asked)
         before, after = (sum(load**2 for load in self._loads(each.values())) for each in (old, new))
-        if before - after < GAIN * mean**2:
+        if before - after < GAIN_MIN * mean**2:
             return False
-        is_calm = self._brought_at is None or now - self._brought_at >= CALM_S
+        is_calm = self._rebalanced_at is None or now - self._rebalanced_at >= RESET_S
         self._wait_s = min(2 * (WAIT_MIN_S if is_calm else self._wait_s), WAIT_MAX_S)
-        self._brought_at = now
+        self._rebalanced_at = now
         return True
 
     def _loads(self, held: Iterable[Collection[PartitionKey]]) -> list[float]:
         return [sum(self.rates.get(key, 0.0) for key in keys) for keys in held]
 
     @staticmethod
-    def _is_too_much(load: float, mean: float) -> bool:
-        return load >= BUSY * mean and load - mean >= SPARE_BYTES_S
+    def _is_overloaded(load: float, mean: float) -> bool:
+        return load >= OVERLOAD_FACTOR * mean and load - mean >= SPARE_BYTES_S

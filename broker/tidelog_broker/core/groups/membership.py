@@ -28,9 +28,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog_broker.core.groups.assignors import Question, assign
+from tidelog_broker.core.groups.assignors import AssignmentInput, assign
 from tidelog_broker.core.groups.load_watch import LoadWatch
-from tidelog_broker.core.groups.readers import ANYBODY, GroupReader
+from tidelog_broker.core.groups.member_access import UNRESTRICTED, MemberAccess
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -67,7 +67,7 @@ class ConsumerMember:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class MemberAssignment:
     """What a member is answered: generation, assigned partitions, and revision of the first record with both."""
 
     generation: int
@@ -75,9 +75,9 @@ class Told:
     revision: int
 
 
-Subscribed = Callable[[pb.GroupWish, GroupReader], Mapping[bytes, int]]
+SubscriptionResolver = Callable[[pb.GroupWish, MemberAccess], Mapping[bytes, int]]
 """Returns the topics that a subscription currently matches for a caller, with their partition counts by topic id."""
-ReaderOf = Callable[[str], GroupReader | None]
+AccessOf = Callable[[str], MemberAccess | None]
 """Returns the caller of a member; None until this coordinator has received a request from it."""
 
 
@@ -87,15 +87,15 @@ class ConsumerGroup:
     Args:
         name: name of the group.
         subscribed: resolves subscriptions.
-        reader_of: returns the callers of members.
+        access_of: returns the callers of members.
     """
 
-    def __init__(self, name: str, subscribed: Subscribed, reader_of: ReaderOf) -> None:
+    def __init__(self, name: str, subscribed: SubscriptionResolver, access_of: AccessOf) -> None:
         self.name = name
         self.creator = ""
         """Principal that created the group, set before the first record; empty if unknown."""
         self._subscribed = subscribed
-        self._reader_of = reader_of
+        self._access_of = access_of
         self._members: dict[str, ConsumerMember] = {}
         self._generation = 0
         self._revision = 0
@@ -103,9 +103,9 @@ class ConsumerGroup:
         self._target_revision = 0
         """Revision of the record that contains the current target."""
         self._assignor = pb.ASSIGNOR_UNSPECIFIED
-        self._given: frozenset[PartitionKey] = frozenset()
+        self._target_partitions: frozenset[PartitionKey] = frozenset()
         """All partitions of the current target."""
-        self._made_of: dict[str, frozenset[bytes]] = {}
+        self._target_topics: dict[str, frozenset[bytes]] = {}
         """Topics available to each member when the target was computed, for members whose caller is known."""
         self._needs_target = False
         self._target_is_new = False
@@ -116,7 +116,7 @@ class ConsumerGroup:
         Members are answered only after a later record is durable, so that no session is extended by a superseded one.
         """
         self._standing = pb.GroupRecord(group=name)
-        self._told: dict[str, Told] = {}
+        self._assignments: dict[str, MemberAssignment] = {}
         self._load_watch = LoadWatch()
 
     # ------------------------------------------------------------------------------------------ state
@@ -140,11 +140,11 @@ class ConsumerGroup:
         """Return a member, None if it does not exist."""
         return self._members.get(member_id)
 
-    def told(self, member_id: str) -> Told | None:
+    def assignment_of(self, member_id: str) -> MemberAssignment | None:
         """Return the answer for a member; None if its join is not durable, or it is not a member."""
         member = self._members.get(member_id)
         is_durable = member is not None and member.first_revision <= self._standing.revision
-        return self._told.get(member_id) if is_durable else None
+        return self._assignments.get(member_id) if is_durable else None
 
     def restart(self, record: pb.GroupRecord | None, *, in_doubt: bool = False) -> None:
         """Restart from a durable record, discarding later decisions.
@@ -167,12 +167,12 @@ class ConsumerGroup:
         self._revision = max(self._revision, record.revision)
         self._target_revision = record.target_revision
         self._assignor = record.assignor
-        self._given = frozenset().union(*(member.target for member in self._members.values()))
-        self._made_of = {}
+        self._target_partitions = frozenset().union(*(member.target for member in self._members.values()))
+        self._target_topics = {}
         self._needs_target = self._target_is_new = self._changed = False
-        self._told = {}
+        self._assignments = {}
         self._stand(record)
-        self.look_at_topics()
+        self.check_topics()
         self._changed = self.in_doubt = in_doubt and self._revision > record.revision
 
     # -------------------------------------------------------------------------------------------- decisions
@@ -284,7 +284,7 @@ class ConsumerGroup:
         if member is not None:
             self._load_watch.note(loads, member.held)
 
-    def look_at_loads(self, now: float) -> bool:
+    def check_loads(self, now: float) -> bool:
         """Recompute the target if the group balances by load and that is worth the moves; return whether it is.
 
         `LoadWatch` decides when. Returns False while partitions are being moved.
@@ -298,23 +298,25 @@ class ConsumerGroup:
             return False
         if any(member.held.keys() != member.target for member in self._members.values()):
             return False
-        if not self._load_watch.is_uneven([member.target for member in self._members.values()]):
+        if not self._load_watch.is_unbalanced([member.target for member in self._members.values()]):
             return False
-        self._needs_target = self._load_watch.is_worth_it(self._question(), now)
+        self._needs_target = self._load_watch.should_rebalance(self._assignment_input(), now)
         return self._needs_target
 
-    def look_at_topics(self) -> None:
+    def check_topics(self) -> None:
         """Schedule a new target if the available topics or partitions have changed."""
-        asked = self._asked()
-        if self._members and _partitions_in(asked) != self._given:
+        asked = self._available_topics()
+        if self._members and _partitions_in(asked) != self._target_partitions:
             self._needs_target = True
         named = _topic_sets(asked)
         for member_id, member in self._current().items():
             topics = named[member_id]
-            if topics != self._made_of.get(member_id, topics) or any(key[0] not in topics for key in member.target):
+            if topics != self._target_topics.get(member_id, topics) or any(
+                key[0] not in topics for key in member.target
+            ):
                 self._needs_target = True
-            elif self._reader_of(member_id) is not None:
-                self._made_of[member_id] = topics
+            elif self._access_of(member_id) is not None:
+                self._target_topics[member_id] = topics
 
     def delete(self) -> pb.GroupRecord:
         """Return the record that deletes the group and its positions.
@@ -408,17 +410,17 @@ class ConsumerGroup:
         """Return the members that are not replaced, by id."""
         return {member_id: member for member_id, member in self._members.items() if not member.replaced}
 
-    def _asked(self) -> dict[str, Mapping[bytes, int]]:
+    def _available_topics(self) -> dict[str, Mapping[bytes, int]]:
         """Return the available topics of each member, restricted to what its caller may read."""
-        return self._answers({member_id: member.wish for member_id, member in self._current().items()})
+        return self._resolve_all({member_id: member.wish for member_id, member in self._current().items()})
 
-    def _answers(self, wishes: Mapping[str, pb.GroupWish]) -> dict[str, Mapping[bytes, int]]:
+    def _resolve_all(self, wishes: Mapping[str, pb.GroupWish]) -> dict[str, Mapping[bytes, int]]:
         """Return the topics that the subscriptions of members match; equal subscriptions share one result."""
         answers: dict[tuple[object, ...], Mapping[bytes, int]] = {}
         found: dict[str, Mapping[bytes, int]] = {}
         for member_id, wish in wishes.items():
-            reader = self._reader_of(member_id)
-            who = ANYBODY if reader is None else reader
+            reader = self._access_of(member_id)
+            who = UNRESTRICTED if reader is None else reader
             said = (who.key, wish.pattern, *wish.topics)
             if said not in answers:
                 answers[said] = self._subscribed(wish, who)
@@ -438,7 +440,7 @@ class ConsumerGroup:
                 f"the subscriptions of the members of group {self.name!r} exceed {WISHES_BYTES_MAX} bytes: subscribe "
                 "by pattern",
             )
-        topics = _topics_in(self._answers(wishes))
+        topics = _topics_in(self._resolve_all(wishes))
         if sum(topics.values()) > PARTITIONS_MAX:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
@@ -451,20 +453,20 @@ class ConsumerGroup:
         self._needs_target = False
         self._generation += 1
         self._changed = self._target_is_new = True
-        asked = self._asked()
-        self._given = _partitions_in(asked)
-        self._made_of = _topic_sets(asked)
-        self._load_watch.keep(self._given)
-        for each, keys in assign(self._assignor, self._question()).items():
+        asked = self._available_topics()
+        self._target_partitions = _partitions_in(asked)
+        self._target_topics = _topic_sets(asked)
+        self._load_watch.keep(self._target_partitions)
+        for each, keys in assign(self._assignor, self._assignment_input()).items():
             self._members[each].target = keys
 
-    def _question(self) -> Question:
+    def _assignment_input(self) -> AssignmentInput:
         """Return the input of the assignor. Instance ids determine the order, so that a restart changes nothing."""
         ordered = sorted(self._current(), key=lambda each: (self._members[each].wish.instance_id or each, each))
-        topics = _topic_sets(self._asked())
+        topics = _topic_sets(self._available_topics())
         asked = {each: topics[each] for each in ordered}
         has = {key: each for each, member in self._members.items() for key in member.target}
-        return Question(asked, sorted(self._given), has, self._load_watch.rates)
+        return AssignmentInput(asked, sorted(self._target_partitions), has, self._load_watch.rates)
 
     def _grant(self) -> None:
         """Grant partitions of the target that no member holds."""
@@ -477,17 +479,17 @@ class ConsumerGroup:
     def _stand(self, record: pb.GroupRecord) -> list[str]:
         """Make a durable record the basis of answers; return the members whose answer changed."""
         self._standing = record
-        before, self._told = self._told, {}
+        before, self._assignments = self._assignments, {}
         news: list[str] = []
         for member in record.members:
             assigned = frozenset(_held_of(member).keys() & keys_of(member.target))
             old = before.get(member.member_id)
-            told = Told(record.generation, assigned, record.revision)
+            told = MemberAssignment(record.generation, assigned, record.revision)
             if old is not None and (old.generation, old.assigned) == (told.generation, told.assigned):
                 told = old
             else:
                 news.append(member.member_id)
-            self._told[member.member_id] = told
+            self._assignments[member.member_id] = told
         return news
 
 

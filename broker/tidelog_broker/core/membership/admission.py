@@ -38,7 +38,7 @@ def binders_needed(founders: int) -> int:
     return min(max(meets_every_majority, never_twice), founders - 1)
 
 
-def binds_to(announce: pb.NodeAnnounce, *, bound: bytes, known: pb.NodeRecord | None) -> bytes:
+def directory_to_bind(announce: pb.NodeAnnounce, *, bound: bytes, known: pb.NodeRecord | None) -> bytes:
     """Return the directory id to which the announcing founder is bound; the caller makes a new binding durable first.
 
     Args:

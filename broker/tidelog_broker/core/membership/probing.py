@@ -11,7 +11,7 @@ from tidelog_broker.core.membership.members import Address
 T = TypeVar("T")
 
 
-class Chooser(Protocol):
+class RandomSource(Protocol):
     """The methods of `random.Random` that the protocol uses; tests pass a seeded instance."""
 
     def shuffle(self, items: MutableSequence[Any], /) -> None:
@@ -32,7 +32,7 @@ class Rotation:
     New members are inserted at a random position in the rest of the round; each round has a new order.
     """
 
-    def __init__(self, chooser: Chooser) -> None:
+    def __init__(self, chooser: RandomSource) -> None:
         self._chooser = chooser
         self._order: list[str] = []
 

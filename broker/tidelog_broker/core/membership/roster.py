@@ -123,7 +123,7 @@ class Roster:
         if known is None or restarted or known.state is not member.state:
             self.events.append(MembershipChange(_CHANGE_TO[member.state], member))
 
-    def hear_of_own_id(self, incarnation: int) -> None:
+    def observe_own_id(self, incarnation: int) -> None:
         """Process a datagram or record from another process with this node's id.
 
         A lower incarnation is an earlier process of this node and is ignored. A higher one has replaced this process,
@@ -171,7 +171,7 @@ class Roster:
     def _hear_of_me(self, member: Member) -> None:
         me = self.me
         if member.incarnation != me.incarnation:
-            self.hear_of_own_id(member.incarnation)
+            self.observe_own_id(member.incarnation)
         elif member.refutation > me.refutation:
             self._halt(member.incarnation)  # raised by a second process of this node, e.g. a resumed VM snapshot
         elif member.rank > me.rank:

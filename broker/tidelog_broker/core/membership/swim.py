@@ -39,7 +39,7 @@ from tidelog_broker.core.membership.gossip_messages import (
     decode,
 )
 from tidelog_broker.core.membership.members import Address, Member, Members, MemberState
-from tidelog_broker.core.membership.probing import Chooser, Probe, Relay, Rotation, Slowness
+from tidelog_broker.core.membership.probing import Probe, RandomSource, Relay, Rotation, Slowness
 from tidelog_broker.core.membership.replay_window import ReplayWindows
 from tidelog_broker.core.membership.roster import Event, Roster
 from tidelog_broker.core.membership.swim_settings import SwimSettings
@@ -64,7 +64,7 @@ class Refusal(Enum):
     FOREIGN_CLUSTER = "from another cluster"
     REPLAYED = "received before"
     STALE = "from a process that a newer one of the same node has replaced"
-    NOT_NOTED = "from a start of a node that is not registered here"
+    NOT_REGISTERED = "from a start of a node that is not registered here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Swim:
         me: Member,
         *,
         cluster_id: bytes,
-        chooser: Chooser,
+        chooser: RandomSource,
         now_ms: int,
         seeds: Sequence[Address] = (),
         settings: SwimSettings | None = None,
@@ -164,8 +164,8 @@ class Swim:
             if self.me.is_live:
                 self._roster.expire(now_ms)
                 self._end_relays(now_ms)
-                self._go_on_probing(now_ms)
-                self._probe_the_dead(now_ms)
+                self._continue_probe(now_ms)
+                self._probe_dead_members(now_ms)
                 self._ask_seeds(now_ms)
             self._gossip(now_ms)
         return self._effects(now_ms)
@@ -216,17 +216,17 @@ class Swim:
         if sender == self.me.node_id and incarnation == self.me.incarnation:
             return Refusal.REPLAYED  # sent by this process itself
         if sender == self.me.node_id:
-            self._roster.hear_of_own_id(incarnation)
+            self._roster.observe_own_id(incarnation)
         known = self.members.get(sender)
         newest = max(self._windows.incarnation(sender), known.incarnation if known is not None else 0)
         if incarnation < newest:
-            self._tell_the_stale(sender, source, now_ms)
+            self._notify_stale_sender(sender, source, now_ms)
             return Refusal.STALE
         if not self._is_noted(sender, incarnation):
-            return Refusal.NOT_NOTED
+            return Refusal.NOT_REGISTERED
         return None if self._windows.accept(sender, incarnation, datagram.counter) else Refusal.REPLAYED
 
-    def _tell_the_stale(self, sender: str, source: Address, now_ms: int) -> None:
+    def _notify_stale_sender(self, sender: str, source: Address, now_ms: int) -> None:
         """Send a replaced process the record of its successor, rate-limited, so that it stops."""
         if self.halted or sender not in self.members:
             return
@@ -284,7 +284,7 @@ class Swim:
 
     # ------------------------------------------------------------------------------------------ timers
 
-    def _go_on_probing(self, now_ms: int) -> None:
+    def _continue_probe(self, now_ms: int) -> None:
         probe = self._probe
         if now_ms >= self._period_ends_ms:
             if probe is not None:
@@ -322,7 +322,7 @@ class Swim:
             del self._relays[sequence]
             self._send(relay.origin, relay.origin_id, Nack(relay.sequence))
 
-    def _probe_the_dead(self, now_ms: int) -> None:
+    def _probe_dead_members(self, now_ms: int) -> None:
         if now_ms < self._next_dead_probe_ms:
             return
         self._next_dead_probe_ms = now_ms + self.settings.dead_probe_interval_ms

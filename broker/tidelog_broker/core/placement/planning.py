@@ -34,7 +34,7 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 
-class Wishes(NamedTuple):
+class ReplicationSettings(NamedTuple):
     """Replication settings of a topic's partitions. `ack_quorum` 0: a majority of the copies."""
 
     replication_factor: int
@@ -42,21 +42,21 @@ class Wishes(NamedTuple):
     flush: pb.Flush
 
 
-def wishes_of(config: pb.TopicConfig) -> Wishes:
+def replication_settings(config: pb.TopicConfig) -> ReplicationSettings:
     """Return the replication settings in a topic's configuration."""
-    return Wishes(max(config.replication_factor, 1), config.ack_quorum, config.flush or pb.ALWAYS)
+    return ReplicationSettings(max(config.replication_factor, 1), config.ack_quorum, config.flush or pb.ALWAYS)
 
 
-def wishes_as_they_are(active: pb.EpochDescriptor) -> Wishes:
+def current_replication_settings(active: pb.EpochDescriptor) -> ReplicationSettings:
     """Return replication settings equal to those of the active epoch, for a topic that is unknown or deleted."""
-    return Wishes(max(len(active.placement), 1), active.ack_quorum, active.flush or pb.ALWAYS)
+    return ReplicationSettings(max(len(active.placement), 1), active.ack_quorum, active.flush or pb.ALWAYS)
 
 
 def takeover_plan(
     node_id: str,
     key: PartitionKey,
     active: pb.EpochDescriptor,
-    wishes: Wishes,
+    settings: ReplicationSettings,
     nodes: Sequence[NodeEntry],
     *,
     alive: Collection[str],
@@ -67,19 +67,19 @@ def takeover_plan(
         node_id: this node.
         key: the partition.
         active: its active epoch.
-        wishes: replication settings of its topic.
+        settings: replication settings of its topic.
         nodes: all registered nodes.
         alive: nodes that may get copies and ownership: live and not draining.
     """
     hashed = partition_key(*key)
     try:
         wanted = place(
-            hashed, nodes, replication_factor=wishes.replication_factor, alive=alive, ack_quorum=wishes.ack_quorum
+            hashed, nodes, replication_factor=settings.replication_factor, alive=alive, ack_quorum=settings.ack_quorum
         )
     except NoPersistenceError:  # no node with the role is registered: keep the placement
         placement = tuple(active.placement) or (node_id,)
         owner = node_id if node_id in placement else placement[0]
-        return Plan(owner, placement, min(max(active.ack_quorum, 1), len(placement)), wishes.flush)
+        return Plan(owner, placement, min(max(active.ack_quorum, 1), len(placement)), settings.flush)
 
     def owned(placement: Sequence[str], ack_quorum: int) -> Plan:
         roles = {node.node_id: node.roles for node in nodes}
@@ -87,12 +87,12 @@ def takeover_plan(
             owner = node_id
         else:
             owner = successor(hashed, nodes, alive=alive, placement=placement) or placement[0]
-        return Plan(owner, tuple(placement), ack_quorum, wishes.flush)
+        return Plan(owner, tuple(placement), ack_quorum, settings.flush)
 
     plan = owned(wanted.nodes, wanted.ack_quorum)
-    if active.placement and not can_live(plan, alive=alive.__contains__):
+    if active.placement and not has_live_quorum(plan, alive=alive.__contains__):
         stays = owned(active.placement, min(max(active.ack_quorum, 1), len(active.placement)))
-        if can_live(stays, alive=alive.__contains__):
+        if has_live_quorum(stays, alive=alive.__contains__):
             return stays
     return plan
 
@@ -113,7 +113,7 @@ def rank_of(
 def move_plan(
     key: PartitionKey,
     active: pb.EpochDescriptor,
-    wishes: Wishes,
+    settings: ReplicationSettings,
     nodes: Sequence[NodeEntry],
     *,
     alive: Collection[str],
@@ -128,21 +128,21 @@ def move_plan(
         active.owner,
         tuple(active.placement),
         active.ack_quorum,
-        wishes.replication_factor,
-        wishes.ack_quorum,
+        settings.replication_factor,
+        settings.ack_quorum,
     )
     try:
         moves = rebalance_plan([state], nodes, alive=alive)
     except NoPersistenceError:
         return None
     if moves:
-        return Plan(moves[0].owner, moves[0].placement.nodes, moves[0].placement.ack_quorum, wishes.flush)
-    if active.flush and active.flush != wishes.flush:
-        return Plan(active.owner, tuple(active.placement), active.ack_quorum, wishes.flush)
+        return Plan(moves[0].owner, moves[0].placement.nodes, moves[0].placement.ack_quorum, settings.flush)
+    if active.flush and active.flush != settings.flush:
+        return Plan(active.owner, tuple(active.placement), active.ack_quorum, settings.flush)
     return None
 
 
-def can_live(plan: Plan, *, alive: Callable[[str], bool]) -> bool:
+def has_live_quorum(plan: Plan, *, alive: Callable[[str], bool]) -> bool:
     """Return whether enough nodes of a plan are alive to write to its epoch, and to seal it later.
 
     Args:
@@ -153,7 +153,7 @@ def can_live(plan: Plan, *, alive: Callable[[str], bool]) -> bool:
     return sum(1 for node in plan.placement if alive(node)) >= needed
 
 
-def hand_over_plan(
+def handover_plan(
     node_id: str,
     key: PartitionKey,
     active: pb.EpochDescriptor,
@@ -196,7 +196,7 @@ def preferred_owner_plan(
     return _owned_by(owner, active)
 
 
-def relief_plan(
+def ingestion_owner_plan(
     key: PartitionKey,
     active: pb.EpochDescriptor,
     nodes: Sequence[NodeEntry],
@@ -215,7 +215,7 @@ def relief_plan(
         alive: nodes that may get ownership.
         behind: replicas that lack records.
     """
-    able = _able(nodes)
+    able = _owner_capable(nodes)
     if active.owner in able:
         return None
     heir = successor(
@@ -226,10 +226,10 @@ def relief_plan(
     return _owned_by(heir, active)
 
 
-def spare_plan(
+def replacement_plan(
     key: PartitionKey,
     active: pb.EpochDescriptor,
-    wishes: Wishes,
+    settings: ReplicationSettings,
     nodes: Sequence[NodeEntry],
     *,
     alive: Collection[str],
@@ -242,7 +242,7 @@ def spare_plan(
     Args:
         key: the partition.
         active: its active epoch.
-        wishes: replication settings of its topic.
+        settings: replication settings of its topic.
         nodes: all registered nodes.
         alive: nodes that may get a copy.
         without: one of the epoch's replicas, but not its owner.
@@ -252,7 +252,7 @@ def spare_plan(
         wanted = place(
             partition_key(*key),
             nodes,
-            replication_factor=max(wishes.replication_factor, 1 + len(active.placement)),
+            replication_factor=max(settings.replication_factor, 1 + len(active.placement)),
             alive=rest,
         )
     except NoPersistenceError:
@@ -261,32 +261,32 @@ def spare_plan(
     if spare is None:
         return None
     placement = tuple(spare if node == without else node for node in active.placement)
-    return Plan(active.owner, placement, active.ack_quorum, wishes.flush)
+    return Plan(active.owner, placement, active.ack_quorum, settings.flush)
 
 
 def lacks_copies(
-    active: pb.EpochDescriptor, wishes: Wishes, nodes: Sequence[NodeEntry], *, alive: Collection[str]
+    active: pb.EpochDescriptor, settings: ReplicationSettings, nodes: Sequence[NodeEntry], *, alive: Collection[str]
 ) -> bool:
     """Return whether a partition has fewer copies than possible, and live nodes could store all of them.
 
     A second copy without a third is not created: writes would then depend on both nodes.
     """
     storing = [node.node_id for node in nodes if Role.PERSISTENCE in node.roles]
-    wanted = min(wishes.replication_factor, len(storing))
-    if wanted == 2 < wishes.replication_factor:
+    wanted = min(settings.replication_factor, len(storing))
+    if wanted == 2 < settings.replication_factor:
         return False
     return len(active.placement) < wanted <= sum(1 for node in storing if node in alive)
 
 
 def lacks_owner(active: pb.EpochDescriptor, nodes: Sequence[NodeEntry], *, alive: Collection[str]) -> bool:
     """Return whether no replica, dead or alive, has the roles of an owner, and a live node has them."""
-    able = _able(nodes)
+    able = _owner_capable(nodes)
     return able.isdisjoint(active.placement) and not able.isdisjoint(alive)
 
 
 def first_epoch(
     key: PartitionKey,
-    wishes: Wishes,
+    settings: ReplicationSettings,
     nodes: Sequence[NodeEntry],
     *,
     alive: Collection[str],
@@ -299,7 +299,7 @@ def first_epoch(
     """
     hashed = partition_key(*key)
     wanted = place(
-        hashed, nodes, replication_factor=wishes.replication_factor, alive=alive, ack_quorum=wishes.ack_quorum
+        hashed, nodes, replication_factor=settings.replication_factor, alive=alive, ack_quorum=settings.ack_quorum
     )
     owner = successor(hashed, nodes, alive=alive, placement=wanted.nodes) or wanted.nodes[0]
     return pb.EpochDescriptor(
@@ -309,11 +309,11 @@ def first_epoch(
         placement=wanted.nodes,
         ack_quorum=wanted.ack_quorum,
         start_offset=0,
-        flush=wishes.flush,
+        flush=settings.flush,
     )
 
 
-def _able(nodes: Sequence[NodeEntry]) -> frozenset[str]:
+def _owner_capable(nodes: Sequence[NodeEntry]) -> frozenset[str]:
     """Return the nodes with both roles, which may own partitions."""
     return frozenset(node.node_id for node in nodes if node.roles == BOTH_ROLES)
 

@@ -13,12 +13,12 @@ Compaction may change the content of a sealed epoch, at different times on diffe
 version by the digest at the end, and ranges of two versions do not continue each other. The newest decided version is
 fetched; if no node has it and the log has no version at all, any decided version is.
 
-An older version in the log is sufficient while this node can compact it to the newest version itself (`versions`). If
-it cannot, because a later epoch was fetched in a newer version, consumers cannot read the older one, which would
-restore records that the later epoch's tombstones had deleted. The newest version is then filled beside it and replaces
-it when complete. Until then other nodes may fetch the older version, which may be usable there. No node drops a copy
-before all older epochs that are compacted with it have reached their newest versions. So while a quorum of copies
-exists, each epoch is available in its newest version or in all versions from which that is made.
+An older version in the log is sufficient while this node can compact it to the newest version itself
+(`epoch_versions`). If it cannot, because a later epoch was fetched in a newer version, consumers cannot read the older
+one, which would restore records that the later epoch's tombstones had deleted. The newest version is then filled beside
+it and replaces it when complete. Until then other nodes may fetch the older version, which may be usable there. No node
+drops a copy before all older epochs that are compacted with it have reached their newest versions. So while a quorum of
+copies exists, each epoch is available in its newest version or in all versions from which that is made.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tidelog_broker.core.replication.copied_producers import CopiedProducers
 from tidelog_broker.core.replication.effects import AppendFill, DropCopy, FinishFill, SetAside
+from tidelog_broker.core.replication.epoch_versions import EpochVersions
 from tidelog_broker.core.replication.log_tail import BrokenRunError, check_run
 from tidelog_broker.core.replication.ports import Batch, Position
+from tidelog_broker.core.replication.producer_state_fetch import ProducerStateFetch
 from tidelog_broker.core.replication.pull import Pull
 from tidelog_broker.core.replication.replica_state import ReplicaState
-from tidelog_broker.core.replication.versions import Versions
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -69,8 +69,8 @@ class Backfill:
         """Whether the fill contained records when its pull was started."""
         self._begun_anew = 0
         """Number of wrong fills: rotates the order of sources, because the previous source may be the cause."""
-        self.producers = CopiedProducers(state, ended=whole)
-        self.versions = Versions(state)
+        self.producers = ProducerStateFetch(state, ended=whole)
+        self.versions = EpochVersions(state)
         self._rotten: dict[int, str] = {}
         """Damaged epochs of the log, with the reason; a damaged copy is set aside once its replacement is complete."""
         self.incomplete: set[int] = set()
@@ -94,7 +94,7 @@ class Backfill:
         if pull is None:
             return Missing(len(wanted), records, max(wanted), "", nowhere=False)
         here = self._at.offset - max(state.start_of(pull.epoch), state.log_start)
-        return Missing(len(wanted), records - max(here, 0), pull.epoch, pull.source, nowhere=pull.in_vain)
+        return Missing(len(wanted), records - max(here, 0), pull.epoch, pull.source, nowhere=pull.is_exhausted)
 
     @property
     def whole_from(self) -> int:
@@ -259,7 +259,7 @@ class Backfill:
             end = Position(pull.end.offset, reply.epoch_digest)
         wanted = [batch for batch in batches if batch.header.end_offset <= end.offset]
         if not wanted or not self._takes(pull, end):
-            pull.turned_down(now_ms)
+            pull.declined(now_ms)
             return
         pull.end = end
         base = Position(reply.base_offset, reply.previous_digest) if pull.digest_unknown else self._at
@@ -277,7 +277,7 @@ class Backfill:
             if self._pull is not pull:
                 return
             if not ok:
-                pull.not_kept(now_ms)
+                pull.store_failed(now_ms)
                 self._ask_in_turn(pull, now_ms)  # the failed range used network and disk, so it counts in the budget
                 return
             self._at = at
@@ -306,7 +306,7 @@ class Backfill:
         ends = self._state.ends_of(pull.epoch)
         if end == ends[-1]:
             return True
-        return not self._is_outdated(pull.epoch) and (end == pull.end or (end in ends and pull.in_vain))
+        return not self._is_outdated(pull.epoch) and (end == pull.end or (end in ends and pull.is_exhausted))
 
     def _ask_in_turn(self, pull: Pull, now_ms: int) -> None:
         """Request the next range of a sealed epoch as soon as this node's backfill budget allows.
@@ -423,16 +423,16 @@ class Backfill:
                 # that this node does not know yet.
                 end = Position(self._state.decision(pull.epoch).end_offset, reply.epoch_digest)
                 if reply.HasField("epoch_digest") and end not in self._state.ends_of(pull.epoch):
-                    pull.turned_down(now_ms)
+                    pull.declined(now_ms)
                     return
                 begins_earlier = self._state.start_of(pull.epoch) <= reply.base_offset < self._at.offset
                 if pull.digest_unknown and begins_earlier:
                     self._at = Position(reply.base_offset, 0)
-                    pull.begins_elsewhere(now_ms)
+                    pull.redirected(now_ms)
                     return
                 self._begin_anew(pull, f"{sender} has epoch {reply.epoch} otherwise below {reply.base_offset}")
             elif reply.status != pb.HELD:
-                pull.turned_down(now_ms)
+                pull.declined(now_ms)
             else:
                 self._take(pull, reply, batches, now_ms)
         except BrokenRunError:

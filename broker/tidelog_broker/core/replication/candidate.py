@@ -4,7 +4,7 @@
                              ▲                     │                   │                    │
                              └────── back-off ◄────┴── outbid, timeout ┴────────────────────┘
 
-All transitions are listed in the table `LEADS_TO`, which the code enforces.
+All transitions are listed in the table `PHASE_TRANSITIONS`, which the code enforces.
 
 Safety does not depend on which node takes over: any node of the placement may try at any time, and the quorums of the
 epoch's replicas keep the decision unique. Gossip only determines which nodes try, in which order and how often. A
@@ -34,9 +34,9 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 Phase = Literal["idle", "waiting", "pre-voting", "sealing", "opening", "accepted"]
-"""Phase of an attempt; see `LEADS_TO`."""
+"""Phase of an attempt; see `PHASE_TRANSITIONS`."""
 
-LEADS_TO: Final[Mapping[Phase, frozenset[Phase]]] = {
+PHASE_TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
     "idle": frozenset({"waiting", "sealing", "opening"}),
     "waiting": frozenset({"waiting", "idle", "pre-voting", "sealing"}),
     "pre-voting": frozenset({"pre-voting", "idle", "waiting", "sealing"}),
@@ -55,7 +55,7 @@ LEADS_TO: Final[Mapping[Phase, frozenset[Phase]]] = {
 """
 
 
-class Known(Protocol):
+class CandidateState(Protocol):
     """The part of the replica's state that the candidate uses; `ReplicaState` implements it."""
 
     key: PartitionKey
@@ -74,7 +74,7 @@ class Known(Protocol):
         """Send a message to a node, which may be this one."""
 
 
-class Host(Protocol):
+class CandidateHost(Protocol):
     """The replica that the candidate belongs to."""
 
     @property
@@ -82,7 +82,7 @@ class Host(Protocol):
         """Whether this node owns the epoch and has retired from it, so that no pre-vote is needed."""
         ...
 
-    def misses_owner(self, now_ms: int) -> bool:
+    def suspects_owner(self, now_ms: int) -> bool:
         """Return whether the owner seems to have failed."""
         ...
 
@@ -98,7 +98,7 @@ class Host(Protocol):
 class Candidate:
     """The takeover of one partition that this node attempts."""
 
-    def __init__(self, state: Known, host: Host) -> None:
+    def __init__(self, state: CandidateState, host: CandidateHost) -> None:
         self._state = state
         self._host = host
         self.phase: Phase = "idle"
@@ -160,7 +160,7 @@ class Candidate:
         started has heard of no other node and misses all of them; if the owner dies a moment later, refusals that it
         received before must not delay the takeover.
         """
-        misses = self._host.misses_owner(now_ms)
+        misses = self._host.suspects_owner(now_ms)
         if self.phase == "idle":
             if misses:
                 self._wait(now_ms)
@@ -170,7 +170,7 @@ class Candidate:
             self._pre_vote(now_ms)
 
     def _become(self, phase: Phase) -> None:
-        assert phase in LEADS_TO[self.phase], f"{self.phase} does not lead to {phase}"
+        assert phase in PHASE_TRANSITIONS[self.phase], f"{self.phase} does not lead to {phase}"
         self.phase = phase
 
     def _rest(self) -> None:
@@ -179,9 +179,9 @@ class Candidate:
 
     def agrees(self, sender: str, now_ms: int) -> bool:
         """Return whether to agree to a pre-vote: the owner is missing here, too, and the own attempt yields."""
-        return self._host.misses_owner(now_ms) and self._makes_way(sender, now_ms)
+        return self._host.suspects_owner(now_ms) and self._yields_to(sender, now_ms)
 
-    def _makes_way(self, sender: str, now_ms: int) -> bool:
+    def _yields_to(self, sender: str, now_ms: int) -> bool:
         """Return whether this node's own attempt yields to another candidate.
 
         Two candidates that seal at once delay each other, and with many partitions each step may take longer than the
@@ -204,7 +204,7 @@ class Candidate:
             return False
         if self.phase in {"waiting", "pre-voting"} and self._unsafe_until_ms is None:
             self._become("waiting")
-            wait_ms = self._state.timing.make_way_ms
+            wait_ms = self._state.timing.yield_ms
             self._wake_ms = max(self._wake_ms or 0, now_ms + wait_ms + self._state.surroundings.random_ms(wait_ms))
         return True
 
@@ -271,7 +271,7 @@ class Candidate:
             if self._unsafe_until_ms is not None:
                 self._plan_next()
                 self._seal(now_ms)
-            elif not self._host.misses_owner(now_ms):
+            elif not self._host.suspects_owner(now_ms):
                 self._rest()
             elif self._host.retiring:
                 self._plan_next()
@@ -288,7 +288,7 @@ class Candidate:
             self._ask_again(now_ms)
         elif self._unsafe_until_ms is not None and self.phase == "sealing" and self._state.node_id in self._promises:
             self._choose_unsafely(now_ms)
-        elif self.phase == "pre-voting" and len(self._agreed) >= self.seal_quorum and self._host.misses_owner(now_ms):
+        elif self.phase == "pre-voting" and len(self._agreed) >= self.seal_quorum and self._host.suspects_owner(now_ms):
             self._seal(now_ms)  # the owner, which only seemed silent, has had its time to answer
         else:
             self._was_undecided |= self._unsafe_until_ms is not None and self.phase == "opening"
@@ -374,7 +374,7 @@ class Candidate:
         elif sender in self._state.active.placement:
             self._refusing.discard(sender)
             self._agreed.add(sender)
-        is_gone = self._host.misses_owner(now_ms) and not self._host.owner_may_be_slow
+        is_gone = self._host.suspects_owner(now_ms) and not self._host.owner_may_be_slow
         if is_gone and len(self._agreed) >= self.seal_quorum:
             self._seal(now_ms)
 

@@ -84,7 +84,7 @@ class CatchUp:
         )
         if not wanted:
             if pull.end is not None:
-                pull.turned_down(now_ms)
+                pull.declined(now_ms)
             else:
                 self._fetched(reply.source_end_offset, now_ms)
             return
@@ -125,11 +125,11 @@ class CatchUp:
         self._raise_log_start(reply.log_start_offset, now_ms)
         try:
             if reply.status != pb.HELD:
-                pull.turned_down(now_ms)
+                pull.declined(now_ms)
             else:
                 self._take(pull, reply, batches, now_ms)
         except BrokenRunError:
-            pull.turned_down(now_ms)  # either the source or this copy is wrong
+            pull.declined(now_ms)  # either the source or this copy is wrong
         return True
 
     def _ask(self, pull: Pull, now_ms: int) -> None:

@@ -14,13 +14,13 @@ from tidelog_broker.core.replication.backfill import Backfill
 from tidelog_broker.core.replication.chain import ChainError
 from tidelog_broker.core.replication.effects import SetAside, SyncAhead, Truncate, WriteChain, WriteFences
 from tidelog_broker.core.replication.fence import Fence
-from tidelog_broker.core.replication.log_tail import Tail
+from tidelog_broker.core.replication.log_tail import LogTail
 from tidelog_broker.core.replication.ports import Position
 from tidelog_broker.core.replication.replica_state import ReplicaState, syncs_appends
 from tidelog_proto import broker_pb2 as pb
 
 
-class Learning:
+class ChainLearner:
     """Loads and extends the chain of one replica; `entered` handles the consequences for this node's role."""
 
     def __init__(self, state: ReplicaState, backfill: Backfill, *, entered: Callable[[pb.EpochDecision], None]) -> None:
@@ -50,7 +50,7 @@ class Learning:
             state.halt(reason, for_good=True)
         end = state.log.epoch_end(active.epoch)
         if end is not None:
-            state.tail = Tail(active.epoch, active.start_offset, Position(*end))
+            state.tail = LogTail(active.epoch, active.start_offset, Position(*end))
         state.high_watermark = active.start_offset
         for epoch in range(state.chain.genesis.epoch, active.epoch):
             self._load_decided(epoch, is_newest=epoch == newest)
@@ -141,7 +141,7 @@ class Learning:
         left = state.fence
         is_synced = syncs_appends(old) or (left is not None and left.entry.accepted_value == decision)
         is_owed = whole and held.offset == end.offset > old.start_offset and not is_synced
-        state.tail = Tail(value.next.epoch, end.offset, Position(end.offset, 0))
+        state.tail = LogTail(value.next.epoch, end.offset, Position(end.offset, 0))
         state.fence = Fence(state.key, value.next) if state.is_member else None
         entries = [fence.opened() for fence in (state.fence,) if fence]
         entries += [fence.dropped() for fence in (left,) if fence]

@@ -215,7 +215,7 @@ class RebuildProducers:
     or_later: bool = False
 
 
-class KnownLater(NamedTuple):
+class LaterSnapshot(NamedTuple):
     """A snapshot of the producer state after the requested position, with the running digest of its epoch there."""
 
     epoch: int

@@ -26,7 +26,7 @@ from tidelog_proto.header import BatchHeader, Flags
 from tidelog_proto.limits import KEYED_ID_MIN
 
 if TYPE_CHECKING:
-    from tidelog_broker.core.replication.producer_budget import SharedRoom
+    from tidelog_broker.core.replication.producer_budget import SharedLimit
 
 RUN_LENGTH: Final = 2048
 RUNS_MAX: Final = 32
@@ -82,12 +82,12 @@ class KeyedRequests:
         self._runs_max = runs_max
         self._runs: deque[_Run] = deque()
         self._newest: dict[int, KeyedRequest] = {}
-        self._budget: SharedRoom | None = None
+        self._budget: SharedLimit | None = None
 
     def __len__(self) -> int:
         return len(self._newest) + sum(len(run.ids) for run in self._runs)
 
-    def share(self, budget: SharedRoom) -> None:
+    def share(self, budget: SharedLimit) -> None:
         """Count the entries in the budget of a node from now on."""
         self._budget = budget
         budget.join(self)

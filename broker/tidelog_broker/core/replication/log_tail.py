@@ -22,7 +22,7 @@ class BrokenRunError(Exception):
     """Received batches are not contiguous or have wrong digests; none of them is accepted."""
 
 
-class Tail:
+class LogTail:
     """Queued and durable end of one epoch."""
 
     def __init__(self, epoch: int, start_offset: int, end: Position) -> None:

@@ -24,7 +24,7 @@ FIRST_EPOCH_FACTOR: Final = 10
 """Factor of the silence timeout in a partition's first epoch, because a node may create many partitions at once."""
 
 
-class OwnerWatch:
+class OwnerMonitor:
     """Monitors the owner of the active epoch on behalf of another replica."""
 
     def __init__(self, state: ReplicaState, now_ms: int) -> None:
@@ -58,9 +58,9 @@ class OwnerWatch:
             return now_ms >= self._grace_until_ms()
         if self._heard_ms is not None and now_ms < self._heard_ms + self._state.timing.heard_ms:
             return False
-        return self.seems_gone() or (self._heard_ms is None and now_ms >= self._silence_ms())
+        return self.has_failure_evidence() or (self._heard_ms is None and now_ms >= self._silence_ms())
 
-    def seems_gone(self) -> bool:
+    def has_failure_evidence(self) -> bool:
         """Return whether there is evidence other than silence."""
         active, hints = self._state.active, self._state.surroundings
         newer = hints.incarnation(active.owner) > active.owner_incarnation
@@ -70,7 +70,7 @@ class OwnerWatch:
         """Return when the owner may be considered failed without further input; None if only input can change it."""
         if self._resigned:
             return self._grace_until_ms()
-        if self.seems_gone():
+        if self.has_failure_evidence():
             # If it was never heard, it failed before this replica or epoch started, and no change will be reported.
             return (self._heard_ms or 0) + self._state.timing.heard_ms
         return self._silence_ms() if self._heard_ms is None else None

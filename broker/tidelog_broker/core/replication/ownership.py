@@ -4,7 +4,7 @@ A node that a decision names as the owner is *opening* at first: it must not ass
 state at the end of the previous epoch, on which exactly-once delivery depends. A complete local log, or snapshots of
 its deleted parts, contain that state; otherwise the other replicas are asked, and the local log again once it is
 complete. If no node has the complete state, the most complete one is used and the rest is lost. After that
-`epoch_writer` assigns offsets and `Pushes` replicates to the followers.
+`epoch_writer` assigns offsets and `PushWindow` replicates to the followers.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tidelog_broker.core.replication.effects import KnownLater, OwnerConfirmed, OwnerReady, RebuildProducers
+from tidelog_broker.core.replication.effects import LaterSnapshot, OwnerConfirmed, OwnerReady, RebuildProducers
 from tidelog_broker.core.replication.epoch_writer import Group, Owner
 from tidelog_broker.core.replication.ports import Batch, Plan, Position
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.pull import Pull
-from tidelog_broker.core.replication.push import Follower, Pushes
+from tidelog_broker.core.replication.push import Follower, PushWindow
 from tidelog_broker.core.replication.replica_state import ReplicaState
 from tidelog_proto import broker_pb2 as pb
 
@@ -42,7 +42,7 @@ class Ownership:
     ) -> None:
         """Set the callbacks: a replica has promised another ballot; the owner resigned; a delete offset was noted.
 
-        `others_are_asked`: whether nodes with compacted epochs may still report producers, see `CopiedProducers`.
+        `others_are_asked`: whether nodes with compacted epochs may still report producers, see `ProducerStateFetch`.
         """
         self._state = state
         self._contested = contested
@@ -53,7 +53,7 @@ class Ownership:
         self._resign_again_ms = state.timing.resend_ms
         self._gone_on: set[str] = set()
         """Nodes that have reported to this resigned owner how its epoch ended."""
-        self._pushes: Pushes | None = None
+        self._pushes: PushWindow | None = None
         self._producers_pull: Pull | None = None
         self._known_best: ProducerTable | None = None
         """Most complete producer state so far, while other nodes are asked."""
@@ -91,7 +91,7 @@ class Ownership:
             self._ask_producers(now_ms)
         self._heartbeats(now_ms)
 
-    def neighbours_changed(self, now_ms: int) -> None:
+    def liveness_changed(self, now_ms: int) -> None:
         """Send a heartbeat to all followers, because one of them may have returned and lack the commit offset."""
         for follower in self.followers:
             follower.answered = False
@@ -151,7 +151,7 @@ class Ownership:
         self._state.become("opening")
         self._rebuild()
 
-    def became_whole(self) -> None:
+    def on_log_complete(self) -> None:
         """Retry the recovery, because the local log is complete or other nodes have reported producers."""
         if self._state.role == "opening" and self._state.halted is None:
             self._rebuild()
@@ -172,7 +172,7 @@ class Ownership:
         last_append_timestamp_us: int,
         now_ms: int,
         *,
-        later: KnownLater | None = None,
+        later: LaterSnapshot | None = None,
     ) -> None:
         """Process the producer state from the local log, for this node or for another one."""
         state, active = self._state, self._state.active
@@ -218,7 +218,7 @@ class Ownership:
             return True
         if table is not None:
             self._note_known(table, reply.append_timestamp_us)
-        pull.turned_down(now_ms)
+        pull.declined(now_ms)
         self._forget_if_refused(now_ms)
         return True
 
@@ -259,7 +259,7 @@ class Ownership:
         table.last_append_timestamp_us = max(table.last_append_timestamp_us, last_append_timestamp_us)
         state.owner = Owner(state.active, producers=table, is_logged=is_logged)
         if len(state.active.placement) > 1:
-            self._pushes = Pushes.begin(state.key, state.active, state.timing, now_ms)
+            self._pushes = PushWindow.begin(state.key, state.active, state.timing, now_ms)
         state.emit(OwnerReady())
         self._heartbeats(now_ms)
 
@@ -403,7 +403,7 @@ class Ownership:
         if self._pushes is not None:
             self._pushes.deleting_below, self._pushes.deleted_below = deleting_below, deleted_below
 
-    def has_left_behind(self, node_id: str, from_offset: int, now_ms: int) -> bool:
+    def lacks_deleted_records(self, node_id: str, from_offset: int, now_ms: int) -> bool:
         """Return whether a replica asks for records that retention has deleted, so that only the next epoch helps it.
 
         A request below an acknowledged offset may be a delayed one; if it is repeated without an acknowledgement, the
@@ -419,7 +419,7 @@ class Ownership:
             follower.asks_again_ms = now_ms
         return now_ms - follower.asks_again_ms >= self._state.timing.pull_ms
 
-    def plan_on(self) -> Plan:
+    def plan_next(self) -> Plan:
         """Return a plan of the next epoch with this node as the owner, if it is in the placement."""
         state = self._state
         plan = state.surroundings.plan(state.key, state.active)

@@ -68,7 +68,7 @@ class Timing:
     rank_delay_ms: int = 200
     """Delay of a candidate per candidate ranked before it: long enough for the pre-votes of a node that takes over many
     partitions to arrive before this node sends its own."""
-    make_way_ms: int = 300
+    yield_ms: int = 300
     """Time after which a candidate that yielded retries if nothing happens; up to twice as long with jitter."""
     heard_ms: int = 120
     """An owner that was heard within this time is not considered missing, whatever gossip reports."""

@@ -12,7 +12,7 @@ NODE_KEYED_MAX: Final = 500_000
 """28 MB in full runs; 250 MB if no partition has a full run."""
 
 
-class SharedRoom:
+class SharedLimit:
     """A limit shared by all tables of a node; only for the event loop's thread.
 
     A table is counted from `join` until it is garbage-collected. When the limit is reached, a new entry evicts another
@@ -52,9 +52,9 @@ class SharedRoom:
         self._has_lost = True
 
 
-class ProducerBudget(SharedRoom):
+class ProducerBudget(SharedLimit):
     """The shared limit of producers, and in `keyed` that of idempotency keys."""
 
     def __init__(self, producers_max: int = NODE_PRODUCERS_MAX, *, keyed_max: int = NODE_KEYED_MAX) -> None:
         super().__init__(producers_max)
-        self.keyed = SharedRoom(keyed_max)
+        self.keyed = SharedLimit(keyed_max)

@@ -196,7 +196,7 @@ class ProducerTable:
             self._silence_idle()
         return stored
 
-    def was_sent_as(self, header: BatchHeader) -> None:
+    def set_fingerprint(self, header: BatchHeader) -> None:
         """Set the fingerprint of the batch that was applied last, from which duplicate records were dropped.
 
         Args:

@@ -28,9 +28,9 @@ ROUNDS_FOR_THE_DEAD: Final = 10
 """Rounds after which dead sources without an answer count as not having the range."""
 
 Step = Literal["resting", "asked", "storing"]
-"""State of a pull; see `NEXT`."""
+"""State of a pull; see `STEP_TRANSITIONS`."""
 
-NEXT: Final[Mapping[Step, frozenset[Step]]] = {
+STEP_TRANSITIONS: Final[Mapping[Step, frozenset[Step]]] = {
     "resting": frozenset({"resting", "asked", "storing"}),
     "asked": frozenset({"resting", "storing"}),
     "storing": frozenset({"storing", "resting", "asked"}),
@@ -44,7 +44,7 @@ NEXT: Final[Mapping[Step, frozenset[Step]]] = {
 
 
 class Pull:
-    """The fetching of one range of `epoch`, up to `end`, or up to the end of the source with `end` None. See `NEXT`."""
+    """The fetching of one range of `epoch`, up to `end`, or up to the end of the source if that is None."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Pull:
         self._retry_ms: int | None = None
 
     def _become(self, step: Step) -> None:
-        assert step in NEXT[self._step], f"{self._step} is not followed by {step}"
+        assert step in STEP_TRANSITIONS[self._step], f"{self._step} is not followed by {step}"
         self._step = step
 
     @property
@@ -93,7 +93,7 @@ class Pull:
         return self._sources[self._turn % len(self._sources)]
 
     @property
-    def in_vain(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether all sources were asked since the last data without success."""
         return self._in_vain >= len(self._sources)
 
@@ -164,18 +164,18 @@ class Pull:
         self._declined.clear()
         self._retry_ms = None
 
-    def turned_down(self, now_ms: int) -> None:
+    def declined(self, now_ms: int) -> None:
         """Process that the source does not have the data: ask the next one soon."""
         self._declined.add(self.source)
         self._in_vain += 1
         self._next(now_ms, round_ms=self._timing.resend_ms)
 
-    def begins_elsewhere(self, now_ms: int) -> None:
+    def redirected(self, now_ms: int) -> None:
         """Process that the source has no batch boundary at the position, but has named another: ask it immediately."""
         self._become("resting")
         self._retry_ms = now_ms
 
-    def not_kept(self, now_ms: int) -> None:
+    def store_failed(self, now_ms: int) -> None:
         """Process that received data could not be stored: ask the next source for a small range, after a delay."""
         self.range_bytes, self._was_too_much = self._least_bytes, True
         self._next(now_ms, round_ms=self._timing.pull_ms)

@@ -44,11 +44,11 @@ class Follower:
     streaming: bool = True
     answered: bool = False
     """Whether it has acknowledged anything in this epoch, and since the last heartbeat."""
-    told_commit: int = -1
-    told_log_start: int = 0
+    sent_commit: int = -1
+    sent_log_start: int = 0
     noted_below: int = 0
     """Delete offset that it has noted in this epoch."""
-    told_deleted_below: int = 0
+    sent_deleted_below: int = 0
     asks_again_ms: int | None = None
     """Time of its first request below its acknowledged offset since its last acknowledgement; it may have lost data."""
     next_heartbeat_ms: int = 0
@@ -77,7 +77,7 @@ class Follower:
 
 
 @dataclass(slots=True)
-class Pushes:
+class PushWindow:
     """All replicas of the active epoch except the owner."""
 
     key: PartitionKey
@@ -96,7 +96,7 @@ class Pushes:
     _recent: deque[Sent] = field(default_factory=deque)
 
     @classmethod
-    def begin(cls, key: PartitionKey, descriptor: pb.EpochDescriptor, timing: Timing, now_ms: int) -> Pushes:
+    def begin(cls, key: PartitionKey, descriptor: pb.EpochDescriptor, timing: Timing, now_ms: int) -> PushWindow:
         """Start an epoch: every follower will be sent an empty append."""
         others = [node for node in descriptor.placement if node != descriptor.owner]
         start = descriptor.start_offset
@@ -205,16 +205,16 @@ class Pushes:
         return (
             not follower.answered
             or follower.held_offset < end_offset
-            or follower.told_commit < commit
-            or follower.told_log_start < self.log_start
+            or follower.sent_commit < commit
+            or follower.sent_log_start < self.log_start
             or follower.noted_below < self.deleting_below
-            or follower.told_deleted_below < self.deleted_below
+            or follower.sent_deleted_below < self.deleted_below
         )
 
     def _told(self, follower: Follower, commit: int, log_start: int, now_ms: int) -> None:
-        follower.told_commit = max(follower.told_commit, commit)
-        follower.told_log_start = max(follower.told_log_start, log_start)
-        follower.told_deleted_below = self.deleted_below
+        follower.sent_commit = max(follower.sent_commit, commit)
+        follower.sent_log_start = max(follower.sent_log_start, log_start)
+        follower.sent_deleted_below = self.deleted_below
         # A follower that keeps up gets the commit offset soon; a silent one is contacted less often.
         wait_ms = self.timing.heartbeat_ms if follower.streaming else 4 * self.timing.heartbeat_ms
         silent_ms = now_ms - follower.last_heard_ms

@@ -6,7 +6,7 @@ the epoch's own replicas decide its end and its successor. A node that learns th
 log to the end, and enters the next epoch. Messages about another epoch than the active one are not processed; they only
 synchronize the chains of both nodes (`ReplicaState.is_current`).
 
-The roles in the open epoch and their transitions are in the table `replica_state.BECOMES`.
+The roles in the open epoch and their transitions are in the table `replica_state.ROLE_TRANSITIONS`.
 
 Everything here is synchronous and free of I/O: `effects` are executed by the driver, `ports` are provided by it.
 Invariants are asserted at the end of every public step (`_finish_step`).
@@ -24,22 +24,22 @@ from tidelog_broker.core.replication.backfill import Backfill
 from tidelog_broker.core.replication.candidate import Candidate
 from tidelog_broker.core.replication.catch_up import CatchUp
 from tidelog_broker.core.replication.chain import EpochChain
-from tidelog_broker.core.replication.chain_learner import Learning
+from tidelog_broker.core.replication.chain_learner import ChainLearner
 from tidelog_broker.core.replication.deletion import Deletion
 from tidelog_broker.core.replication.effects import (
     Effect,
     EpochDecided,
     EpochFenced,
-    KnownLater,
+    LaterSnapshot,
     PeerMessage,
     ReadLog,
     RebuildProducers,
     SyncAhead,
 )
 from tidelog_broker.core.replication.epoch_writer import Group
-from tidelog_broker.core.replication.log_tail import BrokenRunError, Tail, check_run
-from tidelog_broker.core.replication.open_damage import OpenDamage
-from tidelog_broker.core.replication.owner_failure import OwnerWatch
+from tidelog_broker.core.replication.log_tail import BrokenRunError, LogTail, check_run
+from tidelog_broker.core.replication.open_epoch_repair import OpenEpochRepair
+from tidelog_broker.core.replication.owner_failure import OwnerMonitor
 from tidelog_broker.core.replication.ownership import Ownership
 from tidelog_broker.core.replication.planned_end import SYNC_AHEAD, PlannedEnd
 from tidelog_broker.core.replication.ports import Batch, LogView, Plan, Position, Surroundings, Timing
@@ -95,7 +95,7 @@ class Replica:
             noted=self.deletion.on_ack,
             others_are_asked=lambda: self.backfill.producers.is_asking,
         )
-        self.backfill = Backfill(state, whole=self.ownership.became_whole)
+        self.backfill = Backfill(state, whole=self.ownership.on_log_complete)
         self.catch_up = CatchUp(
             state, acknowledge=self._acknowledge, reopen=self._reopen, raise_log_start=self.backfill.raise_log_start
         )
@@ -103,15 +103,15 @@ class Replica:
         self._acceptor = Acceptor(
             state, agrees=self.candidate.agrees, on_promise=self._stop_appending, fetch=self.catch_up.fetch_for
         )
-        self._learning = Learning(state, self.backfill, entered=self._enter)
+        self._learner = ChainLearner(state, self.backfill, entered=self._enter)
         self._planned_end = PlannedEnd(state, propose=self._propose)
-        self._open_damage = OpenDamage(
+        self._open_epoch_repair = OpenEpochRepair(
             state,
             followers=lambda: self.followers,
             end=self._go_on_in_another_epoch,
             fetch=self.backfill.begin_again,
         )
-        self._watch = OwnerWatch(state, now_ms)
+        self._watch = OwnerMonitor(state, now_ms)
         self._now_ms = now_ms
         self._promised_ms = now_ms
         """Time of the newest promise; for one found in the journal, the start of the node."""
@@ -124,7 +124,7 @@ class Replica:
             pb.OpenEpoch: self._acceptor.on_open,
             pb.OpenEpochReply: self._for_candidate(self.candidate.on_open_reply),
             pb.MetadataUpdate: self._on_update,
-            pb.EpochStatus: self._learning.on_status,
+            pb.EpochStatus: self._learner.on_status,
             pb.Backfill: self._on_backfill,
         }
         self._load(fence, now_ms)
@@ -133,7 +133,7 @@ class Replica:
     # --- start -----------------------------------------------------------------------------------------
 
     def _load(self, stored: pb.FenceEntry | None, now_ms: int) -> None:
-        self._learning.load(stored, now_ms)
+        self._learner.load(stored, now_ms)
         self.deletion.load()
         if stored is None and self.state.log.newest_epoch() is None and self._is_founding_owner():
             self.ownership.begin_first(now_ms)
@@ -179,7 +179,7 @@ class Replica:
         """When `tick` has to be called; None if not before another input."""
         fetching = (self.catch_up.deadline_ms, self.backfill.deadline_ms)
         ending = (self.candidate.deadline_ms, self._planned_end.deadline_ms, self._reconsider_ms())
-        deadlines = (*fetching, *ending, self.ownership.deadline_ms(), self._open_damage.deadline_ms)
+        deadlines = (*fetching, *ending, self.ownership.deadline_ms(), self._open_epoch_repair.deadline_ms)
         return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
 
     def take_effects(self) -> list[Effect]:
@@ -187,7 +187,7 @@ class Replica:
         effects, self.state.effects = self.state.effects, []
         return effects
 
-    def misses_owner(self, now_ms: int) -> bool:
+    def suspects_owner(self, now_ms: int) -> bool:
         """Return whether the owner seems to have failed: a reason to attempt a takeover, never a permission."""
         state = self.state
         active = state.active
@@ -206,7 +206,7 @@ class Replica:
     def owner_may_be_slow(self) -> bool:
         """Whether a timeout is the only evidence against the owner."""
         given_up = self.state.promised or self.retiring or self.state.active.owner == self.state.node_id
-        return not given_up and not self._watch.seems_gone()
+        return not given_up and not self._watch.has_failure_evidence()
 
     def _reconsider_ms(self) -> int | None:
         """Return when the owner may be considered failed without further input: a stalled takeover, or silence."""
@@ -269,12 +269,12 @@ class Replica:
         self.backfill.tick(now_ms)
         self.ownership.tick(now_ms)
         self._planned_end.tick(now_ms)
-        self._open_damage.tick(now_ms)
+        self._open_epoch_repair.tick(now_ms)
         self._finish_step(now_ms)
 
-    def neighbours_changed(self, now_ms: int) -> None:
+    def liveness_changed(self, now_ms: int) -> None:
         """Process that the liveness of nodes has changed."""
-        self.ownership.neighbours_changed(now_ms)
+        self.ownership.liveness_changed(now_ms)
         self.tick(now_ms)
 
     def want_owner(self, now_ms: int) -> None:
@@ -304,7 +304,7 @@ class Replica:
     def damaged(self, epoch: int, reason: str, now_ms: int) -> Mending:
         """Process damage in this node's copy of an epoch, and return how it will be repaired."""
         mending: Mending = "none"
-        if self._open_damage.note(epoch, reason, now_ms):
+        if self._open_epoch_repair.note(epoch, reason, now_ms):
             mending = "once ended"
         elif self.backfill.begin_again(epoch, reason, now_ms):
             mending = "fetched"
@@ -313,7 +313,7 @@ class Replica:
 
     def _go_on_in_another_epoch(self, now_ms: int) -> None:
         if not self.moving:
-            self.roll_over(self.ownership.plan_on(), now_ms)
+            self.roll_over(self.ownership.plan_next(), now_ms)
 
     def _propose(self, plan: Plan, now_ms: int) -> None:
         if self.can_append:
@@ -340,7 +340,7 @@ class Replica:
 
     def _on_update(self, sender: str, update: pb.MetadataUpdate, now_ms: int) -> None:
         self.ownership.note_end(sender, update)
-        self._learning.on_update(sender, update, now_ms)
+        self._learner.on_update(sender, update, now_ms)
 
     def _on_pre_vote(self, sender: str, ask: pb.PreVote, now_ms: int) -> None:
         if self._planned_end.takes(sender, ask):
@@ -459,7 +459,7 @@ class Replica:
         if self.state.role == "owner":
             self._retire()
 
-    def _no_space(self, tail: Tail) -> None:
+    def _no_space(self, tail: LogTail) -> None:
         """Process a follower's append that failed for lack of disk space; it pulls again at the next heartbeat."""
         state = self.state
         assert state.owner is None or tail is not state.tail, "an owner reserves disk space before it assigns offsets"
@@ -472,7 +472,7 @@ class Replica:
     def decided(self, decision: bytes) -> None:
         """Process that a quorum has accepted this node's proposal."""
         old, first_epoch = self.state.active, self.state.active.epoch
-        self._learning.learn(self.state.node_id, first_epoch, [decision])
+        self._learner.learn(self.state.node_id, first_epoch, [decision])
         for node in dict.fromkeys([*old.placement, *self.state.active.placement]):
             self.state.tell_chain(node, first_epoch)
 
@@ -483,7 +483,7 @@ class Replica:
         state.enter()
         self.deletion.enter(value)
         self._planned_end.forget()
-        self._open_damage.entered(self._now_ms)
+        self._open_epoch_repair.entered(self._now_ms)
         self._watch.entered(self._now_ms)
         self.catch_up.stop()
         self.candidate.reset()
@@ -512,7 +512,7 @@ class Replica:
         last_append_timestamp_us: int,
         now_ms: int,
         *,
-        later: KnownLater | None = None,
+        later: LaterSnapshot | None = None,
     ) -> None:
         """Process rebuilt producer state; None if the local log does not contain it, or only `later` state."""
         self.ownership.rebuilt(effect, table, last_append_timestamp_us, now_ms, later=later)
@@ -521,7 +521,7 @@ class Replica:
     def _on_backfill(self, sender: str, ask: pb.Backfill, now_ms: int) -> None:
         resumed = self._source.on_ask(sender, ask, now_ms)
         is_open = ask.epoch == self.state.active.epoch
-        is_left = is_open and not resumed and self.ownership.has_left_behind(sender, ask.from_offset, now_ms)
+        is_left = is_open and not resumed and self.ownership.lacks_deleted_records(sender, ask.from_offset, now_ms)
         if is_left:
             self._go_on_in_another_epoch(now_ms)
 

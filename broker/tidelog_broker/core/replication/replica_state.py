@@ -1,7 +1,7 @@
 """State shared by the parts of a replica: chain, fence, tail, watermark, and queues of effects and writes.
 
 `Replica` is composed of parts with one task each: `Acceptor` promises and accepts, `CatchUp` and `Backfill` fetch the
-log, `Source` serves it, `Candidate` takes over, `Pushes` replicates. They share only this state.
+log, `Source` serves it, `Candidate` takes over, `PushWindow` replicates. They share only this state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tidelog_broker.core.replication.chain import EpochChain, decision_hash
 from tidelog_broker.core.replication.effects import Append, CommitMoved, Effect, Halted, PeerMessage, Send, Write
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.core.replication.fence import Fence
-from tidelog_broker.core.replication.log_tail import Tail
+from tidelog_broker.core.replication.log_tail import LogTail
 from tidelog_broker.core.replication.ports import LogView, Position, Surroundings, Timing
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
@@ -25,9 +25,9 @@ other than ALWAYS (short), or it was truncated because of damage or rolled back 
 reaches the end of the owner's log (`fetched`)."""
 
 Standing = Literal["sound", "halted", "halted for good"]
-"""Whether this replica participates; see `TURNS`."""
+"""Whether this replica participates; see `STANDING_TRANSITIONS`."""
 
-TURNS: Final[Mapping[Standing, frozenset[Standing]]] = {
+STANDING_TRANSITIONS: Final[Mapping[Standing, frozenset[Standing]]] = {
     "sound": frozenset({"sound", "halted", "halted for good"}),
     "halted": frozenset({"sound", "halted", "halted for good"}),
     "halted for good": frozenset({"halted for good"}),
@@ -40,9 +40,9 @@ TURNS: Final[Mapping[Standing, frozenset[Standing]]] = {
 """
 
 Role = Literal["outsider", "follower", "opening", "owner", "retiring"]
-"""Role of this node in the active epoch; see `BECOMES`."""
+"""Role of this node in the active epoch; see `ROLE_TRANSITIONS`."""
 
-BECOMES: Final[Mapping[Role, frozenset[Role]]] = {
+ROLE_TRANSITIONS: Final[Mapping[Role, frozenset[Role]]] = {
     "outsider": frozenset(),
     "follower": frozenset({"opening", "owner"}),
     "opening": frozenset({"owner"}),
@@ -87,7 +87,7 @@ class ReplicaState:
         surroundings: Surroundings,
         timing: Timing,
         doubt: Doubt,
-        no_space: Callable[[Tail], None],
+        no_space: Callable[[LogTail], None],
     ) -> None:
         self.key = key
         self.node_id = node_id
@@ -112,7 +112,7 @@ class ReplicaState:
         self._look_at_chain()
         self.enter()
         self.doubt = doubt
-        self.tail = Tail(self.active.epoch, self.active.start_offset, Position(self.active.start_offset, 0))
+        self.tail = LogTail(self.active.epoch, self.active.start_offset, Position(self.active.start_offset, 0))
         self.high_watermark = 0
         self.log_start = 0
         """Start of the owner's log; earlier records need not be held."""
@@ -142,8 +142,8 @@ class ReplicaState:
         self.doubt_ends = None
 
     def become(self, role: Role) -> None:
-        """Change the role within the active epoch, as allowed by `BECOMES`."""
-        assert role in BECOMES[self.role], f"{self.role} of epoch {self.active.epoch} cannot become {role}"
+        """Change the role within the active epoch, as allowed by `ROLE_TRANSITIONS`."""
+        assert role in ROLE_TRANSITIONS[self.role], f"{self.role} of epoch {self.active.epoch} cannot become {role}"
         self.role = role
 
     def extend_chain(self, decision: bytes) -> pb.EpochDecision:
@@ -373,7 +373,7 @@ class ReplicaState:
         return self.standing == "halted for good"
 
     def _turn(self, standing: Standing) -> None:
-        assert standing in TURNS[self.standing], f"{self.standing} does not turn into {standing}"
+        assert standing in STANDING_TRANSITIONS[self.standing], f"{self.standing} does not turn into {standing}"
         self.standing = standing
 
     def fetched(self, owner_end: int) -> None:

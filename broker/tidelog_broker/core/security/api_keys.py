@@ -23,7 +23,7 @@ def slow_hash(secret: str, salt: bytes) -> bytes:
     return hashlib.scrypt(secret.encode(), salt=salt, n=_COST, r=_BLOCKS, p=1, dklen=32)
 
 
-class KnownSecrets:
+class VerifiedSecrets:
     """Cache of verified secrets by key id, as keyed hashes.
 
     Args:

@@ -29,7 +29,7 @@ __all__ = [
     "Permissions",
     "check_principal",
     "check_rule",
-    "is_brokers_own",
+    "is_internal_topic",
     "operation_name",
     "refuse_admin",
     "resource_name",
@@ -108,7 +108,7 @@ class Permissions:
         """Return whether a principal with these roles may perform an operation on the resource called `name`."""
         if principal in self._admins:
             return Decision(allowed=True, because=f"{principal!r} is an administrator")
-        if is_brokers_own(resource, name):
+        if is_internal_topic(resource, name):
             operation, resource, name = pb.OP_CLUSTER, pb.RES_CLUSTER, ""
         allowing = ""
         for who in (principal, EVERYBODY, *(ROLE_PREFIX + role for role in roles)):
@@ -125,7 +125,7 @@ class Permissions:
         return Decision(allowed=False, because="no rule allows it")
 
 
-def is_brokers_own(resource: pb.Resource, name: str) -> bool:
+def is_internal_topic(resource: pb.Resource, name: str) -> bool:
     """Return whether a resource is an internal topic of the broker."""
     return resource == pb.RES_TOPIC and name.startswith(INTERNAL_PREFIX)
 

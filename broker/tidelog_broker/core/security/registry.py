@@ -26,7 +26,7 @@ KEY: Final = "key/"
 RULE: Final = "rule/"
 USER: Final = "user/"
 QUOTA: Final = "quota/"
-MADE_UP: Final = "secret/scram"
+SCRAM_RECORD_ID: Final = "secret/scram"
 """Id of the secret from which the salts of unknown users are derived."""
 
 
@@ -96,14 +96,14 @@ class SecurityRegistry:
 
     def scram_secret(self) -> bytes:
         """Return the secret from which salts of unknown users are derived; empty until the first user is created."""
-        record = self._by_id.get(MADE_UP)
+        record = self._by_id.get(SCRAM_RECORD_ID)
         return b"" if record is None else record.scram_secret
 
-    def standing_users(self) -> Iterator[pb.ScramUser]:
+    def scram_users(self) -> Iterator[pb.ScramUser]:
         """Yield the existing users."""
         yield from (self._by_id[user_id].user for user_id in self._user_ids.values())
 
-    def standing_keys(self) -> Iterator[pb.ApiKey]:
+    def api_keys(self) -> Iterator[pb.ApiKey]:
         """Yield the keys that are not revoked, expired ones included."""
         yield from (record.api_key for record in self._by_id.values() if record.HasField("api_key"))
 
@@ -118,7 +118,7 @@ class SecurityRegistry:
         """Return a record, also a deletion; None for an unknown id."""
         return self._by_id.get(record_id)
 
-    def stands(self, record_id: str) -> bool:
+    def exists(self, record_id: str) -> bool:
         """Return whether a record exists and is not a deletion."""
         record = self._by_id.get(record_id)
         return record is not None and not record.deleted
@@ -132,7 +132,7 @@ class SecurityRegistry:
         """Return the number of existing records of a kind."""
         return sum(1 for record in self._by_id.values() if not record.deleted and record.id.startswith(prefix))
 
-    def refuse_too_many(self, prefix: str) -> None:
+    def check_limit(self, prefix: str) -> None:
         """Refuse another record of a kind that has reached its maximum.
 
         Raises:
@@ -158,6 +158,6 @@ class SecurityRegistry:
         yield from (record for record in self._by_id.values() if not record.deleted)
 
 
-def wrapped_security(record: pb.SecurityRecord) -> pb.MetaRecord:
+def to_meta_record(record: pb.SecurityRecord) -> pb.MetaRecord:
     """Return a record as a record of `__meta`."""
     return pb.MetaRecord(security=record)

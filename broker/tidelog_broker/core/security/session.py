@@ -11,7 +11,7 @@ from typing import Final
 from tidelog_broker.core.security.permissions import (
     Decision,
     Permissions,
-    is_brokers_own,
+    is_internal_topic,
     operation_name,
     resource_name,
 )
@@ -68,7 +68,7 @@ class Session:
         self._asked_at = permissions.changes
 
     @property
-    def rules_changes(self) -> int:
+    def rules_version(self) -> int:
         """Incremented by every change of the rules, which invalidates earlier decisions."""
         return self._permissions.changes
 
@@ -121,7 +121,7 @@ class Session:
             what = f"{kind} with the id {by_id.hex()}"
         else:
             what = kind + (f" {name!r}" if name else "")
-            if is_brokers_own(resource, name):
+            if is_internal_topic(resource, name):
                 what += " (internal topics require `cluster` on the cluster)"
         return NotAllowedError(
             f"{self.principal!r} has no permission: {asked} on the {what}; an administrator can grant it with tidelog "

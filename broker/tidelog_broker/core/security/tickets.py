@@ -1,6 +1,6 @@
 """Tickets: signed identities of a gateway's callers, which any node of the cluster can verify.
 
-A ticket is a `pb.Ticket`, signed (see `seals`) under its own label, so that no other signed data and no ticket of
+A ticket is a `pb.Ticket`, signed (see `signed_data`) under its own label, so that no other signed data and no ticket of
 another cluster is accepted.
 
 A ticket names the principal that may present it, which makes it useless to an eavesdropper. It is valid for a minute,
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from tidelog_broker.core.security.seals import Seals
+from tidelog_broker.core.security.signed_data import DataSigner
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -46,16 +46,16 @@ class Tickets:
     """
 
     def __init__(self, secret: bytes) -> None:
-        self._seals = Seals(_LABEL, secret)
+        self._signer = DataSigner(_LABEL, secret)
 
     def use(self, secrets: Iterable[bytes], cluster_id: bytes) -> None:
         """Use the secrets of a cluster, which may be rotated later: the first one signs, all verify."""
-        self._seals.use(secrets, cluster_id)
+        self._signer.use(secrets, cluster_id)
 
     def signed(self, caller: pb.Caller, *, holder: str, now_us: int) -> bytes:
         """Return a ticket for a caller, to be presented by the principal `holder`."""
         said = pb.Ticket(caller=caller, holder=holder, ends_us=now_us + TICKET_MS * _US)
-        return self._seals.sealed(said.SerializeToString())
+        return self._signer.sign(said.SerializeToString())
 
     def read(self, ticket: bytes, *, holder: str, now_us: int) -> Shown:
         """Verify a ticket presented by the principal `holder`, and return its content.
@@ -63,7 +63,7 @@ class Tickets:
         Raises:
             ProtocolError: TICKET_REFUSED, with the reason.
         """
-        text = self._seals.opened(ticket) if len(ticket) <= TICKET_BYTES_MAX else None
+        text = self._signer.verify(ticket) if len(ticket) <= TICKET_BYTES_MAX else None
         if text is None:
             raise refused("it is not signed by a node of this cluster")
         try:

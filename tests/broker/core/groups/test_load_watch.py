@@ -7,11 +7,11 @@ from math import inf, nan
 
 import pytest
 
-from tidelog_broker.core.groups.assignors import Question, assign
+from tidelog_broker.core.groups.assignors import AssignmentInput, assign
 from tidelog_broker.core.groups.load_watch import (
-    BUSY,
-    CALM_S,
-    LOOK_EVERY_S,
+    CHECK_INTERVAL_S,
+    OVERLOAD_FACTOR,
+    RESET_S,
     SPARE_BYTES_S,
     WAIT_MAX_S,
     WAIT_MIN_S,
@@ -32,23 +32,23 @@ def watch(*rates: float) -> LoadWatch:
     return known
 
 
-def question(known: LoadWatch, *held: set[int]) -> Question:
+def question(known: LoadWatch, *held: set[int]) -> AssignmentInput:
     """Members 0, 1, ... hold partitions of T; each asks for T."""
     members = {str(at): frozenset([T]) for at in range(len(held))}
     has = {(T, number): str(at) for at, numbers in enumerate(held) for number in numbers}
-    return Question(members, sorted(has), has, known.rates)
+    return AssignmentInput(members, sorted(has), has, known.rates)
 
 
-def is_worth_it(known: LoadWatch, asked: Question, now: float = 0.0) -> bool:
+def should_rebalance(known: LoadWatch, asked: AssignmentInput, now: float = 0.0) -> bool:
     """Ask as a group does."""
     held = [{key for key, has in asked.has.items() if has == member} for member in asked.members]
-    return known.is_uneven(held) and known.is_worth_it(asked, now)
+    return known.is_unbalanced(held) and known.should_rebalance(asked, now)
 
 
 def test_overloaded_member_causes_a_rebalance_with_few_moves() -> None:
     known = watch(MB, 1.0, MB, 1.0, MB, 1.0, MB, 1.0)
     asked = question(known, {0, 2, 4, 6}, {1, 3, 5, 7})
-    assert is_worth_it(known, asked)
+    assert should_rebalance(known, asked)
     new = assign(pb.BY_LOAD, asked)
     assert len(new["0"] & {(T, 0), (T, 2), (T, 4), (T, 6)}) == 2
     assert {(T, 1), (T, 3), (T, 5), (T, 7)} <= new["1"], "what need not move stays"
@@ -68,15 +68,15 @@ def test_overloaded_member_causes_a_rebalance_with_few_moves() -> None:
 )
 def test_balanced_or_unbalanceable_loads_cause_no_rebalance(rates: list[float], held: tuple[set[int], ...]) -> None:
     known = watch(*rates)
-    assert not is_worth_it(known, question(known, *held))
+    assert not should_rebalance(known, question(known, *held))
 
 
 def test_unknown_rate_prevents_a_rebalance() -> None:
     known = watch(MB, MB, 1.0)
     asked = question(known, {0, 1}, {2, 3})
-    assert not is_worth_it(known, asked)
+    assert not should_rebalance(known, asked)
     known.note({(T, 3): 0.0}, {(T, 3)})
-    assert is_worth_it(known, asked)
+    assert should_rebalance(known, asked)
 
 
 def test_sole_subscriber_of_a_topic_keeps_it_while_others_are_balanced() -> None:
@@ -85,9 +85,9 @@ def test_sole_subscriber_of_a_topic_keeps_it_while_others_are_balanced() -> None
     known.note(rates, rates)
     has = {(U, 0): "busy", (T, 0): "a", (T, 1): "a"}
     members = {"busy": frozenset([U]), "a": frozenset([T]), "b": frozenset([T])}
-    assert is_worth_it(known, Question(members, sorted(has), has, rates))
+    assert should_rebalance(known, AssignmentInput(members, sorted(has), has, rates))
     has = {(U, 0): "busy", (T, 0): "a", (T, 1): "b"}
-    assert not is_worth_it(known, Question(members, sorted(has), has, rates))
+    assert not should_rebalance(known, AssignmentInput(members, sorted(has), has, rates))
 
 
 def test_invalid_rates_and_partitions_not_held_are_ignored() -> None:
@@ -106,8 +106,8 @@ def test_assignment_is_checked_after_a_minimum_age_and_then_at_intervals() -> No
     assert not known.is_due(100.0, 1)
     assert not known.is_due(100.0 + WAIT_MIN_S - 0.1, 1)
     assert known.is_due(100.0 + WAIT_MIN_S, 1)
-    assert not known.is_due(100.0 + WAIT_MIN_S + LOOK_EVERY_S - 0.1, 1)
-    assert known.is_due(100.0 + WAIT_MIN_S + LOOK_EVERY_S, 1)
+    assert not known.is_due(100.0 + WAIT_MIN_S + CHECK_INTERVAL_S - 0.1, 1)
+    assert known.is_due(100.0 + WAIT_MIN_S + CHECK_INTERVAL_S, 1)
     assert not known.is_due(200.0, 2), "members came or went: the wait begins anew"
     assert not known.is_due(200.0 + WAIT_MIN_S - 0.1, 2)
 
@@ -122,7 +122,7 @@ def test_each_rebalance_by_load_doubles_the_wait() -> None:
         began = now
         while not known.is_due(now, generation):
             now += 0.5
-        assert known.is_worth_it(asked, now)
+        assert known.should_rebalance(asked, now)
         return now - began
 
     for _ in range(8):
@@ -130,7 +130,7 @@ def test_each_rebalance_by_load_doubles_the_wait() -> None:
         now += waits[-1]
         generation += 1
     assert waits == [min(WAIT_MIN_S * 2**nth, WAIT_MAX_S) for nth in range(8)]
-    now += CALM_S
+    now += RESET_S
     next_wait(now)
     generation += 1
     assert next_wait(now + WAIT_MAX_S) == 2 * WAIT_MIN_S, "it begins anew after a calm time"
@@ -142,10 +142,10 @@ def test_search_for_a_better_target_backs_off_after_failures() -> None:
     now, looks = 0.0, list[float]()
     known.is_due(now, 1)
     while now < 1000.0:
-        now += LOOK_EVERY_S
-        if known.is_due(now, 1) and known.is_uneven([{(T, 0)}, {(T, 1)}]):
+        now += CHECK_INTERVAL_S
+        if known.is_due(now, 1) and known.is_unbalanced([{(T, 0)}, {(T, 1)}]):
             looks.append(now)
-            assert not known.is_worth_it(asked, now)
+            assert not known.should_rebalance(asked, now)
     assert looks == [10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 620.0, 920.0]
     assert not known.is_due(now, 2)
     assert known.is_due(now + WAIT_MIN_S, 2), "nothing has been moved by that"
@@ -161,11 +161,11 @@ def test_steady_rates_converge_within_the_limit(seed: int) -> None:
     has: dict[PartitionKey, str] = {(T, number): str(random_.randrange(members)) for number in range(60)}
     wishes = {str(at): frozenset([T]) for at in range(members)}
     for targets in range(3):  # noqa: B007
-        asked = Question(wishes, sorted(has), has, known.rates)
-        if not is_worth_it(known, asked):
+        asked = AssignmentInput(wishes, sorted(has), has, known.rates)
+        if not should_rebalance(known, asked):
             break
         has = {key: member for member, keys in assign(pb.BY_LOAD, asked).items() for key in keys}
     else:
         raise AssertionError("it goes on moving")
     loads = [sum(rates[key[1]] for key, member in has.items() if member == each) for each in wishes]
-    assert max(loads) < max(BUSY * sum(rates) / members, max(rates) * 1.05), targets
+    assert max(loads) < max(OVERLOAD_FACTOR * sum(rates) / members, max(rates) * 1.05), targets

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tidelog_broker.core.groups import membership
+from tidelog_broker.core.groups.member_access import UNRESTRICTED, MemberAccess
 from tidelog_broker.core.groups.membership import ConsumerGroup, keys_of, partitions_of
-from tidelog_broker.core.groups.readers import ANYBODY, GroupReader
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -21,7 +21,7 @@ class Topics:
     def __init__(self, partitions: int = 4) -> None:
         self.all = {T: partitions}
 
-    def __call__(self, wish: pb.GroupWish, reader: GroupReader) -> dict[bytes, int]:
+    def __call__(self, wish: pb.GroupWish, reader: MemberAccess) -> dict[bytes, int]:
         return {topic_id: self.all[topic_id] for topic_id in self.all if topic_id.decode() in wish.topics}
 
 
@@ -32,7 +32,7 @@ def topics() -> Topics:
 
 @pytest.fixture
 def group(topics: Topics) -> ConsumerGroup:
-    return ConsumerGroup("g", topics, lambda _: ANYBODY)
+    return ConsumerGroup("g", topics, lambda _: UNRESTRICTED)
 
 
 def wish(
@@ -64,14 +64,14 @@ def join(group: ConsumerGroup, *member_ids: str) -> None:
 
 
 def has(group: ConsumerGroup, member_id: str) -> set[int]:
-    told = group.told(member_id)
+    told = group.assignment_of(member_id)
     assert told is not None
     return {partition for _, partition in told.assigned}
 
 
 def report(group: ConsumerGroup, member_id: str, *held: int) -> None:
     """Let a member say, having seen the newest answer, that it has these."""
-    told = group.told(member_id)
+    told = group.assignment_of(member_id)
     assert told is not None
     group.report(member_id, seen_revision=told.revision, held={(T, number) for number in held})
     write(group)
@@ -87,10 +87,10 @@ def code(group: ConsumerGroup, member_id: str, generation: int, key: PartitionKe
 
 def test_first_member_gets_all_partitions_once_its_join_is_durable(group: ConsumerGroup) -> None:
     group.join(ADA, wish())
-    assert group.told(ADA) is None
+    assert group.assignment_of(ADA) is None
     record = group.next_record()
     assert record is not None
-    assert group.told(ADA) is None, "nothing is told before it is durable"
+    assert group.assignment_of(ADA) is None, "nothing is told before it is durable"
     assert group.next_record() is None
     assert group.written(record) == [ADA]
     assert has(group, ADA) == {0, 1, 2, 3}
@@ -111,7 +111,7 @@ def test_second_member_gets_revoked_partitions(group: ConsumerGroup) -> None:
 
 def test_report_older_than_the_target_frees_nothing(group: ConsumerGroup) -> None:
     join(group, ADA)
-    old = group.told(ADA)
+    old = group.assignment_of(ADA)
     assert old is not None
     join(group, BOB)
     group.report(ADA, seen_revision=old.revision, held=set())
@@ -124,7 +124,7 @@ def test_report_older_than_the_target_frees_nothing(group: ConsumerGroup) -> Non
 def test_report_before_a_pending_target_frees_nothing(group: ConsumerGroup) -> None:
     join(group, ADA, BOB)
     group.join(EVE, wish())
-    told = group.told(ADA)
+    told = group.assignment_of(ADA)
     assert told is not None
     group.report(ADA, seen_revision=told.revision, held=set())
     write(group)
@@ -137,7 +137,7 @@ def test_partitions_of_a_leaving_member_are_reassigned_at_once(group: ConsumerGr
     assert not group.remove(ADA)
     assert write(group) == [BOB]
     assert has(group, BOB) == {0, 1, 2, 3}
-    assert group.told(ADA) is None
+    assert group.assignment_of(ADA) is None
 
 
 def test_repeated_join_changes_nothing(group: ConsumerGroup) -> None:
@@ -154,7 +154,7 @@ def test_immediate_takeover_gets_the_target_of_its_instance(group: ConsumerGroup
     assert group.join(EVE, wish(instance_id="i", born_us=2, at_once=True)) == [ADA]
     write(group)
     assert has(group, EVE) == before
-    assert group.told(ADA) is None
+    assert group.assignment_of(ADA) is None
     with pytest.raises(ProtocolError) as refused:
         group.join("late000000000000", wish(instance_id="i", born_us=1))
     assert refused.value.code == pb.MEMBER_FENCED
@@ -189,7 +189,7 @@ def test_successor_gets_all_partitions_when_its_predecessors_session_expires(suc
 
 
 def test_new_coordinator_knows_replaced_members(succeeded: ConsumerGroup, topics: Topics) -> None:
-    other = ConsumerGroup("g", topics, lambda _: ANYBODY)
+    other = ConsumerGroup("g", topics, lambda _: UNRESTRICTED)
     other.restart(succeeded.standing)
     write(other)
     assert has(other, EVE) == set()
@@ -199,7 +199,7 @@ def test_new_coordinator_knows_replaced_members(succeeded: ConsumerGroup, topics
 
 def test_replaced_member_gets_no_more_partitions(succeeded: ConsumerGroup, topics: Topics) -> None:
     topics.all[T] = 6
-    succeeded.look_at_topics()
+    succeeded.check_topics()
     write(succeeded)
     assert (has(succeeded, ADA), has(succeeded, EVE)) == (set(), {4, 5})
     succeeded.remove(EVE)
@@ -232,7 +232,7 @@ def test_successor_does_not_wait_for_a_stopped_member(group: ConsumerGroup) -> N
     assert group.stop(ADA)
     write(group)
     assert (has(group, ADA), has(group, BOB)) == (set(), others), "its partitions wait for its successor"
-    other = ConsumerGroup("g", Topics(), lambda _: ANYBODY)
+    other = ConsumerGroup("g", Topics(), lambda _: UNRESTRICTED)
     other.restart(group.standing)
     for each in (group, other):
         join_as_one(each, EVE, 2)
@@ -283,14 +283,14 @@ def test_every_target_increments_the_generation(group: ConsumerGroup) -> None:
 
 def test_growing_and_deleted_topics_are_followed(group: ConsumerGroup, topics: Topics) -> None:
     join(group, ADA)
-    group.look_at_topics()
+    group.check_topics()
     assert group.next_record() is None
     topics.all[T] = 6
-    group.look_at_topics()
+    group.check_topics()
     write(group)
     assert has(group, ADA) == set(range(6))
     del topics.all[T]
-    group.look_at_topics()
+    group.check_topics()
     write(group)
     assert has(group, ADA) == set()
     report(group, ADA)
@@ -323,7 +323,7 @@ def test_failed_write_is_discarded_and_its_revision_is_not_reused(group: Consume
     assert lost is not None
     group.restart(standing)
     assert list(group.member_ids) == [ADA]
-    assert group.told(BOB) is None
+    assert group.assignment_of(BOB) is None
     join(group, BOB)
     assert group.standing.revision > lost.revision
     assert {member.member_id for member in group.standing.members} == {ADA, BOB}
@@ -332,7 +332,7 @@ def test_failed_write_is_discarded_and_its_revision_is_not_reused(group: Consume
 def test_new_coordinator_continues_from_the_durable_record(group: ConsumerGroup, topics: Topics) -> None:
     join(group, ADA, BOB)
     held = {member_id: has(group, member_id) for member_id in (ADA, BOB)}
-    following = ConsumerGroup("g", topics, lambda _: ANYBODY)
+    following = ConsumerGroup("g", topics, lambda _: UNRESTRICTED)
     following.restart(pb.GroupRecord.FromString(group.standing.SerializeToString()))
     assert {member_id: has(following, member_id) for member_id in (ADA, BOB)} == held
     assert following.next_record() is None, "nothing has changed"
@@ -391,17 +391,17 @@ def test_subscription_size_is_limited_and_a_restarted_instance_counts_once(
 def test_equal_subscriptions_are_resolved_once(topics: Topics) -> None:
     looks = 0
 
-    def counted(asked: pb.GroupWish, reader: GroupReader) -> dict[bytes, int]:
+    def counted(asked: pb.GroupWish, reader: MemberAccess) -> dict[bytes, int]:
         nonlocal looks
         looks += 1
         return topics(asked, reader)
 
-    group = ConsumerGroup("g", counted, lambda _: ANYBODY)
+    group = ConsumerGroup("g", counted, lambda _: UNRESTRICTED)
     for number in range(50):
         group.join(f"member{number:010}", wish())
     looks = 0
     write(group)
-    group.look_at_topics()
+    group.check_topics()
     assert looks <= 3
 
 
@@ -424,13 +424,13 @@ def shared_by_load(group: ConsumerGroup) -> ConsumerGroup:
     write(group)
     for member_id in (ADA, BOB):
         group.note_loads(member_id, {(T, number): 1e6 if member_id == ADA else 0.0 for number in has(group, member_id)})
-    group.look_at_loads(0.0)
+    group.check_loads(0.0)
     return group
 
 
 def give_up(group: ConsumerGroup, member_id: str) -> None:
     """Let a member have given up what it is to give up."""
-    told = group.told(member_id)
+    told = group.assignment_of(member_id)
     assert told is not None
     group.report(member_id, seen_revision=told.revision, held=told.assigned)
     write(group)
@@ -440,30 +440,30 @@ def test_unbalanced_loads_cause_a_new_target(shared_by_load: ConsumerGroup) -> N
     group = shared_by_load
     busy = has(group, ADA)
     assert group.wants_loads
-    assert not group.look_at_loads(5.0), "it is too early"
-    assert group.look_at_loads(10.0)
-    assert not group.look_at_loads(10.0), "it is to be made already"
+    assert not group.check_loads(5.0), "it is too early"
+    assert group.check_loads(10.0)
+    assert not group.check_loads(10.0), "it is to be made already"
     assert write(group)
     give_up(group, ADA)
     assert len(has(group, ADA) & busy) == len(has(group, BOB) & busy) == 1
-    group.look_at_loads(11.0)
-    assert not group.look_at_loads(100.0), "it is even"
+    group.check_loads(11.0)
+    assert not group.check_loads(100.0), "it is even"
     assert group.next_record() is None
 
 
 def test_loads_cause_no_target_while_partitions_move(shared_by_load: ConsumerGroup) -> None:
     group = shared_by_load
-    assert group.look_at_loads(10.0)
+    assert group.check_loads(10.0)
     write(group)
-    group.look_at_loads(11.0)
+    group.check_loads(11.0)
     giving = group.member(ADA)
     assert giving is not None
     assert giving.held.keys() != giving.target
     group.note_loads(ADA, dict.fromkeys(giving.held, 1e3))
     group.note_loads(BOB, {(T, number): 1e9 for number in has(group, BOB)})
-    assert not group.look_at_loads(200.0)
+    assert not group.check_loads(200.0)
     give_up(group, ADA)
-    assert group.look_at_loads(202.0)
+    assert group.check_loads(202.0)
 
 
 def test_loads_cause_no_target_without_load_assignor_or_second_member(group: ConsumerGroup) -> None:
@@ -472,14 +472,14 @@ def test_loads_cause_no_target_without_load_assignor_or_second_member(group: Con
     for member_id in (ADA, BOB):
         group.note_loads(member_id, loads)
     wants = [group.wants_loads]
-    assert not any(group.look_at_loads(now) for now in (0.0, 50.0, 100.0))
+    assert not any(group.check_loads(now) for now in (0.0, 50.0, 100.0))
     group.remove(BOB)
     group.remove(ADA)
     group.join(EVE, pb.GroupWish(topics=[T.decode()], assignor=pb.BY_LOAD))
     write(group)
     wants.append(group.wants_loads)
     assert wants == [False, True]
-    assert not any(group.look_at_loads(now) for now in (101.0, 150.0, 200.0))
+    assert not any(group.check_loads(now) for now in (101.0, 150.0, 200.0))
 
 
 def test_loads_outlast_the_member_that_reported_them(shared_by_load: ConsumerGroup) -> None:
@@ -496,14 +496,14 @@ def test_loads_outlast_the_member_that_reported_them(shared_by_load: ConsumerGro
 
 def test_new_coordinator_learns_loads_from_reports(shared_by_load: ConsumerGroup, topics: Topics) -> None:
     said = {each: {(T, number) for number in has(shared_by_load, each)} for each in (ADA, BOB)}
-    successor = ConsumerGroup("g", topics, lambda _: ANYBODY)
+    successor = ConsumerGroup("g", topics, lambda _: UNRESTRICTED)
     successor.restart(shared_by_load.standing)
     assert successor.wants_loads
-    assert not any(successor.look_at_loads(now) for now in (0.0, 50.0, 100.0))
+    assert not any(successor.check_loads(now) for now in (0.0, 50.0, 100.0))
     successor.note_loads(ADA, dict.fromkeys(said[ADA], 1e6))
-    assert not successor.look_at_loads(110.0), "BOB has said nothing yet"
+    assert not successor.check_loads(110.0), "BOB has said nothing yet"
     successor.note_loads(BOB, dict.fromkeys(said[BOB], 0.0))
-    assert successor.look_at_loads(120.0)
+    assert successor.check_loads(120.0)
 
 
 def test_partitions_are_encoded_by_topic_in_order() -> None:
@@ -527,7 +527,7 @@ def test_rejoined_member_gets_no_assignment_of_its_earlier_membership(group: Con
     group.join(ADA, wish())
     record = group.next_record()
     assert record is not None
-    assert group.told(ADA) is None, "its joining is not durable"
+    assert group.assignment_of(ADA) is None, "its joining is not durable"
     group.written(record)
     assert has(group, ADA) == {0, 1, 2, 3}
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from tidelog_broker.core.incarnation import make_incarnation
-from tidelog_broker.core.membership.admission import Binders, binders_needed, binds_to
+from tidelog_broker.core.membership.admission import Binders, binders_needed, directory_to_bind
 from tidelog_broker.core.placement.placement import majority
 from tidelog_broker.core.placement.registry import DIRECTORY_ID_BYTES
 from tidelog_proto import broker_pb2 as pb
@@ -84,7 +84,7 @@ def is_admitted(current: int, others: tuple[Other, ...]) -> bool:
 
 def shipped(current: int, held: int) -> int:
     """Return which directory another founder holds after it has been asked by the current one."""
-    return binds_to(question(current), bound=directory(held) if held else b"", known=None)[0]
+    return directory_to_bind(question(current), bound=directory(held) if held else b"", known=None)[0]
 
 
 def reached(founders: int, losses_max: int, ask: Callable[[int, int], int] = shipped) -> set[World]:
@@ -162,13 +162,13 @@ def test_founder_bound_to_another_directory_gets_a_remedy() -> None:
 
 
 def test_node_id_is_bound_once_and_not_against_its_registration() -> None:
-    assert binds_to(question(1), bound=b"", known=None) == directory(1)
-    assert binds_to(question(1), bound=directory(1), known=None) == directory(1)
-    assert binds_to(question(2), bound=directory(1), known=None) == directory(1)
-    assert binds_to(question(1), bound=b"", known=pb.NodeRecord(node_id=FOUNDER)) == directory(1)
+    assert directory_to_bind(question(1), bound=b"", known=None) == directory(1)
+    assert directory_to_bind(question(1), bound=directory(1), known=None) == directory(1)
+    assert directory_to_bind(question(2), bound=directory(1), known=None) == directory(1)
+    assert directory_to_bind(question(1), bound=b"", known=pb.NodeRecord(node_id=FOUNDER)) == directory(1)
     registered = pb.NodeRecord(node_id=FOUNDER, incarnation=make_incarnation(3, 1), directory_id=directory(1))
-    assert binds_to(question(2), bound=b"", known=registered) == b""
-    assert binds_to(question(1, counter=4), bound=b"", known=registered) == directory(1)
+    assert directory_to_bind(question(2), bound=b"", known=registered) == b""
+    assert directory_to_bind(question(1, counter=4), bound=b"", known=registered) == directory(1)
     unnamed = pb.NodeRecord(node_id=FOUNDER, incarnation=make_incarnation(3, 1))
-    assert binds_to(question(2), bound=b"", known=unnamed) == b"", "a record from before directories had ids"
-    assert binds_to(question(1, is_new=False, counter=4), bound=b"", known=unnamed) == directory(1)
+    assert directory_to_bind(question(2), bound=b"", known=unnamed) == b"", "a record from before directories had ids"
+    assert directory_to_bind(question(1, is_new=False, counter=4), bound=b"", known=unnamed) == directory(1)

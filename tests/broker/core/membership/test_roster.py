@@ -133,7 +133,7 @@ def test_earlier_process_of_this_node_is_no_conflict() -> None:
 def test_copy_of_the_data_directory_is_a_conflict_with_any_nonce() -> None:
     for nonce in (6, 8):
         one = roster()
-        one.hear_of_own_id(incarnation(1, nonce))
+        one.observe_own_id(incarnation(1, nonce))
         assert one.events == [IdentityConflict("n0", incarnation(1, 7), incarnation(1, nonce))]
 
 

@@ -405,7 +405,7 @@ def test_gossip_of_an_unregistered_start_is_dropped() -> None:
         (outgoing, *_) = [each for now in (0, 200, 400) for each in sender.tick(now).outgoing]
         effects[boot] = receiver.receive(outgoing.payload, address(1), world.now_ms)
     assert effects[1].refusal is None
-    assert effects[2].refusal is Refusal.NOT_NOTED
+    assert effects[2].refusal is Refusal.NOT_REGISTERED
     assert receiver.members["n1"].incarnation == incarnation(1)
 
 
@@ -420,5 +420,5 @@ def test_running_node_continues_when_an_unregistered_copy_gossips() -> None:
     copy = Swim(member(0, boot=4, at=9), cluster_id=CLUSTER, chooser=random.Random(2), now_ms=0)
     copy.set_seeds([address(0)])
     (outgoing, *_) = [each for now in (0, 200, 400) for each in copy.tick(now).outgoing]
-    assert running.receive(outgoing.payload, address(9), 0).refusal is Refusal.NOT_NOTED
+    assert running.receive(outgoing.payload, address(9), 0).refusal is Refusal.NOT_REGISTERED
     assert not running.halted

@@ -8,7 +8,7 @@ from tests.broker.core.bench import INCARNATION, Bench, ballot, decision, descri
 from tidelog_broker.core.replication.acceptor import Acceptor, Opening
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import Effect, Send, SyncLog, Write, WriteFences
-from tidelog_broker.core.replication.log_tail import Tail
+from tidelog_broker.core.replication.log_tail import LogTail
 from tidelog_broker.core.replication.ports import Batch, Position
 from tidelog_broker.core.replication.replica_state import Doubt
 from tidelog_proto import broker_pb2 as pb
@@ -160,7 +160,7 @@ def test_promise_contains_a_pending_accepted_value() -> None:
 def test_promise_after_the_epoch_ended_is_not_answered_with_the_next_epochs_log() -> None:
     trial = Trial()
     trial.seal(ballot(1))
-    trial.tail = Tail(1, 5, Position(5, 0))
+    trial.tail = LogTail(1, 5, Position(5, 0))
     trial.take()
     trial.wrote()
     assert trial.peek() == []
@@ -400,7 +400,7 @@ def test_longer_copy_accepts_a_shorter_end() -> None:
 def test_accept_after_the_epoch_ended_is_not_answered() -> None:
     trial = Trial()
     trial.open(ballot(1), trial.value())
-    trial.tail = Tail(1, 5, Position(5, 0))
+    trial.tail = LogTail(1, 5, Position(5, 0))
     trial.take()
     trial.wrote()
     assert trial.peek() == []

@@ -11,7 +11,7 @@ import pytest
 from tests.broker.core.bench import INCARNATION, NODES, ballot
 from tests.broker.core.candidate_bench import TIMING, CandidateBench
 
-from tidelog_broker.core.replication.candidate import LEADS_TO, Phase
+from tidelog_broker.core.replication.candidate import PHASE_TRANSITIONS, Phase
 from tidelog_broker.core.replication.ports import Plan, Position
 from tidelog_proto import broker_pb2 as pb
 
@@ -74,7 +74,7 @@ def test_other_candidates_yield_to_an_active_one() -> None:
     trial.candidate.consider(0)
     now_ms = trial.candidate.deadline_ms or 0
     assert trial.candidate.agrees("c", now_ms)
-    assert trial.candidate.deadline_ms == now_ms + TIMING.make_way_ms
+    assert trial.candidate.deadline_ms == now_ms + TIMING.yield_ms
     assert trial.phase == "waiting"
 
 
@@ -508,21 +508,21 @@ def in_phase(phase: Phase) -> CandidateBench:
     return trial
 
 
-@pytest.mark.parametrize("phase", [phase for phase in LEADS_TO if "opening" not in LEADS_TO[phase]])
+@pytest.mark.parametrize("phase", [phase for phase in PHASE_TRANSITIONS if "opening" not in PHASE_TRANSITIONS[phase]])
 def test_owner_in_another_attempt_proposes_no_planned_end(phase: Phase) -> None:
     with pytest.raises(AssertionError, match=f"{phase} does not lead to opening"):
         in_phase(phase).candidate.roll_over(Plan("b", NODES, 2), Position(15, 3), 0)
 
 
-@pytest.mark.parametrize("phase", LEADS_TO)
+@pytest.mark.parametrize("phase", PHASE_TRANSITIONS)
 def test_unsafe_recovery_seals_unless_a_quorum_has_accepted(phase: Phase) -> None:
     trial = in_phase(phase)
     trial.candidate.recover_unsafely(0)
-    assert ("sealing" in LEADS_TO[phase]) == (trial.phase == "sealing")
+    assert ("sealing" in PHASE_TRANSITIONS[phase]) == (trial.phase == "sealing")
     assert len(trial.decisions) == (1 if phase == "accepted" else 0)
 
 
-@pytest.mark.parametrize("phase", LEADS_TO)
+@pytest.mark.parametrize("phase", PHASE_TRANSITIONS)
 def test_decision_ends_every_attempt(phase: Phase) -> None:
     trial = in_phase(phase)
     trial.candidate.reset()

@@ -6,7 +6,7 @@ from tests.broker.core.bench import KEY, ballot, decision, descriptor, end_of, r
 from tests.broker.core.fetching_bench import FetchingBench, Past
 
 from tidelog_broker.core.replication.chain import EpochChain
-from tidelog_broker.core.replication.chain_learner import Learning
+from tidelog_broker.core.replication.chain_learner import ChainLearner
 from tidelog_broker.core.replication.effects import SetAside, SyncAhead, Truncate, WriteChain, WriteFences
 from tidelog_broker.core.replication.fence import Fence
 from tidelog_broker.core.replication.ports import Batch, Position
@@ -22,7 +22,7 @@ class Learner(FetchingBench):
     def __init__(self, chain: EpochChain | None = None, held: list[Batch] | None = None) -> None:
         super().__init__(chain=chain, held=held)
         self.entered: list[int] = []
-        self.learning = Learning(self, self.backfill, entered=lambda value: self.entered.append(value.epoch))
+        self.learning = ChainLearner(self, self.backfill, entered=lambda value: self.entered.append(value.epoch))
 
     def learn(self, end: Position, *, placement: tuple[str, ...] = ("a", "b", "c")) -> bytes:
         """Learn the decision that the first epoch ends there, and who stores the next one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.broker.core.bench import INCARNATION, Log, descriptor, end_of, ends_of, run_of
 
-from tidelog_broker.core.replication.log_tail import RECENT_BATCHES, BrokenRunError, Tail, check_run
+from tidelog_broker.core.replication.log_tail import RECENT_BATCHES, BrokenRunError, LogTail, check_run
 from tidelog_broker.core.replication.ports import Batch, Position
 from tidelog_proto import broker_pb2 as pb
 
@@ -13,8 +13,8 @@ EPOCH = descriptor(4, start=10)
 START = Position(10, 0)
 
 
-def tail() -> Tail:
-    return Tail(4, 10, START)
+def tail() -> LogTail:
+    return LogTail(4, 10, START)
 
 
 def positions(*offsets: int) -> list[Position]:
@@ -53,7 +53,7 @@ def test_neither_end_decreases_and_only_queued_batches_become_durable() -> None:
     with pytest.raises(AssertionError):
         subject.extend(positions(12))
     with pytest.raises(AssertionError):
-        Tail(4, 10, Position(9, 0))
+        LogTail(4, 10, Position(9, 0))
 
 
 def test_digests_are_known_only_at_batch_boundaries() -> None:
@@ -76,7 +76,7 @@ def test_digests_of_old_boundaries_are_read_from_the_log() -> None:
 
 
 def test_digests_before_the_initial_end_are_read_from_the_log() -> None:
-    subject, log = Tail(4, 10, Position(15, 15000)), DigestLog()
+    subject, log = LogTail(4, 10, Position(15, 15000)), DigestLog()
     assert subject.digest_at(15, log) == 15000
     assert subject.digest_at(12, log) == 77
 

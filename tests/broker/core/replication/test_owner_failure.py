@@ -8,7 +8,7 @@ from tests.broker.core.bench import Bench
 from tests.broker.core.replication.test_replica import NODES, Stage
 
 from tidelog_broker.core.replication.effects import RebuildProducers
-from tidelog_broker.core.replication.owner_failure import FIRST_EPOCH_FACTOR, OwnerWatch
+from tidelog_broker.core.replication.owner_failure import FIRST_EPOCH_FACTOR, OwnerMonitor
 from tidelog_broker.core.replication.ports import Plan, Timing
 from tidelog_broker.core.replication.replica import Replica
 from tidelog_broker.core.topics import PartitionKey
@@ -192,12 +192,12 @@ def test_returning_replica_asks_the_idle_owner_and_gets_a_heartbeat() -> None:
 
 def test_owner_of_a_new_partition_gets_more_time() -> None:
     bench = Bench()
-    watch = OwnerWatch(bench, 0)
+    watch = OwnerMonitor(bench, 0)
     first_ms = FIRST_EPOCH_FACTOR * TIMING.silent_ms
     assert watch.reconsider_ms() == first_ms
     assert not watch.misses(first_ms - 1)
     assert watch.misses(first_ms)
-    assert not watch.seems_gone()
+    assert not watch.has_failure_evidence()
     watch.answered(first_ms)
     assert not watch.misses(2 * first_ms - 1)
     assert watch.reconsider_ms() == 2 * first_ms
@@ -207,7 +207,7 @@ def test_owner_of_a_new_partition_gets_more_time() -> None:
 
 def test_activity_of_an_owner_does_not_count_for_the_next() -> None:
     bench = Bench()
-    watch = OwnerWatch(bench, 0)
+    watch = OwnerMonitor(bench, 0)
     watch.resigned()
     assert watch.misses(TIMING.grace_ms)
     watch.entered(TIMING.grace_ms)

@@ -9,7 +9,7 @@ from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import (
     Append,
     CommitMoved,
-    KnownLater,
+    LaterSnapshot,
     OwnerConfirmed,
     OwnerReady,
     RebuildProducers,
@@ -169,7 +169,7 @@ def test_nothing_is_dropped_while_holders_of_older_epochs_are_asked() -> None:
         assert trial.ownership.take_producers(node, pb.BackfillReply(status=pb.NOT_HELD, base_offset=5), now_ms)
     assert trial.take(RebuildProducers) == [], "all replicas have answered, and others may know"
     trial.others_are_asked = False
-    trial.ownership.became_whole()
+    trial.ownership.on_log_complete()
     [asked] = trial.take(RebuildProducers)
     trial.ownership.rebuilt(asked, ProducerTable(), 0, 30)
     assert trial.owner is not None
@@ -220,7 +220,7 @@ def test_only_copy_opens_with_partial_state() -> None:
 
 def test_requester_of_later_state_gets_complete_state_if_available() -> None:
     trial = Trial()
-    later = KnownLater(1, 9, 7, ProducerTable().snapshot())
+    later = LaterSnapshot(1, 9, 7, ProducerTable().snapshot())
     trial.ownership.rebuilt(RebuildProducers(0, 5, "c"), known_from(3), 0, 0, later=later)
     reply = trial.answer(pb.BackfillReply)
     assert (reply.status, reply.producers, reply.producers_epoch, reply.end_offset) == (pb.HELD, later.payload, 1, 9)
@@ -249,7 +249,7 @@ def test_owner_halts_without_state_and_other_nodes() -> None:
     trial.ownership.rebuilt(trial.begin(), None, 0, 0)
     assert trial.halted is not None
     trial.take()
-    trial.ownership.became_whole()
+    trial.ownership.on_log_complete()
     assert trial.peek() == [], "and it is final for this epoch"
 
 
@@ -258,14 +258,14 @@ def test_completed_log_is_used_while_other_nodes_cannot_answer() -> None:
     first = trial.begin()
     trial.ownership.rebuilt(first, None, 0, 0)
     assert [to for to, _ in trial.sent(pb.Backfill)] == ["a"]
-    trial.ownership.became_whole()
+    trial.ownership.on_log_complete()
     assert trial.take(RebuildProducers) == [first]
     trial.ownership.rebuilt(first, None, 0, 10)
     assert trial.sent(pb.Backfill) == [], "the others are asked in turn as before"
     trial.ownership.rebuilt(first, ProducerTable(), 0, 20)
     assert trial.owner is not None
     trial.take()
-    trial.ownership.became_whole()
+    trial.ownership.on_log_complete()
     assert trial.peek() == [], "an owner knows"
 
 
@@ -465,7 +465,7 @@ def test_returning_replica_gets_an_immediate_heartbeat() -> None:
     trial = idle_owner()
     trial.ownership.tick(20_000)
     assert trial.peek() == [], "everybody has everything"
-    trial.ownership.neighbours_changed(20_000)
+    trial.ownership.liveness_changed(20_000)
     trial.ownership.tick(20_000)
     assert {to for to, _ in trial.sent(pb.AppendBatch)} == {"a", "c"}
 
@@ -482,26 +482,26 @@ def test_replica_in_doubt_about_the_owner_gets_a_heartbeat() -> None:
 
 def test_replica_that_requests_deleted_records_needs_the_next_epoch() -> None:
     trial = Trial()
-    assert not trial.ownership.has_left_behind("c", 0, 0)
+    assert not trial.ownership.lacks_deleted_records("c", 0, 0)
     trial.own()
     trial.publish(3)
     trial.log_start = 7
-    assert trial.ownership.has_left_behind("c", 5, 0)
-    assert not trial.ownership.has_left_behind("c", 7, 0)
-    assert not trial.ownership.has_left_behind("z", 5, 0)
+    assert trial.ownership.lacks_deleted_records("c", 5, 0)
+    assert not trial.ownership.lacks_deleted_records("c", 7, 0)
+    assert not trial.ownership.lacks_deleted_records("z", 5, 0)
     trial.ack(trial.tail.queued, sender="c")
-    assert not trial.ownership.has_left_behind("c", 5, 0), "it asks late for what it holds"
-    assert trial.ownership.has_left_behind("c", 5, trial.timing.pull_ms), "it goes on asking: it has lost that"
+    assert not trial.ownership.lacks_deleted_records("c", 5, 0), "it asks late for what it holds"
+    assert trial.ownership.lacks_deleted_records("c", 5, trial.timing.pull_ms), "it goes on asking: it has lost that"
     trial.ack(trial.tail.queued, sender="c")
-    assert not trial.ownership.has_left_behind("c", 5, trial.timing.pull_ms), "it holds it after all"
+    assert not trial.ownership.lacks_deleted_records("c", 5, trial.timing.pull_ms), "it holds it after all"
 
 
 def test_owner_that_rolls_over_stays_the_owner_if_it_stores_the_epoch() -> None:
     trial = Trial()
     trial.hints.next = Plan("c", NODES, 2)
-    assert trial.ownership.plan_on() == Plan("b", NODES, 2)
+    assert trial.ownership.plan_next() == Plan("b", NODES, 2)
     trial.hints.next = Plan("c", ("a", "c"), 2)
-    assert trial.ownership.plan_on() == Plan("c", ("a", "c"), 2)
+    assert trial.ownership.plan_next() == Plan("c", ("a", "c"), 2)
 
 
 # --- being the owner still -----------------------------------------------------------------------------

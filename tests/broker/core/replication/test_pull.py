@@ -49,7 +49,7 @@ def test_pause_delays_the_request_without_blaming_a_source() -> None:
     subject.pause(500)
     assert not subject.overdue(499)
     assert subject.overdue(500)
-    assert (subject.source, subject.in_vain) == ("a", False)
+    assert (subject.source, subject.is_exhausted) == ("a", False)
 
 
 def test_requested_answer_is_expected() -> None:
@@ -114,12 +114,12 @@ def test_silent_source_is_skipped_after_its_timeout() -> None:
 def test_refusing_source_is_skipped_and_a_whole_round_waits() -> None:
     subject = pull("a", "b")
     subject.ask(AT, 0)
-    subject.turned_down(10)
+    subject.declined(10)
     assert (subject.source, subject.deadline_ms) == ("b", 10)
     assert subject.overdue(10)
     assert subject.source == "b", "the one that is next has not been asked yet, so it is not given up"
     subject.ask(AT, 10)
-    subject.turned_down(20)
+    subject.declined(20)
     assert (subject.source, subject.deadline_ms) == ("a", 120)
     assert not subject.overdue(119)
     assert subject.overdue(120)
@@ -134,10 +134,10 @@ def test_pull_is_refused_once_all_sources_answered() -> None:
     subject.ask(AT, 0)
     assert subject.overdue(TIMING.pull_ms), "a is silent"
     subject.ask(AT, 1000)
-    subject.turned_down(1001)
-    assert (subject.in_vain, subject.refused(alive)) == (True, False)
+    subject.declined(1001)
+    assert (subject.is_exhausted, subject.refused(alive)) == (True, False)
     subject.ask(AT, 1200)
-    subject.turned_down(1201)
+    subject.declined(1201)
     assert subject.refused(alive)
     subject.ask(AT, 1300)
     subject.answered()
@@ -150,12 +150,12 @@ def test_failed_store_is_repeated_with_small_ranges_and_delays() -> None:
     subject.answered()
     assert subject.ask(AT, 0).max_bytes == 4096
     subject.answered()
-    subject.not_kept(10)
+    subject.store_failed(10)
     assert (subject.source, subject.deadline_ms) == ("b", 10), "another one may have it otherwise"
     assert subject.ask(AT, 10).max_bytes == 1024
     subject.answered()
-    subject.not_kept(20)
-    assert (subject.source, subject.deadline_ms, subject.in_vain) == ("a", 20 + TIMING.pull_ms, False)
+    subject.store_failed(20)
+    assert (subject.source, subject.deadline_ms, subject.is_exhausted) == ("a", 20 + TIMING.pull_ms, False)
     subject.pause(500)
     assert subject.deadline_ms == 20 + TIMING.pull_ms, "its turn comes earlier, and is none the less too early"
 
@@ -163,7 +163,7 @@ def test_failed_store_is_repeated_with_small_ranges_and_delays() -> None:
 def test_late_refusal_is_not_counted_again() -> None:
     subject = pull("a", "b")
     subject.ask(AT, 0)
-    subject.turned_down(10)
+    subject.declined(10)
     assert not subject.expects("a", reply(status=pb.NOT_HELD), AT)
     assert not subject.expects("b", reply(status=pb.NOT_HELD), AT)
 
@@ -251,7 +251,7 @@ def test_one_request_is_outstanding() -> None:
     subject.ask(AT, 0)
     with pytest.raises(AssertionError, match="asked is not followed by asked"):
         subject.ask(AT, 0)
-    subject.turned_down(10)
+    subject.declined(10)
     subject.ask(AT, 10)
     subject.answered()
     subject.ask(AT, 10)
@@ -265,7 +265,7 @@ def test_permanently_dead_source_is_not_waited_for() -> None:
         now_ms += TIMING.pull_ms
         assert subject.overdue(now_ms), "a is silent"
         subject.ask(AT, now_ms)
-        subject.turned_down(now_ms)
+        subject.declined(now_ms)
         now_ms += TIMING.resend_ms
         assert subject.overdue(now_ms)
     assert subject.refused(lambda node: node == "b")

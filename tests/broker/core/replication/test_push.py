@@ -9,7 +9,7 @@ from tests.broker.core.bench import INCARNATION, KEY, descriptor
 
 from tidelog_broker.core.replication.effects import Send
 from tidelog_broker.core.replication.ports import Position, Timing
-from tidelog_broker.core.replication.push import Pushes
+from tidelog_broker.core.replication.push import PushWindow
 from tidelog_proto import broker_pb2 as pb
 
 TIMING = Timing(heartbeat_ms=50, window_bytes=100)
@@ -22,7 +22,7 @@ class Owner:
     def __init__(self, placement: tuple[str, ...] = ALL) -> None:
         self.end = Position(10, 0)
         self.commit = 10
-        self.pushes = Pushes.begin(KEY, descriptor(4, start=10, placement=placement), TIMING, 0)
+        self.pushes = PushWindow.begin(KEY, descriptor(4, start=10, placement=placement), TIMING, 0)
 
     def add(self, size: int, *, records: int = 1, now_ms: int = 0) -> list[Send]:
         base, self.end = self.end, Position(self.end.offset + records, self.end.digest + 1)
@@ -47,7 +47,7 @@ class Owner:
         self.commit = self.end.offset
         for node in self.pushes.followers:
             self.pushes.acknowledged(node, self.end.offset, now_ms)
-            self.pushes.followers[node].told_commit = self.commit
+            self.pushes.followers[node].sent_commit = self.commit
 
 
 def test_raised_log_start_is_sent_without_a_publish() -> None:
@@ -69,7 +69,7 @@ def test_raised_log_start_is_sent_without_a_publish() -> None:
         owner.end, Position(12, 9), [memoryview(b"x")], commit=owner.commit, log_start=6, now_ms=deadline + 2
     )
     for node in "bc":
-        assert owner.pushes.followers[node].told_log_start == 6, "an append tells it, too"
+        assert owner.pushes.followers[node].sent_log_start == 6, "an append tells it, too"
 
 
 def append(send: Send) -> pb.AppendBatch:

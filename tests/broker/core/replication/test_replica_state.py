@@ -9,7 +9,13 @@ from tidelog_broker.core.replication.chain import EpochChain, decision_hash
 from tidelog_broker.core.replication.effects import Append, CommitMoved, Halted, Send, WriteFences
 from tidelog_broker.core.replication.paxos import decision_value
 from tidelog_broker.core.replication.ports import Plan, Position
-from tidelog_broker.core.replication.replica_state import BECOMES, DECISIONS_MAX, TURNS, Role, Standing
+from tidelog_broker.core.replication.replica_state import (
+    DECISIONS_MAX,
+    ROLE_TRANSITIONS,
+    STANDING_TRANSITIONS,
+    Role,
+    Standing,
+)
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -305,12 +311,12 @@ def test_only_an_owner_without_a_promise_may_acknowledge(*, owner: bool, promise
 # --- roles ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("role", BECOMES)
+@pytest.mark.parametrize("role", ROLE_TRANSITIONS)
 def test_roles_change_only_as_allowed(role: Role) -> None:
-    for other in BECOMES:
+    for other in ROLE_TRANSITIONS:
         bench = Bench()
         bench.role = role
-        if other in BECOMES[role]:
+        if other in ROLE_TRANSITIONS[role]:
             bench.become(other)
             assert bench.role == other
         else:
@@ -320,7 +326,7 @@ def test_roles_change_only_as_allowed(role: Role) -> None:
 
 
 def test_decision_resets_every_role() -> None:
-    for role in BECOMES:
+    for role in ROLE_TRANSITIONS:
         for placement, expected in ((("b",), "follower"), (("a",), "outsider")):
             chain = chain_of(5)
             bench = Bench(chain)
@@ -333,13 +339,13 @@ def test_decision_resets_every_role() -> None:
 # --- standing ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("standing", TURNS)
+@pytest.mark.parametrize("standing", STANDING_TRANSITIONS)
 def test_standings_change_only_as_allowed(standing: Standing) -> None:
     bench = Bench()
     if standing != "sound":
         bench.halt("this copy is wrong", for_good=standing == "halted for good")
     assert bench.standing == standing
-    if "sound" in TURNS[standing]:
+    if "sound" in STANDING_TRANSITIONS[standing]:
         bench.enter()
         assert (bench.standing, bench.halted) == ("sound", None)
     else:

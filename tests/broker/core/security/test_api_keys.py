@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog_broker.core.security.api_keys import KnownSecrets, slow_hash
+from tidelog_broker.core.security.api_keys import VerifiedSecrets, slow_hash
 from tidelog_proto.api_key import Key, parse_key
 from tidelog_proto.errors import ProtocolError
 
@@ -30,7 +30,7 @@ def test_slow_hash_depends_on_secret_and_salt() -> None:
 
 
 def test_cached_secret_matches_one_key_secret_and_hash() -> None:
-    known = KnownSecrets(bytes(32), entries_max=2)
+    known = VerifiedSecrets(bytes(32), entries_max=2)
     known.learn(Key("a", "s"), b"hash")
     assert known.knows(Key("a", "s"), b"hash")
     assert not known.knows(Key("a", "t"), b"hash")

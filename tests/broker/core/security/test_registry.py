@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog_broker.core.security import registry as registry_module
-from tidelog_broker.core.security.registry import KEY, QUOTA, RULE, SecurityRegistry, wrapped_security
+from tidelog_broker.core.security.registry import KEY, QUOTA, RULE, SecurityRegistry, to_meta_record
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -33,7 +33,7 @@ def test_key_authenticates_its_principal_until_it_is_revoked() -> None:
     registry.apply(key())
     assert registry.vouches_for(KEY + "k", "ann")
     assert not registry.vouches_for(KEY + "k", "ben")
-    assert [found.key_id for found in registry.standing_keys()] == ["k"]
+    assert [found.key_id for found in registry.api_keys()] == ["k"]
     changes = registry.changes
     registry.apply(key(revision=2, deleted=True))
     assert registry.changes > changes
@@ -70,12 +70,12 @@ def test_records_are_paged_and_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ([one.id for one in page], more) == ([RULE + "r3", RULE + "r4"], False)
     monkeypatch.setattr(registry_module, "RULES_MAX", 5)
     with pytest.raises(ProtocolError, match="there are 5 rule records"):
-        registry.refuse_too_many(RULE)
-    registry.refuse_too_many(KEY)
+        registry.check_limit(RULE)
+    registry.check_limit(KEY)
 
 
 def test_security_record_is_distinguished_from_topics_and_nodes() -> None:
-    value = wrapped_security(key()).SerializeToString()
+    value = to_meta_record(key()).SerializeToString()
     assert pb.MetaRecord.FromString(value).WhichOneof("what") == "security"
     topic = pb.TopicRecord(name="t", topic_id=bytes(16), revision=1).SerializeToString()
     assert pb.MetaRecord.FromString(topic).WhichOneof("what") is None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tidelog_broker.core.replication.replica_state import ReplicaState
 
 
-class CopiedProducers:
+class ProducerStateFetch:
     """Fetches producer state for copies of one replica."""
 
     def __init__(self, state: ReplicaState, *, ended: Callable[[], None]) -> None:
@@ -71,7 +71,7 @@ class CopiedProducers:
         if pull is None or reply.length or not pull.expects(sender, reply, self._end(pull)):
             return False
         if reply.status != pb.HELD or known_from(reply.producers):  # the sender's state is incomplete, too
-            pull.turned_down(now_ms)
+            pull.declined(now_ms)
             if pull.refused(self._state.surroundings.alive):
                 self._pull = None  # no node has it: the state is lost, like that of deleted records
                 self._ended()
@@ -85,7 +85,7 @@ class CopiedProducers:
                 self._pull = None
                 self._ended()
             else:
-                pull.not_kept(now_ms)
+                pull.store_failed(now_ms)
 
         decision = self._state.decision(pull.epoch)
         place = (pull.epoch, decision.end_offset, decision.end_digest)

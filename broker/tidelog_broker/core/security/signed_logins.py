@@ -9,7 +9,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from tidelog_broker.core.security.login import Login
-from tidelog_broker.core.security.seals import Seals
+from tidelog_broker.core.security.signed_data import DataSigner
 from tidelog_broker.core.security.tickets import SKEW_MS
 from tidelog_proto import broker_pb2 as pb
 
@@ -20,7 +20,7 @@ _LABEL: Final = b"tidelog login 1"
 _US: Final = 1000
 
 
-class SealedLogins:
+class SignedLogins:
     """Signs and verifies login state.
 
     Args:
@@ -28,22 +28,22 @@ class SealedLogins:
     """
 
     def __init__(self, secret: bytes) -> None:
-        self._seals = Seals(_LABEL, secret)
+        self._signer = DataSigner(_LABEL, secret)
 
     def use(self, secrets: Iterable[bytes], cluster_id: bytes) -> None:
-        """Use the secrets of a cluster, see `Seals.use`."""
-        self._seals.use(secrets, cluster_id)
+        """Use the secrets of a cluster, see `DataSigner.use`."""
+        self._signer.use(secrets, cluster_id)
 
     def sealed(self, first: str, login: Login, *, holder: str, now_us: int) -> bytes:
         """Return the signed state of a login after the client's first message, for the principal `holder`."""
         said = pb.SealedLogin(
             first=first, nonce=login.side.nonce, user_id=login.user_id, holder=holder, ends_us=now_us + LOGIN_MS * _US
         )
-        return self._seals.sealed(said.SerializeToString())
+        return self._signer.sign(said.SerializeToString())
 
     def opened(self, sealed: bytes, *, holder: str, now_us: int) -> pb.SealedLogin | None:
         """Return the login state presented by the principal `holder`; None if it is invalid or expired."""
-        text = self._seals.opened(sealed) if len(sealed) <= LOGIN_BYTES_MAX else None
+        text = self._signer.verify(sealed) if len(sealed) <= LOGIN_BYTES_MAX else None
         if text is None:
             return None
         try:

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog_broker.core.content_window import ROW_BYTES, ContentWindow
+from tidelog_broker.core.deduplication_window import ROW_BYTES, DeduplicationWindow
 from tidelog_proto.content_hash import Contents
 
 
@@ -70,7 +70,7 @@ def test_results_match_a_naive_implementation(steps: list[Step], records_max: in
     def give_back(size_bytes: int) -> None:
         taken[0] -= size_bytes
 
-    window = ContentWindow(records_max=records_max, age_us=age_us, take=take, give_back=give_back)
+    window = DeduplicationWindow(records_max=records_max, age_us=age_us, take=take, give_back=give_back)
     naive = Naive(records_max, age_us)
     now_us = offset = log_start = 0
     for step in steps:
@@ -105,7 +105,7 @@ def test_memory_is_bounded_and_reserved_first() -> None:
         in_use[0] -= size_bytes
 
     records_max = 20_000
-    window = ContentWindow(records_max=records_max, age_us=0, take=take, give_back=give_back)
+    window = DeduplicationWindow(records_max=records_max, age_us=0, take=take, give_back=give_back)
     random = np.random.default_rng(1)
     for number in range(100):
         contents = random.integers(0, 2**63, (1_000, 2), np.int64).view(np.uint64)
@@ -127,7 +127,7 @@ def test_memory_is_bounded_and_reserved_first() -> None:
 
 
 def test_batch_longer_than_the_window_keeps_its_end() -> None:
-    window = ContentWindow(records_max=10, age_us=0, take=lambda _: True, give_back=lambda _: None)
+    window = DeduplicationWindow(records_max=10, age_us=0, take=lambda _: True, give_back=lambda _: None)
     contents = hashed(list(range(100)))
     assert window.reserve(100)
     window.add(contents, np.arange(100), np.zeros(100, np.int64))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_broker.core.groups.evening import Assignment, askers, even
+from tidelog_broker.core.groups.rebalancing import Assignment, rebalance, subscribers_by_topic
 from tidelog_broker.core.topics import PartitionKey
 
 TOPICS = [bytes([number]) * 16 for number in range(4)]
@@ -30,7 +30,7 @@ def owners(assignment: Assignment) -> dict[PartitionKey, str]:
 
 
 def evened(members: Members, partitions: list[PartitionKey], has: dict[PartitionKey, str]) -> dict[PartitionKey, str]:
-    return owners(even(members, {key: (has.get(key), 1.0) for key in partitions}, worth=1.0))
+    return owners(rebalance(members, {key: (has.get(key), 1.0) for key in partitions}, gain_min=1.0))
 
 
 wishes = st.lists(st.frozensets(st.sampled_from(TOPICS), max_size=4), max_size=7)
@@ -81,7 +81,7 @@ def test_weights_differ_by_less_than_the_minimum_gain(weights: list[float], memb
         (TOPICS[0], at): (who or None, weight) for at, (weight, who) in enumerate(zip(weights, had, strict=False))
     }
     worth = max(0.1 * sum(weights) / members, 1e-9)
-    given_to = owners(even(dict.fromkeys(names, ALL), partitions, worth=worth))
+    given_to = owners(rebalance(dict.fromkeys(names, ALL), partitions, gain_min=worth))
     assert given_to.keys() == partitions.keys()
     load = {name: sum(partitions[key][1] for key, who in given_to.items() if who == name) for name in names}
     for key, who in given_to.items():
@@ -94,13 +94,13 @@ def test_weights_differ_by_less_than_the_minimum_gain(weights: list[float], memb
 def test_new_member_gets_many_small_weights() -> None:
     """Each is worth little beside what a member has; together they are not."""
     has: dict[PartitionKey, tuple[str | None, float]] = {key: (f"m{key[1] % 2}", 5.0) for key in keys(300)}
-    given_to = owners(even(dict.fromkeys(["m0", "m1", "m2"], frozenset({keys(1)[0][0]})), has, worth=50.0))
+    given_to = owners(rebalance(dict.fromkeys(["m0", "m1", "m2"], frozenset({keys(1)[0][0]})), has, gain_min=50.0))
     assert min(Counter(given_to.values()).values()) >= 85
 
 
 def test_subscribers_are_listed_by_topic() -> None:
     members = {"b": frozenset(TOPICS[:2]), "a": frozenset(TOPICS[:1]), "c": frozenset(TOPICS[:2])}
-    found = askers(members, TOPICS[:3])
+    found = subscribers_by_topic(members, TOPICS[:3])
     assert {topic: list(who) for topic, who in found.items()} == {
         TOPICS[0]: ["b", "a", "c"],
         TOPICS[1]: ["b", "c"],

@@ -17,7 +17,7 @@ from tidelog_broker.core.replication.push import Follower
 from tidelog_broker.core.replication.replica_state import ReplicaState
 
 
-class OpenDamage:
+class OpenEpochRepair:
     """Damage in one replica's own copy of the open epoch, while it is the owner.
 
     Args:

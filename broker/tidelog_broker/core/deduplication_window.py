@@ -34,7 +34,7 @@ _ROWS_MIN: Final = 4096
 """Minimum size of a generation, unless the window is smaller."""
 
 
-class ContentWindow:
+class DeduplicationWindow:
     """See the module. Not thread-safe; `find` does not allocate or release accounted memory.
 
     Args:

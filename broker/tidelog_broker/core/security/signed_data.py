@@ -14,7 +14,7 @@ from typing import Final
 _MAC_BYTES: Final = 32
 
 
-class Seals:
+class DataSigner:
     """Signs and verifies data of one use.
 
     Args:
@@ -27,20 +27,20 @@ class Seals:
         self._secrets: Iterable[bytes] = (secret,)
         self._cluster_id = b""
         self._made_of: tuple[bytes, ...] = ()
-        self._made: list[bytes] = []
+        self._keys_made: list[bytes] = []
 
     def use(self, secrets: Iterable[bytes], cluster_id: bytes) -> None:
         """Use the secrets of a cluster, which may be rotated later: the first one signs, all verify."""
         self._secrets, self._cluster_id = secrets, cluster_id
         self._made_of = ()
 
-    def sealed(self, text: bytes) -> bytes:
+    def sign(self, text: bytes) -> bytes:
         """Return signed data."""
         return hmac.digest(self._keys()[0], text, "sha256") + text
 
-    def opened(self, sealed: bytes) -> bytes | None:
+    def verify(self, signed: bytes) -> bytes | None:
         """Return the data; None if no node of this cluster has signed it for this use."""
-        mac, text = sealed[:_MAC_BYTES], sealed[_MAC_BYTES:]
+        mac, text = signed[:_MAC_BYTES], signed[_MAC_BYTES:]
         is_ours = any(hmac.compare_digest(mac, hmac.digest(key, text, "sha256")) for key in self._keys())
         return text if is_ours and text else None
 
@@ -49,6 +49,6 @@ class Seals:
         if secrets != self._made_of:
             assert secrets
             assert all(secrets), "anybody could sign with an empty secret"
-            self._made = [hmac.digest(secret, self._label + self._cluster_id, "sha256") for secret in secrets]
+            self._keys_made = [hmac.digest(secret, self._label + self._cluster_id, "sha256") for secret in secrets]
             self._made_of = secrets
-        return self._made
+        return self._keys_made

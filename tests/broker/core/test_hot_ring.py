@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_broker.core.ring import HotRing, RingBudget, RingEntry
+from tidelog_broker.core.hot_ring import HotRing, RingBudget, RingEntry
 
 
 def fill(ring: HotRing, sizes: list[tuple[int, int]], start: int = 0) -> int:

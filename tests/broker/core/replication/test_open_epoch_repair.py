@@ -70,7 +70,7 @@ def test_epoch_is_not_ended_while_too_few_followers_keep_up() -> None:
     assert stage.first.can_append, "its writers are not fenced for nothing"
     assert stage.first.state.active.epoch == stage.epoch
     stage.down = set()
-    stage.first.neighbours_changed(stage.now_ms)
+    stage.first.liveness_changed(stage.now_ms)
     stage.later(5000)
     assert stage.first.state.active.epoch == stage.epoch + 1
     assert stage.is_whole(stage.behind)

@@ -6,7 +6,7 @@ from tidelog_broker.core.security.session import Session
 from tidelog_proto import broker_pb2 as pb
 
 
-class GroupReader:
+class MemberAccess:
     """The caller of a member, as of its last request.
 
     Args:
@@ -28,9 +28,9 @@ class GroupReader:
         return self.key[0]
 
     @property
-    def rules_changes(self) -> int | None:
-        """As `Session.rules_changes`; None without authentication."""
-        return None if self._session is None else self._session.rules_changes
+    def rules_version(self) -> int | None:
+        """As `Session.rules_version`; None without authentication."""
+        return None if self._session is None else self._session.rules_version
 
     def may_read(self, topic: str) -> bool:
         """Return whether the caller may see and consume a topic."""
@@ -38,5 +38,5 @@ class GroupReader:
         return session is None or (session.may(pb.OP_CONSUME, pb.RES_TOPIC, topic) and session.may_see(topic))
 
 
-ANYBODY = GroupReader(None)
+UNRESTRICTED = MemberAccess(None)
 """A caller that may read everything."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tidelog_broker.core.replication.replica_state import ReplicaState
 
 
-class Versions:
+class EpochVersions:
     """Queries on the current log and chain of one replica."""
 
     def __init__(self, state: ReplicaState) -> None:
