@@ -1,4 +1,4 @@
-"""A subscription's credit: both kinds count, at most one batch too much, partitions take turns."""
+"""Credit of a subscription: both kinds count, at most one batch in excess, partitions are served round-robin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The window of contents, against a naive one."""
+"""The deduplication window, compared with a naive implementation."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tidelog_proto.content_hash import Contents
 
 
 class Step(NamedTuple):
-    """A batch that is looked for, and then added without what was found."""
+    """A batch that is looked up and then added without its duplicates."""
 
     contents: list[int]
     after_us: int
     delete: int
-    """How far the log's start moves."""
+    """Advance of the log start."""
 
 
 def hashed(contents: list[int], *, alike: bool = False) -> Contents:
-    """Return a hash a content; those that are alike share all but the last bits of it, and their places."""
+    """Return a hash for each content; similar ones differ only in their last bits and share table slots."""
     return np.array([[7 if alike else one * 0x9E3779B97F4A7C15 % 2**64, one] for one in contents], np.uint64).reshape(
         -1, 2
     )
 
 
 class Naive:
-    """Every record there was: content, offset, time."""
+    """All records: content, offset, time."""
 
     def __init__(self, records_max: int, age_us: int) -> None:
         self.records_max = records_max

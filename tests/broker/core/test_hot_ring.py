@@ -1,4 +1,4 @@
-"""Hot rings: contiguous, honest about what they no longer have, and bounded, each and together."""
+"""Hot rings: contiguous, None below their start, and bounded individually and together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Known lives of other directories do not depend on the order in which a node learns of them."""
+"""Known lives of other directories do not depend on the order in which a node receives them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_node_without_a_persistent_disk_is_evicted_first_and_keeps_its_persisten
 
 
 def test_least_recently_changed_directories_are_evicted_first() -> None:
-    """A founder is the first that a node hears of, and must not be the first to be forgotten."""
+    """A founder is the first directory that a node knows, and must not be the first to be evicted."""
     known = KnownLives()
     for number in range(known_lives.KNOWN_MAX):
         known.learn((f"n{number}", bytes(16)), life(1))
@@ -115,7 +115,7 @@ STEPS = st.lists(st.tuples(LIVES, st.booleans()), max_size=WITHDRAWN_MAX)
 def test_order_of_lives_and_withdrawals_does_not_matter(
     heard: list[NodeLife], steps: list[tuple[NodeLife, bool]], random: st.DataObject
 ) -> None:
-    """Also not if they come by way of other nodes, as what these know."""
+    """Also if they are reported by other nodes."""
     learned = [*[(one, False) for one in heard], *steps]
     shuffled = list(learned)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -135,7 +135,7 @@ def test_order_of_lives_and_withdrawals_does_not_matter(
 
 @given(st.lists(st.tuples(LIVES, st.booleans()), max_size=40))
 def test_newest_life_that_was_not_withdrawn_is_valid(steps: list[tuple[NodeLife, bool]]) -> None:
-    """However many withdrawals there are: one too many is ignored, so that no life is lost that must count."""
+    """With any number of withdrawals: excess ones are ignored, so that no valid life is lost."""
     known = DirectoryLives()
     for one, is_withdrawn in steps:
         known.learn([] if is_withdrawn else [one], [one.incarnation] if is_withdrawn else [])

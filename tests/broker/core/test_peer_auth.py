@@ -23,7 +23,7 @@ NONCE_B = b"2" * 32
 
 
 def refusal(caller: Identity, answerer: Identity) -> ProtocolError:
-    """Return what one of the two sides says against the other."""
+    """Return the error that one of the two sides raises."""
     hello = hello_of(caller, NONCE_A)
     with pytest.raises(ProtocolError) as caught:
         check_reply(caller, answerer.node_id, hello, answer_hello(answerer, hello, NONCE_B)[0])
@@ -105,7 +105,7 @@ def test_address_answered_by_another_node_is_refused() -> None:
 @pytest.mark.parametrize("field", ["node_id", "incarnation", "nonce"])
 @pytest.mark.parametrize("side", ["hello", "reply"])
 def test_proof_is_valid_for_one_handshake_only(field: str, side: str) -> None:
-    """An answer recorded from another conversation proves nothing in this one."""
+    """An answer recorded from another handshake is not valid in this one."""
     hello = hello_of(A, NONCE_A)
     reply, challenge = answer_hello(B, hello, NONCE_B)
     other: dict[str, object] = {"node_id": "z", "incarnation": 8, "nonce": b"3" * 32}

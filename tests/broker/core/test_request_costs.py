@@ -1,4 +1,4 @@
-"""The cost of a request is computed from its envelope, up to the largest number of entries."""
+"""The cost of a request is computed from its envelope, up to the maximum number of entries."""
 
 from __future__ import annotations
 

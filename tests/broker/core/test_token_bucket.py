@@ -1,4 +1,4 @@
-"""The bucket against a model that keeps everything that ever happened, and the edges of its clock."""
+"""The token bucket, compared with a model that keeps the whole history, and edge cases of its clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog_broker.core.token_bucket import BURST_S, TokenBucket
 
 RATES = st.integers(1, 1 << 40)
 STEPS = st.lists(st.tuples(st.integers(-5_000, 5_000_000), st.integers(0, 1 << 44)), max_size=60)
-"""Milliseconds that pass, and tokens that are taken then."""
+"""Elapsed milliseconds, and tokens taken after them."""
 
 
 @given(rate=RATES, steps=STEPS)

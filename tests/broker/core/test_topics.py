@@ -1,4 +1,4 @@
-"""The topic registry and the checks of a topic's configuration."""
+"""The topic registry, and validation of topic configurations."""
 
 from __future__ import annotations
 

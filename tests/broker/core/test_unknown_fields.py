@@ -1,4 +1,4 @@
-"""Fields that a later build has added to a message."""
+"""Fields that a later version has added to a message."""
 
 from __future__ import annotations
 

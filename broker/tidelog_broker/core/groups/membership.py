@@ -68,7 +68,7 @@ class ConsumerMember:
 
 @dataclass(frozen=True, slots=True)
 class MemberAssignment:
-    """What a member is answered: generation, assigned partitions, and revision of the first record with both."""
+    """The answer for a member: generation, assigned partitions, and revision of the first record with both."""
 
     generation: int
     assigned: frozenset[PartitionKey]

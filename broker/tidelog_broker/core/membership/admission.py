@@ -1,7 +1,7 @@
 """Admission of a founder's data directory, as a rule without I/O.
 
 A founder's node id is listed in the bootstrap file, so a node that is started under that id with an empty directory
-looks like one that starts for the first time. A wiped disk cannot tell that it has lost promises; the other founders
+looks like one that starts for the first time. A wiped disk contains no trace of lost promises; the other founders
 have to. Every data directory has a random id, and each founder durably records, once, the directory id of each other
 founder: it *binds* the node id to that directory. A directory is admitted when `binders_needed` other founders have
 bound its node id to it. A binder may itself be new; only the durability of its record matters.

@@ -21,7 +21,7 @@ from tidelog_broker.core.membership.swim_settings import SwimSettings
 
 
 class Change(Enum):
-    """What happened to a member."""
+    """Kinds of changes of a member."""
 
     ALIVE = "alive"
     """The member is new, has returned, or has refuted a suspicion."""

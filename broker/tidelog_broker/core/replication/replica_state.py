@@ -303,7 +303,7 @@ class ReplicaState:
         return False
 
     def forks(self, sender: str, epoch: int, reason: str) -> None:
-        """Process that another node's chain differs before `epoch`: one is wrong, and no quorum can tell which.
+        """Process that another node's chain differs before `epoch`: one is wrong, and no quorum can decide which.
 
         An operator may have overruled the other node's decisions, in which case this replica continues. To find out,
         it requests the other decisions back to its first unsafe one; `differs` finds the fork and evaluates it.

@@ -1,4 +1,4 @@
-"""When what members read is worth another target, and how often."""
+"""Load tracking of a group, and when it causes a rebalance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MB = 1e6
 
 
 def watch(*rates: float) -> LoadWatch:
-    """Know the rates of the partitions of T from 0 on."""
+    """Set the rates of the partitions of T, from 0 on."""
     known = LoadWatch()
     said = {(T, number): rate for number, rate in enumerate(rates)}
     known.note(said, said)
@@ -33,14 +33,14 @@ def watch(*rates: float) -> LoadWatch:
 
 
 def question(known: LoadWatch, *held: set[int]) -> AssignmentInput:
-    """Members 0, 1, ... hold partitions of T; each asks for T."""
+    """Return the input with members 0, 1, ... that hold partitions of T and subscribe to it."""
     members = {str(at): frozenset([T]) for at in range(len(held))}
     has = {(T, number): str(at) for at, numbers in enumerate(held) for number in numbers}
     return AssignmentInput(members, sorted(has), has, known.rates)
 
 
 def should_rebalance(known: LoadWatch, asked: AssignmentInput, now: float = 0.0) -> bool:
-    """Ask as a group does."""
+    """Call the two checks like a group does."""
     held = [{key for key, has in asked.has.items() if has == member} for member in asked.members]
     return known.is_unbalanced(held) and known.should_rebalance(asked, now)
 
@@ -153,7 +153,7 @@ def test_search_for_a_better_target_backs_off_after_failures() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_steady_rates_converge_within_the_limit(seed: int) -> None:
-    """By itself the group gets even, and then nothing moves any more."""
+    """A group with steady rates converges, after which nothing moves."""
     random_ = random.Random(seed)
     rates = [random_.paretovariate(1.2) * 1e5 for _ in range(60)]
     known = watch(*rates)

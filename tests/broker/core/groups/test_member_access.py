@@ -1,4 +1,4 @@
-"""For whom members read: what each may be given, also while a coordinator has not heard of it yet."""
+"""Topics that members may get according to their callers, also before a new coordinator knows the callers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WISH = pb.GroupWish(pattern=".*")
 
 
 def write(group: ConsumerGroup) -> None:
-    """Make what was decided durable, with each member giving up at once what it is to."""
+    """Make the decisions durable, with each member revoking partitions immediately."""
     for _ in range(3):
         while (record := group.next_record()) is not None:
             group.written(pb.GroupRecord.FromString(record.SerializeToString()))
@@ -61,7 +61,7 @@ def test_read_access_requires_describe_and_consume(rules: list[tuple[pb.Operatio
 
 
 class Callers:
-    """Who may read which topics, and for whom members read that have been heard of."""
+    """Read permissions by caller, and the known callers of members."""
 
     def __init__(self, **topics: int) -> None:
         self.topics = {name.encode() * 16: count for name, count in topics.items()}

@@ -1,4 +1,4 @@
-"""A group without I/O: who holds what, what is told, and what may be committed."""
+"""The state machine of a group: held partitions, answers, and permitted commits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ADA, BOB, EVE = "ada0000000000000", "bob0000000000000", "eve0000000000000"
 
 
 class Topics:
-    """What wishes stand for here: the topics by id, and how many partitions each has."""
+    """Available topics by id, with their partition counts."""
 
     def __init__(self, partitions: int = 4) -> None:
         self.all = {T: partitions}
@@ -50,7 +50,7 @@ def join_as_one(group: ConsumerGroup, member_id: str, born_us: int, *, at_once: 
 
 
 def write(group: ConsumerGroup) -> list[str]:
-    """Make what was decided durable; return who is to be told something new."""
+    """Make the decisions durable; return the members whose answer changed."""
     news: list[str] = []
     while (record := group.next_record()) is not None:
         news += group.written(pb.GroupRecord.FromString(record.SerializeToString()))
@@ -70,7 +70,7 @@ def has(group: ConsumerGroup, member_id: str) -> set[int]:
 
 
 def report(group: ConsumerGroup, member_id: str, *held: int) -> None:
-    """Let a member say, having seen the newest answer, that it has these."""
+    """Let a member that has seen the newest answer report these partitions."""
     told = group.assignment_of(member_id)
     assert told is not None
     group.report(member_id, seen_revision=told.revision, held={(T, number) for number in held})
@@ -162,7 +162,7 @@ def test_immediate_takeover_gets_the_target_of_its_instance(group: ConsumerGroup
 
 @pytest.fixture
 def succeeded(group: ConsumerGroup) -> ConsumerGroup:
-    """Let EVE join while ADA, of the same instance, reads all, and cannot be heard."""
+    """Let EVE join while ADA, of the same instance, reads all partitions and is not reachable."""
     join_as_one(group, ADA, 1)
     assert has(group, ADA) == {0, 1, 2, 3}
     join_as_one(group, EVE, 2)
@@ -417,7 +417,7 @@ def test_loads_are_recorded_only_for_held_partitions(group: ConsumerGroup, topic
 
 @pytest.fixture
 def shared_by_load(group: ConsumerGroup) -> ConsumerGroup:
-    """Give ADA all that is read, 0 and 1, and BOB the rest, as far as they know; it stands since 0 s."""
+    """Assign partitions 0 and 1, with all of the load, to ADA, and the rest to BOB, since 0 s."""
     by_load = pb.GroupWish(topics=[T.decode()], assignor=pb.BY_LOAD)
     group.join(ADA, by_load)
     group.join(BOB, by_load)
@@ -429,7 +429,7 @@ def shared_by_load(group: ConsumerGroup) -> ConsumerGroup:
 
 
 def give_up(group: ConsumerGroup, member_id: str) -> None:
-    """Let a member have given up what it is to give up."""
+    """Let a member report that it has revoked partitions."""
     told = group.assignment_of(member_id)
     assert told is not None
     group.report(member_id, seen_revision=told.revision, held=told.assigned)
@@ -483,7 +483,7 @@ def test_loads_cause_no_target_without_load_assignor_or_second_member(group: Con
 
 
 def test_loads_outlast_the_member_that_reported_them(shared_by_load: ConsumerGroup) -> None:
-    """The next holder's share is by what the last one read."""
+    """The load of a partition stays known when it moves."""
     group = shared_by_load
     busy = has(group, ADA)
     group.remove(ADA)

@@ -1,4 +1,4 @@
-"""Committed offsets: monotone unless reset, ordered while in flight, replayable in any order."""
+"""Committed offsets: monotone unless reset, ordered while pending, replayable in any order."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def refused(offsets: GroupOffsets, key: OffsetKey, note: str = "") -> str:
 
 
 def test_listing_a_group_does_not_visit_other_groups() -> None:
-    """A look at each of them, counted and not timed: other groups may be many."""
+    """Counts visits instead of measuring time."""
     offsets = GroupOffsets()
     places = [(bytes([topic]) * 16, partition) for topic in (2, 1, 3) for partition in (1, 0, 10, 2)]
     for place in places:
@@ -177,7 +177,7 @@ steps = st.lists(
 
 @given(steps)
 def test_sizes_and_counts_are_exact_after_any_drops(done: list[tuple[str, *tuple[object, ...]]]) -> None:
-    """Beside an all-knowing copy: what is forgotten leaves nothing, and what stays is still there, in order."""
+    """Compares with a model: dropped entries leave nothing behind, and the others are unchanged and in order."""
     offsets, standing = GroupOffsets(), dict[OffsetKey, pb.OffsetRecord]()
     on_their_way: list[pb.OffsetRecord] = []
     forgotten: set[int] = set()
@@ -250,7 +250,7 @@ def test_withdrawing_an_older_commit_keeps_the_newer_one_pending() -> None:
 
 
 def test_withdrawing_the_newest_commit_keeps_older_ones_pending() -> None:
-    """An owner without a quorum refuses new commits; those that it has appended before may still come about."""
+    """An owner without a quorum refuses new commits, while earlier appended ones may still be committed."""
     offsets = GroupOffsets()
     first, second, third = (prepare(offsets, position) for position in (5, 6, 8))
     assert first is not None

@@ -1,4 +1,4 @@
-"""What is given to whom: all of it, once, to who asked for it, evenly, and with as few moves as that takes."""
+"""Balancing: every partition is assigned once to a subscriber, evenly, and with few moves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def keys(count: int, topics: int = 1) -> list[PartitionKey]:
 
 
 def owners(assignment: Assignment) -> dict[PartitionKey, str]:
-    """Return who has each; nobody may have what another has."""
+    """Return the member of each partition, and check that no partition has two."""
     found = {key: member for member, held in assignment.items() for key in held}
     assert len(found) == sum(map(len, assignment.values()))
     return found
@@ -92,7 +92,7 @@ def test_weights_differ_by_less_than_the_minimum_gain(weights: list[float], memb
 
 
 def test_new_member_gets_many_small_weights() -> None:
-    """Each is worth little beside what a member has; together they are not."""
+    """Each weight is small compared with the load of a member; their sum is not."""
     has: dict[PartitionKey, tuple[str | None, float]] = {key: (f"m{key[1] % 2}", 5.0) for key in keys(300)}
     given_to = owners(rebalance(dict.fromkeys(["m0", "m1", "m2"], frozenset({keys(1)[0][0]})), has, gain_min=50.0))
     assert min(Counter(given_to.values()).values()) >= 85

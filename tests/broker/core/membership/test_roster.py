@@ -1,4 +1,4 @@
-"""What records lead to: events, news, suspicions, contradiction; with a clock that the test moves."""
+"""Effects of membership records: events, updates, suspicions and refutations, with a simulated clock."""
 
 from __future__ import annotations
 

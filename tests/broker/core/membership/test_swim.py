@@ -281,7 +281,7 @@ def test_nodes_started_before_their_seeds_join_later() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """Nodes come and go under new names, with two hundred lives in a table for sixteen."""
+    """Nodes join and leave under new ids: two hundred nodes with a table of sixteen entries."""
     world = World(17)
     bound = SwimSettings(members_max=16)
     nodes = world.cluster(3, settings=bound)
@@ -356,7 +356,7 @@ def test_replayed_and_stale_datagrams_are_dropped() -> None:
 @given(st.randoms(use_true_random=False), st.integers(0, 2**32))
 @settings(max_examples=30)
 def test_live_nodes_agree_after_any_faults(chance: random.Random, seed: int) -> None:
-    """Kills, restarts, pauses, cuts, loss and false suspicions, and then ten seconds of peace."""
+    """Kills, restarts, pauses, partitions, loss and false suspicions, followed by ten seconds without faults."""
     world = World(seed, loss=0.05, duplication=0.05, delay_ms=(0, 10))
     nodes = world.cluster(5)
     boots = dict.fromkeys(range(5), 1)
@@ -388,7 +388,7 @@ def test_live_nodes_agree_after_any_faults(chance: random.Random, seed: int) -> 
 
 
 def test_gossip_of_an_unregistered_start_is_dropped() -> None:
-    """The copy of a running node's directory was started: its start is later, and no node has registered it."""
+    """A started copy of a running node's directory has a later start that no node has registered."""
     registered = {"n1": incarnation(1)}
     world = World(4)
     receiver = Swim(

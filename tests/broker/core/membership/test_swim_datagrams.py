@@ -1,4 +1,4 @@
-"""What one node sends, and when, datagram by datagram; the other nodes are played by the test."""
+"""Datagrams of one node; the test plays the other nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATIENT = SwimSettings(suspicion_ms=60_000, refused_suspicion_ms=60_000)
 
 
 class One:
-    """A node that knows some others, all of whom the test plays. Its news is told, its first probe not yet begun."""
+    """A node that knows some others, with its updates sent and its first probe not yet started."""
 
     def __init__(self, others: int, settings: SwimSettings = PLAIN, *, seed: int = 1) -> None:
         self.now_ms = 0
@@ -62,7 +62,7 @@ class One:
         return self.note(self.swim.tick(self.now_ms))
 
     def until(self, kind: type[Body]) -> list[tuple[Address, Body]]:
-        """Tick until the node sends such messages; the pings it was to answer are not answered."""
+        """Tick until the node sends such messages, without answering its pings."""
         for _ in range(1_000):
             found = [(to, datagram.body) for to, datagram in self.tick() if isinstance(datagram.body, kind)]
             if found:

@@ -1,4 +1,4 @@
-"""Where copies go: what moves when nodes come and go, how even it is, and answers that must never change."""
+"""Placement: movement of copies when nodes join and leave, balance, and results that must never change."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ keys = st.builds(partition_key, st.binary(min_size=16, max_size=16), st.integers
 
 @pytest.mark.parametrize("vector", VECTORS)
 def test_placements_never_change_between_versions(vector: dict[str, object]) -> None:
-    """Nodes of two versions must agree; whoever breaks these moves the data of every cluster there is."""
+    """Nodes of different versions must agree; a change would move the data of every existing cluster."""
     nodes = [
         NodeEntry(str(node_id), str(zone), int(weight), Role(roles), machine=str(machine))
         for node_id, zone, weight, roles, machine in vector["nodes"]  # type: ignore[attr-defined]
@@ -129,7 +129,7 @@ def test_zones_and_machines_repeat_only_when_necessary(key: bytes, nodes: list[N
 
 
 def are_alike(nodes: Sequence[NodeEntry]) -> bool:
-    """Whether all nodes that store copies may own, or none: then the rule for owners never takes effect."""
+    """Whether all storing nodes may own partitions, or none, so that the rule for owners has no effect."""
     return len({Role.INGESTION in node.roles for node in nodes if Role.PERSISTENCE in node.roles}) <= 1
 
 

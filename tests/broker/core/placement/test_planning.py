@@ -64,7 +64,7 @@ def test_number_of_copies_follows_registered_nodes() -> None:
 
 
 def test_dead_nodes_without_a_copy_do_not_block_a_takeover() -> None:
-    """Four nodes are registered, five copies wanted: three of the four would be needed. Two of the old three live."""
+    """Four nodes are registered and five copies wanted, which would need three live nodes. Two of three copies live."""
     four, wishes = [node for node in NODES if node.node_id in ORDER[:4]], ReplicationSettings(5, 0, pb.ALWAYS)
     active = epoch(*ORDER[:3])
     for me in ORDER[:2]:

@@ -1,4 +1,4 @@
-"""The nodes of the cluster, as their records say."""
+"""The registry of nodes, defined by their records."""
 
 from __future__ import annotations
 

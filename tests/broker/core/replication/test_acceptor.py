@@ -1,4 +1,4 @@
-"""The acceptor: what it says is on disk before it says it, and nothing enters the log behind a promise."""
+"""The acceptor: answers only after durable writes, and no append after a promise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RESERVED = ballot(0, "a")
 
 
 class Trial(Bench):
-    """Replica `b` with its acceptor; what it calls is noted."""
+    """Replica `b` with its acceptor; callbacks are recorded."""
 
     def __init__(self, held: list[Batch] | None = None, *, chain: EpochChain | None = None, doubt: Doubt = "") -> None:
         super().__init__(chain, held=HELD if held is None else held, doubt=doubt)
@@ -96,7 +96,7 @@ def test_pending_append_without_disk_space_is_not_reported() -> None:
 
 
 def test_append_queued_after_the_promise_is_not_reported() -> None:
-    """An OPEN_EPOCH of the same ballot may fetch meanwhile: that is not durable in the same step."""
+    """An OPEN_EPOCH of the same ballot may start a fetch meanwhile, which is not durable in the same step."""
     trial = Trial(HELD[:1])
     trial.seal(ballot(1))
     trial.queue(HELD[1:])
@@ -147,7 +147,7 @@ def test_promise_contains_the_accepted_value() -> None:
 
 
 def test_promise_contains_a_pending_accepted_value() -> None:
-    """Its entry is before the promise's in the journal, so it is durable when the promise is."""
+    """Its entry precedes the promise's in the journal, so it is durable when the promise is."""
     trial, value = Trial(), Trial().value()
     trial.open(ballot(1), value)
     trial.seal(ballot(2))
@@ -345,7 +345,7 @@ def test_queued_appends_count_as_held_and_are_durable_before_an_accept() -> None
 
 
 def test_end_after_an_append_without_disk_space_is_not_accepted() -> None:
-    """It would bind the others to an end that nobody may have."""
+    """It would bind the other replicas to an end that no replica may hold."""
     trial = Trial(HELD[:1])
     trial.queue(HELD[1:])
     trial.open(ballot(1), trial.value())

@@ -1,4 +1,4 @@
-"""The acceptor and who has another past: behind a recovery two chains may have an epoch of the same number."""
+"""The acceptor and candidates of another chain: after an unsafe recovery two chains may have an epoch number twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sealed epochs: filled newest first, whole and as decided or not at all, and only what retention has left."""
+"""Sealed epochs: filled newest first, joined to the log only when complete, and never below the log start."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_fill_of_a_moved_partition_stops_and_continues_later(*, comes: bool) -> 
 
 
 def test_each_failed_store_uses_the_budget() -> None:
-    """A full disk fetches the same again and again: that is held back like anything else."""
+    """With a full disk the same range is fetched repeatedly, which has to use the budget like other fetches."""
     past = Past()
     trial = past.lacking(2)
     trial.asked()
@@ -201,7 +201,7 @@ def test_each_failed_store_uses_the_budget() -> None:
 
 
 def test_only_the_decided_range_is_filled() -> None:
-    """A source may not have cut its tail yet."""
+    """A source may not have truncated its tail yet."""
     past = Past()
     longer = run_of(descriptor(2, start=8), 1, 1, 2, 5)
     assert end_of(longer[:3]) == end_of(past.batches[2])
@@ -278,7 +278,7 @@ def test_copy_that_joined_the_log_with_another_is_not_filled_again() -> None:
 
 
 def test_copy_that_failed_to_join_the_log_with_another_is_filled_again() -> None:
-    """It was whole as far as anybody knew, waited for the next one to be filled, and could not be opened then."""
+    """It was complete, waited for the next epoch to be filled, and then could not be opened."""
     past = Past()
     trial = past.lacking(2, held=(0, 1))
     trial.asked()
@@ -324,7 +324,7 @@ def test_deleted_records_are_not_fetched() -> None:
 
 
 def test_epoch_with_a_deleted_front_is_filled_from_the_log_start() -> None:
-    """The digest in front is taken on trust: the one at the end proves what follows."""
+    """The digest at the start is taken on trust; the one at the end verifies the rest."""
     past = Past()
     trial = past.lacking(2)
     trial.take()

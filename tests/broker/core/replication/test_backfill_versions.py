@@ -1,4 +1,4 @@
-"""Versions of compacted epochs: which one is fetched, which one is read and served, and when an older one may go."""
+"""Versions of compacted epochs: which one is fetched, read and served, and when an older one may be dropped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class CompactedPast(Past):
-    """Epochs 0 to 2 of 4 records each; the end of epoch 3, which is empty, has compacted 0 and 1 up to offset 8."""
+    """Epochs 0 to 2 of 4 records each; the decision about the empty epoch 3 compacts 0 and 1 up to offset 8."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ def test_fill_that_matches_no_version_is_restarted() -> None:
 
 
 def test_input_of_a_pending_compaction_is_not_replaced() -> None:
-    """The newest of 1 would come first, and the newest of 0 could not be made here, or anywhere, any more."""
+    """If the newest version of 1 came first, no node could make the newest version of 0 any more."""
     past = CompactedPast()
     third = run_of(pb.EpochDecision.FromString(past.chain.decisions[1]).next, 4, fill=b"2")
     plan = Plan(

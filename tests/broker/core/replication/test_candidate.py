@@ -1,6 +1,6 @@
-"""Two candidates at once, and one that is behind.
+"""Two concurrent candidates, and an overloaded one.
 
-Each step of a takeover is in test_candidate_phases, a recovery without a quorum in test_candidate_unsafe.
+The steps of a takeover are in test_candidate_phases, recoveries without a quorum in test_candidate_unsafe.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class Watched(Stage):
-    """Notes who seals."""
+    """Records which nodes seal."""
 
     sealing: set[str]
 
@@ -38,7 +38,7 @@ def test_two_candidates_that_both_rank_first_do_not_outbid_each_other() -> None:
 
 
 def test_two_candidates_do_not_yield_to_each_other_forever() -> None:
-    """They ask each other at the same moment, after both had their first attempt; what they send takes 2 ms."""
+    """Both ask each other at the same time, after both failed once; messages take 2 ms."""
     trials = {"b": CandidateBench(), "c": CandidateBench()}
     trials["c"].node_id = "c"
     trials["c"].hints.randoms_ms = [0, 40]
@@ -85,7 +85,7 @@ def test_overloaded_candidate_reads_pending_answers_before_asking_again() -> Non
 
 
 def test_pre_vote_about_a_silent_owner_is_repeated_when_it_is_dead() -> None:
-    """They have refused, rightly; their next turn to be asked would come much later."""
+    """They refused correctly; without the repetition they would be asked again much later."""
     trial = CandidateBench()
     trial.owner_may_be_slow = True
     trial.candidate.consider(0)

@@ -1,4 +1,4 @@
-"""A planned end that waits a moment for the accepts of all, as they tell a publish that all replicas hold it."""
+"""A planned end waits a short time for accepts of all replicas, which complete a publish with acks=all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 def planned() -> CandidateBench:
-    """Return an owner that has proposed its epoch's end by plan."""
+    """Return an owner that has proposed the planned end of its epoch."""
     trial = CandidateBench(owner="b")
     trial.candidate.roll_over(Plan("b", NODES, 2), END, 0)
     return trial

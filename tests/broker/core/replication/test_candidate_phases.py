@@ -1,6 +1,6 @@
-"""A takeover step by step: who is asked, what counts as an answer, when it goes on and when it gives up.
+"""The steps of a takeover: requests, valid answers, transitions and timeouts.
 
-A recovery without a quorum, and two candidates at once, are in test_candidate.
+Recoveries without a quorum are in test_candidate_unsafe, concurrent candidates in test_candidate.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def test_promises_of_other_ballots_and_nodes_do_not_count() -> None:
 
 @pytest.mark.parametrize("planned", [Plan("z", ("z",), 1), Plan("b", NODES, 2)], ids=["nobody there", "all there"])
 def test_accepted_value_is_proposed_unchanged(planned: Plan) -> None:
-    """Even if its placement is dead by now: the epoch after it is taken over then."""
+    """Even if its placement is dead by now; another takeover follows then."""
     trial = CandidateBench()
     old = pb.EpochDecision(epoch=4, end_offset=12, next=pb.EpochDescriptor(epoch=5, owner="z")).SerializeToString()
     trial.hints.next = planned
@@ -400,7 +400,7 @@ def test_back_off_doubles_up_to_a_limit_with_jitter() -> None:
 
 
 def test_half_of_the_back_off_is_fixed() -> None:
-    """Who draws 0 has still waited."""
+    """A candidate that draws 0 has still waited."""
     trial = CandidateBench().sealing()
     trial.promise("c", status=pb.FENCED, promised=ballot(7), now_ms=100)
     assert trial.candidate.deadline_ms == 100 + TIMING.back_off_ms

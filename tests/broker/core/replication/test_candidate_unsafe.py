@@ -1,7 +1,7 @@
-"""A recovery without a quorum, on an operator's word: what it decides, what it says of that, and who goes on.
+"""Unsafe recovery without a quorum: what it decides, how the decision is marked, and which nodes continue.
 
-The chain of whoever was recovered counts: where it parts from another one in a decision that only it has marked unsafe,
-its node goes on, and the node of the other chain halts for good.
+The recovered node's chain wins: where it differs from another one in a decision that only it has marked unsafe, its
+node continues, and the node of the other chain halts for good.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 def recover(stage: Stage, node: str) -> Replica:
-    """Let a node be the one, and give it its time."""
+    """Recover one node, and let its time limit pass."""
     replica = stage.replicas[node]
     replica.candidate.recover_unsafely(stage.now_ms)
     stage.later(2500)
@@ -29,7 +29,7 @@ def recover(stage: Stage, node: str) -> Replica:
 
 
 def meet(stage: Stage) -> None:
-    """Let the nodes compare their chains, as they do in a cluster from time to time."""
+    """Let the nodes compare their chains, as they do periodically in a cluster."""
     for replica in stage.replicas.values():
         for node in NODES:
             replica.state.ask_chain(node, stage.now_ms)
@@ -163,7 +163,7 @@ def test_unsafe_recovery_has_a_time_limit() -> None:
 
 
 def accept(stage: Stage, node: str, *, proposer: str) -> bytes:
-    """Let a node accept the end of the epoch where it is now, of a proposer that nobody hears of again."""
+    """Let a node accept the current end of the epoch from a proposer that is not heard of again."""
     replica = stage.replicas[node]
     value = decision_value(
         replica.state.active, replica.state.tail.queued, replica.state.chain.previous_hash, Plan(proposer, NODES, 2), 1
@@ -178,7 +178,7 @@ def accept(stage: Stage, node: str, *, proposer: str) -> bytes:
 
 
 def restarted(stage: Stage, node: str, epoch: int, accepted: bytes) -> Replica:
-    """Return a node as it starts again that has accepted what ends the epoch, and written down no decision about it."""
+    """Return a restarted node that has accepted the end of the epoch without a journaled decision."""
     before = stage.replicas[node].state.chain
     chain = EpochChain(before.genesis)
     for decision in before.decisions[:epoch]:
@@ -201,7 +201,7 @@ def restarted(stage: Stage, node: str, epoch: int, accepted: bytes) -> Replica:
 
 
 def two_go_on(stage: Stage, without: str, *texts: str) -> None:
-    """Let the two others end the epoch among themselves and acknowledge more; then they are gone."""
+    """Let the two others end the epoch and acknowledge more records, and then stop."""
     stage.down = {without}
     owner = stage.owner()
     owner.roll_over(Plan(owner.state.node_id, NODES, 2), stage.now_ms)
@@ -235,7 +235,7 @@ def test_value_accepted_and_overruled_by_lost_replicas_is_recovered_as_unsafe() 
 
 
 def test_value_decided_by_lost_replicas_determines_the_end() -> None:
-    """Nobody here can know that. What it had committed is kept; who knows it as decided is overruled all the same."""
+    """No node here can know it. The records committed by it are kept; nodes that know the decision are overruled."""
     stage = Stage()
     stage.publish("one", "two")
     stage.later(200)
@@ -262,7 +262,7 @@ def test_value_decided_by_lost_replicas_determines_the_end() -> None:
 
 
 def test_value_accepted_in_an_earlier_recovery_stays_unsafe() -> None:
-    """Its node went down when it had accepted, and before it wrote down that this decides."""
+    """Its node stopped after it had accepted, and before it journaled the decision."""
     stage = Stage()
     stage.publish("one")
     stage.later(200)
@@ -315,7 +315,7 @@ def test_second_recovery_overrules_followers_of_the_first(epochs_between: int) -
 
 
 def test_older_recovery_is_overruled_at_the_fork_and_not_at_the_mark() -> None:
-    """The other chain was recovered, too, but behind the point where they part: it has no say there."""
+    """The other chain was recovered, too, but after the fork, so it does not win."""
     stage = Stage()
     stage.publish("one")
     stage.later(200)
@@ -352,7 +352,7 @@ def test_node_outside_the_epoch_learns_of_the_loss() -> None:
 
 
 def test_owner_of_another_chain_is_detected_by_its_appends() -> None:
-    """Nobody has compared chains yet; epochs have the same number on both."""
+    """No chains were exchanged yet; the epochs have the same number on both."""
     stage = Stage()
     stage.publish("one")
     stage.later(200)
@@ -372,7 +372,7 @@ def test_owner_of_another_chain_is_detected_by_its_appends() -> None:
 
 
 def test_promises_without_a_quorum_of_accepts_decide_as_unsafe() -> None:
-    """One of two is left, which is a seal quorum and no ack quorum, and a node that is to have the next copy lives."""
+    """One of two replicas is left, which is a seal quorum but no ack quorum, and the node of the next copy is alive."""
     trial = CandidateBench(("a", "b"))
     trial.hints.next = Plan("b", ("b", "c"), 2)
     trial.candidate.recover_unsafely(0)
@@ -392,7 +392,7 @@ def test_promises_without_a_quorum_of_accepts_decide_as_unsafe() -> None:
 
 
 def test_outbid_recovery_retries_soon() -> None:
-    """It is given seconds, and nodes that try by themselves may have doubled their distance for minutes."""
+    """It has a few seconds, while other candidates may have backed off for minutes."""
     trial = CandidateBench(("a", "b"))
     trial.candidate.recover_unsafely(0)
     now_ms = 0

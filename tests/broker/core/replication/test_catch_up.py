@@ -1,6 +1,6 @@
-"""Catch-up: what is missing comes from who has it, is checked before it is written, and stops at a higher promise.
+"""Catch-up: missing records come from their holders, are verified before writing, and stop at a higher promise.
 
-How sealed epochs are filled is in test_backfill.
+Filling of sealed epochs is in test_backfill.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The chain of epochs grows by decisions that fit, and by nothing else."""
+"""The chain of epochs is extended only by decisions that continue it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a replica takes up its chain at a start, and what it writes, in which order, when it learns a decision."""
+"""Loading of a replica's chain at a start, and the order of writes when it learns a decision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OTHERS = run_of(descriptor(), 2, 3, 1, fill=b"other")
 
 
 class Learner(FetchingBench):
-    """Replica `b` with its chain. What it has entered is noted."""
+    """Replica `b` with its chain. Entered epochs are recorded."""
 
     def __init__(self, chain: EpochChain | None = None, held: list[Batch] | None = None) -> None:
         super().__init__(chain=chain, held=held)
@@ -25,21 +25,21 @@ class Learner(FetchingBench):
         self.learning = ChainLearner(self, self.backfill, entered=lambda value: self.entered.append(value.epoch))
 
     def learn(self, end: Position, *, placement: tuple[str, ...] = ("a", "b", "c")) -> bytes:
-        """Learn the decision that the first epoch ends there, and who stores the next one."""
+        """Learn a decision with the end of the first epoch and the placement of the next."""
         raw = decision(self.chain, end, owner=placement[-1], placement=placement)
         self.learning.learn("a", 0, [raw])
         return raw
 
 
 def sealed(end: Position) -> EpochChain:
-    """Return a chain of which the first epoch is decided."""
+    """Return a chain whose first epoch is decided."""
     chain = EpochChain(descriptor())
     chain.extend(decision(chain, end))
     return chain
 
 
 def starting(held: list[Batch], end: Position) -> Learner:
-    """Return a replica as it is before its start: in epoch 1, with a log of epoch 0."""
+    """Return a replica before its start, in epoch 1 and with a log of epoch 0."""
     learner = Learner(sealed(end))
     learner.store(held)
     return learner
@@ -130,7 +130,7 @@ def test_end_not_accepted_here_is_synced_after_it_is_journaled() -> None:
 
 
 def test_synced_end_is_not_synced_again() -> None:
-    """The log is synced with each append, or before the accept, or by a cut; or it lacks something, or is empty."""
+    """The log was synced with each append, before the accept, or by a truncation; or it is incomplete or empty."""
     accepted = unsynced(BATCHES)
     value = decision(accepted.chain, end_of(BATCHES), owner="c")
     assert accepted.fence is not None

@@ -1,4 +1,4 @@
-"""What is deleted for readers: an offset counts once an ack quorum has noted it durably, and in every later epoch."""
+"""Logical deletion: an offset is effective once an ack quorum has durably noted it, and in every later epoch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ END = end_of(HELD)
 
 
 class Trial(Bench):
-    """A replica with ten committed records and its deletion; what it calls is noted."""
+    """A replica with ten committed records; callbacks are recorded."""
 
     def __init__(
         self, node: str = "a", *, quorum: int = 2, placement: Sequence[str] = NODES, chain: EpochChain | None = None

@@ -1,4 +1,4 @@
-"""The owner: contiguous offsets, chained digests, and a high watermark that follows the ack quorum."""
+"""The owner: contiguous offsets, chained digests, and a high watermark determined by the ack quorum."""
 
 from __future__ import annotations
 

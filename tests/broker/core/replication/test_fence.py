@@ -1,4 +1,4 @@
-"""The fence: promises never regress, one value a ballot, and the reserved ballot is the owner's alone."""
+"""The fence: promises never regress, one value per ballot, and a ballot reserved for the owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tail: what is queued becomes durable in order, or is given up; what does not continue it is refused."""
+"""The tail: queued batches become durable in order or are discarded; others are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def positions(*offsets: int) -> list[Position]:
 
 
 class DigestLog(Log):
-    """A log that knows every digest, and what it was asked for."""
+    """A log that knows every digest, and records the requests."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""An owner whose copy of the open epoch has rotted ends the epoch, and who lacks something gets it from others."""
+"""An owner with a damaged copy of the open epoch ends it, so that replicas fetch missing records from each other."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class Rotten(Stage):
-    """The owner holds what has rotted: nobody takes what it sends of its log. One of the others lags."""
+    """The owner's log is damaged, so pulls from it fail. One follower lags."""
 
     def __init__(self, nodes: tuple[str, ...] = NODES, *, quorum: int = 2) -> None:
         self.name = ""
         self.fetched: list[tuple[str, int]] = []
-        """Who has asked others for which epochs."""
+        """Requested epochs by node."""
         super().__init__(nodes, quorum=quorum)
         self.first = self.owner()
         self.name = self.first.state.node_id

@@ -1,4 +1,4 @@
-"""Whether an owner that gossip says is well is there for its partition: what it says itself, and its silence."""
+"""Failure detection of an owner whose node is alive: its resignation, and its silence."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tidelog_proto import broker_pb2 as pb
 
 TIMING = Timing()
 ASKED_MS = TIMING.silent_ms + TIMING.pre_vote_ms
-"""When an owner of which nothing was heard is given up."""
+"""Timeout of an owner that was never heard."""
 
 
 class QuietStage(Stage):
-    """Some nodes can be heard by nobody, and are alive all the same as far as anybody knows."""
+    """Some nodes are unreachable for all others, although gossip reports them alive."""
 
     def __init__(self) -> None:
         self.mute: set[str] = set()
@@ -35,7 +35,7 @@ class QuietStage(Stage):
         super().deliver()
 
     def hand_over(self) -> tuple[Replica, Replica]:
-        """Let the owner roll over to another node, which does not speak; return both."""
+        """Let the owner roll over to another node, which is silent; return both."""
         old = self.owner()
         new = next(node for node in NODES if node != old.state.node_id)
         self.mute = {new}
@@ -60,7 +60,7 @@ def test_halted_owner_is_replaced_while_its_node_is_alive() -> None:
 
 
 def test_owner_halted_while_opening_stops_asking_for_producers() -> None:
-    """Nothing is done at that time, so it would be due again at once, for ever."""
+    """Nothing happens at that time, so that the timer would be due again immediately, forever."""
     stage = Stage()
     owner = stage.owner()
     owner.state.owner, owner.state.role = None, "opening"
@@ -76,7 +76,7 @@ def test_owner_halted_while_opening_stops_asking_for_producers() -> None:
 
 
 def test_permanently_halted_owner_stops_announcing_to_informed_nodes() -> None:
-    """It takes no decision any more, so it would be answered with the same ones for ever."""
+    """It processes no decisions any more, so that it would get the same ones again, forever."""
     stage = Stage()
     stage.later(TIMING.grace_ms)
     owner = stage.owner()
@@ -127,7 +127,7 @@ def test_owner_silent_since_its_epoch_began_is_replaced() -> None:
 
 
 class Ranked:
-    """What one node of a stage knows: the order of the candidates, in which the owner stands like everybody else."""
+    """The hints of one node of a stage, whose order of candidates includes the owner."""
 
     def __init__(self, stage: Stage, node: str, order: Sequence[str]) -> None:
         self._stage, self._node, self._order = stage, node, order
@@ -152,7 +152,7 @@ class Ranked:
 
 
 def test_silent_first_ranked_owner_is_replaced() -> None:
-    """The two others make way for nobody who only waits for the owner's answer; else both begin anew for ever."""
+    """Candidates that only wait for the owner's answer do not yield; otherwise both would restart forever."""
     stage = QuietStage()
     stage.publish("one")
     old, new = stage.hand_over()
@@ -176,7 +176,7 @@ def test_slow_owner_answers_the_pre_vote() -> None:
 
 
 def test_returning_replica_asks_the_idle_owner_and_gets_a_heartbeat() -> None:
-    """Its link broke and stood again, and nobody told the owner."""
+    """Its link broke and was restored without the owner noticing."""
     stage = QuietStage()
     owner = stage.owner()
     epoch = owner.state.active.epoch

@@ -1,4 +1,4 @@
-"""Owning an epoch: exact about producers first, then pushing, and counting only acknowledgements of this epoch."""
+"""Ownership of an epoch: exact producer state first, then pushing, and acknowledgements of this epoch only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAST = run_of(descriptor(), 2, 3)
 
 
 class Trial(Bench):
-    """Replica `b`, which the decision about epoch 0 made the owner of epoch 1 from offset 5 on."""
+    """Replica `b`, which the decision about epoch 0 made the owner of epoch 1 from offset 5."""
 
     def __init__(self, *, placement: tuple[str, ...] = NODES, quorum: int = 2, founded: bool = False) -> None:
         chain = EpochChain(descriptor(owner="b" if founded else "a", placement=NODES))
@@ -88,12 +88,12 @@ class Trial(Bench):
 
 
 def known_from(offset: int) -> ProducerTable:
-    """Return what a copy tells that began late."""
+    """Return the partial state of a copy without its front."""
     return ProducerTable(known_from=offset)
 
 
 def told(table: ProducerTable) -> pb.BackfillReply:
-    """Return another node's answer about producers."""
+    """Return another node's reply with producer state."""
     return pb.BackfillReply(base_offset=5, producers=table.snapshot())
 
 
@@ -115,7 +115,7 @@ def test_no_offset_is_assigned_before_producer_state_is_exact() -> None:
 
 
 def test_retry_after_a_takeover_gets_the_first_offset() -> None:
-    """Whether the table comes from this log or from another replica."""
+    """Whether the state comes from this log or from another replica."""
     table = ProducerTable()
     [first] = run_of(descriptor(), 3)
     placed = table.apply(first.header._replace(producer_id=9, base_sequence=0))
@@ -450,7 +450,7 @@ def test_commit_is_sent_in_time_to_live_replicas_only() -> None:
 
 
 def idle_owner() -> Trial:
-    """Return an owner of which everybody has heard everything."""
+    """Return an owner whose followers have received everything."""
     trial = Trial()
     trial.own()
     for now_ms in (0, 10_000):

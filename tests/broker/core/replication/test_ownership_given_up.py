@@ -1,4 +1,4 @@
-"""An owner that can do nothing for its epoch any more: it says so, and its followers hear it."""
+"""A halted owner announces its resignation to its followers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The value of a takeover: adopted when one was accepted, otherwise the longest log of a seal quorum."""
+"""The value of a takeover: an accepted one if there is any, otherwise the longest log of a seal quorum."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_unsafe_choice_keeps_the_accepted_end_and_is_marked() -> None:
 
 
 def test_value_marked_by_an_earlier_recovery_is_kept() -> None:
-    """A quorum keeps it, too: it may have been decided, by one accept."""
+    """A quorum keeps it, too, because it may have been decided with a single accept."""
     earlier = recovered([Promise("b", 20, 1)])
     raw = earlier.SerializeToString()
     assert recovered([Promise("b", 30, 3, pb.Ballot(round=1, node_id="c"), raw)]) == earlier

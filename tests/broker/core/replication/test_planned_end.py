@@ -1,4 +1,4 @@
-"""What an owner waits for before it proposes the end of an epoch whose appends are not synced, and for how long."""
+"""Syncing ahead before the proposal of a planned end: conditions and time limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TO_A = Plan("a", NODES, 2)
 
 
 class Planning(Bench):
-    """The owner `a`, unless told otherwise, of an epoch with records in it."""
+    """A replica, by default owner `a`, of an epoch with records."""
 
     def __init__(self, *, node: str = "a", flush: pb.Flush = pb.NEVER, records: int = 3) -> None:
         epoch = descriptor(flush=flush)
@@ -28,7 +28,7 @@ class Planning(Bench):
         self.end = PlannedEnd(self, propose=lambda plan, now_ms: self.proposed.append((plan, now_ms)))
 
     def asked(self) -> dict[str, int]:
-        """Return who is newly asked, with the number of the question; this node by an effect."""
+        """Return the newly asked nodes with the attempt number; this node is asked by an effect."""
         found: dict[str, int] = {}
         for effect in self.take(Send, SyncAhead):
             if isinstance(effect, SyncAhead):
@@ -41,7 +41,7 @@ class Planning(Bench):
         return found
 
     def hears(self, *nodes: str, attempt: int, now_ms: int = 0, status: pb.ReplicaStatus = pb.HELD) -> None:
-        """Let these have synced ahead, as far as `status` says."""
+        """Report that nodes have synced ahead, with this status."""
         for node in nodes:
             if node == self.node_id:
                 self.end.synced(attempt, now_ms)
@@ -190,7 +190,7 @@ def test_replica_syncs_ahead_only_for_its_owner_and_unsynced_appends() -> None:
 
 
 class Unsynced(Stage):
-    """As `Stage`, with flush=never; who is in `slow` has not synced ahead yet."""
+    """A `Stage` with flush=never; nodes in `slow` have not synced ahead yet."""
 
     def __init__(self) -> None:
         self.slow: set[str] = set()

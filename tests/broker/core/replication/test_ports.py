@@ -1,4 +1,4 @@
-"""A plan that could not work is not made; the times that the core is given fit each other."""
+"""Validation of plans, and consistency of the timeouts."""
 
 from __future__ import annotations
 

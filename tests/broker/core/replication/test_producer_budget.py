@@ -1,4 +1,4 @@
-"""What a node counts of its producers, over all partitions."""
+"""Node-wide limits over the tables of all partitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidelog_broker.core.replication.producer_budget import ProducerBudget
 
 
 class Table:
-    """Knows so many producers."""
+    """A table with a number of producers."""
 
     def __init__(self, producers: int) -> None:
         self.producers = producers

@@ -1,4 +1,4 @@
-"""What producers sent into compacted epochs that came from other nodes is asked of them, and kept."""
+"""Producer state of compacted copies is fetched from other nodes and stored."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_state_is_not_requested_for_a_copy_with_its_front() -> None:
 
 
 def test_state_is_requested_for_a_missing_epoch_deleted_meanwhile() -> None:
-    """The log goes on behind it, and nobody has headers of it any more."""
+    """The log continues after it, and no node has its headers any more."""
     past = Past()
     trial = past.lacking(1, held=(2,))
     trial.take()

@@ -1,4 +1,4 @@
-"""The producer table: every sequence once, retries get their first offset, a snapshot is the table."""
+"""The producer table: each sequence is stored once, retries get their first offset, snapshots restore the table."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_changed_retry_is_refused() -> None:
 
 
 OTHER_TIME = 1 << 31
-"""Of records, in µs."""
+"""Timestamps of records, in µs."""
 
 
 def test_different_batch_with_the_same_numbers_is_refused() -> None:

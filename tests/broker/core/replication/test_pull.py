@@ -1,4 +1,4 @@
-"""A pull: one question at a time, only its own answer counts, and who does not help is left for the next source."""
+"""A pull: one outstanding request, only its own answer counts, and unhelpful sources are skipped."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_urgent_range_is_repeated_immediately_in_full() -> None:
 
 @pytest.mark.parametrize("bytes_per_ms", [2, 20])
 def test_slow_links_make_progress(bytes_per_ms: int) -> None:
-    """Two sources send in order whatever they were asked for; what comes of one that was given up is not taken."""
+    """Sources answer in order, and late answers of a source that was given up are ignored."""
     timing = Timing(pull_bytes=65_536)
     subject = Pull(KEY, 4, ["a", "b"], timing, end=Position(300_000, 7), first_bytes=4096)
     sent_at_ms = {"a": 0, "b": 0}

@@ -1,4 +1,4 @@
-"""Pushing: everybody at once, memory bounded whatever a replica does, back into the window, commits told in time."""
+"""The push window: groups sent to all, bounded memory, resumption, and timely commit offsets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL = ("a", "b", "c")
 
 
 class Owner:
-    """An owner's end of the log, and its pushes. A group is one batch of `size` bytes and `records` records."""
+    """The end of an owner's log, and its push window. A group is one batch of `size` bytes and `records` records."""
 
     def __init__(self, placement: tuple[str, ...] = ALL) -> None:
         self.end = Position(10, 0)
@@ -43,7 +43,7 @@ class Owner:
         return self.pushes.deadline_ms(self.end.offset, commit=self.commit, alive=alive)
 
     def quiet(self, now_ms: int = 0) -> None:
-        """Everybody has everything and knows what is committed."""
+        """Let all replicas hold everything and know the commit offset."""
         self.commit = self.end.offset
         for node in self.pushes.followers:
             self.pushes.acknowledged(node, self.end.offset, now_ms)
@@ -78,7 +78,7 @@ def append(send: Send) -> pb.AppendBatch:
 
 
 def to(sends: list[Send] | None) -> list[str]:
-    """Return whom messages go to, one after the other."""
+    """Return the receivers of messages, in order."""
     return [node for send in sends or () for node in send.to]
 
 
@@ -165,7 +165,7 @@ def test_group_larger_than_the_window_is_pushed_and_dropped_with_the_next() -> N
 def test_memory_is_bounded_and_no_replica_gets_a_gap(
     steps: list[int | tuple[str, int]],
 ) -> None:
-    """What is kept fits the window, or is the newest group alone; and what is pushed continues what was pushed."""
+    """The kept groups fit the limit, or are only the newest one; pushed groups are contiguous."""
     owner, pushed = Owner(), {"b": 10, "c": 10}
     for step in steps:
         if isinstance(step, int):
@@ -204,7 +204,7 @@ def test_replica_resumes_at_its_end_in_order() -> None:
 
 
 def test_replica_inside_a_group_gets_the_group_again() -> None:
-    """A pull ends at any batch, a group has several: what it holds of it already, it skips."""
+    """A pull may end at any batch of a group; the replica skips the batches of the group that it has."""
     owner = Owner()
     for records in (2, 3):
         owner.add(10, records=records)
@@ -223,7 +223,7 @@ def test_replica_before_the_window_keeps_pulling() -> None:
 
 
 def test_replica_that_caught_up_is_pushed_to_again() -> None:
-    """What all hold is kept while somebody pulls: else the end of a pull would never meet the window."""
+    """Groups held by all are kept while a replica pulls, because its pull has to reach the window."""
     owner = Owner()
     owner.add(10)
     owner.pushes.followers["c"].streaming = False
@@ -306,7 +306,7 @@ def test_commit_carried_by_an_append_needs_no_heartbeat() -> None:
 
 
 def test_heartbeats_repeat_until_answered() -> None:
-    """The empty append or its acknowledgement may have got lost; the readers there would wait for the next publish."""
+    """The heartbeat or its acknowledgement may be lost, and readers would wait until the next publish."""
     owner = Owner()
     owner.beats(0)
     owner.quiet()

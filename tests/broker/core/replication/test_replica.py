@@ -1,4 +1,4 @@
-"""Replicas of one partition on an ideal network with ideal disks: publish, take over, catch up, roll over."""
+"""Replicas of one partition on an ideal network with ideal disks: publish, takeover, catch-up, roll-over."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def append_of(owner: Replica, one: Batch) -> pb.AppendBatch:
 
 @dataclass
 class Log:
-    """Epochs as lists of headers and bytes: what a disk would hold."""
+    """Epochs as lists of headers and bytes, in place of a disk."""
 
     epochs: dict[int, list[tuple[BatchHeader, memoryview]]] = field(default_factory=dict)
     fills: dict[int, list[tuple[BatchHeader, memoryview]]] = field(default_factory=dict)
     fronts: dict[int, Position] = field(default_factory=dict)
-    """Where epochs begin of which retention has deleted the front."""
+    """Starts of epochs whose front was deleted by retention."""
 
     def limbo(self) -> str | None:
         return None
@@ -146,7 +146,7 @@ class Log:
 
 
 class Stage:
-    """Nodes that carry out each other's effects at once, except for those that are down."""
+    """Nodes that execute each other's effects immediately, except for stopped ones."""
 
     def __init__(
         self, nodes: tuple[str, ...] = NODES, *, quorum: int = 2, flush: pb.Flush = pb.FLUSH_UNSPECIFIED
@@ -198,7 +198,7 @@ class Stage:
         return below_ms // 2
 
     def later(self, ms: int) -> None:
-        """Let time go on in steps, everything that is due happening at each."""
+        """Advance the time in steps, running everything that is due at each."""
         until = self.now_ms + ms
         while self.now_ms < until:
             self.now_ms += 10
@@ -217,7 +217,7 @@ class Stage:
                 self.deliver()
 
     def step(self) -> None:
-        """Deliver one message, and carry out what comes of it."""
+        """Deliver one message, and execute the resulting effects."""
         for node in self.replicas:
             self.carry_out(node)
         self.deliver()
@@ -440,7 +440,7 @@ def test_owner_with_promised_replicas_is_not_confirmed() -> None:
 
 
 def test_append_failed_on_a_full_disk_does_not_affect_later_ones() -> None:
-    """Two appends find no space; between the two answers the owner's repetition is queued, and then written."""
+    """Two appends fail on a full disk; between both reports the owner's repetition is queued, and then written."""
     stage = Stage()
     owner = stage.owner()
     stage.down = set(NODES) - {owner.state.node_id}
@@ -461,7 +461,7 @@ def test_append_failed_on_a_full_disk_does_not_affect_later_ones() -> None:
 
 
 def test_owner_dead_before_the_replica_started_is_missed() -> None:
-    """Nobody tells of its death again, so the replica has to look by itself."""
+    """Its death is not reported again, so the replica has to check by itself."""
     stage = Stage()
     stage.down = {"a"}
     stage.genesis = pb.EpochDescriptor(owner="a", owner_incarnation=1, placement=NODES, ack_quorum=2)
@@ -473,7 +473,7 @@ def test_owner_dead_before_the_replica_started_is_missed() -> None:
 
 
 class HeldBack(Stage):
-    """A stage on which some nodes do not get any old batch."""
+    """A stage on which some nodes receive no batches of earlier epochs."""
 
     held_back: frozenset[str] = frozenset()
 
@@ -486,7 +486,7 @@ class HeldBack(Stage):
 
 
 def test_new_owner_opens_once_its_history_is_complete() -> None:
-    """The owner that history was moved to has died, and of the two that are left the other still has nothing."""
+    """The owner that history was moved to is dead, and one of the two remaining replicas has no history yet."""
     stage = HeldBack(tuple("abcdef"))
     stage.owner().roll_over(Plan("a", ("a", "b", "c"), 2), stage.now_ms)
     stage.later(500)

@@ -1,4 +1,4 @@
-"""A follower: it takes the next contiguous append of its owner and nothing else, and is silent after a promise."""
+"""A follower accepts only the next contiguous append of its owner, and acknowledges nothing after a promise."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_readers_see_records_committed_and_durable_here() -> None:
 
 
 def test_follower_that_lost_acknowledged_records_does_not_vote_until_caught_up() -> None:
-    """Its disk was rolled back within a second: the owner alone knows."""
+    """Its disk was rolled back by less than a second, which only the owner notices."""
     follower = Follower()
     follower.append(BATCHES[:1], ZERO)
     follower.replica.wrote(0)

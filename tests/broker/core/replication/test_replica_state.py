@@ -1,4 +1,4 @@
-"""What the parts of a replica share: writes in order, a watermark that only rises, chains that meet."""
+"""Shared state of a replica's parts: ordered writes, a monotone watermark, and synchronization of chains."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 def chain_of(*ends: int, placements: tuple[tuple[str, ...], ...] = ()) -> EpochChain:
-    """Return a chain whose epochs end at `ends`; epoch n + 1 is stored by `placements[n]`."""
+    """Return a chain whose epochs end at `ends`; the placement of epoch n + 1 is `placements[n]`."""
     chain = EpochChain(descriptor())
     for epoch, end in enumerate(ends):
         placement = placements[epoch] if placements else NODES

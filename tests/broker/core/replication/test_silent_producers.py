@@ -1,4 +1,4 @@
-"""Producers of which only the end of their numbers is kept: the newest word counts, the oldest are forgotten."""
+"""Compact state of inactive producers: the newest entry counts, the oldest are dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source serves what it durably and wholly has, to whoever pulls from where its own log agrees."""
+"""A source serves durable and complete epochs to replicas whose logs agree with its own."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_request_without_a_digest_is_served() -> None:
 
 
 def test_producer_state_at_an_epochs_end_is_looked_up() -> None:
-    """A snapshot may tell where retention has deleted the epoch, or others have told what this node does not hold."""
+    """A snapshot, or other nodes, may provide the state of an epoch that is deleted or missing here."""
     past = Past()
     ask = pb.Backfill(epoch=2, from_offset=12, producers=True)
     for held in ((0, 1, 2), (0, 1), ()):

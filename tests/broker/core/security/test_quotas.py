@@ -1,4 +1,4 @@
-"""Whose quota holds for whom, and what is none."""
+"""Resolution and validation of quotas."""
 
 from __future__ import annotations
 
