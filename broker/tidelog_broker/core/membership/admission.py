@@ -1,9 +1,9 @@
 """Admission of a founder's data directory, as a rule without I/O.
 
 A founder's node id is listed in the bootstrap file, so a node that is started under that id with an empty directory
-looks like one that starts for the first time. A wiped disk contains no trace of lost promises; the other founders
-have to. Every data directory has a random id, and each founder durably records, once, the directory id of each other
-founder: it *binds* the node id to that directory. A directory is admitted when `binders_needed` other founders have
+looks like one that starts for the first time. A wiped disk contains no trace of lost promises; only the other founders
+know of them. Every data directory has a random id, and each founder durably records, once, the directory id of each
+other founder: it *binds* the node id to that directory. A directory is admitted when `binders_needed` others have
 bound its node id to it. A binder may itself be new; only the durability of its record matters.
 
 Two directories of one founder are therefore never both admitted while fewer than a majority of the founders' disks are
