@@ -35,7 +35,7 @@ def last_segments_left_out() -> Replacements:
 
 def rot_told_and_left() -> Replacements:
     """What has rotted is told of, and nobody is asked for it."""
-    return [(Backfill, "begin_again", lambda *_: True)]
+    return [(Backfill, "refetch", lambda *_: True)]
 
 
 def rotten_epoch_goes_on() -> Replacements:

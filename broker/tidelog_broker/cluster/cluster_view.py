@@ -2,7 +2,7 @@
 
 Two sources are put together here. The registry (`__meta`, and the bootstrap file before it) says which nodes there
 are; gossip says which of them are alive, as which incarnation, and where. Both are hints: no promise and no decision
-depends on their being right, see `core.replication.ports.Surroundings`.
+depends on their being right, see `core.replication.ports.ClusterHints`.
 
 A node that stands alone is its own only neighbour: every plan is this node, and there is nobody to send to.
 """

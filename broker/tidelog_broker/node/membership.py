@@ -231,7 +231,7 @@ class Membership:
             listen=members.Address(settings.host, self._gossip_port),
             seeds=seeds,
             on_event=self._on_gossip,
-            is_noted=broker.lives.is_noted,
+            is_registered=broker.lives.is_registered,
         )
         await self._gossip.start()
         broker.cluster.use_members(self._gossip.members)
@@ -340,7 +340,7 @@ class Membership:
         """Another start of a node was reported: end connections with the earlier one, which is refused if it calls."""
         broker = self._broker
         if broker.peers is not None:
-            broker.peers.dismiss_unless(node_id, broker.lives.is_noted)
+            broker.peers.dismiss_unless(node_id, broker.lives.is_registered)
         if self._links is not None:
             self._links.reconnect(node_id)
 

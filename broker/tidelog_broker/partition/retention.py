@@ -262,7 +262,7 @@ class Retention:
     def lacks_for_long(self, offset: int) -> bool:
         """Whether a replica lacks what lies below `offset` and is away."""
         replica = self._state.replica
-        alive = replica.state.surroundings.alive
+        alive = replica.state.cluster_hints.alive
         return any(each.held_offset < offset and not alive(each.node_id) for each in replica.followers)
 
     def end_epoch(self) -> int:

@@ -46,7 +46,7 @@ from tidelog_broker.core.replication.effects import (
 from tidelog_broker.core.replication.epoch_writer import Group
 from tidelog_broker.core.replication.ports import Batch, Plan, Position
 from tidelog_broker.core.replication.producers import ProducerTable
-from tidelog_broker.core.replication.replica import Mending, Replica
+from tidelog_broker.core.replication.replica import Repair, Replica
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.driver_ports import Listener, Tools
@@ -209,13 +209,13 @@ class ReplicaDriver:
             self.replica.raise_log_start(offset, self._tools.now_ms())
             self.pump()
 
-    def damaged(self, epoch: int, reason: str) -> Mending:
+    def damaged(self, epoch: int, reason: str) -> Repair:
         """An epoch of the log has rotted; return what is done about it."""
         if self.stopped:
             return "none"
-        mending = self.replica.damaged(epoch, reason, self._tools.now_ms())
+        repair = self.replica.damaged(epoch, reason, self._tools.now_ms())
         self.pump()
-        return mending
+        return repair
 
     def compacted(self) -> None:
         """Compaction has put new versions of epochs in place."""

@@ -115,7 +115,7 @@ class Replication:
             chain=chain,
             fence=self.chains.fence(key, chain.active.epoch),
             log=view,
-            surroundings=self._tools.neighbours,
+            cluster_hints=self._tools.neighbours,
             now_ms=self._tools.now_ms(),
             timing=self._timing,
             doubt=view.doubt,

@@ -138,7 +138,7 @@ class Bench(ReplicaState):
             incarnation=INCARNATION,
             chain=chain or EpochChain(descriptor()),
             log=self.disk,
-            surroundings=self.hints,
+            cluster_hints=self.hints,
             timing=Timing(),
             doubt=doubt,
             no_space=lambda _: None,

@@ -7,7 +7,7 @@ from tests.broker.core.bench import INCARNATION, KEY, NODES, Hints, ballot, desc
 from tidelog_broker.core.replication.candidate import Candidate
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import PeerMessage
-from tidelog_broker.core.replication.ports import Plan, Position, Surroundings, Timing
+from tidelog_broker.core.replication.ports import ClusterHints, Plan, Position, Timing
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
@@ -28,7 +28,7 @@ class CandidateBench:
         self.missing = True
         self.owner_may_be_slow = False
         self.hints = Hints()
-        self.surroundings: Surroundings = self.hints
+        self.cluster_hints: ClusterHints = self.hints
         self.timing = TIMING
         self.hints.next = Plan("b", placement, quorum)
         self.out: list[tuple[str, PeerMessage]] = []

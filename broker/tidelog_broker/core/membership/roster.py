@@ -68,7 +68,7 @@ class Roster:
         settings: times and limits.
         slowness: scales suspicion timeouts; raised when this node had to refute a suspicion.
         forget: called with each evicted member.
-        is_noted: returns whether an incarnation of a node is registered with the cluster.
+        is_registered: returns whether an incarnation of a node is registered with the cluster.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Roster:
         slowness: Slowness,
         forget: Callable[[str], None] = lambda _: None,
         *,
-        is_noted: Callable[[str, int], bool] = lambda _node_id, _incarnation: True,
+        is_registered: Callable[[str, int], bool] = lambda _node_id, _incarnation: True,
     ) -> None:
         assert me.state is MemberState.ALIVE
         self.news = Dissemination(settings.retransmit_factor)
@@ -89,7 +89,7 @@ class Roster:
         self._settings = settings
         self._slowness = slowness
         self._forget = forget
-        self._is_noted = is_noted
+        self._is_registered = is_registered
         self._suspicions: dict[str, int] = {}
         self._tell_of_me(me)
 
@@ -131,7 +131,7 @@ class Roster:
         another nonce is a copy of this directory that was started concurrently. An incarnation that is not registered
         is a copy that the cluster has rejected or that reaches no other node, so this process continues.
         """
-        if is_foreign(self.me.incarnation, incarnation) and self._is_noted(self._my_id, incarnation):
+        if is_foreign(self.me.incarnation, incarnation) and self._is_registered(self._my_id, incarnation):
             self._halt(incarnation)
 
     def suspect(self, node_id: str, now_ms: int, *, refused: bool = False) -> bool:

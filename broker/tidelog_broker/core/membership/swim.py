@@ -85,7 +85,7 @@ class Swim:
         chooser: source of randomness.
         now_ms: monotonic time, also in every input.
         seeds: addresses to contact in order to join; see `set_seeds`.
-        is_noted: returns whether an incarnation of a node is registered (`core.lives`); others are ignored.
+        is_registered: returns whether an incarnation of a node is registered (`core.lives`); others are ignored.
 
     Raises:
         ValueError: the local record or the cluster id is invalid.
@@ -100,7 +100,7 @@ class Swim:
         now_ms: int,
         seeds: Sequence[Address] = (),
         settings: SwimSettings | None = None,
-        is_noted: Callable[[str, int], bool] = lambda _node_id, _incarnation: True,
+        is_registered: Callable[[str, int], bool] = lambda _node_id, _incarnation: True,
     ) -> None:
         check_member(me)
         if len(cluster_id) != CLUSTER_ID_BYTES:
@@ -112,8 +112,8 @@ class Swim:
         self._cluster_id = cluster_id
         self._chooser = chooser
         self._seeds = tuple(seeds)
-        self._is_noted = is_noted
-        self._roster = Roster(me, self.settings, self.slowness, self._forget, is_noted=is_noted)
+        self._is_registered = is_registered
+        self._roster = Roster(me, self.settings, self.slowness, self._forget, is_registered=is_registered)
         self._windows = ReplayWindows(self.settings.members_max)
         self._digests: dict[str, int] = {}
         self._stale_notices_ms: dict[str, int] = {}
@@ -222,7 +222,7 @@ class Swim:
         if incarnation < newest:
             self._notify_stale_sender(sender, source, now_ms)
             return Refusal.STALE
-        if not self._is_noted(sender, incarnation):
+        if not self._is_registered(sender, incarnation):
             return Refusal.NOT_REGISTERED
         return None if self._windows.accept(sender, incarnation, datagram.counter) else Refusal.REPLAYED
 

@@ -36,7 +36,7 @@ from tidelog_broker.core.replication.replica_state import ReplicaState
 from tidelog_proto import broker_pb2 as pb
 
 
-class Missing(NamedTuple):
+class MissingHistory(NamedTuple):
     """The sealed epochs that a copy should hold and lacks.
 
     Attributes:
@@ -44,14 +44,14 @@ class Missing(NamedTuple):
         records: number of records to fetch.
         epoch: the epoch that is being fetched, or will be next.
         source: the node it is fetched from; "" if none is.
-        nowhere: whether all possible sources were asked and none has provided it.
+        is_unavailable: whether all possible sources were asked and none has provided it.
     """
 
     epochs: int
     records: int
     epoch: int
     source: str
-    nowhere: bool
+    is_unavailable: bool
 
 
 class Backfill:
@@ -67,11 +67,11 @@ class Backfill:
         """Start of the fill, and the digest there; None when a continued copy has the digest."""
         self._has_front = False
         """Whether the fill contained records when its pull was started."""
-        self._begun_anew = 0
+        self._restarts = 0
         """Number of wrong fills: rotates the order of sources, because the previous source may be the cause."""
         self.producers = ProducerStateFetch(state, ended=whole)
         self.versions = EpochVersions(state)
-        self._rotten: dict[int, str] = {}
+        self._damaged: dict[int, str] = {}
         """Damaged epochs of the log, with the reason; a damaged copy is set aside once its replacement is complete."""
         self.incomplete: set[int] = set()
         """Decided epochs of which this node has no complete copy."""
@@ -82,7 +82,7 @@ class Backfill:
         deadlines = (self._pull.deadline_ms if self._pull is not None else None, self.producers.deadline_ms)
         return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
 
-    def missing(self) -> Missing | None:
+    def missing(self) -> MissingHistory | None:
         """Return what this copy lacks; None if it is complete or this node need not hold it."""
         state, pull = self._state, self._pull
         wanted = self._wanted() if state.is_member else []
@@ -92,9 +92,11 @@ class Backfill:
             state.decision(epoch).end_offset - max(state.start_of(epoch), state.log_start) for epoch in wanted
         )
         if pull is None:
-            return Missing(len(wanted), records, max(wanted), "", nowhere=False)
+            return MissingHistory(len(wanted), records, max(wanted), "", is_unavailable=False)
         here = self._at.offset - max(state.start_of(pull.epoch), state.log_start)
-        return Missing(len(wanted), records - max(here, 0), pull.epoch, pull.source, nowhere=pull.is_exhausted)
+        return MissingHistory(
+            len(wanted), records - max(here, 0), pull.epoch, pull.source, is_unavailable=pull.is_exhausted
+        )
 
     @property
     def whole_from(self) -> int:
@@ -121,14 +123,14 @@ class Backfill:
         """Return whether the log has an older version of an epoch that is incomplete here."""
         return epoch in self.incomplete and self.versions.is_held(epoch)
 
-    def _is_rotten(self, epoch: int) -> bool:
+    def _is_damaged(self, epoch: int) -> bool:
         """Return whether a damaged epoch of the log should be fetched again."""
         is_kept = self._state.decision(epoch).end_offset > self._state.log_start
-        return epoch in self._rotten and is_kept and self.versions.is_held(epoch)
+        return epoch in self._damaged and is_kept and self.versions.is_held(epoch)
 
     def _is_beside(self, epoch: int) -> bool:
         """Return whether the fill of an epoch is stored beside a copy in the log."""
-        return epoch in self._rotten or self._is_outdated(epoch)
+        return epoch in self._damaged or self._is_outdated(epoch)
 
     def _wanted(self) -> list[int]:
         """Return the incomplete epochs that retention has not deleted."""
@@ -152,8 +154,8 @@ class Backfill:
         state = self._state
         self.incomplete = {epoch for epoch in self.incomplete if not self.versions.is_whole(epoch)}
         self._note_outdated()
-        self._rotten = {epoch: why for epoch, why in self._rotten.items() if self._is_rotten(epoch)}
-        wanted = [*self._wanted(), *self._rotten]
+        self._damaged = {epoch: why for epoch, why in self._damaged.items() if self._is_damaged(epoch)}
+        wanted = [*self._wanted(), *self._damaged]
         pull = self._pull
         is_over = pull is not None and (pull.epoch not in wanted or self._is_overtaken(pull))
         if pull is not None and pull.deadline_ms is not None and is_over:
@@ -168,7 +170,7 @@ class Backfill:
         if not sources:
             state.halt(f"epoch {epoch} is incomplete here and no other node holds it; replace this replica")
             return
-        first = self._begun_anew % len(sources)
+        first = self._restarts % len(sources)
         sources = sources[first:] + sources[:first]
         start_offset = state.start_of(epoch)
         have = Position(*(self._have(epoch) or (start_offset, 0)))
@@ -197,8 +199,8 @@ class Backfill:
         lacking = [epoch for epoch in wanted if not self._is_beside(epoch)]
         if lacking:
             return max(lacking)
-        if self._rotten:
-            return min(self._rotten)
+        if self._damaged:
+            return min(self._damaged)
         epoch = min(wanted)
         waits = any(older < epoch and self.versions.is_base_of(epoch, older) for older in self.versions.behind())
         return None if waits else epoch
@@ -218,7 +220,7 @@ class Backfill:
         log = self._state.log
         return log.position_beside(epoch) if self._is_beside(epoch) else log.fill_position(epoch)
 
-    def begin_again(self, epoch: int, reason: str, now_ms: int) -> bool:
+    def refetch(self, epoch: int, reason: str, now_ms: int) -> bool:
         """Fetch a damaged sealed epoch of the log again; return whether other nodes may have it.
 
         The damaged copy stays readable where it is sound until the replacement is complete, which may be damaged, too.
@@ -228,7 +230,7 @@ class Backfill:
         others = is_decided and any(node != state.node_id for node in state.holders_of(epoch))
         if not others or not state.is_member or state.halted is not None or not self.versions.is_held(epoch):
             return False
-        self._rotten[epoch] = reason
+        self._damaged[epoch] = reason
         self.go_on(now_ms)
         return True
 
@@ -244,7 +246,7 @@ class Backfill:
         if lacked != self.incomplete and state.log.newest_epoch() is not None:
             self.producers.want(max(lacked - self.incomplete), now_ms)  # producer state that this log does not have
         pull = self._pull
-        is_over = pull is not None and not {pull.epoch} & {*self.incomplete, *filter(self._is_rotten, self._rotten)}
+        is_over = pull is not None and not {pull.epoch} & {*self.incomplete, *filter(self._is_damaged, self._damaged)}
         if pull is not None and (is_over or self._at.offset < offset):
             self._pull = None
             self.go_on(now_ms)
@@ -270,7 +272,7 @@ class Backfill:
             self._start = base
         more_bytes = sum(len(batch.data) for batch in batches) - pull.range_bytes
         if more_bytes > 0:  # a source sends at least one batch, which may exceed the range
-            state.surroundings.backfill_wait_ms(more_bytes)
+            state.cluster_hints.backfill_wait_ms(more_bytes)
         pull.answered()
 
         def written(ok: bool, now_ms: int) -> None:
@@ -318,7 +320,7 @@ class Backfill:
             self._pull = None
             self.go_on(now_ms)
             return
-        wait_ms = self._state.surroundings.backfill_wait_ms(pull.range_bytes)
+        wait_ms = self._state.cluster_hints.backfill_wait_ms(pull.range_bytes)
         if self._is_waited_for(pull):
             wait_ms = 0
         if wait_ms or pull.deadline_ms is not None:
@@ -354,10 +356,10 @@ class Backfill:
 
         def finished(_ok: bool, now_ms: int) -> None:
             self._pull = None
-            self._rotten.pop(pull.epoch, None)
+            self._damaged.pop(pull.epoch, None)
             if self._is_here(pull.epoch):
                 self.incomplete.discard(pull.epoch)
-            self._note_left_behind(pull.epoch)
+            self._mark_damaged_fill(pull.epoch)
             if decided is not None or 0 < state.log_start >= state.start_of(pull.epoch):
                 self.producers.want(pull.epoch, now_ms)  # the copy does not contain all producer state
             self.go_on(now_ms)
@@ -367,13 +369,13 @@ class Backfill:
         if self._at == pull.end:
             digests = {each.terms.end_digest: each.at for each in state.chain.compactions.get(pull.epoch, ())}
             decided = digests.get(self._at.digest)
-            rot = self._rotten.pop(pull.epoch, None)
+            rot = self._damaged.pop(pull.epoch, None)
             if rot is not None:
                 self.incomplete.add(pull.epoch)
                 state.write(SetAside(pull.epoch, rot))
             state.write(FinishFill(pull.epoch, decided), finished)
         else:
-            self._begin_anew(pull, f"the copy of epoch {pull.epoch} ends in {self._at}, decided was {pull.end}")
+            self._restart_fill(pull, f"the copy of epoch {pull.epoch} ends in {self._at}, decided was {pull.end}")
 
     def _is_here(self, epoch: int) -> bool:
         """Return whether there is a copy, which may wait for newer ones; an epoch without records needs none."""
@@ -381,7 +383,7 @@ class Backfill:
         is_empty = state.start_of(epoch) == state.decision(epoch).end_offset
         return is_empty or self.versions.is_held(epoch) or state.log.fill_position(epoch) is not None
 
-    def _note_left_behind(self, epoch: int) -> None:
+    def _mark_damaged_fill(self, epoch: int) -> None:
         """Mark an older fill that was found damaged when it should have become part of the log with this one."""
         state = self._state
         for older in range(epoch - 1, state.chain.genesis.epoch - 1, -1):
@@ -392,10 +394,10 @@ class Backfill:
                 self.incomplete.add(older)
                 return  # fills of older epochs still wait for it
 
-    def _begin_anew(self, pull: Pull, reason: str) -> None:
+    def _restart_fill(self, pull: Pull, reason: str) -> None:
         """Discard the fill of a sealed epoch and start it again, with another source first."""
         pull.answered()
-        self._begun_anew += 1
+        self._restarts += 1
 
         def set_aside(_ok: bool, now_ms: int) -> None:
             self._pull = None
@@ -430,13 +432,13 @@ class Backfill:
                     self._at = Position(reply.base_offset, 0)
                     pull.redirected(now_ms)
                     return
-                self._begin_anew(pull, f"{sender} has epoch {reply.epoch} otherwise below {reply.base_offset}")
+                self._restart_fill(pull, f"{sender} has epoch {reply.epoch} otherwise below {reply.base_offset}")
             elif reply.status != pb.HELD:
                 pull.declined(now_ms)
             else:
                 self._take(pull, reply, batches, now_ms)
         except BrokenRunError:
-            self._begin_anew(pull, f"what {sender} holds of epoch {pull.epoch} does not continue this copy")
+            self._restart_fill(pull, f"what {sender} holds of epoch {pull.epoch} does not continue this copy")
 
     def _ask(self, pull: Pull, now_ms: int) -> None:
         self._state.send(pull.source, pull.ask(self._at, now_ms))

@@ -29,7 +29,7 @@ from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import PeerMessage
 from tidelog_broker.core.replication.fence import RESERVED_ROUND
 from tidelog_broker.core.replication.paxos import Promise, ballot_key, choose_value, decision_value, seal_quorum
-from tidelog_broker.core.replication.ports import Plan, Position, Surroundings, Timing
+from tidelog_broker.core.replication.ports import ClusterHints, Plan, Position, Timing
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
@@ -62,7 +62,7 @@ class CandidateState(Protocol):
     node_id: str
     incarnation: int
     chain: EpochChain
-    surroundings: Surroundings
+    cluster_hints: ClusterHints
     timing: Timing
 
     @property
@@ -205,7 +205,7 @@ class Candidate:
         if self.phase in {"waiting", "pre-voting"} and self._unsafe_until_ms is None:
             self._become("waiting")
             wait_ms = self._state.timing.yield_ms
-            self._wake_ms = max(self._wake_ms or 0, now_ms + wait_ms + self._state.surroundings.random_ms(wait_ms))
+            self._wake_ms = max(self._wake_ms or 0, now_ms + wait_ms + self._state.cluster_hints.random_ms(wait_ms))
         return True
 
     def reset(self) -> None:
@@ -295,7 +295,7 @@ class Candidate:
             self._back_off(now_ms)
 
     def _wait(self, now_ms: int, extra_ms: int = 0) -> None:
-        self._rank = self._state.surroundings.rank(self._state.key, self._state.active)
+        self._rank = self._state.cluster_hints.rank(self._state.key, self._state.active)
         self._become("waiting")
         self._wake_ms = now_ms + self._rank * self._state.timing.rank_delay_ms + extra_ms
         if self._wake_ms == now_ms:
@@ -309,7 +309,7 @@ class Candidate:
         self._failures += 1
         doublings = min(self._failures, 10) if self._unsafe_until_ms is None else 0
         ceiling_ms = min(self._state.timing.back_off_ms << doublings, self._state.timing.back_off_ms_max)
-        self._wait(now_ms, ceiling_ms // 2 + self._state.surroundings.random_ms(ceiling_ms))
+        self._wait(now_ms, ceiling_ms // 2 + self._state.cluster_hints.random_ms(ceiling_ms))
 
     def _enter(self, phase: Phase, last_ms: int, now_ms: int) -> None:
         self._become(phase)
@@ -350,7 +350,7 @@ class Candidate:
         self._agreed.clear()
         self._refusing.clear()
         self._answered.clear()
-        self._plan = self._state.surroundings.plan(self._state.key, self._state.active)
+        self._plan = self._state.cluster_hints.plan(self._state.key, self._state.active)
 
     def _pre_vote(self, now_ms: int) -> None:
         self._plan_next()
@@ -468,7 +468,7 @@ class Candidate:
     def _owner_incarnation(self, plan: Plan) -> int:
         if plan.owner == self._state.node_id:
             return self._state.incarnation
-        return self._state.surroundings.incarnation(plan.owner)
+        return self._state.cluster_hints.incarnation(plan.owner)
 
     # --- accept ----------------------------------------------------------------------------------------
 
@@ -502,7 +502,7 @@ class Candidate:
             self._become("accepted")
             self._wake_ms = now_ms + self._state.timing.all_ms
         lacking = set(self._state.active.placement) - self._accepted
-        if not self._wants_all or not any(map(self._state.surroundings.alive, lacking)):
+        if not self._wants_all or not any(map(self._state.cluster_hints.alive, lacking)):
             self._decide()
 
     def _decide(self) -> None:

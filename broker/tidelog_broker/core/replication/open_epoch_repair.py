@@ -80,6 +80,6 @@ class OpenEpochRepair:
 
     def _others_keep_up(self, now_ms: int) -> bool:
         """Return whether enough followers for a quorum with this node keep up."""
-        alive = self._state.surroundings.alive
+        alive = self._state.cluster_hints.alive
         ready = [one for one in self._followers() if alive(one.node_id) and one.keeps_up(now_ms)]
         return len(ready) >= max(1, self._state.active.ack_quorum - 1)

@@ -62,7 +62,7 @@ class OwnerMonitor:
 
     def has_failure_evidence(self) -> bool:
         """Return whether there is evidence other than silence."""
-        active, hints = self._state.active, self._state.surroundings
+        active, hints = self._state.active, self._state.cluster_hints
         newer = hints.incarnation(active.owner) > active.owner_incarnation
         return self._resigned or newer or not hints.alive(active.owner)
 

@@ -236,7 +236,7 @@ class Ownership:
         pull, best = self._producers_pull, self._known_best
         if pull is None or best is None or self._others_are_asked():
             return
-        if pull.refused(self._state.surroundings.alive):
+        if pull.refused(self._state.cluster_hints.alive):
             self._forget(best, now_ms)
 
     def _forget(self, best: ProducerTable, now_ms: int) -> None:
@@ -422,7 +422,7 @@ class Ownership:
     def plan_next(self) -> Plan:
         """Return a plan of the next epoch with this node as the owner, if it is in the placement."""
         state = self._state
-        plan = state.surroundings.plan(state.key, state.active)
+        plan = state.cluster_hints.plan(state.key, state.active)
         return replace(plan, owner=state.node_id) if state.node_id in plan.placement else plan
 
     def _heartbeats(self, now_ms: int) -> None:
@@ -441,5 +441,5 @@ class Ownership:
             )
 
     def _living(self) -> list[str]:
-        alive = self._state.surroundings.alive
+        alive = self._state.cluster_hints.alive
         return [node for node in self._state.chain.active.placement if alive(node)]

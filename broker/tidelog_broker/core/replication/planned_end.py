@@ -100,7 +100,7 @@ class PlannedEnd:
             self._ask(now_ms)
 
     def _is_there(self, node: str) -> bool:
-        return node == self._state.node_id or self._state.surroundings.alive(node)
+        return node == self._state.node_id or self._state.cluster_hints.alive(node)
 
     def synced(self, attempt: int, now_ms: int) -> None:
         """Process that this node's own log is synced ahead."""

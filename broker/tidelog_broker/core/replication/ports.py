@@ -143,7 +143,7 @@ class LogView(Protocol):
         ...
 
 
-class Surroundings(Protocol):
+class ClusterHints(Protocol):
     """Information from gossip and `__meta`. These are hints: no promise and no decision depends on them."""
 
     def alive(self, node_id: str) -> bool:

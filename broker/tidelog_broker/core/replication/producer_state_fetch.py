@@ -72,7 +72,7 @@ class ProducerStateFetch:
             return False
         if reply.status != pb.HELD or known_from(reply.producers):  # the sender's state is incomplete, too
             pull.declined(now_ms)
-            if pull.refused(self._state.surroundings.alive):
+            if pull.refused(self._state.cluster_hints.alive):
                 self._pull = None  # no node has it: the state is lost, like that of deleted records
                 self._ended()
             return True

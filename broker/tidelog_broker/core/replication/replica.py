@@ -42,7 +42,7 @@ from tidelog_broker.core.replication.open_epoch_repair import OpenEpochRepair
 from tidelog_broker.core.replication.owner_failure import OwnerMonitor
 from tidelog_broker.core.replication.ownership import Ownership
 from tidelog_broker.core.replication.planned_end import SYNC_AHEAD, PlannedEnd
-from tidelog_broker.core.replication.ports import Batch, LogView, Plan, Position, Surroundings, Timing
+from tidelog_broker.core.replication.ports import Batch, ClusterHints, LogView, Plan, Position, Timing
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.push import Follower
 from tidelog_broker.core.replication.replica_state import Doubt, ReplicaState
@@ -50,7 +50,7 @@ from tidelog_broker.core.replication.source import Source
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
-Mending = Literal["fetched", "once ended", "none"]
+Repair = Literal["fetched", "once ended", "none"]
 """Repair of a damaged copy: fetched from other nodes now, or once its epoch has ended, which this node initiates; or
 none, because no other node has it, or its epoch is open and owned by another node."""
 
@@ -70,7 +70,7 @@ class Replica:
         chain: EpochChain,
         fence: pb.FenceEntry | None,
         log: LogView,
-        surroundings: Surroundings,
+        cluster_hints: ClusterHints,
         now_ms: int,
         timing: Timing | None = None,
         doubt: Doubt = "",
@@ -81,7 +81,7 @@ class Replica:
             incarnation=incarnation,
             chain=chain,
             log=log,
-            surroundings=surroundings,
+            cluster_hints=cluster_hints,
             timing=timing or Timing(),
             doubt=doubt,
             no_space=self._no_space,
@@ -109,7 +109,7 @@ class Replica:
             state,
             followers=lambda: self.followers,
             end=self._go_on_in_another_epoch,
-            fetch=self.backfill.begin_again,
+            fetch=self.backfill.refetch,
         )
         self._watch = OwnerMonitor(state, now_ms)
         self._now_ms = now_ms
@@ -301,15 +301,15 @@ class Replica:
             self._planned_end.begin(plan, now_ms)
         self._finish_step(now_ms)
 
-    def damaged(self, epoch: int, reason: str, now_ms: int) -> Mending:
+    def damaged(self, epoch: int, reason: str, now_ms: int) -> Repair:
         """Process damage in this node's copy of an epoch, and return how it will be repaired."""
-        mending: Mending = "none"
+        repair: Repair = "none"
         if self._open_epoch_repair.note(epoch, reason, now_ms):
-            mending = "once ended"
-        elif self.backfill.begin_again(epoch, reason, now_ms):
-            mending = "fetched"
+            repair = "once ended"
+        elif self.backfill.refetch(epoch, reason, now_ms):
+            repair = "fetched"
         self._finish_step(now_ms)
-        return mending
+        return repair
 
     def _go_on_in_another_epoch(self, now_ms: int) -> None:
         if not self.moving:

@@ -15,7 +15,7 @@ from tidelog_broker.core.replication.effects import Append, CommitMoved, Effect,
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.core.replication.fence import Fence
 from tidelog_broker.core.replication.log_tail import LogTail
-from tidelog_broker.core.replication.ports import LogView, Position, Surroundings, Timing
+from tidelog_broker.core.replication.ports import ClusterHints, LogView, Position, Timing
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
@@ -84,7 +84,7 @@ class ReplicaState:
         incarnation: int,
         chain: EpochChain,
         log: LogView,
-        surroundings: Surroundings,
+        cluster_hints: ClusterHints,
         timing: Timing,
         doubt: Doubt,
         no_space: Callable[[LogTail], None],
@@ -105,7 +105,7 @@ class ReplicaState:
         self.doubt_ends: int | None
         """End of the owner's log at the first request after the doubt began."""
         self.log = log
-        self.surroundings = surroundings
+        self.cluster_hints = cluster_hints
         self.timing = timing
         self.owner: Owner | None = None
         self.fence: Fence | None = None
@@ -204,7 +204,7 @@ class ReplicaState:
         own = genesis.placement if epoch == genesis.epoch else self.decision(epoch - 1).next.placement
         later = [self.decision(at).next.placement for at in range(epoch, self.active.epoch)]
         nodes = dict.fromkeys(node for placement in (own, *later) for node in placement)
-        return sorted(nodes, key=lambda node: not self.surroundings.alive(node))
+        return sorted(nodes, key=lambda node: not self.cluster_hints.alive(node))
 
     # --- effects ---------------------------------------------------------------------------------------
 

@@ -396,7 +396,7 @@ def test_gossip_of_an_unregistered_start_is_dropped() -> None:
         cluster_id=CLUSTER,
         chooser=random.Random(1),
         now_ms=0,
-        is_noted=lambda node_id, number: registered.get(node_id, number) == number,
+        is_registered=lambda node_id, number: registered.get(node_id, number) == number,
     )
     effects = {}
     for boot in (1, 2):
@@ -415,7 +415,7 @@ def test_running_node_continues_when_an_unregistered_copy_gossips() -> None:
         cluster_id=CLUSTER,
         chooser=random.Random(1),
         now_ms=0,
-        is_noted=lambda _, number: number == incarnation(3),
+        is_registered=lambda _, number: number == incarnation(3),
     )
     copy = Swim(member(0, boot=4, at=9), cluster_id=CLUSTER, chooser=random.Random(2), now_ms=0)
     copy.set_seeds([address(0)])

@@ -6,7 +6,7 @@ import pytest
 from tests.broker.core.bench import Bench, decision, descriptor, end_of, run_of
 from tests.broker.core.fetching_bench import FetchingBench, Past
 
-from tidelog_broker.core.replication.backfill import Missing
+from tidelog_broker.core.replication.backfill import MissingHistory
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import AppendFill, FinishFill, Send, SetAside
 from tidelog_broker.core.replication.epoch_writer import Owner
@@ -115,7 +115,7 @@ def test_source_is_not_blamed_for_a_delayed_range() -> None:
     assert trial.asked()[0] == "a", "the first source, and not the next one"
     missing = trial.backfill.missing()
     assert missing is not None
-    assert not missing.nowhere
+    assert not missing.is_unavailable
 
 
 def test_fill_shorter_than_expected_is_continued_from_its_end() -> None:
@@ -394,7 +394,7 @@ def test_source_reports_its_log_start() -> None:
 def test_missing_history_shrinks_with_each_batch_to_none() -> None:
     past = Past()
     trial = past.lacking(1, held=(0, 2))
-    assert trial.backfill.missing() == Missing(1, 4, 1, "a", nowhere=False)
+    assert trial.backfill.missing() == MissingHistory(1, 4, 1, "a", is_unavailable=False)
     trial.asked()
     trial.reply(past.batches[1][:2], epoch=1, base=Position(4, 0))
     trial.wrote()
@@ -415,7 +415,7 @@ def test_history_is_unavailable_after_all_refusals_until_a_source_has_it() -> No
     def is_nowhere() -> bool:
         missing = trial.backfill.missing()
         assert missing is not None
-        return missing.nowhere
+        return missing.is_unavailable
 
     for sender in ("a", "c"):
         assert not is_nowhere()
@@ -435,7 +435,7 @@ def test_damaged_copy_is_set_aside_once_its_replacement_is_complete() -> None:
     past = Past()
     trial = past.lacking(held=(0, 1, 2))
     backfill = trial.backfill
-    assert backfill.begin_again(1, "it has rotted", 0)
+    assert backfill.refetch(1, "it has rotted", 0)
     to, ask = trial.asked()
     assert (to, ask.epoch, ask.from_offset) == ("a", 1, 4)
     assert (backfill.incomplete, backfill.whole_from) == (set(), 0), "what is sound of it is read"
@@ -457,7 +457,7 @@ def test_damaged_copy_is_set_aside_once_its_replacement_is_complete() -> None:
 def test_deleted_damaged_copy_is_not_fetched() -> None:
     past = Past()
     trial = past.lacking(held=(0, 1, 2))
-    assert trial.backfill.begin_again(0, "it has rotted", 0)
+    assert trial.backfill.refetch(0, "it has rotted", 0)
     trial.asked()
     trial.backfill.raise_log_start(4, 0)
     assert (trial.peek(), trial.backfill.deadline_ms) == ([], None)
@@ -466,7 +466,7 @@ def test_deleted_damaged_copy_is_not_fetched() -> None:
 def test_damaged_copy_is_kept_after_the_partition_moved() -> None:
     past = Past(placement=("a", "c"))
     trial = past.lacking(held=(0, 1, 2))
-    assert not trial.backfill.begin_again(1, "it has rotted", 0)
+    assert not trial.backfill.refetch(1, "it has rotted", 0)
     assert trial.peek() == []
 
 
@@ -490,7 +490,7 @@ def test_copy_lost_on_completion_is_still_missing() -> None:
 def test_open_or_missing_epoch_is_not_fetched_again(epoch: int) -> None:
     past = Past()
     trial = past.lacking(held=(0, 2))
-    assert not trial.backfill.begin_again(epoch, "it has rotted", 0)
+    assert not trial.backfill.refetch(epoch, "it has rotted", 0)
     assert trial.peek() == []
 
 
@@ -500,5 +500,5 @@ def test_only_copy_is_kept_when_damaged() -> None:
     chain.extend(decision(chain, end_of(batches), owner="b", placement=("b",), quorum=1))
     trial = FetchingBench(chain=chain)
     trial.store(batches)
-    assert not trial.backfill.begin_again(0, "it has rotted", 0)
+    assert not trial.backfill.refetch(0, "it has rotted", 0)
     assert trial.peek() == []

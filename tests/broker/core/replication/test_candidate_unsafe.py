@@ -194,7 +194,7 @@ def restarted(stage: Stage, node: str, epoch: int, accepted: bytes) -> Replica:
         chain=chain,
         fence=fence,
         log=stage.logs[node],
-        surroundings=stage,
+        cluster_hints=stage,
         now_ms=stage.now_ms,
     )
     return stage.replicas[node]

@@ -158,7 +158,7 @@ def test_silent_first_ranked_owner_is_replaced() -> None:
     old, new = stage.hand_over()
     order = [new.state.node_id, *(node for node in NODES if node != new.state.node_id)]
     for node, replica in stage.replicas.items():
-        replica.state.surroundings = Ranked(stage, node, order)
+        replica.state.cluster_hints = Ranked(stage, node, order)
     epoch = old.state.active.epoch
     stage.later(ASKED_MS + 5000)
     assert old.state.active.epoch > epoch

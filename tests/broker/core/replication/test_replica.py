@@ -171,7 +171,7 @@ class Stage:
             chain=EpochChain(self.genesis),
             fence=None,
             log=self.logs[node],
-            surroundings=self,
+            cluster_hints=self,
             now_ms=self.now_ms,
         )
 
@@ -401,7 +401,7 @@ def test_founding_owner_of_a_new_partition_opens_immediately() -> None:
             chain=EpochChain(genesis),
             fence=fence,
             log=Log(),
-            surroundings=stage,
+            cluster_hints=stage,
             now_ms=0,
         )
 

@@ -26,7 +26,7 @@ class Follower:
             chain=EpochChain(descriptor()),
             fence=None,
             log=Log(),
-            surroundings=Hints(),
+            cluster_hints=Hints(),
             now_ms=0,
         )
         self.replica.wrote(0)
