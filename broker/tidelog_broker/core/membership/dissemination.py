@@ -22,21 +22,21 @@ class Dissemination:
     def __init__(self, factor: int) -> None:
         assert factor >= 1
         self._factor = factor
-        self._told: dict[str, int] = {}
+        self._sent_counts: dict[str, int] = {}
 
     def __len__(self) -> int:
-        return len(self._told)
+        return len(self._sent_counts)
 
     def __contains__(self, node_id: str) -> bool:
-        return node_id in self._told
+        return node_id in self._sent_counts
 
     def add(self, node_id: str) -> None:
         """Start sending the update of a member, or restart its count."""
-        self._told[node_id] = 0
+        self._sent_counts[node_id] = 0
 
     def drop(self, node_id: str) -> None:
         """Stop sending the update of a member that was evicted from the table."""
-        self._told.pop(node_id, None)
+        self._sent_counts.pop(node_id, None)
 
     def take(self, live: int, fits: Callable[[str], bool]) -> None:
         """Offer the updates for one datagram, least often sent first.
@@ -46,8 +46,8 @@ class Dissemination:
             fits: adds a member to the datagram; returns False if it does not fit or is already in it.
         """
         limit = self._factor * ceil(log2(live + 1))
-        for node_id in sorted(self._told, key=self._told.__getitem__):
+        for node_id in sorted(self._sent_counts, key=self._sent_counts.__getitem__):
             if fits(node_id):
-                self._told[node_id] += 1
-                if self._told[node_id] >= limit:
-                    del self._told[node_id]
+                self._sent_counts[node_id] += 1
+                if self._sent_counts[node_id] >= limit:
+                    del self._sent_counts[node_id]

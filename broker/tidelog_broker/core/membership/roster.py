@@ -91,7 +91,7 @@ class Roster:
         self._forget = forget
         self._is_registered = is_registered
         self._suspicions: dict[str, int] = {}
-        self._tell_of_me(me)
+        self._publish_own_record(me)
 
     @property
     def me(self) -> Member:
@@ -106,7 +106,7 @@ class Roster:
     def hear(self, member: Member, now_ms: int) -> None:
         """Process a record from any source."""
         if member.node_id == self._my_id:
-            self._hear_of_me(member)
+            self._merge_own_record(member)
             return
         known = self.members.get(member.node_id)
         if not self.members.merge(member):
@@ -166,9 +166,9 @@ class Roster:
         """Declare that this node has left."""
         me = self.me
         if me.is_live:
-            self._tell_of_me(replace(me, state=MemberState.LEFT, refutation=me.refutation + 1))
+            self._publish_own_record(replace(me, state=MemberState.LEFT, refutation=me.refutation + 1))
 
-    def _hear_of_me(self, member: Member) -> None:
+    def _merge_own_record(self, member: Member) -> None:
         me = self.me
         if member.incarnation != me.incarnation:
             self.observe_own_id(member.incarnation)
@@ -176,9 +176,9 @@ class Roster:
             self._halt(member.incarnation)  # raised by a second process of this node, e.g. a resumed VM snapshot
         elif member.rank > me.rank:
             self._slowness.worse()
-            self._tell_of_me(replace(me, refutation=me.refutation + 1))
+            self._publish_own_record(replace(me, refutation=me.refutation + 1))
 
-    def _tell_of_me(self, me: Member) -> None:
+    def _publish_own_record(self, me: Member) -> None:
         taken = self.members.merge(me)
         assert taken, "the rank of the local record increases"
         self.news.add(self._my_id)

@@ -166,7 +166,7 @@ class Swim:
                 self._end_relays(now_ms)
                 self._continue_probe(now_ms)
                 self._probe_dead_members(now_ms)
-                self._ask_seeds(now_ms)
+                self._contact_seeds(now_ms)
             self._gossip(now_ms)
         return self._effects(now_ms)
 
@@ -202,7 +202,7 @@ class Swim:
         self._note_time(now_ms)
         if not self.halted and self.me.is_live:
             self._roster.leave()
-            for member in self._some(_LEAVE_FANOUT):
+            for member in self._random_members(_LEAVE_FANOUT):
                 self._send(member.gossip, member.node_id, None)
         return self._effects(now_ms)
 
@@ -293,7 +293,7 @@ class Swim:
             self._begin_probe(now_ms)
         elif probe is not None and not probe.asked_others and now_ms >= probe.ask_others_at_ms:
             probe.asked_others = True
-            for helper in self._some(self.settings.indirect_probes, without=probe.target):
+            for helper in self._random_members(self.settings.indirect_probes, without=probe.target):
                 self._send(helper.gossip, helper.node_id, PingRequest(probe.sequence, probe.target))
 
     def _begin_probe(self, now_ms: int) -> None:
@@ -331,7 +331,7 @@ class Swim:
         if target is not None:
             self._send(self.members[target].gossip, target, Ping(self._next_sequence(), target))
 
-    def _ask_seeds(self, now_ms: int) -> None:
+    def _contact_seeds(self, now_ms: int) -> None:
         if now_ms < self._next_seed_ms:
             return
         alone = self.members.live_count == 1
@@ -346,7 +346,7 @@ class Swim:
         """Send pending updates to random members, immediately after a quiet interval, then once per interval."""
         if self._roster.news and now_ms >= self._next_gossip_ms:
             self._next_gossip_ms = now_ms + self.settings.gossip_interval_ms
-            for member in self._some(self.settings.gossip_fanout):
+            for member in self._random_members(self.settings.gossip_fanout):
                 self._send(member.gossip, member.node_id, None)
 
     # ------------------------------------------------------------------------------------------ time
@@ -390,7 +390,7 @@ class Swim:
     def _others(self) -> list[Member]:
         return [member for member in self.members.live() if member.node_id != self.me.node_id]
 
-    def _some(self, count: int, *, without: str = "") -> list[Member]:
+    def _random_members(self, count: int, *, without: str = "") -> list[Member]:
         others = [member for member in self._others() if member.node_id != without]
         return self._chooser.sample(others, min(count, len(others)))
 

@@ -157,7 +157,7 @@ class Backfill:
         self._damaged = {epoch: why for epoch, why in self._damaged.items() if self._is_damaged(epoch)}
         wanted = [*self._wanted(), *self._damaged]
         pull = self._pull
-        is_over = pull is not None and (pull.epoch not in wanted or self._is_overtaken(pull))
+        is_over = pull is not None and (pull.epoch not in wanted or self._is_preempted(pull))
         if pull is not None and pull.deadline_ms is not None and is_over:
             pull = self._pull = None  # none of its writes is pending
         if pull is not None or not wanted or not state.is_member or state.halted is not None:
@@ -187,7 +187,7 @@ class Backfill:
         self._at = Position(state.log_start, 0) if self._pull.digest_unknown else have
         self._start = (start_offset, 0) if start_offset >= state.log_start else (state.log_start, None)
         if self._at.offset < decision.end_offset:
-            self._ask_in_turn(self._pull, now_ms)
+            self._ask_within_budget(self._pull, now_ms)
             return
         self._filled(self._pull)
 
@@ -280,12 +280,13 @@ class Backfill:
                 return
             if not ok:
                 pull.store_failed(now_ms)
-                self._ask_in_turn(pull, now_ms)  # the failed range used network and disk, so it counts in the budget
+                # The failed range used network and disk, so it counts in the budget.
+                self._ask_within_budget(pull, now_ms)
                 return
             self._at = at
             pull.digest_unknown = False
             if at.offset < end.offset:
-                self._ask_in_turn(pull, now_ms)
+                self._ask_within_budget(pull, now_ms)
             else:
                 self._filled(pull)
 
@@ -310,25 +311,25 @@ class Backfill:
             return True
         return not self._is_outdated(pull.epoch) and (end == pull.end or (end in ends and pull.is_exhausted))
 
-    def _ask_in_turn(self, pull: Pull, now_ms: int) -> None:
+    def _ask_within_budget(self, pull: Pull, now_ms: int) -> None:
         """Request the next range of a sealed epoch as soon as this node's backfill budget allows.
 
         A fetch that the partition waits for is requested immediately, at the expense of others. A fetch that this node
         no longer needs is abandoned.
         """
-        if not self._state.is_member or self._is_overtaken(pull):
+        if not self._state.is_member or self._is_preempted(pull):
             self._pull = None
             self.go_on(now_ms)
             return
         wait_ms = self._state.cluster_hints.backfill_wait_ms(pull.range_bytes)
-        if self._is_waited_for(pull):
+        if self._is_urgent(pull):
             wait_ms = 0
         if wait_ms or pull.deadline_ms is not None:
             pull.pause(now_ms + wait_ms)
         else:
             self._ask(pull, now_ms)
 
-    def _is_overtaken(self, pull: Pull) -> bool:
+    def _is_preempted(self, pull: Pull) -> bool:
         """Return whether a newer epoch has become missing, such as one that was sealed before its last records arrived.
 
         An older epoch may take hours. Its fill continues once the newer one is complete.
@@ -337,7 +338,7 @@ class Backfill:
             return False
         return any(epoch > pull.epoch and not self._is_beside(epoch) for epoch in self._wanted())
 
-    def _is_waited_for(self, pull: Pull) -> bool:
+    def _is_urgent(self, pull: Pull) -> bool:
         """Return whether this node is the owner and waits for the epoch, or holds part of the epoch before its own.
 
         The readers near the end of the log need that epoch; an owner without any of it is an ordinary new copy.
@@ -357,7 +358,7 @@ class Backfill:
         def finished(_ok: bool, now_ms: int) -> None:
             self._pull = None
             self._damaged.pop(pull.epoch, None)
-            if self._is_here(pull.epoch):
+            if self._has_copy(pull.epoch):
                 self.incomplete.discard(pull.epoch)
             self._mark_damaged_fill(pull.epoch)
             if decided is not None or 0 < state.log_start >= state.start_of(pull.epoch):
@@ -377,7 +378,7 @@ class Backfill:
         else:
             self._restart_fill(pull, f"the copy of epoch {pull.epoch} ends in {self._at}, decided was {pull.end}")
 
-    def _is_here(self, epoch: int) -> bool:
+    def _has_copy(self, epoch: int) -> bool:
         """Return whether there is a copy, which may wait for newer ones; an epoch without records needs none."""
         state = self._state
         is_empty = state.start_of(epoch) == state.decision(epoch).end_offset

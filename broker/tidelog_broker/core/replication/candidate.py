@@ -165,7 +165,7 @@ class Candidate:
             if misses:
                 self._wait(now_ms)
         elif self.phase == "pre-voting" and not misses:
-            self._rest()
+            self._become_idle()
         elif self.phase == "pre-voting" and self._owner_was_slow and not self._host.owner_may_be_slow:
             self._pre_vote(now_ms)
 
@@ -173,7 +173,7 @@ class Candidate:
         assert phase in PHASE_TRANSITIONS[self.phase], f"{self.phase} does not lead to {phase}"
         self.phase = phase
 
-    def _rest(self) -> None:
+    def _become_idle(self) -> None:
         self._become("idle")
         self._wake_ms = None
 
@@ -272,7 +272,7 @@ class Candidate:
                 self._plan_next()
                 self._seal(now_ms)
             elif not self._host.suspects_owner(now_ms):
-                self._rest()
+                self._become_idle()
             elif self._host.retiring:
                 self._plan_next()
                 self._seal(now_ms)
@@ -506,6 +506,6 @@ class Candidate:
             self._decide()
 
     def _decide(self) -> None:
-        self._rest()
+        self._become_idle()
         self.accepted_by_all = self._accepted.issuperset(self._state.active.placement)
         self._host.decided(self._value)

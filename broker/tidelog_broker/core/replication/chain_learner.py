@@ -92,11 +92,11 @@ class ChainLearner:
         """Learn decisions sent by another node; request missing earlier ones, or further ones."""
         state = self._state
         if update.first_epoch > state.active.epoch:
-            state.ask_chain(sender, now_ms)
+            state.request_chain(sender, now_ms)
             return
         self.learn(sender, update.first_epoch, update.decisions)
         if len(update.decisions) > 1:
-            state.ask_chain(sender, now_ms)
+            state.request_chain(sender, now_ms)
 
     def on_status(self, sender: str, status: pb.EpochStatus, now_ms: int) -> None:
         """Compare another node's chain with this one, and send or request missing decisions."""

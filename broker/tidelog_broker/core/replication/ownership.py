@@ -51,11 +51,11 @@ class Ownership:
         self._others_are_asked = others_are_asked
         self._resign_ms = 0
         self._resign_again_ms = state.timing.resend_ms
-        self._gone_on: set[str] = set()
+        self._informed: set[str] = set()
         """Nodes that have reported to this resigned owner how its epoch ended."""
         self._pushes: PushWindow | None = None
         self._producers_pull: Pull | None = None
-        self._known_best: ProducerTable | None = None
+        self._best_state: ProducerTable | None = None
         """Most complete producer state so far, while other nodes are asked."""
         self._confirmations = 0
         self._confirming: dict[int, set[str]] = {}
@@ -73,8 +73,8 @@ class Ownership:
     def deadline_ms(self) -> int | None:
         """Return when `tick` has work; None if it has none."""
         state = self._state
-        if self._gives_up:
-            return self._resign_ms if self._to_tell() else None
+        if self._is_resigning:
+            return self._resign_ms if self._uninformed() else None
         deadlines = [self._producers_pull.deadline_ms] if self._producers_pull is not None else []
         if self._pushes is not None and state.may_acknowledge:
             end, commit = state.tail.queued.offset, state.high_watermark
@@ -84,7 +84,7 @@ class Ownership:
 
     def tick(self, now_ms: int) -> None:
         """Repeat producer requests; send due heartbeats, or the resignation."""
-        if self._gives_up:
+        if self._is_resigning:
             self._resign(now_ms)
             return
         if self._producers_pull is not None and self._producers_pull.overdue(now_ms):
@@ -107,7 +107,7 @@ class Ownership:
     # --- resignation -----------------------------------------------------------------------------------
 
     @property
-    def _gives_up(self) -> bool:
+    def _is_resigning(self) -> bool:
         """Whether this incarnation owns the epoch but is halted."""
         state = self._state
         active = state.chain.active
@@ -122,27 +122,27 @@ class Ownership:
             return
         self._resign_ms = now_ms + self._resign_again_ms
         self._resign_again_ms = min(2 * self._resign_again_ms, state.timing.back_off_ms_max)
-        for node in self._to_tell():
+        for node in self._uninformed():
             gone = pb.ReplicationAck(owner_incarnation=state.incarnation, status=pb.IN_LIMBO)
             state.send(node, state.about(gone, state.active.epoch))
 
-    def _to_tell(self) -> list[str]:
+    def _uninformed(self) -> list[str]:
         state = self._state
-        return [node for node in state.active.placement if node != state.node_id and node not in self._gone_on]
+        return [node for node in state.active.placement if node != state.node_id and node not in self._informed]
 
     def note_end(self, sender: str, update: pb.MetadataUpdate) -> None:
         """Process decisions sent to a halted owner: it stops its announcements to nodes that know the decision."""
         epoch = self._state.active.epoch
-        if self._gives_up and update.first_epoch <= epoch < update.first_epoch + len(update.decisions):
-            self._gone_on.update({sender}.intersection(self._state.active.placement))
+        if self._is_resigning and update.first_epoch <= epoch < update.first_epoch + len(update.decisions):
+            self._informed.update({sender}.intersection(self._state.active.placement))
 
     # --- opening ---------------------------------------------------------------------------------------
 
     def leave(self) -> None:
         """Leave the owner role, because the epoch is decided."""
-        self._state.owner = self._pushes = self._producers_pull = self._known_best = None
+        self._state.owner = self._pushes = self._producers_pull = self._best_state = None
         self._confirming.clear()
-        self._gone_on.clear()
+        self._informed.clear()
         self._resign_ms = 0
         self._resign_again_ms = self._state.timing.resend_ms
 
@@ -193,16 +193,16 @@ class Ownership:
                 self._open(table, last_append_timestamp_us, now_ms)
                 return
             if table is not None:
-                self._note_known(table, last_append_timestamp_us)
+                self._keep_best_state(table, last_append_timestamp_us)
             if self._producers_pull is not None:
-                self._forget_if_refused(now_ms)
+                self._open_partial_if_refused(now_ms)
                 return  # other nodes are being asked already
             sources = [node for node in state.holders_of(effect.epoch) if node != state.node_id]
             if sources:
                 self._producers_pull = Pull(state.key, effect.epoch, sources, state.timing, producers=True)
                 self._ask_producers(now_ms)
-            elif self._known_best is not None:
-                self._forget(self._known_best, now_ms)
+            elif self._best_state is not None:
+                self._forget(self._best_state, now_ms)
             else:
                 state.halt("the log here lacks producer state and no other node holds it; replace this replica")
 
@@ -217,23 +217,23 @@ class Ownership:
             self._open(table, reply.append_timestamp_us, now_ms, is_logged=False)
             return True
         if table is not None:
-            self._note_known(table, reply.append_timestamp_us)
+            self._keep_best_state(table, reply.append_timestamp_us)
         pull.declined(now_ms)
-        self._forget_if_refused(now_ms)
+        self._open_partial_if_refused(now_ms)
         return True
 
-    def _note_known(self, table: ProducerTable, last_append_timestamp_us: int) -> None:
+    def _keep_best_state(self, table: ProducerTable, last_append_timestamp_us: int) -> None:
         """Keep the most complete state; batches may have been deleted or compacted before a node had them."""
-        best = self._known_best
+        best = self._best_state
         last_us = max(last_append_timestamp_us, table.last_append_timestamp_us)
         last_us = max(last_us, best.last_append_timestamp_us if best is not None else 0)
         if best is None or table.known_from < best.known_from:
-            best = self._known_best = table
+            best = self._best_state = table
         best.last_append_timestamp_us = last_us
 
-    def _forget_if_refused(self, now_ms: int) -> None:
+    def _open_partial_if_refused(self, now_ms: int) -> None:
         """Open with the most complete state once no other node may know more."""
-        pull, best = self._producers_pull, self._known_best
+        pull, best = self._producers_pull, self._best_state
         if pull is None or best is None or self._others_are_asked():
             return
         if pull.refused(self._state.cluster_hints.alive):
@@ -255,7 +255,7 @@ class Ownership:
     ) -> None:
         state = self._state
         state.become("owner")
-        self._producers_pull = self._known_best = None
+        self._producers_pull = self._best_state = None
         table.last_append_timestamp_us = max(table.last_append_timestamp_us, last_append_timestamp_us)
         state.owner = Owner(state.active, producers=table, is_logged=is_logged)
         if len(state.active.placement) > 1:
@@ -342,7 +342,7 @@ class Ownership:
         if not state.is_current(sender, ack.epoch, now_ms):
             return
         if not state.may_acknowledge or self._pushes is None:
-            self._hear_of_the_owner(sender, ack, now_ms)
+            self._on_owner_status(sender, ack, now_ms)
             return
         if ack.owner_incarnation != state.incarnation or sender not in self._pushes.followers:
             return
@@ -359,7 +359,7 @@ class Ownership:
             self._pushes.acknowledged(sender, ack.end_offset, now_ms)
             self._acknowledged(sender, ack.end_offset)
 
-    def _hear_of_the_owner(self, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
+    def _on_owner_status(self, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
         active = self._state.active
         is_owner = sender != self._state.node_id and (sender, ack.owner_incarnation) == (
             active.owner,
@@ -398,7 +398,7 @@ class Ownership:
         if self._pushes is not None:
             self._pushes.log_start = self._state.log_start
 
-    def tell_of_deletion(self, deleting_below: int, deleted_below: int) -> None:
+    def publish_deletion(self, deleting_below: int, deleted_below: int) -> None:
         """Send the proposed and the effective delete offset to the followers."""
         if self._pushes is not None:
             self._pushes.deleting_below, self._pushes.deleted_below = deleting_below, deleted_below

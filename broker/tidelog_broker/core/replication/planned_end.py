@@ -72,7 +72,7 @@ class PlannedEnd:
         state, is_waiting = self._state, self._plan is not None
         self._plan = plan
         if state.syncs_appends or state.tail.queued.offset == state.tail.start_offset:
-            self._go(now_ms)
+            self._propose_plan(now_ms)
         elif is_waiting:
             self._consider(now_ms)
         else:
@@ -89,17 +89,17 @@ class PlannedEnd:
         if self._plan is None:
             return
         active = self._state.active
-        living = [node for node in active.placement if self._is_there(node)]
-        if not self._is_there(self._plan.owner) or len(living) < active.ack_quorum:
+        living = [node for node in active.placement if self._is_alive(node)]
+        if not self._is_alive(self._plan.owner) or len(living) < active.ack_quorum:
             self.forget()
         elif now_ms < self._wake_ms:
             return
         elif now_ms >= self._limit_ms:
-            self._go(now_ms)
+            self._propose_plan(now_ms)
         else:
             self._ask(now_ms)
 
-    def _is_there(self, node: str) -> bool:
+    def _is_alive(self, node: str) -> bool:
         return node == self._state.node_id or self._state.cluster_hints.alive(node)
 
     def synced(self, attempt: int, now_ms: int) -> None:
@@ -130,7 +130,7 @@ class PlannedEnd:
         if self._rounds_left and now_ms - self._began_ms > ROUND_MS:
             self._next_round(now_ms)
         else:
-            self._go(now_ms)
+            self._propose_plan(now_ms)
 
     def _next_round(self, now_ms: int) -> None:
         state = self._state
@@ -152,7 +152,7 @@ class PlannedEnd:
                 ask = pb.PreVote(attempt=SYNC_AHEAD | self._round, probe=True)
                 state.send(node, state.about(ask, state.active.epoch))
 
-    def _go(self, now_ms: int) -> None:
+    def _propose_plan(self, now_ms: int) -> None:
         assert self._plan is not None
         plan, self._plan = self._plan, None
         self._propose(plan, now_ms)

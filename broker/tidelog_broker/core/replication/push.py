@@ -124,7 +124,7 @@ class PushWindow:
             follower.aim(end.offset, now_ms)
             if follower.streaming:
                 to.append(follower.node_id)
-                self._told(follower, commit, log_start, now_ms)
+                self._mark_sent(follower, commit, log_start, now_ms)
         return Send(to, self._message(sent, commit=commit, log_start=log_start), batches) if to else None
 
     def acknowledged(self, node_id: str, end_offset: int, now_ms: int) -> None:
@@ -162,7 +162,7 @@ class PushWindow:
             for sent in self._recent
             if sent.end.offset > from_offset
         ]
-        self._told(follower, commit, log_start, now_ms)
+        self._mark_sent(follower, commit, log_start, now_ms)
         return sends
 
     def heartbeats(
@@ -180,7 +180,7 @@ class PushWindow:
             message = self._message(beat, commit=commit, log_start=log_start)
             message.acknowledged_offset = follower.held_offset
             sends.append(Send((follower.node_id,), message))
-            self._told(follower, commit, log_start, now_ms)
+            self._mark_sent(follower, commit, log_start, now_ms)
             # A lost heartbeat would leave its readers waiting until the next publish.
             follower.answered = False
         return sends
@@ -211,7 +211,7 @@ class PushWindow:
             or follower.sent_deleted_below < self.deleted_below
         )
 
-    def _told(self, follower: Follower, commit: int, log_start: int, now_ms: int) -> None:
+    def _mark_sent(self, follower: Follower, commit: int, log_start: int, now_ms: int) -> None:
         follower.sent_commit = max(follower.sent_commit, commit)
         follower.sent_log_start = max(follower.sent_log_start, log_start)
         follower.sent_deleted_below = self.deleted_below

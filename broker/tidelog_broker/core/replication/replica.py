@@ -87,7 +87,7 @@ class Replica:
             no_space=self._no_space,
         )
         self.candidate = Candidate(state, self)
-        self.deletion = Deletion(state, tell=self._tell_of_deletion, acknowledge=self._acknowledge)
+        self.deletion = Deletion(state, tell=self._publish_deletion, acknowledge=self._acknowledge)
         self.ownership = Ownership(
             state,
             contested=self._contested,
@@ -108,7 +108,7 @@ class Replica:
         self._open_epoch_repair = OpenEpochRepair(
             state,
             followers=lambda: self.followers,
-            end=self._go_on_in_another_epoch,
+            end=self._end_epoch,
             fetch=self.backfill.refetch,
         )
         self._watch = OwnerMonitor(state, now_ms)
@@ -311,7 +311,7 @@ class Replica:
         self._finish_step(now_ms)
         return repair
 
-    def _go_on_in_another_epoch(self, now_ms: int) -> None:
+    def _end_epoch(self, now_ms: int) -> None:
         if not self.moving:
             self.roll_over(self.ownership.plan_next(), now_ms)
 
@@ -369,7 +369,7 @@ class Replica:
             return False
         active = state.active
         if (sender, append.owner_incarnation) != (active.owner, active.owner_incarnation):
-            state.ask_chain(sender, now_ms)  # an epoch has one owner, so the sender has another chain
+            state.request_chain(sender, now_ms)  # an epoch has one owner, so the sender has another chain
             return False
         if state.fence is None:
             return False
@@ -414,8 +414,8 @@ class Replica:
             self.deletion.propose(offset)
         self._finish_step(now_ms)
 
-    def _tell_of_deletion(self, deleting_below: int, deleted_below: int) -> None:
-        self.ownership.tell_of_deletion(deleting_below, deleted_below)
+    def _publish_deletion(self, deleting_below: int, deleted_below: int) -> None:
+        self.ownership.publish_deletion(deleting_below, deleted_below)
 
     def _agrees(self, append: pb.AppendBatch) -> bool:
         """Return whether an append agrees with the local log where they overlap or meet."""
@@ -474,7 +474,7 @@ class Replica:
         old, first_epoch = self.state.active, self.state.active.epoch
         self._learner.learn(self.state.node_id, first_epoch, [decision])
         for node in dict.fromkeys([*old.placement, *self.state.active.placement]):
-            self.state.tell_chain(node, first_epoch)
+            self.state.send_chain(node, first_epoch)
 
     def _enter(self, value: pb.EpochDecision) -> None:
         state = self.state
@@ -523,7 +523,7 @@ class Replica:
         is_open = ask.epoch == self.state.active.epoch
         is_left = is_open and not resumed and self.ownership.lacks_deleted_records(sender, ask.from_offset, now_ms)
         if is_left:
-            self._go_on_in_another_epoch(now_ms)
+            self._end_epoch(now_ms)
 
     def _on_backfill_reply(self, sender: str, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
         if self.ownership.take_producers(sender, reply, now_ms):

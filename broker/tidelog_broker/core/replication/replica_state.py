@@ -109,7 +109,7 @@ class ReplicaState:
         self.timing = timing
         self.owner: Owner | None = None
         self.fence: Fence | None = None
-        self._look_at_chain()
+        self._refresh_active()
         self.enter()
         self.doubt = doubt
         self.tail = LogTail(self.active.epoch, self.active.start_offset, Position(self.active.start_offset, 0))
@@ -129,7 +129,7 @@ class ReplicaState:
         self._no_space = no_space
         self._asked_ms: dict[str, int] = {}
 
-    def _look_at_chain(self) -> None:
+    def _refresh_active(self) -> None:
         self.active = self.chain.active
         self.is_member = self.node_id in self.active.placement
 
@@ -153,7 +153,7 @@ class ReplicaState:
             ChainError: as `EpochChain.extend`.
         """
         value = self.chain.extend(decision)
-        self._look_at_chain()
+        self._refresh_active()
         return value
 
     @property
@@ -258,7 +258,7 @@ class ReplicaState:
 
     # --- exchange of the chain -------------------------------------------------------------------------
 
-    def tell_chain(self, to: str, epoch: int) -> None:
+    def send_chain(self, to: str, epoch: int) -> None:
         """Send the decisions from `epoch` on to a node."""
         at = epoch - self.chain.genesis.epoch
         decisions = self.chain.decisions[at : at + DECISIONS_MAX] if at >= 0 else []
@@ -266,7 +266,7 @@ class ReplicaState:
             update = pb.MetadataUpdate(genesis=self.chain.genesis, first_epoch=epoch, decisions=decisions)
             self.send(to, self.about(update, epoch))
 
-    def ask_chain(self, whom: str, now_ms: int) -> None:
+    def request_chain(self, whom: str, now_ms: int) -> None:
         """Request the chain of a node that seems to know more, rate-limited."""
         last_ms = self._asked_ms.get(whom)
         if whom == self.node_id or (last_ms is not None and now_ms - last_ms < self.timing.ask_ms):
@@ -294,12 +294,12 @@ class ReplicaState:
         if epoch == current:
             if not previous_hash or previous_hash == self.chain.previous_hash:
                 return True
-            self.ask_chain(sender, now_ms)
+            self.request_chain(sender, now_ms)
             return False
         if epoch > current:
-            self.ask_chain(sender, now_ms)
+            self.request_chain(sender, now_ms)
         else:
-            self.tell_chain(sender, epoch)
+            self.send_chain(sender, epoch)
         return False
 
     def forks(self, sender: str, epoch: int, reason: str) -> None:
@@ -326,7 +326,7 @@ class ReplicaState:
             self.forks(sender, epoch, f"{sender} has another chain before epoch {epoch}: the chains fork")
             return
         if here.unsafe or not other.unsafe:
-            self.tell_chain(sender, epoch)  # the other node has to evaluate the fork, too
+            self.send_chain(sender, epoch)  # the other node has to evaluate the fork, too
         if here.unsafe and not other.unsafe:
             return
         how = ""

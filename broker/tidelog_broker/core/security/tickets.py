@@ -31,7 +31,7 @@ _LABEL: Final = b"tidelog ticket 1"
 _US: Final = 1000
 
 
-class Shown(NamedTuple):
+class VerifiedTicket(NamedTuple):
     """Content of a verified ticket: the caller, and until when it may be presented, in microseconds since 1970."""
 
     caller: pb.Caller
@@ -57,7 +57,7 @@ class Tickets:
         said = pb.Ticket(caller=caller, holder=holder, ends_us=now_us + TICKET_MS * _US)
         return self._signer.sign(said.SerializeToString())
 
-    def read(self, ticket: bytes, *, holder: str, now_us: int) -> Shown:
+    def read(self, ticket: bytes, *, holder: str, now_us: int) -> VerifiedTicket:
         """Verify a ticket presented by the principal `holder`, and return its content.
 
         Raises:
@@ -65,23 +65,23 @@ class Tickets:
         """
         text = self._signer.verify(ticket) if len(ticket) <= TICKET_BYTES_MAX else None
         if text is None:
-            raise refused("it is not signed by a node of this cluster")
+            raise ticket_refused("it is not signed by a node of this cluster")
         try:
             said = pb.Ticket.FromString(text)
         except DecodeError:  # signed by another version
-            raise refused("it cannot be decoded by this version") from None
+            raise ticket_refused("it cannot be decoded by this version") from None
         if not hmac.compare_digest(said.holder.encode(), holder.encode()):
-            raise refused("it was issued to another principal")
+            raise ticket_refused("it was issued to another principal")
         ends_us = said.ends_us + SKEW_MS * _US
         if now_us >= ends_us:
-            raise refused("it has expired")
+            raise ticket_refused("it has expired")
         if (
             ends_us > now_us + (TICKET_MS + 2 * SKEW_MS) * _US
         ):  # limits the damage of a leaked secret after its rotation
-            raise refused("its validity exceeds the maximum")
-        return Shown(said.caller, ends_us)
+            raise ticket_refused("its validity exceeds the maximum")
+        return VerifiedTicket(said.caller, ends_us)
 
 
-def refused(why: str) -> ProtocolError:
+def ticket_refused(why: str) -> ProtocolError:
     """Return the error for an invalid ticket."""
     return ProtocolError(pb.TICKET_REFUSED, f"the caller's ticket is invalid: {why}; authenticate the caller again")

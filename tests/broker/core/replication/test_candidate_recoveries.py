@@ -97,7 +97,7 @@ class Life(Stage):
         for _ in range(6):
             for replica in self.replicas.values():
                 for node in self.logs:
-                    replica.state.ask_chain(node, self.now_ms)
+                    replica.state.request_chain(node, self.now_ms)
             self.later(400)
 
 

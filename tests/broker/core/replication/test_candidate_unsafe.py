@@ -32,7 +32,7 @@ def meet(stage: Stage) -> None:
     """Let the nodes compare their chains, as they do periodically in a cluster."""
     for replica in stage.replicas.values():
         for node in NODES:
-            replica.state.ask_chain(node, stage.now_ms)
+            replica.state.request_chain(node, stage.now_ms)
     stage.later(2000)
 
 
@@ -345,7 +345,7 @@ def test_node_outside_the_epoch_learns_of_the_loss() -> None:
     stage.down = {"b", "c"}
     recover(stage, "a")
     for replica in stage.replicas.values():
-        replica.state.ask_chain("a", stage.now_ms)
+        replica.state.request_chain("a", stage.now_ms)
     stage.later(500)
     assert stage.replicas["d"].state.role == "outsider"
     assert ends(stage, "d")[-1] == ends(stage, "a")[-1] == (epoch, 1, True)

@@ -124,23 +124,23 @@ def test_chain_requests_are_rate_limited() -> None:
     bench = Bench()
     asked_at_ms = []
     for now_ms in range(0, 121, 10):
-        bench.ask_chain("c", now_ms)
+        bench.request_chain("c", now_ms)
         asked_at_ms += [now_ms] if bench.take(Send) else []
     assert asked_at_ms == [0, 50, 100]
-    bench.ask_chain("a", 121)
-    bench.ask_chain("b", 121)
+    bench.request_chain("a", 121)
+    bench.request_chain("b", 121)
     assert [send.to for send in bench.take(Send)] == [("a",)], "another one may be asked at once"
     assert not bench.to_self
 
 
 def test_long_chain_is_sent_in_parts() -> None:
     bench = Bench(chain_of(*range(DECISIONS_MAX + 3)))
-    bench.tell_chain("c", 2)
+    bench.send_chain("c", 2)
     update = bench.answer(pb.MetadataUpdate)
     assert list(update.decisions) == bench.chain.decisions[2 : 2 + DECISIONS_MAX]
     for nothing_new in (bench.active.epoch, bench.active.epoch + 1):
-        bench.tell_chain("c", nothing_new)
-    bench.tell_chain("b", 0)
+        bench.send_chain("c", nothing_new)
+    bench.send_chain("b", 0)
     assert (bench.take(Send), list(bench.to_self)) == ([], [])
 
 
